@@ -1,0 +1,254 @@
+"""Make examples/ again: the photographs, their index and the table of where they come from.
+
+Every photograph comes out of a package, so anybody can check it, and each is checked by its SHA-256 before it is used:
+
+- Debian's `gcompris-qt-data`, an educational game, whose README files name the author, licence and source of each
+  photograph. Either `apt-get install gcompris-qt-data`, or without installing it:
+  `apt-get download gcompris-qt-data && dpkg -x gcompris-qt-data_*.deb gcompris`, and give `--gcompris gcompris`;
+- scikit-image from the Python index, which is among the development requirements.
+
+Run it as `python scripts/make_examples.py [--gcompris FOLDER]`. The same packages and Pillow give the same bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import importlib.util
+import io
+import json
+import struct
+import sys
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageOps
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+LONGER_SIDE = 1024  # pixels; smaller photographs stay as they are
+QUALITY = 88
+
+GCOMPRIS = "gcompris-qt-data 3.1-2 (Debian 12)"
+SKIMAGE = "scikit-image 0.26.0 (Python index)"
+COMMONS = "https://commons.wikimedia.org/wiki/File:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """One photograph: what the app calls it, and where it comes from."""
+
+    file: str
+    name: str  # a word for its button
+    label: str  # what a person reads or hears, so it says what can be seen
+    author: str
+    licence: str
+    origin: str  # where the package has it from
+    package: str
+    member: str  # the path in the package: for gcompris inside an archive, "archive.rcc/path"
+    sha256: str
+
+
+# In the order of the app: the first one is open when the page appears.
+ITEMS = (
+    Example(
+        file="church.jpg",
+        name="Church",
+        label="Church: Berlin Cathedral behind a row of trees",
+        author="Gary Todd",
+        licence="CC0-1.0",
+        origin=COMMONS + "Berlin_Cathedral_(28668994926).jpg",
+        package=GCOMPRIS,
+        member="explore_monuments.rcc/resource/germany/berlinCathedral.webp",
+        sha256="b552994f64727ceaa04218d6a5e7a86b08cb8b550c1eeae0b010f857286d308e",
+    ),
+    Example(
+        file="dog.jpg",
+        name="Dog",
+        label="Dog: a German shepherd on a meadow",
+        author="Hans Kemperman",
+        licence="public domain",
+        origin=COMMONS + "German-shepherd-4040871920._(2).jpg",
+        package=GCOMPRIS,
+        member="explore_farm_animals.rcc/resource/animals/dog.webp",
+        sha256="5e9d9544495740101e4cfff817d986b683731112b2cf17fde2e4c2a26c3c5314",
+    ),
+    Example(
+        file="lizard.jpg",
+        name="Lizard",
+        label="Lizard on a twig, the colour of the twig",
+        author="Nilesh1104",
+        licence="public domain",
+        origin=COMMONS + "GARDEN_CHAMELEON.jpeg",
+        package=GCOMPRIS,
+        member="explore_world_animals.rcc/resource/animals/chameleon.webp",
+        sha256="f3ececf0133c1301227fdea62d74bce7bcc0d138b048714b116aa4a0744260d5",
+    ),
+    Example(
+        file="lemurs.jpg",
+        name="Lemurs",
+        label="Two ring-tailed lemurs on a birch trunk",
+        author="Mathias Appel",
+        licence="CC0-1.0",
+        origin=COMMONS + "Lemur_(37122852696).jpg",
+        package=GCOMPRIS,
+        member="explore_world_animals.rcc/resource/animals/lemur.webp",
+        sha256="4fccf91dd5e6a749d9eb621f982e6a0d7072830db91ba0daabcd86b1de7a9747",
+    ),
+    Example(
+        file="cathedral.jpg",
+        name="Cathedral",
+        label="Worms Cathedral, with a bronze model of it in front",
+        author="Immanuel Giel",
+        licence="public domain",
+        origin=COMMONS + "Dommodell_Worms_04.jpg",
+        package=GCOMPRIS,
+        member="explore_monuments.rcc/resource/germany/wormsCathedral.webp",
+        sha256="c90cdcbf981bcd5f118b553b059448db6fb0bfe801b40240e02ccd2975b92a59",
+    ),
+    Example(
+        file="kingfisher.jpg",
+        name="Kingfisher",
+        label="Kingfisher on a branch",
+        author="Frank-2.0",
+        licence="CC0-1.0",
+        origin=COMMONS + "Eisvogel_kingfisher.jpg",
+        package=GCOMPRIS,
+        member="erase.rcc/resource/kingfisher.webp",
+        sha256="b637658d7e0f8f555b5683a8c912646d57ba37be6ba9684df893a1d07ee9e637",
+    ),
+    Example(
+        file="koala.jpg",
+        name="Koala",
+        label="Koala in the fork of a tree",
+        author="BurningWell",
+        licence="public domain",
+        origin=COMMONS + "Koala_Perth_Zoo.jpg",
+        package=GCOMPRIS,
+        member="explore_world_animals.rcc/resource/animals/koala.webp",
+        sha256="77b243c27d79f3f5706497af5c1e8e9134f87d634def2b81e2074b572b575d18",
+    ),
+    Example(
+        file="astronaut.jpg",
+        name="Astronaut",
+        label="Astronaut between a flag and a model of the Space Shuttle",
+        author="NASA",
+        licence="public domain",
+        origin="https://flic.kr/p/r9qvLn",
+        package=SKIMAGE,
+        member="data/astronaut.png",
+        sha256="88431cd9653ccd539741b555fb0a46b61558b301d4110412b5bc28b5e3ea6cb5",
+    ),
+)
+
+README = """# Example photographs
+
+The app shows these, in the order of `index.json`, which also holds the name that a screen reader says. All are in the
+public domain or under CC0, come from the packages named here, and were only made smaller (at most {longer} pixels on
+the longer side) and stored as JPEG (quality {quality}) without metadata. `scripts/make_examples.py` makes this folder,
+this text included.
+
+| file | what | pixels | author | licence | origin | package |
+|---|---|---|---|---|---|---|
+{rows}
+"""
+
+
+def qt_resource(archive: bytes, path: str) -> bytes:
+    """Read the file whose path ends with `path` from a Qt resource archive (.rcc).
+
+    The header holds the offsets of a tree of nodes, of the data and of the names; a node is a folder with the index of
+    its first child, or a file with the offset of its data, which is plain or compressed with zlib.
+    """
+    magic, version, tree, data, names = struct.unpack(">4s4I", archive[:20])
+    if magic != b"qres":
+        raise ValueError("Expected a Qt resource archive, which starts with 'qres'.")
+    step = 14 if version == 1 else 22
+
+    def files(node: int, prefix: str) -> list[tuple[str, int, int]]:
+        start = tree + step * node
+        name, flags, first, second = struct.unpack(">IHII", archive[start : start + 14])
+        (length,) = struct.unpack(">H", archive[names + name : names + name + 2])
+        text = archive[names + name + 6 : names + name + 6 + 2 * length].decode("utf-16-be") if node else ""
+        here = f"{prefix}/{text}"
+        if flags & 2:  # a folder: so many children, from there
+            return [found for child in range(second, second + first) for found in files(child, here)]
+        return [(here, flags, second)]
+
+    found = [(flags, offset) for name, flags, offset in files(0, "") if name.endswith("/" + path)]
+    if len(found) != 1:
+        raise ValueError(f"Expected one file {path} in the archive, found {len(found)}.")
+    [(flags, offset)] = found
+    (size,) = struct.unpack(">I", archive[data + offset : data + offset + 4])
+    content = archive[data + offset + 4 : data + offset + 4 + size]
+    if flags & 4:
+        raise ValueError(f"{path} is compressed with zstd, which this script does not read.")
+    return zlib.decompress(content[4:]) if flags & 1 else content
+
+
+def source(example: Example, gcompris: Path) -> bytes:
+    """The photograph as the package has it, checked."""
+    if example.package == GCOMPRIS:
+        archive, _, path = example.member.partition("/")
+        content = qt_resource((gcompris / archive).read_bytes(), path)
+    else:
+        spec = importlib.util.find_spec("skimage")
+        if spec is None or spec.origin is None:
+            raise ValueError("scikit-image is not installed: pip install -r requirements-dev.txt")
+        content = (Path(spec.origin).parent / example.member).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != example.sha256:
+        raise ValueError(f"{example.member} is another file than in {example.package}: SHA-256 {digest}.")
+    return content
+
+
+def photograph(content: bytes) -> tuple[bytes, tuple[int, int]]:
+    """Make it upright, no larger than it needs to be, and free of metadata: the JPEG's bytes and (width, height)."""
+    with Image.open(io.BytesIO(content)) as opened:
+        image = ImageOps.exif_transpose(opened).convert("RGB")
+    image.thumbnail((LONGER_SIDE, LONGER_SIDE), Image.Resampling.LANCZOS)
+    image.info.clear()  # or Pillow would carry comments over
+    out = io.BytesIO()
+    image.save(out, "JPEG", quality=QUALITY, optimize=True, progressive=True)
+    return out.getvalue(), image.size
+
+
+def archives(folder: Path) -> Path:
+    """The folder of the .rcc archives, at or below `folder`."""
+    for place in (folder, folder / "usr/share/gcompris-qt/rcc", folder / "share/gcompris-qt/rcc"):
+        if (place / "erase.rcc").is_file():
+            return place
+    raise ValueError(
+        f"No GCompris archives (erase.rcc and others) in {folder}: install {GCOMPRIS}, or unpack it and name its "
+        "folder with --gcompris (see the top of this script)."
+    )
+
+
+def main() -> int:
+    """Write the photographs, index.json and README.md; 2 when a source is missing or another one."""
+    parser = argparse.ArgumentParser(description="Make examples/ again.")
+    parser.add_argument("--gcompris", type=Path, default=Path("/"), help="where gcompris-qt-data lies (default: /)")
+    gcompris = parser.parse_args().gcompris
+    try:
+        folder = archives(gcompris)
+        made = [(example, *photograph(source(example, folder))) for example in ITEMS]
+    except (OSError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    rows = []
+    for example, content, (width, height) in made:
+        (EXAMPLES / example.file).write_bytes(content)
+        origin = f"[original]({example.origin.replace('(', '%28').replace(')', '%29')})"
+        cells = (f"`{example.file}`", example.label, f"{width} × {height}", example.author, example.licence, origin)
+        rows.append(f"| {' | '.join(cells)} | {example.package}: `{example.member}` |")
+        print(f"{example.file:16} {width:4} x {height:<4} {len(content) / 1024:5.0f} KiB")
+    index = [{"file": example.file, "name": example.name, "label": example.label} for example in ITEMS]
+    (EXAMPLES / "index.json").write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    text = README.format(longer=LONGER_SIDE, quality=QUALITY, rows="\n".join(rows))
+    (EXAMPLES / "README.md").write_text(text, encoding="utf-8")
+    print(f"{sum(len(content) for _, content, _ in made) / 2**20:.2f} MiB in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
