@@ -1,0 +1,404 @@
+"""Overlays colour exactly the pixels each patch saw, and scales mean what they say."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib import colormaps
+from PIL import Image
+
+from vitviz.preprocess import Geometry, Preprocess
+from vitviz.render.colors import OverlayError, Scale, lut, resolve
+from vitviz.render.overlay import overlay, patch_edges, patch_grid
+
+GH, GW = 3, 7  # different primes: a swapped axis cannot hide
+
+
+def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def flat(width: int, height: int, level: int) -> Image.Image:
+    return Image.new("RGB", (width, height), (level, level, level))
+
+
+def whole(width: int, height: int) -> Geometry:
+    """The model saw all of the photograph and nothing else."""
+    return Geometry(image=(width, height), input=(GH * 16, GW * 16), frame=(0.0, 0.0, float(width), float(height)))
+
+
+def inside(width: int = 120, height: int = 90) -> Geometry:
+    """The model saw the middle of the photograph, cut between pixels."""
+    return Geometry(image=(width, height), input=(48, 112), frame=(20.3, 11.7, width - 18.2, height - 9.4))
+
+
+def pixels(image: Image.Image) -> np.ndarray:
+    return np.asarray(image).astype(int)
+
+
+def patch_of_every_pixel(geometry: Geometry, grid: tuple[int, int]) -> np.ndarray:
+    """(height, width, 2): the patch in which each pixel's centre lies, or (-1, -1), as Geometry tells it."""
+    width, height = geometry.image
+    found = [[geometry.patch_at(x + 0.5, y + 0.5, grid) or (-1, -1) for x in range(width)] for y in range(height)]
+    return np.array(found)
+
+
+GEOMETRIES = {
+    "crop, wide": Preprocess(height=48, width=112, mode="crop")(photograph(131, 67)).geometry,
+    "crop, high": Preprocess(height=48, width=112, mode="crop")(photograph(67, 131)).geometry,
+    "squash": Preprocess(height=48, width=112, mode="squash")(photograph(101, 83)).geometry,
+    "pad": Preprocess(height=48, width=112, mode="pad")(photograph(59, 97)).geometry,
+    "native": Preprocess(height=48, width=112, mode="native", multiple=16)(photograph(113, 71)).geometry,
+    "between pixels": inside(),
+    "edges on pixel centres": Geometry(image=(30, 9), input=(48, 112), frame=(1.5, 0.5, 22.5, 6.5)),
+    "patches below a pixel": Geometry(image=(5, 2), input=(48, 112), frame=(-1.0, 0.2, 4.4, 1.9)),
+}
+
+
+# ---- pixels ----
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+def test_every_pixel_takes_the_colour_of_the_patch_that_saw_it(name):
+    geometry = GEOMETRIES[name]
+    values = np.random.default_rng(1).random((GH, GW))
+    photo = photograph(*geometry.image)
+    got = pixels(overlay(photo, values, geometry, alpha=1.0, unseen=False))
+    table = np.round(np.array(colormaps["viridis"].colors) * 255)
+    low, high = values.astype(np.float32).min(), values.astype(np.float32).max()
+    expected = pixels(photo)
+    for (y, x), (row, col) in zip(
+        np.ndindex(got.shape[:2]), patch_of_every_pixel(geometry, (GH, GW)).reshape(-1, 2), strict=True
+    ):
+        if row >= 0:
+            expected[y, x] = table[round(255 * float((np.float32(values[row, col]) - low) / (high - low)))]
+    assert np.abs(got - expected).max() <= 1  # matplotlib truncates 8-bit colours where this test rounds
+
+
+@pytest.mark.parametrize("name", GEOMETRIES)
+@pytest.mark.parametrize("patch", [(0, 0), (1, 4), (GH - 1, GW - 1)])
+def test_one_hot_patch_changes_its_own_box_and_nothing_else(name, patch):
+    geometry, photo = GEOMETRIES[name], photograph(*GEOMETRIES[name].image)
+    hot = np.zeros((GH, GW))
+    hot[patch] = 1.0
+    cold = overlay(photo, np.zeros((GH, GW)), geometry, vmin=0, vmax=1)
+    warm = overlay(photo, hot, geometry, vmin=0, vmax=1)
+    changed = (pixels(cold) != pixels(warm)).any(axis=-1)
+    left, top, right, bottom = geometry.patch_box(*patch, (GH, GW))
+    x, y = np.meshgrid(np.arange(photo.width) + 0.5, np.arange(photo.height) + 0.5)
+    assert np.array_equal(changed, (left <= x) & (x < right) & (top <= y) & (y < bottom))
+
+
+def test_the_heatmap_is_not_stretched_over_what_was_cropped_away():
+    photo = photograph(400, 100)
+    geometry = Preprocess(height=112, width=112, mode="crop", resize=112)(photo).geometry  # sees the middle 100 x 100
+    got = overlay(photo, np.arange(49).reshape(7, 7), geometry, unseen=False)
+    changed = np.nonzero((pixels(got) != pixels(photo)).any(axis=(0, 2)))[0]
+    assert abs(changed.min() - 150) <= 1
+    assert abs(changed.max() - 249) <= 1
+
+
+def test_alpha_runs_from_the_photograph_to_the_map_alone():
+    photo, values = photograph(120, 90), np.random.default_rng(0).random((GH, GW))
+    for smooth in (False, True):
+        none, half, full = (overlay(photo, values, whole(120, 90), alpha=a, smooth=smooth) for a in (0.0, 0.5, 1.0))
+        assert none.tobytes() == photo.tobytes()
+        assert np.abs(pixels(half) - (pixels(photo) + pixels(full)) / 2).max() <= 1
+        other = overlay(photograph(120, 90, seed=9), values, whole(120, 90), alpha=1.0, smooth=smooth)
+        assert full.tobytes() == other.tobytes()
+
+
+@pytest.mark.parametrize("name", [n for n in GEOMETRIES if "below" not in n])
+def test_smooth_is_bilinear_between_patch_centres_and_flat_at_the_edge(name):
+    geometry, values = GEOMETRIES[name], np.random.default_rng(2).random((GH, GW)).round(2)
+    photo = flat(*geometry.image, 0)
+    got = pixels(overlay(photo, values, geometry, cmap="gray", alpha=1.0, smooth=True, unseen=False, vmin=0, vmax=1))
+    left, top, right, bottom = geometry.frame
+    for y in range(photo.height):
+        for x in range(photo.width):
+            row = (y + 0.5 - top) / (bottom - top) * GH
+            col = (x + 0.5 - left) / (right - left) * GW
+            if not (0 <= row < GH and 0 <= col < GW):
+                assert got[y, x].tolist() == [0, 0, 0]
+                continue
+            row, col = min(max(row - 0.5, 0), GH - 1), min(max(col - 0.5, 0), GW - 1)
+            r, c = min(int(row), GH - 2), min(int(col), GW - 2)
+            fr, fc = row - r, col - c
+            above = values[r, c] * (1 - fc) + values[r, c + 1] * fc
+            below = values[r + 1, c] * (1 - fc) + values[r + 1, c + 1] * fc
+            assert (
+                abs(got[y, x, 0] - 255 * (above * (1 - fr) + below * fr)) <= 2.5
+            )  # three roundings and one of the table
+
+
+def test_what_was_not_seen_is_hatched_and_never_coloured():
+    geometry = inside()
+    x0, y0, x1, y1 = (
+        e for pair in zip(*(p[[0, -1]] for p in patch_edges(geometry, (GH, GW))), strict=True) for e in pair
+    )
+    unseen = np.ones((90, 120), bool)
+    unseen[y0:y1, x0:x1] = False
+    for level in (0, 40, 128, 220, 255):  # visible on any ground
+        photo = flat(120, 90, level)
+        first = pixels(overlay(photo, np.random.default_rng(0).random((GH, GW)), geometry))[unseen]
+        second = pixels(overlay(photo, np.ones((GH, GW)), geometry, cmap="magma", alpha=0.9, smooth=True))[unseen]
+        assert np.array_equal(first, second)  # nothing of the map
+        assert np.ptp(first, axis=-1).max() == 0  # no colour
+        assert np.ptp(first[:, 0]) >= 12  # lines stand out from what is between them
+    red = Image.new("RGB", (120, 90), (200, 40, 40))
+    faded = pixels(overlay(red, np.ones((GH, GW)), geometry))[unseen]
+    assert (faded[:, 0] - faded[:, 1]).max() < 0.5 * 160
+    assert (faded[:, 0] > faded[:, 1]).all()
+    plain = pixels(overlay(red, np.ones((GH, GW)), geometry, unseen=False))[unseen]
+    assert (plain == [200, 40, 40]).all()
+
+
+def test_a_photograph_the_model_never_looked_at_is_hatched_all_over():
+    geometry = Geometry(image=(40, 30), input=(48, 112), frame=(100.0, 100.0, 140.0, 130.0))
+    got = overlay(photograph(40, 30), np.ones((GH, GW)), geometry, grid=True, smooth=True, query=(1, 1))
+    assert got.size == (40, 30)
+    assert (pixels(got) != pixels(photograph(40, 30))).any(axis=-1).mean() > 0.9
+
+
+def test_hatching_runs_on_from_one_side_to_the_next():
+    photo = flat(390, 300, 128)
+    geometry = Geometry(image=(390, 300), input=(48, 112), frame=(380.0, 290.0, 400.0, 310.0))
+    got = pixels(overlay(photo, np.ones((GH, GW)), geometry))[..., 0]
+    assert np.array_equal(got[1:289, :378], got[:288, 1:379])  # lines at 45 degrees, unbroken over strips and bands
+
+
+def test_grey_takes_the_colour_out_of_the_photograph_only():
+    photo, values = photograph(120, 90), np.random.default_rng(0).random((GH, GW))
+    assert np.ptp(pixels(overlay(photo, values, whole(120, 90), alpha=0.0, grey=True)), axis=-1).max() == 0
+    grey = photo.convert("L").convert("RGB")
+    expected = overlay(grey, values, whole(120, 90))
+    assert overlay(photo, values, whole(120, 90), grey=True).tobytes() == expected.tobytes()
+
+
+# ---- marks ----
+
+
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_grid_lines_lie_on_patch_edges_and_show_on_any_ground(level):
+    photo, geometry = flat(140, 90, level), whole(140, 90)
+    got = pixels(overlay(photo, np.ones((GH, GW)), geometry, alpha=0.0, grid=True))[..., 0]
+    columns = np.nonzero((got != level).all(axis=0))[0]
+    rows = np.nonzero((got != level).all(axis=1))[0]
+    assert set(columns) <= {x + d for x in range(20, 140, 20) for d in (-1, 0)}
+    assert set(rows) <= {y + d for y in (30, 60) for d in (-1, 0)}
+    for x in range(20, 140, 20):
+        assert np.abs(got[10, x - 1 : x + 1] - level).max() >= 50  # on black and on white alike
+
+
+def test_crossings_are_not_tinted_twice():
+    got = pixels(overlay(flat(140, 90, 0), np.ones((GH, GW)), whole(140, 90), alpha=0.0, grid=True))[..., 0]
+    assert got.max() == got[30, 5]
+
+
+@pytest.mark.parametrize("query", [(0, 0), (1, 3), (GH - 1, GW - 1)])
+@pytest.mark.parametrize("level", [0, 128, 255])
+def test_the_selected_patch_is_outlined_on_any_ground(query, level):
+    photo = flat(420, 270, level)
+    got = pixels(overlay(photo, np.ones((GH, GW)), whole(420, 270), alpha=0.0, query=query))
+    changed = (got != level).any(axis=-1)
+    ys, xs = np.nonzero(changed)
+    row, col = query
+    assert abs(ys.min() - 90 * row) <= 6
+    assert abs(ys.max() - 90 * (row + 1)) <= 6
+    assert abs(xs.min() - 60 * col) <= 6
+    assert abs(xs.max() - 60 * (col + 1)) <= 6
+    assert not changed[90 * row + 8 : 90 * row + 82, 60 * col + 8 : 60 * col + 52].any()  # the patch itself stays free
+    across = got[90 * row + 45, max(0, 60 * col - 8) : 60 * col + 30, 0]
+    bands = [int(v) for v, before in zip(across, [-1, *across[:-1]], strict=True) if v != before]
+    if level == 128 and col > 0:
+        assert bands == [128, 12, 255, 12, 128]  # white in a dark casing
+    assert {12, 255} <= set(bands)
+
+
+def test_outline_of_a_patch_that_saw_padding_only_draws_nothing():
+    geometry = Preprocess(height=112, width=112, mode="pad")(photograph(30, 90)).geometry
+    photo = photograph(30, 90)
+    plain = overlay(photo, np.ones((7, 7)), geometry)
+    assert overlay(photo, np.ones((7, 7)), geometry, query=(3, 0)).tobytes() == plain.tobytes()
+    assert overlay(photo, np.ones((7, 7)), geometry, query=(3, 3)).tobytes() != plain.tobytes()
+
+
+def test_patch_grid_numbers_every_patch_where_there_is_room():
+    photo, geometry = flat(7 * 60, 3 * 60, 90), whole(7 * 60, 3 * 60)
+    plain = pixels(patch_grid(photo, geometry, (GH, GW), numbers=False))
+    numbered = pixels(patch_grid(photo, geometry, (GH, GW)))
+    ink = {}
+    for row in range(GH):
+        for col in range(GW):
+            cell = np.s_[60 * row + 3 : 60 * row + 57, 60 * col + 3 : 60 * col + 57]
+            ink[row * GW + col] = int((plain[cell] != numbered[cell]).any(axis=-1).sum())
+    assert min(ink.values()) > 20
+    assert ink[11] < ink[18] < ink[20]  # "11" is thinner than "18", and that than "20": row * gw + column
+
+
+def test_patch_grid_leaves_numbers_out_rather_than_unreadable():
+    photo, geometry = flat(140, 60, 90), whole(140, 60)
+    plain = pixels(patch_grid(photo, geometry, (12, 28), numbers=False))
+    numbered = pixels(patch_grid(photo, geometry, (12, 28)))
+    touched = (plain != numbered).any(axis=-1)
+    assert 0.02 < touched.mean() < 0.6
+
+
+def test_patch_grid_refuses_an_empty_grid():
+    with pytest.raises(OverlayError, match="at least 1"):
+        patch_grid(flat(10, 10, 0), whole(10, 10), (0, 4))
+
+
+# ---- scales ----
+
+
+def test_a_shared_scale_gives_equal_colours_to_equal_numbers():
+    strong, weak = np.linspace(0, 1, GH * GW).reshape(GH, GW), np.linspace(0, 0.1, GH * GW).reshape(GH, GW)
+    weak[2, 3] = strong[2, 3]
+    shared = Scale.over([strong, weak])
+    assert (shared.vmin, shared.vmax, shared.kind) == (0.0, 1.0, "shared")
+    photo, geometry = flat(140, 90, 0), whole(140, 90)
+    both = [pixels(overlay(photo, v, geometry, vmin=shared.vmin, vmax=shared.vmax)) for v in (strong, weak)]
+    box = np.s_[60:90, 60:80]
+    assert np.array_equal(both[0][box], both[1][box])
+
+
+def test_a_scale_each_hides_strength_and_a_shared_one_shows_it():
+    strong = np.linspace(0, 1, GH * GW).reshape(GH, GW)
+    photo, geometry, shared = flat(140, 90, 0), whole(140, 90), Scale.over([strong, 0.25 * strong])
+    each = [overlay(photo, v, geometry).tobytes() for v in (strong, 0.25 * strong)]
+    assert each[0] == each[1]
+    common = [
+        overlay(photo, v, geometry, vmin=shared.vmin, vmax=shared.vmax).tobytes() for v in (strong, 0.25 * strong)
+    ]
+    assert common[0] == each[0]
+    assert common[1] != each[1]
+
+
+def test_a_fixed_range_does_not_flicker():
+    frames = [np.full((GH, GW), 0.3) for _ in range(3)]
+    for i, frame in enumerate(frames):
+        frame[0, 0] = i  # one patch changes a lot
+    drawn = [pixels(overlay(flat(140, 90, 50), f, whole(140, 90), vmin=0, vmax=2)) for f in frames]
+    assert np.array_equal(drawn[0][30:], drawn[1][30:])
+    assert np.array_equal(drawn[1][30:], drawn[2][30:])
+    assert not np.array_equal(drawn[0][:30, :20], drawn[2][:30, :20])
+
+
+def test_values_beyond_the_range_take_its_ends():
+    scale = Scale(0.0, 1.0)
+    assert scale.indices([[-5.0, 0.0, 0.5, 1.0, 9.0]]).tolist() == [[0, 0, 128, 255, 255]]
+
+
+@pytest.mark.parametrize("value", [0.0, -3.5, 1e-30, 1e30])
+@pytest.mark.parametrize("signed", [False, True])
+def test_a_constant_map_is_drawn_in_one_colour(value, signed):
+    with np.errstate(all="raise"):
+        got = pixels(overlay(flat(140, 90, 0), np.full((GH, GW), value), whole(140, 90), signed=signed, alpha=1.0))
+    assert len(np.unique(got.reshape(-1, 3), axis=0)) == 1
+    if signed and value == 0:
+        assert got.min() > 240  # zero has the middle colour
+
+
+def test_signed_maps_keep_zero_in_the_middle():
+    values = np.array([[-0.2, 0.0, 0.8]])
+    scale = Scale.over([values], "signed")
+    assert (scale.vmin, scale.vmax, scale.signed) == (np.float32(-0.8), np.float32(0.8), True)
+    assert scale.indices(values).tolist() == [[96, 128, 255]]
+    left, middle, right = pixels(overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, alpha=1.0))[0]
+    assert middle.min() > 240
+    assert left[2] > left[0]
+    assert right[0] > right[2]
+    one_end = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, vmax=0.8)
+    both_ends = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, vmin=-0.8, vmax=0.8)
+    assert one_end.tobytes() == both_ends.tobytes()
+
+
+def test_gamma_bends_values_and_when_signed_magnitudes():
+    assert Scale(0, 1).indices([[0.0, 0.25, 1.0]], gamma=0.5).tolist() == [[0, 128, 255]]
+    signed = Scale(-1, 1, signed=True).indices([[-0.25, 0.0, 0.25]], gamma=0.5)
+    assert signed.tolist() == [[64, 128, 191]]
+    with pytest.raises(OverlayError, match="gamma"):
+        Scale(0, 1).indices([[0.5]], gamma=0.0)
+
+
+def test_resolve_knows_every_choice_and_refuses_others():
+    maps = [np.array([[0.0, 2.0]], np.float32), np.array([[-1.0, 1.0]], np.float32)]
+    assert resolve("shared", maps, signed=False) == Scale(-1, 2, "shared")
+    assert resolve("signed", maps, signed=False) == Scale(-2, 2, "signed", signed=True)
+    assert resolve((0, 5), maps, signed=False) == Scale(0, 5, "fixed")
+    assert resolve(Scale(0, 9), maps, signed=False) == Scale(0, 9)
+    for wrong in ("global", (1, 2, 3)):
+        with pytest.raises(OverlayError, match="scale: expected"):
+            resolve(wrong, maps, signed=False)
+
+
+# ---- refusals ----
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"values": np.full((GH, GW), np.nan)}, "21 NaN or infinite of 21"),
+        ({"values": np.full((GH, GW), np.inf)}, "finite"),
+        ({"values": np.full((GH, GW), 1e300)}, "finite"),
+        ({"values": np.ones(21)}, r"shape \(gh, gw\).*\(21,\)"),
+        ({"values": np.ones((0, 7))}, "shape"),
+        ({"values": np.array([["a"]])}, "real numbers"),
+        ({"values": np.ones((GH, GW), complex)}, "real numbers"),
+        ({"photo": flat(90, 140, 0)}, "140 x 90 pixels, got 90 x 140"),
+        ({"alpha": 1.2}, "alpha"),
+        ({"alpha": math.nan}, "alpha"),
+        ({"cmap": "no such map"}, "viridis, magma"),
+        ({"query": (GH, 0)}, "inside a grid of 3 x 7"),
+        ({"query": (0, -1)}, "inside a grid"),
+        ({"vmin": 2.0, "vmax": 1.0}, "lower number first"),
+        ({"vmin": math.nan}, "finite"),
+        ({"vmin": -1.0, "vmax": 2.0, "signed": True}, r"symmetric about zero.*pass \(-2.0, 2.0\)"),
+    ],
+)
+def test_wrong_input_is_refused_in_words(change, words):
+    arguments = {"photo": flat(140, 90, 0), "values": np.ones((GH, GW)), "geometry": whole(140, 90), **change}
+    with pytest.raises(OverlayError, match=words):
+        overlay(**arguments)
+
+
+def test_inputs_stay_as_they_were():
+    photo, values = photograph(120, 90), np.random.default_rng(0).random((GH, GW)).astype(np.float32)
+    before, numbers = photo.tobytes(), values.copy()
+    for smooth in (False, True):
+        overlay(photo, values, inside(), smooth=smooth, grid=True, query=(1, 2), gamma=0.5)
+    patch_grid(photo, inside(), (GH, GW))
+    assert photo.tobytes() == before
+    assert np.array_equal(values, numbers)
+    assert not lut("viridis").flags.writeable
+
+
+@settings(max_examples=60)
+@given(
+    size=st.tuples(st.integers(1, 90), st.integers(1, 90)),
+    frame=st.tuples(st.floats(-99, 99), st.floats(-99, 99), st.floats(0.01, 200), st.floats(0.01, 200)),
+    grid=st.tuples(st.integers(1, 19), st.integers(1, 19)),
+    alpha=st.floats(0, 1),
+    flags=st.tuples(*[st.booleans()] * 4),
+    data=st.data(),
+)
+def test_any_geometry_draws_a_picture_of_the_photographs_size(size, frame, grid, alpha, flags, data):
+    left, top, width, height = frame
+    geometry = Geometry(image=size, input=(16 * grid[0], 16 * grid[1]), frame=(left, top, left + width, top + height))
+    query = (data.draw(st.integers(0, grid[0] - 1)), data.draw(st.integers(0, grid[1] - 1)))
+    photo, values = photograph(*size), np.random.default_rng(3).normal(size=grid)
+    smooth, lines, signed, grey = flags
+    got = overlay(
+        photo, values, geometry, alpha=alpha, smooth=smooth, grid=lines, signed=signed, grey=grey, query=query
+    )
+    assert got.size == size
+    assert got.mode == "RGB"
+    assert patch_grid(photo, geometry, grid).size == size
+    xs, ys = patch_edges(geometry, grid)
+    assert (np.diff(xs) >= 0).all()
+    assert (np.diff(ys) >= 0).all()
+    assert xs[-1] <= size[0]
+    assert ys[-1] <= size[1]

@@ -1,0 +1,1 @@
+"""Attribution: which patches an answer rests on. One family of methods a file, all over a `Trace`."""

@@ -1,0 +1,48 @@
+"""What every attribution method returns: a score for each patch, and what went elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from vitviz.trace import Trace
+
+
+class ExplainError(ValueError):
+    """Options that a method cannot take; the text says what was expected, what came and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenScores:
+    """Scores over tokens, raw: nothing is normalised, clipped or left out.
+
+    Args:
+        patches: (B, gh, gw), the score of each patch.
+        prefix: (B, P), the score that went to each prefix token (CLS, registers), in the order of `names`.
+        names: the P names of the prefix tokens.
+        method: the method's name in the registry.
+        options: the options it ran with, as plain data.
+        signed: whether negative scores mean evidence against.
+    """
+
+    patches: Tensor
+    prefix: Tensor
+    names: tuple[str, ...]
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    signed: bool = False
+
+    @classmethod
+    def of(cls, tokens: Tensor, trace: Trace, method: str, *, signed: bool = False, **options: Any) -> TokenScores:
+        """Split scores over all tokens (B, N) into patches (B, gh, gw) and prefix tokens (B, P)."""
+        count = len(trace.prefix)
+        patches = tokens[:, count:].unflatten(1, trace.grid)  # (B, gh * gw) -> (B, gh, gw)
+        return cls(patches, tokens[:, :count], trace.prefix, method, options, signed)
+
+    @property
+    def tokens(self) -> int:
+        """N, all tokens that were scored."""
+        return self.prefix.shape[1] + self.patches[0].numel()

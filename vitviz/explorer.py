@@ -1,0 +1,230 @@
+"""One photograph, run once, asked many times."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache, partial
+from typing import Any
+
+import torch
+from PIL import Image
+
+from vitviz.explain import attention as methods
+from vitviz.explain.attention import Fusion
+from vitviz.explain.scores import TokenScores
+from vitviz.heatmap import Heatmap, contact_sheet
+from vitviz.image import decode
+from vitviz.model import ViT
+from vitviz.preprocess import Geometry, Preprocess
+from vitviz.trace import Query, Trace
+
+CACHED_QUESTIONS = 256
+
+
+class ExplorerError(ValueError):
+    """A question this view cannot answer; the text says why and what to do."""
+
+
+def best_device() -> torch.device:
+    """CUDA if there is one, then Apple's MPS, then the CPU."""
+    return next(torch.device(name) for name, there in _devices().items() if there)
+
+
+def device_named(name: str | None) -> torch.device:
+    """The device that a person asked for; the best there is for `None`.
+
+    Raises:
+        ExplorerError: if there is no such device here.
+    """
+    if name is None:
+        return best_device()
+    here = [known for known, there in _devices().items() if there]
+    if name.split(":")[0] not in here:
+        raise ExplorerError(f"Expected a device of this machine, one of {', '.join(here)}; got {name!r}.")
+    return torch.device(name)
+
+
+def _devices() -> dict[str, bool]:
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+
+
+class Explorer:
+    """A model, ready to look at photographs.
+
+    >>> import numpy as np, vitviz
+    >>> model = vitviz.ViT(vitviz.preset("tiny", image_size=(64, 64), classes=10))
+    >>> view = Explorer(model).open(np.zeros((48, 64, 3), np.uint8))
+    >>> view.attention(block=11, head=2, query=(0, 3)).values.shape
+    (4, 4)
+
+    Args:
+        model: any `ViT`; it is put into eval mode.
+        device: where to run; the model's own place by default.
+    """
+
+    def __init__(self, model: ViT, device: torch.device | str | None = None) -> None:
+        self.model = model.eval() if device is None else model.eval().to(device)
+        self.device = next(model.parameters()).device
+        height, width = model.config.image_size
+        own = model.pretrained.preprocess if model.pretrained else None
+        self.preprocess = own or Preprocess(height=height, width=width, mode="squash")
+
+    def open(self, image: Any) -> View:
+        """Decode a photograph and run the model once.
+
+        Args:
+            image: a path, the bytes of a file, a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4).
+
+        Raises:
+            ImageError: if it is no picture that can be read.
+            ModelError: if its size does not fit the model.
+        """
+        photo = decode(image)
+        prepared = self.preprocess(photo)
+        precision = next(self.model.parameters()).dtype  # half-precision weights take half-precision pixels
+        pixels = torch.from_numpy(prepared.pixels)[None].to(self.device, precision)  # (1, 3, H, W)
+        began = time.perf_counter()
+        trace = self.model.trace(pixels)
+        if self.device.type != "cpu":
+            torch.accelerator.synchronize()  # the time is that of the work, not of handing it over
+        seconds = time.perf_counter() - began
+        return View(self.model, self.preprocess, photo, prepared.pixels, prepared.geometry, trace, seconds)
+
+
+class View:
+    """One photograph as one model saw it. Every question reads the trace; the model does not run again.
+
+    One for each request or user; not shared. Equal questions are answered from a bounded cache.
+
+    Attributes:
+        photo: the upright original.
+        geometry: how patches map to its pixels.
+        trace: what the forward pass left behind.
+        seconds: how long the forward pass took.
+        device: where it ran, as people say it: "CUDA", "MPS" or "CPU".
+    """
+
+    def __init__(
+        self,
+        model: ViT,
+        preprocess: Preprocess,
+        photo: Image.Image,
+        pixels: Any,
+        geometry: Geometry,
+        trace: Trace,
+        seconds: float,
+    ) -> None:
+        self.model, self.preprocess, self.photo, self.geometry = model, preprocess, photo, geometry
+        self.trace, self.seconds = trace, seconds
+        self.device = trace.tokens.device.type.upper()
+        self._pixels = pixels
+        self._answers: Callable[..., TokenScores] = lru_cache(CACHED_QUESTIONS)(partial(_ask, trace))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes that the model knows, in the order of its outputs."""
+        known = self.model.pretrained.labels if self.model.pretrained else ()
+        return known or tuple(f"class {i}" for i in range(self.model.config.classes))
+
+    def seen(self) -> Image.Image:
+        """What the model saw: the photograph after resizing, cropping and normalising, as a picture."""
+        return self.preprocess.restore(self._pixels)
+
+    def predictions(self, k: int = 5) -> list[tuple[str, float]]:
+        """The k most probable classes and their probabilities, the best first: `[("church", 0.93), ...]`.
+
+        Raises:
+            ExplorerError: if the model has no classifier.
+        """
+        if self.trace.logits is None:
+            raise ExplorerError("This model has no classifier and predicts nothing; its attention works all the same.")
+        probabilities = self.trace.logits[0].float().softmax(-1)  # (C,)
+        top = probabilities.topk(min(k, len(probabilities)))
+        return [(self.labels[i], p) for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
+
+    def attention(self, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Heatmap:
+        """Where a token looks in one block.
+
+        Args:
+            block: counted from 0, negative from the last.
+            head: one head, counted from 0, or "mean", "max", "min" over heads.
+            query: "cls", a prefix token's name, a patch (row, column), "mean" over the patches; the class token by
+                default (the mean where there is none).
+        """
+        query = self._query(query)
+        scores = self._answers("attention", block=block, head=head, query=query)
+        which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {self.trace.heads} heads"
+        title = f"Layer {block % self.trace.depth + 1}, {which}, from {query_words(query)}"
+        return self._heatmap(scores, title, query)
+
+    def rollout(
+        self,
+        query: Query | None = None,
+        *,
+        fuse: Fusion = "mean",
+        discard: float = 0.0,
+        residual: float = 0.5,
+        start: int = 0,
+    ) -> Heatmap:
+        """Attention rollout to a token: see `vitviz.explain.attention.rollout` for the options and the paper."""
+        query = self._query(query)
+        options = {"fuse": fuse, "discard": discard, "residual": residual, "start": start}
+        scores = self._answers("rollout", query=query, **options)
+        title = f"Rollout of layers {start + 1} to {self.trace.depth}, {fuse} of heads, from {query_words(query)}"
+        return self._heatmap(scores, title, query)
+
+    def heads(self, block: int = -1, query: Query | None = None) -> list[Heatmap]:
+        """Every head of one block by itself, in order."""
+        return [self.attention(block, head, query) for head in range(self.trace.heads)]
+
+    def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Image.Image:
+        """A contact sheet of one block: the mean of its heads, then each head.
+
+        `options` are those of `vitviz.heatmap.contact_sheet`: scale ("shared" or "each"), columns, dark, cmap, ...
+        """
+        maps = [self.attention(block, "mean", query), *self.heads(block, query)]
+        labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.heads))]
+        title = f"Layer {block % self.trace.depth + 1}, from {query_words(self._query(query))}"
+        return contact_sheet(maps, title=title, labels=labels, **options)
+
+    def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Image.Image:
+        """A contact sheet of all blocks, the heads of each fused; `options` as for `head_sheet`."""
+        labels = [f"layer {block + 1}" for block in self.trace.blocks]
+        title = f"All layers, {head} of heads, from {query_words(self._query(query))}"
+        return contact_sheet(self.layers(head, query), title=title, labels=labels, **options)
+
+    def layers(self, head: Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
+        """Every block with its heads fused, in order."""
+        return [self.attention(block, head, query) for block in self.trace.blocks]
+
+    def _query(self, query: Query | None) -> Query:
+        return self.trace.default_query if query is None else query
+
+    def _heatmap(self, scores: TokenScores, title: str, query: Query) -> Heatmap:
+        mass = dict(zip(scores.names, scores.prefix[0].tolist(), strict=True))
+        return Heatmap(
+            values=scores.patches[0].cpu().numpy(),  # (gh, gw)
+            geometry=self.geometry,
+            photo=self.photo,
+            title=title,
+            unit="attention",
+            signed=scores.signed,
+            prefix_mass=mass,
+            query=query if isinstance(query, tuple) else None,
+        )
+
+
+def query_words(query: Query) -> str:
+    """A query as a person says it; rows and columns are counted from 1, as layers and heads are."""
+    if isinstance(query, tuple):
+        return f"patch row {query[0] + 1}, column {query[1] + 1}"
+    if query == "mean":
+        return "all patches"
+    return query.upper() if query == "cls" else str(query)
+
+
+def _ask(trace: Trace, method: str, **options: Any) -> TokenScores:
+    """One question to the trace, by the method's name."""
+    ask: dict[str, Callable[..., TokenScores]] = {"attention": methods.attention, "rollout": methods.rollout}
+    return ask[method](trace, **options)
