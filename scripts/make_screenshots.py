@@ -1,0 +1,73 @@
+"""Make docs/page.png, the picture in README.md, from the running app; and the same page at other sizes to look at.
+
+    python scripts/make_screenshots.py                 # docs/page.png
+    python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, whole pages
+
+Needs the development requirements and a Chromium on the PATH.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import socket
+from pathlib import Path
+
+from playwright.sync_api import Browser, sync_playwright
+
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+ROOT = Path(__file__).parents[1]
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
+
+
+def serve() -> str:
+    """Start the app on a free port; its address."""
+    from vitviz.ui.pages import build
+    from vitviz.ui.server import launch
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    launch(build(), "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
+    return f"http://127.0.0.1:{port}/"
+
+
+def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], theme: str, whole: bool) -> None:
+    """One screenshot, once the first photograph is drawn."""
+    page = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    page.goto(f"{address}?__theme={theme}")
+    page.wait_for_function("window.vitviz && window.vitviz.drawn > 0")
+    page.wait_for_timeout(800)  # fonts and thumbnails settle
+    page.screenshot(path=file, full_page=whole)
+    page.close()
+    print(file)
+
+
+def main() -> None:
+    """Serve, open, shoot."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme here instead")
+    args = parser.parse_args()
+    chromium = next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
+    if chromium is None:
+        raise SystemExit(f"Expected a Chromium on the PATH (one of {', '.join(CHROMIUMS)}); install one first.")
+    address = serve()
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        if args.all is None:
+            (ROOT / "docs").mkdir(exist_ok=True)
+            shoot(browser, address, ROOT / "docs" / "page.png", SIZES["wide"], "light", whole=False)
+        else:
+            args.all.mkdir(parents=True, exist_ok=True)
+            for name, size in SIZES.items():
+                for theme in ("light", "dark"):
+                    shoot(browser, address, args.all / f"{name}-{theme}.png", size, theme, whole=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""The command line: the same answers as the API, and refusals in words."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import vitviz
+from vitviz.cli import build_parser, main, parse_head, parse_query
+
+MODEL = "dinov2-s14-imagenette"
+CHURCH = Path(__file__).parents[1] / "examples" / "church.jpg"
+
+
+@pytest.fixture(scope="module")
+def view() -> vitviz.View:
+    return vitviz.Explorer(vitviz.load(MODEL)).open(CHURCH)
+
+
+def test_predict_prints_the_same_as_python(capsys: pytest.CaptureFixture[str], view: vitviz.View) -> None:
+    assert main(["predict", str(CHURCH), "--json", "-k", "3", "--device", "cpu"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert [p["label"] for p in answer["predictions"]] == [label for label, _ in view.predictions(3)]
+    assert [p["probability"] for p in answer["predictions"]] == pytest.approx([p for _, p in view.predictions(3)])
+    assert main(["predict", str(CHURCH), "--device", "cpu"]) == 0
+    assert re.search(r"\d\d\.\d\d%\s+church", capsys.readouterr().out)
+
+
+def test_explain_writes_the_picture_of_the_same_heatmap(tmp_path: Path, view: vitviz.View) -> None:
+    out = tmp_path / "look.png"
+    options = ["--method", "attention", "--layer", "12", "--head", "3", "--query", "7,4", "--grid", "--alpha", "0.7"]
+    assert main(["explain", str(CHURCH), *options, "-o", str(out), "--device", "cpu"]) == 0
+    mine = view.attention(11, 2, (6, 3)).overlay(alpha=0.7, grid=True)
+    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
+
+
+def test_explain_writes_raw_numbers(tmp_path: Path, view: vitviz.View) -> None:
+    out = tmp_path / "why.npz"
+    assert main(["explain", str(CHURCH), "--fuse", "max", "--discard", "0.5", "--start", "3", "-o", str(out)]) == 0
+    mine = view.rollout(fuse="max", discard=0.5, start=2)
+    with np.load(out) as saved:
+        np.testing.assert_allclose(saved["values"], mine.values, atol=1e-6)
+
+
+def test_sheet_shows_heads_or_layers(tmp_path: Path, view: vitviz.View) -> None:
+    out = tmp_path / "sheet.png"
+    assert main(["sheet", str(CHURCH), "--layer", "12", "--query", "mean", "-o", str(out)]) == 0
+    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(view.head_sheet(11, "mean", cmap="viridis")))
+    assert main(["sheet", str(CHURCH), "--dark", "--scale", "each", "-o", str(out)]) == 0
+    mine = view.layer_sheet(scale="each", dark=True, cmap="viridis")
+    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["predict", "nowhere.jpg"], "nowhere.jpg"),
+        (["predict", str(Path(__file__))], "test_cli.py"),
+        (["predict", str(CHURCH), "--model", "swin"], "swin"),
+        (["explain", str(CHURCH), "--query", "1,x"], "1,x"),
+        (["explain", str(CHURCH), "--query", "99,1"], "98"),
+        (["explain", str(CHURCH), "--method", "attention", "--layer", "13"], "13"),
+        (["explain", str(CHURCH), "--method", "attention", "--head", "best"], "best"),
+        (["explain", str(CHURCH), "--discard", "1.5"], "1.5"),
+        (["explain", str(CHURCH), "-o", "why.xyz"], "why.xyz"),
+        (["sheet", str(CHURCH), "--layer", "0"], "0"),
+        (["explain", str(CHURCH), "-o", "no/such/folder/why.png"], "no/such/folder"),
+        (["explain", str(CHURCH), "--cmap", "rainbows", "-o", "/dev/null/x.png"], "rainbows"),
+        (["predict", str(CHURCH), "--device", "abacus"], "abacus"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert named in said
+    assert said.startswith("vitviz: ")
+    assert "Traceback" not in said
+
+
+def test_people_count_from_one() -> None:
+    assert parse_query("7,4") == (6, 3)
+    assert parse_query("cls") == "cls"
+    assert parse_head("1") == 0
+    assert parse_head("max") == "max"
+    for bad in ("0,1", "1,0"):
+        with pytest.raises(ValueError, match="counted from 1"):
+            parse_query(bad)
+    with pytest.raises(ValueError, match="counted from 1"):
+        parse_head("0")
+
+
+def test_summary_models_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    assert MODEL in capsys.readouterr().out
+    assert main(["summary"]) == 0
+    assert "22,0" in capsys.readouterr().out  # ViT-S: 22.0 million
+    assert all(word in build_parser().format_help() for word in ("predict", "explain", "validate", "app"))

@@ -1,0 +1,211 @@
+"""One photograph, run once, asked many times."""
+
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from PIL import Image
+
+import vitviz.explorer
+from vitviz.explain.attention import attention, rollout
+from vitviz.explorer import Explorer, ExplorerError, View, query_words
+from vitviz.image import ImageError
+from vitviz.model import Pretrained, ViT
+from vitviz.preprocess import Preprocess
+from vitviz.trace import TraceError
+
+HEIGHT, WIDTH = tiny.config().image_size
+LABELS = tuple(f"word {i}" for i in range(tiny.CLASSES))
+
+
+def photo(seed: int = 0, size: tuple[int, int] = (163, 127)) -> Image.Image:
+    """A random photograph of (width, height)."""
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+def with_weights(mode: str = "crop", **changes: object) -> ViT:
+    made = tiny.model(**changes)
+    preprocess = Preprocess(height=HEIGHT, width=WIDTH, mode=mode, multiple=tiny.PATCH, mean=(0.4, 0.5, 0.6))
+    made.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=LABELS)
+    return made
+
+
+@pytest.fixture
+def view() -> View:
+    return Explorer(with_weights(registers=2)).open(photo())
+
+
+def test_numbers_are_those_of_the_trace(view: View) -> None:
+    for heatmap, scores in (
+        (view.attention(1, 3, (2, 7)), attention(view.trace, 1, 3, (2, 7))),
+        (view.attention(0, "min", "mean"), attention(view.trace, 0, "min", "mean")),
+        (view.rollout((6, 10), fuse="max", discard=0.5), rollout(view.trace, (6, 10), fuse="max", discard=0.5)),
+        (view.rollout(), rollout(view.trace, "cls")),
+    ):
+        assert heatmap.values.shape == tiny.GRID
+        np.testing.assert_array_equal(heatmap.values, scores.patches[0].numpy())
+        assert heatmap.photo is view.photo
+        assert heatmap.geometry == view.geometry
+        assert list(heatmap.prefix_mass) == ["CLS", "register 1", "register 2"]
+        assert heatmap.values.sum() + sum(heatmap.prefix_mass.values()) == pytest.approx(1.0, abs=1e-5)
+        assert heatmap.overlay().size == view.photo.size
+
+
+def test_the_patch_asked_from_is_marked(view: View) -> None:
+    assert view.attention(0, 0, (2, 7)).query == (2, 7)
+    assert view.rollout((2, 7)).query == (2, 7)
+    assert view.attention().query is None
+    assert view.rollout("mean").query is None
+
+
+def test_layers_and_heads_are_counted_from_one_in_titles(view: View) -> None:
+    assert "Layer 3" in view.attention().title
+    assert "Layer 1" in view.attention(-3, 4, (2, 7)).title
+    assert "head 5" in view.attention(0, 4).title
+    assert "row 3" in view.attention(0, 4, (2, 7)).title
+    assert "column 8" in view.attention(0, 4, (2, 7)).title
+    assert "2 to 3" in view.rollout(start=1).title
+    assert query_words("cls") == "CLS"
+
+
+def test_all_heads_and_all_layers(view: View) -> None:
+    heads = view.heads(1, (0, 9))
+    assert len(heads) == tiny.HEADS
+    for index, heatmap in enumerate(heads):
+        np.testing.assert_array_equal(heatmap.values, view.attention(1, index, (0, 9)).values)
+    mean = np.mean([heatmap.values for heatmap in heads], axis=0)
+    np.testing.assert_allclose(view.attention(1, "mean", (0, 9)).values, mean, atol=1e-6)
+    layers = view.layers("max")
+    assert len(layers) == tiny.DEPTH
+    for block, heatmap in enumerate(layers):
+        np.testing.assert_array_equal(heatmap.values, view.attention(block, "max").values)
+
+
+def test_the_model_runs_once_for_any_number_of_questions() -> None:
+    model, runs = with_weights(), []
+    model.patch_embed.register_forward_hook(lambda *_: runs.append("patches"))
+    model.norm.register_forward_hook(lambda *_: runs.append("norm"))
+    view = Explorer(model).open(photo())
+    for row in range(7):
+        view.heads(1, (row, 0)), view.layers("min", (row, 3)), view.rollout((row, 5), discard=0.5)
+    view.predictions(), view.seen(), view.attention()
+    assert runs == ["patches", "norm"]
+
+
+def test_predictions_are_the_softmax_of_the_logits(view: View) -> None:
+    probabilities = view.trace.logits[0].double().softmax(-1)
+    best = view.predictions(7)
+    assert [label for label, _ in best] == [LABELS[i] for i in probabilities.argsort(descending=True)[:7]]
+    assert [p for _, p in best] == pytest.approx(sorted(probabilities.tolist(), reverse=True)[:7], abs=1e-6)
+    assert sum(p for _, p in best) <= 1.0
+    everything = view.predictions(1000)
+    assert len(everything) == tiny.CLASSES
+    assert sum(p for _, p in everything) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_a_model_from_a_config_needs_no_weights() -> None:
+    view = Explorer(tiny.model()).open(photo())
+    assert view.labels == tuple(f"class {i}" for i in range(tiny.CLASSES))
+    assert view.geometry.frame == (0, 0, 163, 127)  # the whole photograph, stretched
+    assert view.attention().values.shape == tiny.GRID
+    assert view.seen().size == (WIDTH, HEIGHT)
+
+
+def test_a_model_without_a_classifier_is_looked_into_all_the_same() -> None:
+    view = Explorer(tiny.model(classes=0)).open(photo())
+    with pytest.raises(ExplorerError, match="no classifier"):
+        view.predictions()
+    assert view.labels == ()
+    assert view.rollout().values.shape == tiny.GRID
+
+
+def test_the_model_sees_what_its_weights_expect() -> None:
+    model = with_weights()
+    view = Explorer(model).open(photo())
+    prepared = model.pretrained.preprocess(photo())
+    expected = model(torch.from_numpy(prepared.pixels)[None])
+    torch.testing.assert_close(view.trace.logits, expected, rtol=1e-5, atol=1e-5)
+    assert view.geometry == prepared.geometry
+
+
+def test_a_native_picture_keeps_its_own_grid() -> None:
+    view = Explorer(with_weights("native")).open(photo(size=(80, 300)))
+    rows, columns = view.trace.grid
+    assert rows > 2 * columns
+    assert view.attention(query=(rows - 1, columns - 1)).values.shape == (rows, columns)
+    assert view.rollout().grid == (rows, columns)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_weights(dtype: torch.dtype) -> None:
+    full, half = (Explorer(with_weights().to(d)).open(photo()) for d in (torch.float32, dtype))
+    np.testing.assert_allclose(half.rollout().values, full.rollout().values, atol=0.02)
+    assert sum(p for _, p in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = vitviz.explorer.methods.attention
+    monkeypatch.setattr(vitviz.explorer.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
+    monkeypatch.setattr(vitviz.explorer, "CACHED_QUESTIONS", 3)
+    view = Explorer(tiny.model()).open(photo())
+    first = view.attention(0, 0)
+    again = view.attention(0, 0, "cls")  # the default, said aloud
+    assert len(asked) == 1
+    np.testing.assert_array_equal(first.values, again.values)
+    view.heads(0)  # five questions, room for three
+    assert len(asked) == 5
+    view.attention(0, 4)
+    assert len(asked) == 5
+    view.attention(0, 0)  # forgotten
+    assert len(asked) == 6
+
+
+def test_two_views_do_not_mix() -> None:
+    """Fault 4: nothing of one photograph shows in another, whatever the order of questions."""
+    explorer = Explorer(with_weights())
+    one, other = explorer.open(photo(1)), explorer.open(photo(2))
+    alone = [Explorer(with_weights()).open(photo(seed)) for seed in (1, 2)]
+    for _ in range(2):
+        for view, expected in zip((one, other), alone, strict=True):
+            np.testing.assert_array_equal(view.rollout().values, expected.rollout().values)
+            np.testing.assert_array_equal(view.attention(1, 2).values, expected.attention(1, 2).values)
+            assert view.predictions() == expected.predictions()
+    assert not np.array_equal(one.rollout().values, other.rollout().values)
+
+
+def test_every_kind_of_picture_is_opened(tmp_path) -> None:
+    explorer, picture = Explorer(tiny.model()), photo()
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    (tmp_path / "photo.png").write_bytes(buffer.getvalue())
+    expected = explorer.open(picture).rollout().values
+    for source in (buffer.getvalue(), tmp_path / "photo.png", str(tmp_path / "photo.png"), np.asarray(picture)):
+        np.testing.assert_array_equal(explorer.open(source).rollout().values, expected)
+    with pytest.raises(ImageError):
+        explorer.open(b"no picture")
+
+
+def test_dropout_is_off_whatever_state_the_model_comes_in() -> None:
+    model = tiny.model(dropout=0.5).train()
+    explorer = Explorer(model)
+    assert explorer.open(photo()).predictions() == explorer.open(photo()).predictions()
+
+
+def test_where_it_ran_is_told(view: View) -> None:
+    assert view.device == "CPU"
+    assert view.seconds > 0.0
+    assert Explorer(tiny.model(), device="cpu").open(photo()).device == "CPU"
+    assert isinstance(vitviz.explorer.best_device(), torch.device)
+
+
+def test_questions_that_cannot_be_answered(view: View) -> None:
+    for ask in (view.attention, view.rollout, view.heads, view.layers):
+        with pytest.raises(TraceError, match="7 x 11"):
+            ask(query=(7, 0))
+    with pytest.raises(TraceError, match="3"):
+        view.attention(3)
+    assert dataclasses.is_dataclass(view.attention())

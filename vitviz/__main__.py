@@ -1,0 +1,7 @@
+"""`python -m vitviz` is the same as `vitviz`."""
+
+import sys
+
+from vitviz.cli import main
+
+sys.exit(main())

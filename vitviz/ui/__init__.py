@@ -1,0 +1,1 @@
+"""The page. The only floor that knows gradio."""

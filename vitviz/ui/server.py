@@ -1,0 +1,75 @@
+"""Serving the page: queue, limits, and doors that stay shut."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio import processing_utils
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+HERE = Path(__file__).parent
+MAX_FILE_SIZE = "64mb"
+MAX_WAITING = 64  # requests in the queue before a visitor is told to come back
+
+THEME = gr.themes.Monochrome(
+    primary_hue="indigo",
+    neutral_hue="slate",
+    radius_size="md",
+    text_size="md",
+    font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+    font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
+).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
+
+
+class Closed:
+    """Refuse the two doors through which gradio would fetch any address for any visitor."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """403 for remote files and the proxy; everything else passes."""
+        path = scope.get("path", "")
+        if scope["type"] == "http" and ("/file=http" in path.replace("%3A", ":") or "/proxy=" in path):
+            await PlainTextResponse("vitviz fetches nothing from other hosts.", status_code=403)(scope, receive, send)
+            return
+        await self.app(scope, receive, send)
+
+
+async def _refuse_download(*_args: Any, **_options: Any) -> str:
+    raise gr.Error(
+        "vitviz fetches nothing from other hosts. Save the picture and upload the file.", print_exception=False
+    )
+
+
+def launch(demo: gr.Blocks, host: str | None = None, port: int | None = None, **options: Any) -> Any:
+    """Serve the page; returns what `gr.Blocks.launch` returns.
+
+    Args:
+        demo: the page.
+        host, port: where to listen; gradio's own settings (`GRADIO_SERVER_NAME`, `GRADIO_SERVER_PORT`) by default.
+        options: passed on to `gr.Blocks.launch`.
+    """
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    # gradio fetches addresses that visitors type; the name is internal, so gradio is pinned and a test holds this.
+    processing_utils.async_ssrf_protected_download = _refuse_download
+    # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
+    demo.queue(max_size=MAX_WAITING, default_concurrency_limit=2)
+    return demo.launch(
+        server_name=host,
+        server_port=port,
+        theme=THEME,
+        head=f"<style>{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
+        max_file_size=MAX_FILE_SIZE,
+        ssr_mode=False,
+        show_error=True,
+        footer_links=["api"],
+        run_history=False,
+        app_kwargs={"middleware": [Middleware(Closed)]},
+        **options,
+    )

@@ -1,0 +1,1 @@
+"""Weights: checkpoint folders on disk, conversion from other libraries' names, and the models known by name."""

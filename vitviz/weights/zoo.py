@@ -1,0 +1,51 @@
+"""Models by name: the checkpoints that come with vitviz, and checkpoint folders anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from vitviz.model import ViT
+from vitviz.weights.checkpoint import CONFIG, CheckpointError, load_folder
+
+_BESIDE = (Path(__file__).parents[1] / "checkpoints", Path(__file__).parents[2] / "checkpoints")
+
+CHECKPOINTS = next((folder for folder in _BESIDE if folder.is_dir()), _BESIDE[1])
+"""Where the bundled checkpoints are: inside the package, or at the root of the repository. The environment variable
+VITVIZ_CHECKPOINTS names another folder."""
+
+
+def bundled() -> list[str]:
+    """Names of the models that come with vitviz, sorted: the folders in `CHECKPOINTS` that hold a config."""
+    root = _root()
+    return sorted(path.parent.name for path in root.glob(f"*/{CONFIG}")) if root.is_dir() else []
+
+
+def title(name: str) -> str:
+    """What people call a bundled model, read from its config without its weights."""
+    return str(json.loads((_root() / name / CONFIG).read_text(encoding="utf-8"))["name"])
+
+
+def load(source: str | os.PathLike[str]) -> ViT:
+    """A model with its weights, in eval mode: from the name of a bundled one, or from a checkpoint folder.
+
+    A bundled name comes before a folder of the same name in the working directory; write `./name` for the folder.
+
+    Raises:
+        CheckpointError: if there is no such model, or its files are not what they should be.
+    """
+    name = os.fspath(source)
+    if name in bundled():
+        return load_folder(_root() / name)
+    if name and Path(name).is_dir():  # Path("") would be the working directory
+        return load_folder(name)
+    known = ", ".join(bundled()) or f"none (no checkpoint was found in {_root()})"
+    raise CheckpointError(
+        f"Unknown model {name!r}: expected the name of a bundled model or the path of a checkpoint folder. "
+        f"Bundled models: {known}."
+    )
+
+
+def _root() -> Path:
+    return Path(os.environ.get("VITVIZ_CHECKPOINTS") or CHECKPOINTS)
