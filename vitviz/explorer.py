@@ -135,8 +135,10 @@ class View:
         """The k most probable classes and their probabilities, the best first: `[("church", 0.93), ...]`.
 
         Raises:
-            ExplorerError: if the model has no classifier.
+            ExplorerError: if the model has no classifier, or k is below 1.
         """
+        if k < 1:
+            raise ExplorerError(f"Expected to be asked for at least one class, got k={k}.")
         if self.trace.logits is None:
             raise ExplorerError("This model has no classifier and predicts nothing; its attention works all the same.")
         probabilities = self.trace.logits[0].float().softmax(-1)  # (C,)
@@ -153,9 +155,10 @@ class View:
                 default (the mean where there is none).
         """
         query = self._query(query)
+        block = block + self.trace.depth if block < 0 else block  # so that one question has one name
         scores = self._answers("attention", block=block, head=head, query=query)
         which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {self.trace.heads} heads"
-        title = f"Layer {block % self.trace.depth + 1}, {which}, from {query_words(query)}"
+        title = f"Layer {block + 1}, {which}, from {query_words(query)}"
         return self._heatmap(scores, title, query)
 
     def rollout(

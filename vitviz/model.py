@@ -214,6 +214,8 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
         super().__init__()
+        if pretrained and pretrained.labels and len(pretrained.labels) != config.classes:
+            raise ModelError(f"Expected {config.classes} labels, one for each class, got {len(pretrained.labels)}.")
         self.config, self.pretrained = config, pretrained
         width = config.width
         self.patch_embed = PatchEmbed(config)
