@@ -104,7 +104,7 @@ def test_prefix_tokens_are_named_in_the_order_in_which_they_stand() -> None:
         ({"pooling": None}, ["pooling", "'cls'", "None"]),
         ({"pooling": "cls", "class_token": False}, ["'cls'", "'mean'"]),
         ({"pooling": "cls+mean", "class_token": False}, ["'cls+mean'", "'mean'"]),
-        ({"positions": "rotary"}, ["positions", "'learned'", "'sincos'", "'rotary'"]),
+        ({"positions": "fourier"}, ["positions", "'learned'", "'sincos'", "'fourier'"]),
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
     ],
 )

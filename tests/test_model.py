@@ -14,7 +14,9 @@ from torch import Tensor
 from vit_numpy import forward, parameters
 
 from vitviz.config import ModelError
-from vitviz.model import DropPath, ViT, resize_positions, sincos_positions
+from vitviz.layers import DropPath
+from vitviz.model import ViT
+from vitviz.positions import resize_positions, sincos_positions
 from vitviz.trace import TraceError
 
 VARIANTS = {
@@ -30,6 +32,16 @@ VARIANTS = {
     "no positions": {"positions": "none"},
     "no classifier": {"classes": 0},
     "large epsilon": {"norm_eps": 0.1},
+    "distilled": {"distillation_token": True},
+    "rotary": {"positions": "rotary", "head_width": 12, "registers": 2},
+    "rotary, slow": {"positions": "rotary", "head_width": 20, "rotary_base": 10.0, "registers": 0},
+    "norm of queries and keys": {"qk_norm": True},
+    "gated": {"mlp": "swiglu"},
+    "gelu by tanh": {"activation": "gelu_tanh"},
+    "quick gelu": {"activation": "quick_gelu", "norm_pre": True, "patch_bias": False},
+    "no biases": {"mlp_bias": False, "patch_bias": False, "qkv_bias": False},
+    "norm after pooling": {"norm_pooled": True, "pooling": "mean"},
+    "attention pooling": {"pooling": "attention", "class_token": False, "width": 35, "activation": "gelu_tanh"},
 }
 
 

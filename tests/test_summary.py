@@ -48,6 +48,7 @@ def test_counts_add_up(changes: dict) -> None:
         assert row.parameters == sum(p.numel() for p in model.get_submodule(name).parameters())
     free = sum(p.numel() for name, p in model.named_parameters() if "." not in name)
     parts = ["patch_embed", "norm", *(f"blocks.{i}" for i in range(tiny.DEPTH)), *(["head"] if model.head else [])]
+    parts += ["head_dist"] if model.head_dist else []
     total = sum(p.numel() for p in model.parameters())
     assert sum(table[name].parameters for name in parts) + free == total
     assert summary(model).splitlines()[-1].split()[-1] == f"{total:,}"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import vitviz.trace
-from vitviz.model import fused_attention
+from vitviz.layers import fused_attention
 from vitviz.trace import BlockTrace, Trace, TraceError
 
 PREFIXES = {

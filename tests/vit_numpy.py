@@ -32,7 +32,7 @@ def forward(p: dict[str, Array], config: ViTConfig, images: Array, nudge: Mappin
     rows, columns = height // patch, width // patch
     cut = images.reshape(batch, channels, rows, patch, columns, patch).transpose(0, 2, 4, 1, 3, 5)
     cut = cut.reshape(batch, rows * columns, channels * patch * patch)
-    x = cut @ p["patch_embed.proj.weight"].reshape(config.width, -1).T + p["patch_embed.proj.bias"]
+    x = cut @ p["patch_embed.proj.weight"].reshape(config.width, -1).T + p.get("patch_embed.proj.bias", 0.0)
     if config.positions == "learned":
         x = x + p["pos_embed"]
     elif config.positions == "sincos":
@@ -40,23 +40,80 @@ def forward(p: dict[str, Array], config: ViTConfig, images: Array, nudge: Mappin
     front = [p[name] for name in ("cls_token", "dist_token", "reg_token") if name in p]
     x = np.concatenate([*(np.repeat(token, batch, axis=0) for token in front), x], axis=1)
     prefix = x.shape[1] - rows * columns
+    if config.norm_pre:
+        x = _norm(p, "norm_pre", x, config.norm_eps)
     attentions = []
     for block in range(config.depth):
         mine = {k.removeprefix(f"blocks.{block}."): v for k, v in p.items() if k.startswith(f"blocks.{block}.")}
-        attended, attention = _attend(mine, config, _norm(mine, "norm1", x, config.norm_eps), (nudge or {}).get(block))
+        normed = _norm(mine, "norm1", x, config.norm_eps)
+        attended, attention = _attend(mine, config, normed, (nudge or {}).get(block), (rows, columns))
         x = x + attended * mine.get("ls1.gamma", 1.0)
-        hidden = _norm(mine, "norm2", x, config.norm_eps) @ mine["mlp.fc1.weight"].T + mine["mlp.fc1.bias"]
-        hidden = 0.5 * hidden * (1.0 + erf(hidden / np.sqrt(2.0)))  # GELU by its definition
-        x = x + (hidden @ mine["mlp.fc2.weight"].T + mine["mlp.fc2.bias"]) * mine.get("ls2.gamma", 1.0)
+        x = x + _mlp(mine, config, _norm(mine, "norm2", x, config.norm_eps)) * mine.get("ls2.gamma", 1.0)
         attentions.append(attention)
-    x = _norm(p, "norm", x, config.norm_eps)
+    if not config.norm_pooled:
+        x = _norm(p, "norm", x, config.norm_eps)
     mean = x[:, prefix:].sum(axis=1) / (rows * columns)
-    pooled = {"cls": x[:, 0], "mean": mean, "cls+mean": np.concatenate([x[:, 0], mean], axis=1)}[config.pooling]
+    if config.pooling == "attention":
+        pooled = _pool(p, config, x)
+    else:
+        pooled = {"cls": x[:, 0], "mean": mean, "cls+mean": np.concatenate([x[:, 0], mean], axis=1)}[config.pooling]
+    if config.norm_pooled:
+        pooled = _norm(p, "norm", pooled, config.norm_eps)
     logits = pooled @ p["head.weight"].T + p["head.bias"] if config.classes else pooled
+    if "head_dist.weight" in p:  # DeiT: the mean of two classifiers, each on its own token
+        logits = 0.5 * logits + 0.5 * (x[:, 1] @ p["head_dist.weight"].T + p["head_dist.bias"])
     return Numbers(logits, x, attentions)
 
 
-def _attend(p: dict[str, Array], config: ViTConfig, x: Array, nudge: Array | None) -> tuple[Array, Array]:
+def _mlp(p: dict[str, Array], config: ViTConfig, x: Array) -> Array:
+    hidden = x @ p["mlp.fc1.weight"].T + p.get("mlp.fc1.bias", 0.0)
+    if config.mlp == "swiglu":
+        gate, passed = hidden[..., : config.hidden], hidden[..., config.hidden :]
+        hidden = gate / (1.0 + np.exp(-gate)) * passed
+    elif config.activation == "gelu":
+        hidden = 0.5 * hidden * (1.0 + erf(hidden / np.sqrt(2.0)))  # by its definition
+    elif config.activation == "gelu_tanh":
+        hidden = 0.5 * hidden * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (hidden + 0.044715 * hidden**3)))
+    else:
+        hidden = hidden / (1.0 + np.exp(-1.702 * hidden))
+    return hidden @ p["mlp.fc2.weight"].T + p.get("mlp.fc2.bias", 0.0)
+
+
+def _pool(p: dict[str, Array], config: ViTConfig, x: Array) -> Array:
+    """One learned query looks at all tokens, head by head; then an MLP beside the stream."""
+    q = (p["attn_pool.latent"][:, 0] @ p["attn_pool.q.weight"].T + p["attn_pool.q.bias"])[0]
+    kv = x @ p["attn_pool.kv.weight"].T + p["attn_pool.kv.bias"]
+    k, v = kv[..., : config.width], kv[..., config.width :]
+    width, mixed = config.width // config.heads, []
+    for head in range(config.heads):
+        mine = slice(head * width, (head + 1) * width)
+        weights = np.exp(k[..., mine] @ q[mine] / np.sqrt(width))  # (B, N)
+        weights /= weights.sum(axis=-1, keepdims=True)
+        mixed.append(np.einsum("bn,bnd->bd", weights, v[..., mine]))
+    pooled = np.concatenate(mixed, axis=-1) @ p["attn_pool.proj.weight"].T + p["attn_pool.proj.bias"]
+    mine = {name.removeprefix("attn_pool."): value for name, value in p.items() if name.startswith("attn_pool.")}
+    return pooled + _mlp(mine, config, _norm(p, "attn_pool.norm", pooled, config.norm_eps))
+
+
+def _turn(x: Array, rows: int, columns: int, base: float) -> Array:
+    """Rotary positions, one patch and one pair of channels at a time: x (B, N, d)."""
+    out, width, prefix = x.copy(), x.shape[-1], x.shape[1] - rows * columns
+    for row in range(rows):
+        for column in range(columns):
+            token = prefix + row * columns + column
+            places = (2 * (row + 0.5) / rows - 1, 2 * (column + 0.5) / columns - 1)
+            for pair in range(width // 2):
+                place, step = places[pair // (width // 4)], pair % (width // 4)
+                angle = 2 * np.pi * place / base ** (4 * step / width)
+                a, b = x[:, token, pair], x[:, token, pair + width // 2]
+                out[:, token, pair] = a * np.cos(angle) - b * np.sin(angle)
+                out[:, token, pair + width // 2] = b * np.cos(angle) + a * np.sin(angle)
+    return out
+
+
+def _attend(
+    p: dict[str, Array], config: ViTConfig, x: Array, nudge: Array | None, grid: tuple[int, int]
+) -> tuple[Array, Array]:
     """One head after the other, as the paper tells it."""
     wide = config.heads * (config.head_width or config.width // config.heads)
     projected = x @ p["attn.qkv.weight"].T + p.get("attn.qkv.bias", 0.0)
@@ -65,7 +122,13 @@ def _attend(p: dict[str, Array], config: ViTConfig, x: Array, nudge: Array | Non
     mixed, seen = [], []
     for head in range(config.heads):
         mine = slice(head * width, (head + 1) * width)
-        logits = q[..., mine] @ k[..., mine].swapaxes(1, 2) / np.sqrt(width)
+        asks, answers = q[..., mine], k[..., mine]
+        if config.qk_norm:
+            asks = _norm(p, "attn.q_norm", asks, config.norm_eps)
+            answers = _norm(p, "attn.k_norm", answers, config.norm_eps)
+        if config.positions == "rotary":
+            asks, answers = (_turn(one, *grid, config.rotary_base) for one in (asks, answers))
+        logits = asks @ answers.swapaxes(1, 2) / np.sqrt(width)
         weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
         weights /= weights.sum(axis=-1, keepdims=True)
         if nudge is not None:

@@ -31,12 +31,18 @@ class ViTConfig:
         classes: C; 0 for a model without a classifier.
         class_token, distillation_token: whether these prefix tokens are there.
         registers: number of register tokens.
-        pooling: what the classifier reads: the class token, the mean over patches, or both one after the other.
-        positions: learned, fixed two-dimensional sine and cosine, or none.
+        pooling: what the classifier reads: the class token, the mean over patches, both one after the other, or what
+            a learned query attends to.
+        positions: learned, fixed two-dimensional sine and cosine, rotary (turning queries and keys), or none.
         position_grid: (rows, columns) the learned positions were trained on; `None` means that of `image_size`.
         position_antialias: whether positions are low-pass filtered when they are interpolated to fewer patches.
         layer_scale: start value of the per-channel scale after attention and MLP; `None` for none.
-        qkv_bias: whether queries, keys and values have a bias.
+        rotary_base: the slowest rotation of rotary positions takes this many times as long as the fastest.
+        qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
+        qk_norm: whether queries and keys of each head are layer-normed.
+        mlp: two layers, or gated ("swiglu"); `activation` is the non-linearity of the former.
+        norm_pre: whether the tokens are layer-normed before the first block (CLIP).
+        norm_pooled: whether the final norm acts on what was pooled, not on every token.
         norm_eps: epsilon of every layer norm.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout grows linearly with depth.
     """
@@ -53,12 +59,20 @@ class ViTConfig:
     class_token: bool = True
     distillation_token: bool = False
     registers: int = 0
-    pooling: Literal["cls", "mean", "cls+mean"] = "cls"
-    positions: Literal["learned", "sincos", "none"] = "learned"
+    pooling: Literal["cls", "mean", "cls+mean", "attention"] = "cls"
+    positions: Literal["learned", "sincos", "rotary", "none"] = "learned"
     position_grid: tuple[int, int] | None = None
     position_antialias: bool = True
+    rotary_base: float = 100.0
     layer_scale: float | None = None
     qkv_bias: bool = True
+    patch_bias: bool = True
+    mlp_bias: bool = True
+    qk_norm: bool = False
+    mlp: Literal["mlp", "swiglu"] = "mlp"
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    norm_pre: bool = False
+    norm_pooled: bool = False
     norm_eps: float = 1e-6
     dropout: float = 0.0
     attention_dropout: float = 0.0
@@ -76,7 +90,7 @@ class ViTConfig:
         object.__setattr__(self, "image_size", _pair("image_size", self.image_size))
         if self.position_grid is not None:
             object.__setattr__(self, "position_grid", _pair("position_grid", self.position_grid))
-        for name, allowed in (("pooling", ("cls", "mean", "cls+mean")), ("positions", ("learned", "sincos", "none"))):
+        for name, allowed in CHOICES.items():
             if getattr(self, name) not in allowed:
                 raise ModelError(f"{name}: expected one of {allowed}, got {getattr(self, name)!r}.")
         if self.head_width is None and self.width % self.heads:
@@ -91,6 +105,10 @@ class ViTConfig:
             raise ModelError(f"pooling={self.pooling!r} reads the class token, but there is none. Use pooling='mean'.")
         if self.positions == "sincos" and self.width % 4:
             raise ModelError(f"positions='sincos' needs a width divisible by 4, got {self.width}.")
+        if self.positions == "rotary" and self.head_size % 4:
+            raise ModelError(f"positions='rotary' needs a head width divisible by 4, got {self.head_size}.")
+        if self.pooling == "attention" and self.width % self.heads:
+            raise ModelError(f"pooling='attention' needs a width divisible by {self.heads} heads, got {self.width}.")
         self.grid_of(*self.image_size)
 
     @property
@@ -145,6 +163,14 @@ class ViTConfig:
         if unknown := sorted(set(data) - known):
             raise ModelError(f"Unknown model settings {unknown}: expected only {sorted(known)}.")
         return cls(**data)
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "pooling": ("cls", "mean", "cls+mean", "attention"),
+    "positions": ("learned", "sincos", "rotary", "none"),
+    "mlp": ("mlp", "swiglu"),
+    "activation": ("gelu", "gelu_tanh", "quick_gelu"),
+}
 
 
 def _require_int(name: str, value: object, least: int) -> None:

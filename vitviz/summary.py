@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vitviz.model import DropPath, ViT
+from vitviz.layers import DropPath
+from vitviz.model import ViT
 
 
 @dataclass(frozen=True)
