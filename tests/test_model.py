@@ -41,6 +41,7 @@ VARIANTS = {
     "quick gelu": {"activation": "quick_gelu", "norm_pre": True, "patch_bias": False},
     "no biases": {"mlp_bias": False, "patch_bias": False, "qkv_bias": False},
     "norm after pooling": {"norm_pooled": True, "pooling": "mean"},
+    "norm after attention pooling": {"norm_pooled": True, "pooling": "attention", "class_token": False, "width": 35},
     "attention pooling": {"pooling": "attention", "class_token": False, "width": 35, "activation": "gelu_tanh"},
 }
 

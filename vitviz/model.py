@@ -152,16 +152,16 @@ class ViT(nn.Module):
 
     def read_out(self, tokens: Tensor) -> Tensor:
         """What the classifier reads from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
-        if self.attn_pool is not None:
-            pooled: Tensor = self.attn_pool(tokens)
-            return pooled
+        pooled = self.attn_pool(tokens) if self.attn_pool is not None else self._pool(tokens)
+        out: Tensor = self.norm(pooled) if self.config.norm_pooled else pooled
+        return out
+
+    def _pool(self, tokens: Tensor) -> Tensor:
         cls, patches = tokens[:, 0], tokens[:, len(self.config.prefix) :]
         if self.config.pooling == "cls":
-            pooled = cls
-        else:
-            mean = patches.mean(dim=1)
-            pooled = mean if self.config.pooling == "mean" else torch.cat([cls, mean], dim=1)
-        return self.norm(pooled) if self.config.norm_pooled else pooled
+            return cls
+        mean = patches.mean(dim=1)
+        return mean if self.config.pooling == "mean" else torch.cat([cls, mean], dim=1)
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Logits (B, C) from final tokens; what the classifier would read, (B, D), where there is none."""

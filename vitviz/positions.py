@@ -40,7 +40,7 @@ def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> tuple[
     """
     y, x = ((torch.arange(count) + 0.5) / count * 2 - 1 for count in grid)  # (gh,), (gw,)
     y, x = torch.meshgrid(y, x, indexing="ij")  # (gh, gw) each
-    frequency = base ** -torch.arange(0, 1, 4 / head_width)  # (d / 4,)
+    frequency = base ** -(torch.arange(head_width // 4) * 4 / head_width)  # (d / 4,)
     angles = 2 * math.pi * torch.stack([y.flatten(), x.flatten()], dim=1)[:, :, None] * frequency  # (gh * gw, 2, d / 4)
     angles = angles.flatten(1).repeat(1, 2)  # (gh * gw, d)
     return angles.cos(), angles.sin()

@@ -1,0 +1,323 @@
+"""Models of timm, converted, compute what timm computes, and are fed as timm feeds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import skimage.data
+import timm
+import torch
+from timm.data import create_transform, resolve_data_config
+from timm.layers import GELU, LayerNorm, QuickGELU, SwiGLUPacked
+from timm_models import OTHER, ROTARY, SIZES, distilled, eva, shaken, vit
+from torch import Tensor, nn
+
+from vitviz.config import ViTConfig
+from vitviz.image import decode
+from vitviz.model import ViT
+from vitviz.weights.checkpoint import load_folder, save
+from vitviz.weights.from_timm import about, convert_timm, timm_model
+from vitviz.weights.source import ConvertError
+from vitviz.weights.timm_settings import settings_of
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """On tensors this small, threads spend their time waiting for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def attentions(model: Any, images: Tensor) -> list[Tensor]:
+    """What timm's blocks attend to, by its own unfused path."""
+    kept: list[Tensor] = []
+    hooks = []
+    for block in model.blocks:
+        block.attn.fused_attn = False
+        hooks.append(block.attn.attn_drop.register_forward_hook(lambda _module, _given, out: kept.append(out)))
+    model(images)
+    for hook in hooks:
+        hook.remove()
+    return kept
+
+
+@torch.no_grad()
+def check_equal(theirs: Any, ours: ViT, images: Tensor) -> None:
+    """Outputs, tokens and the attention of every block."""
+    trace = ours.trace(images)
+    expected = attentions(theirs, images)
+    assert len(expected) == len(trace.attentions) == len(theirs.blocks)
+    for attention, reference in zip(trace.attentions, expected, strict=True):
+        torch.testing.assert_close(attention, reference, rtol=0, atol=1e-5)
+        assert reference.std() > 1e-3  # not two uniform ones that agree
+    torch.testing.assert_close(trace.tokens, theirs.forward_features(images), rtol=0, atol=1e-4)
+    logits = theirs(images)
+    assert logits[0].std() > 1e-2
+    torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-4)
+
+
+FAMILIES: dict[str, Callable[[], nn.Module]] = {
+    "vit": vit,
+    "vit without a classifier": lambda: vit(num_classes=0),
+    "vit of one colour": lambda: vit(in_chans=1),
+    "vit without biases": lambda: vit(qkv_bias=False, proj_bias=False),
+    "vit without positions": lambda: vit(pos_embed="none"),
+    "deit": distilled,
+    "deit3": lambda: vit(no_embed_class=True, init_values=1e-6),
+    "dinov2": lambda: vit(init_values=1e-5, num_classes=0),
+    "dinov2 with registers": lambda: vit(init_values=1e-5, reg_tokens=2, no_embed_class=True),
+    "registers with positions": lambda: vit(reg_tokens=2),
+    "dinov2 giant": lambda: vit(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1e-5),
+    "clip": lambda: vit(pre_norm=True, norm_layer=partial(LayerNorm, eps=1e-5), act_layer=QuickGELU),
+    "clip with exact gelu": lambda: vit(pre_norm=True, norm_layer=nn.LayerNorm, act_layer=GELU),
+    "siglip": lambda: vit(class_token=False, global_pool="map", act_layer="gelu_tanh"),
+    "siglip with torch's gelu": lambda: vit(
+        class_token=False, global_pool="map", act_layer=partial(nn.GELU, approximate="tanh")
+    ),
+    "siglip without a classifier": lambda: vit(class_token=False, global_pool="map", num_classes=0),
+    "attention pooling over prefix and patches": lambda: vit(global_pool="map", pool_include_prefix=True),
+    "gap": lambda: vit(class_token=False, global_pool="avg", reg_tokens=2, no_embed_class=True),
+    "gap with a class token": lambda: vit(global_pool="avg"),
+    "gap, norm before": lambda: vit(class_token=False, global_pool="avg", fc_norm=False),
+    "qk norm": lambda: vit(qk_norm=True, norm_layer=partial(LayerNorm, eps=1e-2)),
+    "eva": eva,
+    "eva without a bias": lambda: eva(qkv_bias=False, global_pool="token"),
+    "eva with attention pooling": lambda: eva(global_pool="map"),
+    "dinov3": lambda: eva(**ROTARY, qkv_bias=False),
+    "dinov3 with biases": lambda: eva(**ROTARY, global_pool="token"),
+    "dinov3 swiglu": lambda: eva(**ROTARY, swiglu_mlp=True, swiglu_align_to=8),
+    "rotary, packed swiglu": lambda: eva(**ROTARY, swiglu_mlp=True),
+    "rotary, neighbours turned": lambda: eva(**ROTARY | {"rope_rotate_half": False}),
+    "rotary, neighbours turned, qk norm": lambda: eva(**ROTARY | {"rope_rotate_half": False}, qk_norm=True),
+    "rotary, three projections": lambda: eva(**ROTARY, qkv_fused=False),
+    "rotary, three projections without a bias": lambda: eva(**ROTARY, qkv_fused=False, qkv_bias=False),
+    "rotary, plain attention": lambda: eva(**ROTARY, attn_type="rope"),
+    "rotary, plain attention, three projections": lambda: eva(**ROTARY, attn_type="rope", qkv_fused=False),
+}
+
+
+@pytest.mark.parametrize("size", [SIZES["img_size"], OTHER], ids=["native", "other"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_equals_timm(family: str, size: tuple[int, int]) -> None:
+    theirs = FAMILIES[family]()
+    ours = convert_timm(theirs)
+    assert not ours.training
+    channels = ours.config.channels
+    check_equal(theirs, ours, torch.randn(2, channels, *size, generator=torch.Generator().manual_seed(1)))
+
+
+# Names and tags: what timm says about them, in small sizes.
+NAMED = [
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k",
+    "vit_base_patch16_224.mae",
+    "vit_small_patch16_224.dino",
+    "deit_tiny_patch16_224.fb_in1k",
+    "deit_tiny_distilled_patch16_224.fb_in1k",
+    "deit3_small_patch16_224.fb_in22k_ft_in1k",
+    "vit_small_patch14_dinov2.lvd142m",
+    "vit_small_patch14_reg4_dinov2.lvd142m",
+    "vit_giant_patch14_dinov2.lvd142m",
+    "vit_base_patch32_clip_quickgelu_224.openai",
+    "vit_base_patch16_clip_224.openai",
+    "vit_base_patch16_siglip_224.webli",
+    "vit_base_patch16_siglip_gap_224.webli",
+    "vit_medium_patch16_gap_240.sw_in12k",
+    "vit_medium_patch16_reg4_gap_256.sbb_in12k_ft_in1k",
+    "eva_giant_patch14_224.clip_ft_in1k",
+    "vit_small_patch16_dinov3.lvd1689m",
+    "vit_small_patch16_dinov3_qkvb.lvd1689m",
+    "vit_small_plus_patch16_dinov3.lvd1689m",
+]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_named_model_equals_timm(name: str) -> None:
+    patch = int(name.partition("patch")[2][:2])
+    sizes = {"depth": 2, "embed_dim": 60, "num_heads": 5, "img_size": (3 * patch, 2 * patch)}
+    theirs = timm.create_model(name, pretrained=False, **sizes)
+    cfg = {**theirs.pretrained_cfg, "crop_mode": "squash", "crop_pct": 1.0}  # theirs is for squares
+    theirs.pretrained_cfg = cfg
+    ours = convert_timm(shaken(theirs))
+    assert (ours.config.image_size, ours.config.patch_size) == (sizes["img_size"], patch)
+    check_equal(theirs, ours, torch.randn(1, 3, *sizes["img_size"]))
+    assert ours.pretrained is not None
+    assert ours.pretrained.name == name
+    assert ours.pretrained.licence == cfg["license"]
+    assert ours.pretrained.source == f"https://huggingface.co/{cfg['hf_hub_id']}"
+    assert ours.pretrained.preprocess.mean == tuple(cfg["mean"])
+    assert len(ours.pretrained.labels) in (0, ours.config.classes)
+
+
+def test_positions_for_a_fixed_size_are_those_that_timm_resizes_to() -> None:
+    theirs = vit(dynamic_img_size=False)
+    ours = convert_timm(theirs)
+    theirs.set_input_size(img_size=OTHER)
+    check_equal(theirs, ours, torch.randn(1, 3, *OTHER))
+    assert convert_timm(theirs).config.image_size == OTHER
+
+
+def test_what_is_converted_is_a_copy_in_single_precision() -> None:
+    theirs = vit()
+    ours = convert_timm(theirs.to(torch.bfloat16))
+    assert {tensor.dtype for tensor in ours.state_dict().values()} == {torch.float32}
+    before = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+    with torch.no_grad():
+        for parameter in ours.parameters():
+            assert parameter.requires_grad
+            parameter.fill_(7.0)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in theirs.state_dict().items())
+
+
+def test_conversion_is_pure() -> None:
+    theirs = vit(class_token=False, global_pool="map")
+    state = theirs.state_dict()
+    before = {name: tensor.clone() for name, tensor in state.items()}
+    _, new = timm_model(state, settings_of(theirs))
+    for tensor in new.values():
+        tensor.fill_(7.0)
+    assert state.keys() == before.keys()
+    assert all(torch.equal(state[name], before[name]) for name in before)
+
+
+@pytest.mark.parametrize("family", ["deit", "siglip", "clip", "dinov3 swiglu", "qk norm", "eva"])
+def test_every_tensor_is_needed(family: str) -> None:
+    theirs = FAMILIES[family]()
+    state, settings = theirs.state_dict(), settings_of(theirs)
+    for name in (name for name in state if not name.startswith(("blocks.0.", "blocks.2."))):
+        with pytest.raises(ConvertError, match=f"tensor '{name}' of shape .*there is none"):
+            timm_model({key: tensor for key, tensor in state.items() if key != name}, settings)
+        with pytest.raises(ConvertError, match=f"Expected '{name}' of shape"):
+            timm_model(state | {name: state[name][None]}, settings)
+
+
+def test_tensors_left_over_are_named() -> None:
+    theirs = vit()
+    with pytest.raises(ConvertError, match=r"1 tensors too many: mask_token"):
+        timm_model(theirs.state_dict() | {"mask_token": torch.zeros(1)}, settings_of(theirs))
+    with pytest.raises(ConvertError, match=r"blocks\.2\."):
+        timm_model(theirs.state_dict(), settings_of(theirs) | {"depth": 2})
+
+
+def test_settings_are_complete_or_refused() -> None:
+    theirs = vit()
+    settings = settings_of(theirs)
+    del settings["norm_eps"]
+    with pytest.raises(ConvertError, match="missing or unknown: norm_eps, window"):
+        timm_model(theirs.state_dict(), settings | {"window": 7})
+
+
+# --- what travels with weights
+
+
+def cfg_of(**changes: Any) -> dict[str, Any]:
+    return {**timm.get_pretrained_cfg("vit_tiny_patch16_224").to_dict(), **changes}
+
+
+def config_of(side: tuple[int, int] = (224, 224), classes: int = 0) -> ViTConfig:
+    return ViTConfig(image_size=side, classes=classes)
+
+
+@pytest.mark.parametrize(
+    ("mode", "share", "side", "interpolation"),
+    [
+        ("center", 0.9, 224, "bicubic"),
+        ("center", 0.875, 240, "bilinear"),
+        ("center", 0.95, 384, "bicubic"),
+        ("center", 1.0, 256, "lanczos"),
+        ("squash", 1.0, 224, "bicubic"),
+    ],
+)
+def test_images_are_prepared_as_timm_prepares_them(mode: str, share: float, side: int, interpolation: str) -> None:
+    cfg = cfg_of(crop_mode=mode, crop_pct=share, interpolation=interpolation, input_size=(3, side, side))
+    prepare = about(cfg, config_of((side, side))).preprocess
+    transform = create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
+    image = decode(skimage.data.chelsea())  # 451 x 300
+    for photo in (image, image.rotate(90, expand=True)):
+        expected = transform(photo).numpy()
+        assert expected.shape == (3, side, side)
+        np.testing.assert_allclose(prepare(photo).pixels, expected, rtol=0, atol=1e-5)
+
+
+def test_a_border_is_that_of_timm_up_to_the_rounding_of_its_colour() -> None:
+    cfg = cfg_of(crop_mode="border", crop_pct=1.0, mean=(0.3, 0.4, 0.5))
+    prepare = about(cfg, config_of()).preprocess
+    assert prepare.mode == "pad"
+    transform = create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
+    photo = decode(skimage.data.chelsea())
+    np.testing.assert_allclose(prepare(photo).pixels, transform(photo).numpy(), rtol=0, atol=0.5 / 255 / 0.5 + 1e-5)
+
+
+def test_the_size_is_that_of_the_model() -> None:
+    prepare = about(cfg_of(crop_pct=0.9), config_of((96, 96))).preprocess
+    assert (prepare.height, prepare.width, prepare.resize) == (96, 96, 106)
+
+
+def test_labels_are_those_of_imagenet_with_their_synsets() -> None:
+    pretrained = about(cfg_of(num_classes=1000), config_of(classes=1000))
+    assert pretrained.labels[0] == "tench, Tinca tinca"
+    assert pretrained.class_ids[0] == "n01440764"
+    assert len(pretrained.labels) == len(pretrained.class_ids) == 1000
+
+
+def test_labels_of_the_weights_come_first() -> None:
+    cfg = cfg_of(num_classes=2, label_names=["a", "b"], label_descriptions={"a": "ant"})
+    pretrained = about(cfg, config_of(classes=2))
+    assert (pretrained.labels, pretrained.class_ids) == (("ant", "b"), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "classes"),
+    [
+        ({"num_classes": 1000}, 0),
+        ({"num_classes": 512}, 1000),  # another head than that of the weights
+        ({"num_classes": 512}, 512),  # CLIP: a projection, not classes
+        ({"num_classes": 1000, "label_offset": 1}, 1000),
+    ],
+)
+def test_labels_are_never_guessed(changes: dict[str, Any], classes: int) -> None:
+    pretrained = about(cfg_of(**changes), config_of(classes=classes))
+    assert (pretrained.labels, pretrained.class_ids) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("changes", "side", "text"),
+    [
+        ({"crop_mode": "squash", "crop_pct": 0.95}, (224, 224), "crop_mode='squash' with crop_pct=0.95"),
+        ({"crop_mode": "center"}, (224, 112), "crop_mode='center'.*224 x 112"),
+        ({"crop_mode": "spiral"}, (224, 224), "crop_mode='spiral'"),
+        ({"interpolation": "random"}, (224, 224), "interpolation 'random'"),
+        ({"mean": None, "crop_pct": None}, (224, 224), "without mean, crop_pct"),
+    ],
+)
+def test_preprocessing_that_we_cannot_follow_is_refused(
+    changes: dict[str, Any], side: tuple[int, int], text: str
+) -> None:
+    with pytest.raises(ConvertError, match=text):
+        about(cfg_of(**changes), config_of(side))
+
+
+def test_a_model_of_one_colour_takes_no_photographs() -> None:
+    model = timm.create_model("vit_tiny_patch16_224", embed_dim=60, depth=1, num_heads=5, in_chans=1)
+    with pytest.raises(ConvertError, match="reads 1"):
+        convert_timm(model)
+
+
+def test_a_model_built_by_hand_has_nothing_to_travel_with() -> None:
+    assert convert_timm(vit()).pretrained is None
+
+
+def test_a_converted_model_is_a_checkpoint(tmp_path: Path) -> None:
+    theirs = shaken(timm.create_model("vit_tiny_patch16_224", embed_dim=60, depth=1, num_heads=5, img_size=32))
+    ours = convert_timm(theirs)
+    save(ours, tmp_path)
+    again = load_folder(tmp_path)
+    assert (again.config, again.pretrained) == (ours.config, ours.pretrained)
+    state = again.state_dict()
+    assert all(torch.equal(tensor, state[name]) for name, tensor in ours.state_dict().items())
