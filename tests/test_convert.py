@@ -141,7 +141,6 @@ def test_a_misshaped_tensor_is_named_with_both_shapes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"use_swiglu_ffn": True}, "use_swiglu_ffn=True is not supported"),
         ({"hidden_act": "gelu_new"}, "hidden_act='gelu_new' is not supported"),
         ({"image_size": [44, 48]}, "square"),
     ],

@@ -14,7 +14,9 @@ from PIL import Image
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 
+from vitviz.config import preset
 from vitviz.explorer import Explorer
+from vitviz.model import ViT
 from vitviz.ui import draw
 from vitviz.ui.draw import PATCH, Knobs
 from vitviz.ui.pages import EXAMPLES, Page
@@ -257,6 +259,21 @@ def test_doors_stay_shut(app: Running, path: str) -> None:
     import httpx
 
     assert httpx.get(f"{app.url}gradio_api/{path}").status_code == 403
+
+
+def test_fault_15_the_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    loaded: list[str] = []
+
+    def count(name: str) -> ViT:
+        loaded.append(name)
+        return ViT(preset("tiny", image_size=(32, 32), depth=1, classes=3))
+
+    monkeypatch.setattr("vitviz.ui.sessions.load", count)
+    sessions = Sessions([MODEL], CHURCH)
+    for visitor in ("a", "b"):
+        for photo in (CHURCH, DOG):
+            sessions.open(visitor, photo, MODEL)
+    assert loaded == [MODEL]
 
 
 def test_open_photographs_are_bounded_and_forgetting_loses_nothing(app: Running) -> None:

