@@ -19,10 +19,13 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
 from transformers.models.vit.image_processing_pil_vit import ViTImageProcessorPil
 
+from vitviz.explorer import Explorer
 from vitviz.image import ImageError
 from vitviz.preprocess import Preprocess
+from vitviz.weights import checkpoint
 from vitviz.weights.source import ConvertError
 from vitviz.weights.transformers_folder import PROCESSORS, about_transformers, load_transformers_folder
+from vitviz.weights.zoo import load
 
 
 @pytest.mark.parametrize(
@@ -137,6 +140,19 @@ def saved(case: Case, folder: Path, **more: Any) -> torch.nn.Module:
     theirs.save_pretrained(folder, **more)
     hf.ViTImageProcessor(size={"height": 44, "width": 44}).save_pretrained(folder)
     return theirs
+
+
+def test_load_knows_such_a_folder_from_ours(tmp_path: Path) -> None:
+    saved(CASES["ViT-classifier"], tmp_path / "theirs")
+    model = load(tmp_path / "theirs")
+    checkpoint.save(model, tmp_path / "ours")
+    photo = random_rgb(90, 70)
+    first, second = (Explorer(load(tmp_path / name)).open(photo) for name in ("theirs", "ours"))
+    assert first.predictions() == second.predictions()
+    assert torch.equal(first.trace.attentions[0], second.trace.attentions[0])
+    (tmp_path / "theirs" / "config.json").write_text('{"model_type": "swin"}')
+    with pytest.raises(ConvertError, match="swin"):
+        load(tmp_path / "theirs")
 
 
 @each_case

@@ -108,7 +108,7 @@ class ViTConfig:
         if self.positions == "rotary" and self.head_size % 4:
             raise ModelError(f"positions='rotary' needs a head width divisible by 4, got {self.head_size}.")
         if self.norm_pooled and self.pooling == "cls+mean":
-            raise ModelError("norm_pooled=True norms one pooled token, but pooling='cls+mean' makes two. Choose another.")
+            raise ModelError("norm_pooled=True norms one token, but pooling='cls+mean' makes two. Choose another.")
         if self.pooling == "attention" and self.width % self.heads:
             raise ModelError(f"pooling='attention' needs a width divisible by {self.heads} heads, got {self.width}.")
         self.grid_of(*self.image_size)

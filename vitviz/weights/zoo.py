@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitviz.model import ViT
 from vitviz.weights.checkpoint import CONFIG, CheckpointError, load_folder
+from vitviz.weights.transformers_folder import load_transformers_folder
 
 _BESIDE = (Path(__file__).parents[1] / "checkpoints", Path(__file__).parents[2] / "checkpoints")
 
@@ -30,21 +31,33 @@ def title(name: str) -> str:
 def load(source: str | os.PathLike[str]) -> ViT:
     """A model with its weights, in eval mode: from the name of a bundled one, or from a checkpoint folder.
 
+    A folder may be one of ours, or one in Hugging Face's format (`config.json` with a `model_type`, and safetensors).
+
     A bundled name comes before a folder of the same name in the working directory; write `./name` for the folder.
 
     Raises:
         CheckpointError: if there is no such model, or its files are not what they should be.
+        ConvertError: if a folder in Hugging Face's format holds a model that cannot be converted.
     """
     name = os.fspath(source)
     if name in bundled():
         return load_folder(_root() / name)
     if name and Path(name).is_dir():  # Path("") would be the working directory
-        return load_folder(name)
+        return load_transformers_folder(name) if _is_transformers(Path(name)) else load_folder(name)
     known = ", ".join(bundled()) or f"none (no checkpoint was found in {_root()})"
     raise CheckpointError(
         f"Unknown model {name!r}: expected the name of a bundled model or the path of a checkpoint folder. "
         f"Bundled models: {known}."
     )
+
+
+def _is_transformers(folder: Path) -> bool:
+    """Whether a folder's config is Hugging Face's. What cannot be read is left to `load_folder`, which says why."""
+    try:
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and "model_type" in config
 
 
 def _root() -> Path:
