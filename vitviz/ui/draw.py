@@ -238,7 +238,7 @@ def percent(value: float, digits: int = 1) -> str:
 
 def probability(value: float) -> str:
     """A class probability as a person reads it: what is next to nothing is said to be so."""
-    return percent(value) if value >= 0.0005 else "< 0.1 %"
+    return percent(value) if value >= 0.001 else "< 0.1 %"
 
 
 def gradient(cmap: str) -> str:
