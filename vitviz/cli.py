@@ -58,7 +58,12 @@ Commands = argparse._SubParsersAction
 
 
 def _common(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", default=DEFAULT_MODEL, help="a bundled name or a folder (default: %(default)s)")
+    command.add_argument(
+        "--model",
+        default=DEFAULT_MODEL,
+        metavar="SOURCE",
+        help="a bundled name, a folder, torchvision:NAME, timm:NAME or hf:NAME (default: %(default)s)",
+    )
     command.add_argument("--device", help="cuda, mps or cpu (default: the best there is)")
 
 

@@ -1,4 +1,4 @@
-"""Models by name: the checkpoints that come with vitviz, and checkpoint folders anywhere."""
+"""Models by name: the checkpoints that come with vitviz, folders anywhere, and other libraries' collections."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 from vitviz.model import ViT
 from vitviz.weights.checkpoint import CONFIG, CheckpointError, load_folder
+from vitviz.weights.remote import LIBRARIES, load_remote
 from vitviz.weights.transformers_folder import load_transformers_folder
 
 _BESIDE = (Path(__file__).parents[1] / "checkpoints", Path(__file__).parents[2] / "checkpoints")
@@ -29,25 +30,35 @@ def title(name: str) -> str:
 
 
 def load(source: str | os.PathLike[str]) -> ViT:
-    """A model with its weights, in eval mode: from the name of a bundled one, or from a checkpoint folder.
+    """A model with its weights, in eval mode.
 
-    A folder may be one of ours, or one in Hugging Face's format (`config.json` with a `model_type`, and safetensors).
+    | source | examples |
+    |---|---|
+    | a bundled model | `dinov2-s14-imagenette` |
+    | a folder | one that vitviz saved, or one in Hugging Face's format (`config.json` and safetensors) |
+    | torchvision | `torchvision:vit_b_16`, `torchvision:vit_b_16.IMAGENET1K_SWAG_E2E_V1` |
+    | timm | `timm:vit_small_patch16_224.dino` (needs the package timm) |
+    | Hugging Face | `hf:facebook/dinov2-small` |
 
     A bundled name comes before a folder of the same name in the working directory; write `./name` for the folder.
 
     Raises:
         CheckpointError: if there is no such model, or its files are not what they should be.
-        ConvertError: if a folder in Hugging Face's format holds a model that cannot be converted.
+        ConvertError: if it is a model whose attention cannot be shown here, or has parts that we do not know.
+        RemoteError: if a library does not have it, or it is neither cached nor can be reached.
     """
     name = os.fspath(source)
     if name in bundled():
         return load_folder(_root() / name)
     if name and Path(name).is_dir():  # Path("") would be the working directory
         return load_transformers_folder(name) if _is_transformers(Path(name)) else load_folder(name)
+    library, colon, there = name.partition(":")
+    if colon and library in LIBRARIES:
+        return load_remote(library, there)
     known = ", ".join(bundled()) or f"none (no checkpoint was found in {_root()})"
     raise CheckpointError(
-        f"Unknown model {name!r}: expected the name of a bundled model or the path of a checkpoint folder. "
-        f"Bundled models: {known}."
+        f"Unknown model {name!r}: expected a bundled name, the path of a checkpoint folder, or "
+        f"{', '.join(f'{one}:NAME' for one in LIBRARIES)}. Bundled models: {known}."
     )
 
 
