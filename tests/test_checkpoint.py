@@ -348,7 +348,7 @@ def test_models_by_name_and_by_path(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert zoo.bundled() == ["model"]
     for source in ("model", folder, str(folder)):
         assert zoo.load(source).pretrained == ABOUT
-    for unknown in ("resnet50", "timm:vit_small", "", "no such/folder"):
+    for unknown in ("resnet50", "keras:vit_small", "", "no such/folder"):
         with pytest.raises(CheckpointError, match=f"Unknown model {unknown!r}.*Bundled models: model"):
             zoo.load(unknown)
 
