@@ -199,6 +199,8 @@ def test_saving_what_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
         (lambda c: c["model"].update(pooling="max"), "pooling: expected"),
         (lambda c: c["model"].update(class_token=1), "class_token: expected bool"),
         (lambda c: c["model"].update(layer_scale="big"), "layer_scale: expected"),
+        (lambda c: c["model"].update(norm_eps=float("nan")), "not JSON: NaN is not a number"),
+        (lambda c: c["model"].update(layer_scale=float("inf")), "not JSON: Infinity is not a number"),
     ],
 )
 def test_a_config_that_says_nonsense_is_refused(

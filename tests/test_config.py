@@ -105,6 +105,8 @@ def test_prefix_tokens_are_named_in_the_order_in_which_they_stand() -> None:
         ({"pooling": "cls", "class_token": False}, ["'cls'", "'mean'"]),
         ({"pooling": "cls+mean", "class_token": False}, ["'cls+mean'", "'mean'"]),
         ({"positions": "fourier"}, ["positions", "'learned'", "'sincos'", "'fourier'"]),
+        ({"norm_eps": -1e-6}, ["norm_eps", "-1e-06"]),
+        ({"norm_eps": 0.0}, ["norm_eps", "0.0"]),
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
     ],
 )

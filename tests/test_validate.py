@@ -46,19 +46,19 @@ def photo(path: Path, shade: int, size: tuple[int, int] = (30, 20)) -> None:
 def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
     photo(tmp_path / "g10" / "a.png", 10)  # right
     photo(tmp_path / "g10" / "b.png", 52)  # second
-    photo(tmp_path / "g10" / "c.jpg", 250)  # last of seven: not among five
-    photo(tmp_path / "shade 130" / "a.PNG", 130, (20, 30))  # a label as a folder name
-    photo(tmp_path / "g130" / "b.png", 252)  # the same class by its id; fourth
+    photo(tmp_path / "g10" / "c.jpg", 125)  # sixth: not among five
+    photo(tmp_path / "shade 90" / "a.PNG", 90, (20, 30))  # a label as a folder name
+    photo(tmp_path / "g90" / "b.png", 252)  # the same class by its id; fifth
     (tmp_path / "g10" / "notes.txt").write_text("no image")
     (tmp_path / "g50").mkdir()  # an empty class counts for nothing
     (tmp_path / ".cache").mkdir()
     result = validate(Shades(), tmp_path, batch_size=2)
-    assert result.labels == ("shade 10", "shade 130")
+    assert result.labels == ("shade 10", "shade 90")
     assert (result.counts, result.right, result.right5) == ((3, 2), (1, 1), (2, 2))
     assert result.images == 5
     assert result.top1 == pytest.approx(2 / 5)
     assert result.top5 == pytest.approx(4 / 5)
-    assert result.per_class == (("shade 10", 3, pytest.approx(1 / 3)), ("shade 130", 2, 0.5))
+    assert result.per_class == (("shade 10", 3, pytest.approx(1 / 3)), ("shade 90", 2, 0.5))
     assert result.seconds > 0
 
 

@@ -98,6 +98,8 @@ class ViTConfig:
                 f"width {self.width} does not divide into {self.heads} heads: expected a multiple of the heads. "
                 f"Try width {self.width - self.width % self.heads or self.heads}, or set head_width yourself."
             )
+        if not self.norm_eps > 0.0:
+            raise ModelError(f"norm_eps keeps layer norms from dividing by zero: expected > 0, got {self.norm_eps}.")
         for name in ("dropout", "attention_dropout", "path_dropout"):
             if not 0.0 <= getattr(self, name) < 1.0:
                 raise ModelError(f"{name} is a probability: expected 0 <= {name} < 1, got {getattr(self, name)}.")
