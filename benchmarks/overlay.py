@@ -19,8 +19,9 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
-from vitviz.heatmap import Heatmap, contact_sheet
+from vitviz.heatmap import Heatmap
 from vitviz.preprocess import Preprocess
+from vitviz.render.sheet import sheet
 
 
 def median_ms(run: Callable[[], object], repeats: int) -> float:
@@ -79,7 +80,7 @@ def main() -> None:
         report(f"{mode}, blocks", partial(heatmap.overlay, grid=True))
         report(f"{mode}, smooth", partial(heatmap.overlay, grid=True, smooth=True))
         report(f"{mode}, matplotlib imshow + savefig", matplotlib_picture(heatmap), max(5, args.repeats // 4))
-    report("contact sheet of 13 maps", partial(contact_sheet, [heatmap] * 13, title="Layer 12"))
+    report("contact sheet of 13 maps", partial(sheet, [heatmap] * 13, title="Layer 12"))
 
 
 if __name__ == "__main__":

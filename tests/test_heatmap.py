@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 import vitviz.heatmap
-from vitviz.heatmap import Heatmap, HeatmapError, contact_sheet
+from vitviz.heatmap import Heatmap, HeatmapError
 from vitviz.preprocess import Geometry, Preprocess
 from vitviz.render.colorbar import colorbar
 from vitviz.render.colors import OverlayError, Scale
 from vitviz.render.overlay import overlay
-from vitviz.render.sheet import sheet
+from vitviz.render.sheet import plan, sheet
 
 GH, GW = 3, 7  # different primes: a swapped axis cannot hide
 PHOTO = Image.fromarray(np.random.default_rng(0).integers(0, 256, (83, 149, 3), dtype=np.uint8))
@@ -195,8 +195,11 @@ def test_files_hold_no_pickle_and_other_files_are_refused(tmp_path):
 
 def test_a_contact_sheet_takes_heatmaps():
     maps = [heatmap(title="All heads", prefix_mass={"CLS": 0.1}), heatmap(title="Head 1", prefix_mass={"CLS": 0.7})]
-    got = contact_sheet(maps, title="Layer 1", dark=True, columns=2, smooth=True)
-    assert got.tobytes() == sheet(maps, title="Layer 1", dark=True, columns=2, smooth=True).tobytes()
+    got = sheet(maps, title="Layer 1", dark=True, columns=2, smooth=True)
+    planned = plan(maps, title="Layer 1", columns=2)
+    assert got.size == planned.size
+    for cell, mass in zip(planned.cells, ("10 %", "70 %"), strict=True):
+        assert mass in " ".join(cell.captions)
 
 
 def test_float_noise_in_a_mass_is_no_error():

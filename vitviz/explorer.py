@@ -13,10 +13,11 @@ from PIL import Image
 from vitviz.explain import attention as methods
 from vitviz.explain.attention import Fusion
 from vitviz.explain.scores import TokenScores
-from vitviz.heatmap import Heatmap, contact_sheet
+from vitviz.heatmap import Heatmap
 from vitviz.image import decode
 from vitviz.model import ViT
 from vitviz.preprocess import Geometry, Preprocess
+from vitviz.render.sheet import sheet
 from vitviz.trace import Query, Trace
 
 CACHED_QUESTIONS = 256
@@ -184,18 +185,18 @@ class View:
     def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Image.Image:
         """A contact sheet of one block: the mean of its heads, then each head.
 
-        `options` are those of `vitviz.heatmap.contact_sheet`: scale ("shared" or "each"), columns, dark, cmap, ...
+        `options` are those of `vitviz.render.sheet.sheet`: scale ("shared" or "each"), columns, dark, cmap, ...
         """
         maps = [self.attention(block, "mean", query), *self.heads(block, query)]
         labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.heads))]
         title = f"Layer {block % self.trace.depth + 1}, from {query_words(self._query(query))}"
-        return contact_sheet(maps, title=title, labels=labels, **options)
+        return sheet(maps, title=title, labels=labels, **options)
 
     def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Image.Image:
         """A contact sheet of all blocks, the heads of each fused; `options` as for `head_sheet`."""
         labels = [f"layer {block + 1}" for block in self.trace.blocks]
         title = f"All layers, {head} of heads, from {query_words(self._query(query))}"
-        return contact_sheet(self.layers(head, query), title=title, labels=labels, **options)
+        return sheet(self.layers(head, query), title=title, labels=labels, **options)
 
     def layers(self, head: Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
         """Every block with its heads fused, in order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -21,9 +21,8 @@ from vitviz.preprocess import Geometry
 from vitviz.render.colorbar import colorbar
 from vitviz.render.colors import OverlayError, Scale, ScaleChoice, as_map, resolve
 from vitviz.render.overlay import overlay
-from vitviz.render.sheet import sheet
 
-__all__ = ["Heatmap", "HeatmapError", "contact_sheet"]
+__all__ = ["Heatmap", "HeatmapError"]
 
 
 _SAVED = {"values", "image", "input", "frame", "title", "unit", "signed", "prefix_names", "prefix_mass", "query"}
@@ -225,42 +224,3 @@ class Heatmap:
             prefix_mass=dict(zip(a["prefix_names"].tolist(), a["prefix_mass"].tolist(), strict=True)),
             query=(query[0], query[1]) if query else None,
         )
-
-
-def contact_sheet(
-    heatmaps: Sequence[Heatmap],
-    *,
-    title: str = "",
-    scale: ScaleChoice = "shared",
-    columns: int | None = None,
-    labels: Sequence[str] | None = None,
-    thumb: int = 176,
-    dark: bool = False,
-    cmap: str | None = None,
-    alpha: float = 0.6,
-    smooth: bool = False,
-    gamma: float = 1.0,
-    grey: bool = True,
-    typeface: str | None = None,
-) -> Image.Image:
-    """All heads of a layer (the fused map first) or all layers on one picture; the arguments are those of
-    `render.sheet.sheet`.
-
-    Every map carries its label and the mass that went to CLS and registers; the sheet says in words whether the scale
-    is shared.
-    """
-    return sheet(
-        heatmaps,
-        title=title,
-        scale=scale,
-        columns=columns,
-        labels=labels,
-        thumb=thumb,
-        dark=dark,
-        cmap=cmap,
-        alpha=alpha,
-        smooth=smooth,
-        gamma=gamma,
-        grey=grey,
-        typeface=typeface,
-    )
