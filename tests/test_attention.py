@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 import vitviz.trace
 from vitviz.explain.attention import attention, discard_weakest, fused_matrix, rollout, rollout_matrix
 from vitviz.explain.scores import ExplainError, TokenScores
-from vitviz.trace import BlockTrace, Query, Trace, TraceError
+from vitviz.trace import BlockTrace, Kept, Query, Trace, TraceError
 
 PREFIXES = [
     {},
@@ -185,7 +185,7 @@ def test_fault_1_rows_are_divided_by_their_own_sums() -> None:
     for trace in TRACES:
         for fuse in ("mean", "max", "min"):
             for discard in (0.0, 0.5, 0.9):
-                fused = fused_matrix(trace.kept[0], fuse, discard, len(trace.prefix))
+                fused = fused_matrix(trace.block(0), fuse, discard, len(trace.prefix))
                 close(fused.sum(-1), np.ones(fused.shape[:2]))
 
 
@@ -212,6 +212,13 @@ def test_uniform_attention_stays_uniform_under_discard() -> None:
     assert torch.equal(kept, fused)
 
 
+def keep(queries: torch.Tensor, keys: torch.Tensor) -> Kept:
+    """What a trace would keep of a block with these queries and keys."""
+    lse = (queries @ keys.mT).logsumexp(-1)
+    stream = torch.zeros(1, queries.shape[2], tiny.WIDTH)
+    return Kept(stream, lse, lambda _: (queries, keys), BlockTrace(queries, keys, lse))
+
+
 def test_fault_3_blocks_are_multiplied_in_the_order_of_the_model() -> None:
     """Block 0 sends all tokens to token 1, block 1 sends all to token 2: what ends anywhere came from token 1."""
     count, far = 8, 40.0
@@ -220,7 +227,7 @@ def test_fault_3_blocks_are_multiplied_in_the_order_of_the_model() -> None:
         keys = torch.zeros(1, tiny.HEADS, count, 17)
         keys[:, :, target] = far
         queries = torch.ones(1, tiny.HEADS, count, 17)
-        kept.append(BlockTrace(queries, keys, (queries @ keys.mT).logsumexp(-1)))
+        kept.append(keep(queries, keys))
     trace = Trace(None, torch.zeros(1, count, tiny.WIDTH), (1, 7), ("CLS",), (0, 1), tuple(kept), 2)
     for fuse in ("mean", "max", "min"):
         close(whole(rollout(trace, (0, 5), residual=0.0, fuse=fuse)), np.eye(count)[[1]])
@@ -238,10 +245,10 @@ def test_fault_4_nothing_is_kept_between_calls() -> None:
     rollout(trace), attention(trace, 0, 1), trace.attentions[1]
     assert torch.equal(rollout(model.trace(one), **options).patches, first)
     trace = model.trace(one)
-    before = [(k.queries.clone(), k.keys.clone(), k.lse.clone()) for k in trace.kept]
+    before = [(k.queries.clone(), k.keys.clone(), k.lse.clone()) for k in map(trace.block, trace.blocks)]
     assert torch.equal(rollout(trace, **options).patches, rollout(trace, **options).patches)
     attention(trace, 0, "max", "mean"), rollout(trace), rollout_matrix(trace)
-    for kept, (q, k, lse) in zip(trace.kept, before, strict=True):
+    for kept, (q, k, lse) in zip(map(trace.block, trace.blocks), before, strict=True):
         assert torch.equal(kept.queries, q)
         assert torch.equal(kept.keys, k)
         assert torch.equal(kept.lse, lse)
@@ -296,8 +303,8 @@ def test_heads_that_disagree_everywhere_still_give_rows() -> None:
     for head in range(tiny.HEADS):
         keys[0, head, head] = 1000.0
     queries = torch.ones_like(keys)
-    kept = BlockTrace(queries, keys, (queries @ keys.mT).logsumexp(-1))
-    assert float(kept.rows(0, count).amin(1).sum()) == 0.0
+    kept = keep(queries, keys)
+    assert float(kept.open().rows(0, count).amin(1).sum()) == 0.0
     trace = Trace(None, torch.zeros(1, count, tiny.WIDTH), (1, 7), ("CLS",), (0,), (kept,), 1)
     for options in ({}, {"discard": 0.9}, {"residual": 0.0}):
         scores = whole(rollout(trace, fuse="min", **options))

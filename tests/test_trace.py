@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+import vitviz.layers
 import vitviz.trace
 from vitviz.layers import fused_attention
 from vitviz.trace import BlockTrace, Trace, TraceError
@@ -32,7 +33,7 @@ def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 
 def test_pieces_cover_every_row_once_and_stay_small(chunk: int) -> None:
-    kept = tiny.trace().kept[0]
+    kept = tiny.trace().block(0)
     pieces = list(kept.chunks())
     assert [row for start, stop in pieces for row in range(start, stop)] == list(range(78))
     one_row = 4 * tiny.BATCH * tiny.HEADS * 78
@@ -151,8 +152,8 @@ def test_images_of_a_batch_do_not_mix() -> None:
                 close(one.row(block, (1, 2)), together.row(block, (1, 2))[index : index + 1])
                 close(one.column(block, "mean"), together.column(block, "mean")[index : index + 1])
             assert (
-                one.kept[0].queries.untyped_storage().data_ptr()
-                == together.kept[0].queries.untyped_storage().data_ptr()
+                one.block(0).queries.untyped_storage().data_ptr()
+                == together.block(0).queries.untyped_storage().data_ptr()
             )
 
 
@@ -169,10 +170,82 @@ def test_memory_grows_with_tokens_not_with_their_square() -> None:
     sizes = []
     for grid in ((7, 11), (14, 22)):
         trace = tiny.trace(batch=1, grid=grid, patch=3)
-        held = [trace.tokens, *(t for k in trace.kept for t in (k.queries, k.keys, k.lse))]
-        sizes.append(sum(t.untyped_storage().nbytes() for t in held))
-        assert all(k.probabilities is None for k in trace.kept)
+        held = [trace.tokens, *(t for k in trace.kept for t in (k.stream, k.lse))]
+        held += [t for k in map(trace.block, trace.blocks) for t in (k.queries, k.keys)]
+        assert sum(t.nbytes for t in held) == sum(t.untyped_storage().nbytes() for t in held) == trace.nbytes
+        sizes.append(trace.nbytes)
+        assert all(trace.block(block).probabilities is None for block in trace.blocks)
     assert sizes[1] / sizes[0] == pytest.approx(309 / 78, rel=0.01)
+
+
+LOOKS = {
+    "plain": {},
+    "no bias": {"qkv_bias": False},
+    "norms of queries and keys": {"qk_norm": True},
+    "rotary": {"positions": "rotary", "head_width": 16},
+    "registers": {"registers": 3},
+    "one block": {"depth": 1},
+}
+
+
+@pytest.mark.parametrize("changes", LOOKS.values(), ids=LOOKS.keys())
+@pytest.mark.parametrize("cast", [None, torch.bfloat16], ids=["float32", "autocast"])
+def test_queries_and_keys_are_made_again_as_they_were(
+    changes: dict, cast: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, images = tiny.model(**changes), tiny.images()
+    with torch.no_grad(), torch.autocast("cpu", cast, enabled=cast is not None):
+        held = model.trace(images)
+        monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)
+        again = model.trace(images)
+    # Outside of autocast: what is asked later is answered in the precision of the run.
+    tolerance = 1e-5 if cast is None else 0.1  # bfloat16 has three figures
+    close(again.logits, held.logits, tolerance)
+    assert again.nbytes < held.nbytes
+    for block in held.blocks:
+        assert again.kept[block].made is None
+        close(again.stream(block), held.stream(block), tolerance)
+        close(again.attention(block), held.attention(block), tolerance)
+        close(again.attention(block).sum(-1), torch.ones(again.kept[block].lse.shape), 1e-5 if cast is None else 5e-3)
+        close(again.image(1).row(block, (2, 3)), again.row(block, (2, 3))[1:], tolerance)
+        close(again.column(block, 4), held.column(block, 4), tolerance)
+        with torch.autocast("cpu", torch.bfloat16):  # who asks does not change the answer
+            close(again.row(block, "mean"), again.attention(block)[:, :, len(again.prefix) :].mean(2))
+            close(again.column(block, 4), again.attention(block)[..., 4])
+
+
+def test_what_entered_each_block_is_there() -> None:
+    model, images = tiny.model(), tiny.images()
+    trace = model.trace(images)
+    tokens, _ = model.embed(images)
+    for block in range(tiny.DEPTH):
+        close(trace.stream(block), tokens)
+        tokens = model.blocks[block](tokens)
+    close(trace.tokens, model.norm(tokens))
+    assert torch.equal(trace.stream(-1), trace.stream(tiny.DEPTH - 1))
+
+
+def test_a_question_after_training_went_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row sums of the old weights and queries of the new ones would give rows that mean nothing."""
+    monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)
+    model = tiny.model()
+    trace = model.trace(tiny.images())
+    with torch.no_grad():
+        model.blocks[1].attn.qkv.weight.mul_(1.01)
+    trace.attention(0)
+    with pytest.raises(TraceError, match="changed"):
+        trace.attention(1)
+    model.load_state_dict(tiny.model(seed=7).state_dict(), assign=True)
+    with pytest.raises(TraceError, match="changed"):
+        trace.attention(0)
+
+
+def test_an_mlp_in_pieces_is_the_same_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = tiny.model(layer_scale=0.3), tiny.images()
+    expected = model(images)
+    for size in (1, 5000, 2**30):
+        monkeypatch.setattr(vitviz.layers, "PIECE_BYTES", size)
+        close(model.trace(images).logits, expected)
 
 
 def test_extreme_logits_stay_finite() -> None:

@@ -69,5 +69,5 @@ def trace(batch: int = BATCH, seed: int = 0, grad: bool = False, **changes: Any)
 
 def dense(trace: Trace, block: int) -> Tensor:
     """softmax(q @ k.T) written out in float64: (B, H, N, N)."""
-    kept = trace.kept[trace.blocks.index(block)]
+    kept = trace.block(block)
     return (kept.queries.double() @ kept.keys.double().transpose(2, 3)).softmax(dim=-1).detach()

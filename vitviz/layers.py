@@ -14,9 +14,12 @@ from torch import Tensor, nn
 
 from vitviz.config import ViTConfig
 from vitviz.positions import rotate
-from vitviz.trace import BlockTrace
+from vitviz.trace import BlockTrace, Kept, TraceError
 
 Angles = tuple[Tensor, Tensor]
+
+# A trace runs an MLP on some tokens at a time: its wide middle then takes so many bytes at once, not 4 to 8 (N, D).
+PIECE_BYTES = 4 * 2**20
 
 
 class PatchEmbed(nn.Module):
@@ -40,6 +43,7 @@ class Attention(nn.Module):
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.heads, self.head_width = config.heads, config.head_size
+        self.scale = self.head_width**-0.5  # of the logits
         inner = self.heads * self.head_width
         self.qkv = nn.Linear(config.width, 3 * inner, bias=config.qkv_bias)
         self.q_norm = nn.LayerNorm(self.head_width, eps=config.norm_eps) if config.qk_norm else nn.Identity()
@@ -49,14 +53,24 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def project(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, N, D) -> queries, keys, values, each (B, H, N, d); the queries carry the scale d ** -0.5."""
-        batch, tokens, _ = x.shape
-        qkv = self.qkv(x).reshape(batch, tokens, 3, self.heads, self.head_width)  # (B, N, 3 * H * d) -> (B, N, 3, H, d)
+        """(B, N, D) -> queries, keys, values, each (B, H, N, d), before the scale of the logits."""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, self.head_width))  # (B, N, 3 * H * d) -> (B, N, 3, H, d)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # -> 3 x (B, H, N, d)
+        return *self._turn(q, k, angles), v
+
+    def recall(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
+        """Queries, with the scale, and keys: what `attend` reports, without the work for values and output."""
+        inner = 2 * self.heads * self.head_width  # the rows of the weight for queries and keys
+        bias = None if self.qkv.bias is None else self.qkv.bias[:inner]
+        qk = F.linear(x, self.qkv.weight[:inner], bias).unflatten(-1, (2, self.heads, self.head_width))
+        q, k = qk.permute(2, 0, 3, 1, 4)  # (B, N, 2, H, d) -> 2 x (B, H, N, d)
+        q, k = self._turn(q, k, angles)
+        return q.float() * self.scale, k  # in half precision a scaled query would be rounded again, and fit no row sum
+
+    def _turn(self, q: Tensor, k: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
+        """Norm and rotation of queries and keys, each (B, H, N, d)."""
         q, k = self.q_norm(q), self.k_norm(k)
-        if angles is not None:
-            q, k = rotate(q, angles), rotate(k, angles)
-        return q * self.head_width**-0.5, k, v
+        return (q, k) if angles is None else (rotate(q, angles), rotate(k, angles))
 
     def merge(self, mixed: Tensor) -> Tensor:
         """Heads side by side, then the output projection: (B, H, N, d) -> (B, N, D)."""
@@ -67,42 +81,50 @@ class Attention(nn.Module):
         """(B, N, D) -> (B, N, D), by PyTorch's fused attention; `angles` turn queries and keys (rotary positions)."""
         q, k, v = self.project(x, angles)
         rate = self.attention_dropout if self.training else 0.0
-        return self.merge(F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=1.0))
+        return self.merge(F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=self.scale))
 
-    def trace(self, x: Tensor, angles: Angles | None, grad: bool) -> tuple[Tensor, BlockTrace]:
-        """As `forward`, and what it attended to. With `grad` the probabilities are explicit and differentiable."""
+    def attend(self, x: Tensor, angles: Angles | None, keep: bool) -> tuple[Tensor, Tensor, BlockTrace | None]:
+        """What `merge` takes (B, H, N, d), the log-sum-exp of each row (B, H, N), and queries and keys if to `keep`."""
         q, k, v = self.project(x, angles)
-        if grad:
-            logits = q @ k.mT  # (B, H, N, d) @ (B, H, d, N) -> (B, H, N, N)
-            probabilities = logits.softmax(dim=-1)
-            if not probabilities.requires_grad:
-                probabilities.requires_grad_()  # frozen weights: the graph starts here
-            mixed = probabilities @ v  # (B, H, N, N) @ (B, H, N, d) -> (B, H, N, d)
-            return self.merge(mixed), BlockTrace(q, k, logits.detach().float().logsumexp(-1), probabilities)
+        if not keep:
+            return *fused_attention(q, k, v, self.scale), None
+        q = q * self.scale
         mixed, lse = fused_attention(q, k, v)
         # The keys are a view into the block's qkv buffer: a copy lets the rest of that buffer go.
-        return self.merge(mixed), BlockTrace(q, k.contiguous(), lse)
+        return mixed, lse, BlockTrace(q, k.contiguous(), lse)
+
+    def attend_explicitly(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, BlockTrace]:
+        """What `merge` takes (B, H, N, d), computed from probabilities through which gradients flow."""
+        q, k, v = self.project(x, angles)
+        q = q * self.scale
+        logits = q @ k.mT  # (B, H, N, d) @ (B, H, d, N) -> (B, H, N, N)
+        probabilities = logits.softmax(dim=-1)
+        if not probabilities.requires_grad:
+            probabilities.requires_grad_()  # frozen weights: the graph starts here
+        seen = BlockTrace(q, k, logits.detach().float().logsumexp(-1), probabilities)
+        return probabilities @ v, seen  # (B, H, N, N) @ (B, H, N, d) -> (B, H, N, d)
 
 
-def fused_attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax(q @ k.T) @ v and the log-sum-exp of each row of q @ k.T, without an N x N matrix.
+def fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """softmax(scale * q @ k.T) @ v and the log-sum-exp of each row of scale * q @ k.T, without an N x N matrix.
 
     Args:
-        q, k, v: (B, H, N, d), the scale already in `q`.
+        q, k, v: (B, H, N, d).
+        scale: what the logits are multiplied by.
 
     Returns:
         (B, H, N, d) in the input's precision, and (B, H, N) in float32.
     """
     if q.device.type == "cpu":
         # The CPU kernel behind scaled_dot_product_attention; it has the row sums at hand, so keeping them is free.
-        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=1.0)
+        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
         return mixed, lse.float()  # float64 for a float64 model
-    mixed = F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     # Elsewhere which kernel runs depends on the device and on d, so the row sums are computed in pieces beside it.
     blank = torch.zeros(q.shape[:-1], device=q.device, dtype=torch.float32)
     pieces = BlockTrace(q, k, blank)
     lse = torch.cat(
-        [(q[:, :, start:stop].float() @ k.float().mT).logsumexp(-1) for start, stop in pieces.chunks()], dim=2
+        [(scale * q[:, :, start:stop].float() @ k.float().mT).logsumexp(-1) for start, stop in pieces.chunks()], dim=2
     )
     return mixed, lse
 
@@ -186,20 +208,63 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if scale is None else LayerScale(config.width, scale)
         self.drop_path = DropPath(path_dropout)
 
-    def add(self, x: Tensor, attended: Tensor) -> Tensor:
-        """The two residual sums, given what attention returned."""
-        x = x + self.drop_path(self.ls1(attended))
+    def forward(self, x: Tensor, angles: Angles | None = None) -> Tensor:
+        """(B, N, D) -> (B, N, D)."""
+        return self._add_mlp(self._add(x, self.attn(self.norm1(x), angles)))
+
+    def trace(self, x: Tensor, angles: Angles | None, keep: bool) -> tuple[Tensor, Kept]:
+        """As `forward`, without a gradient, and what was attended to.
+
+        `keep` says whether queries and keys stay or are made again. No more than about 5 (B, N, D) are held at once
+        beside the result, which is why the branches are not `forward`'s.
+        """
+        mixed, lse, made = self.attn.attend(self.norm1(x), angles, keep)
+        out = self._add(x, self.attn.merge(mixed))
+        del mixed
+        step = max(1, PIECE_BYTES // (x.shape[0] * self.mlp.fc1.out_features * x.element_size()))
+        for start in range(0, x.shape[1], step):
+            some = out[:, start : start + step]  # (B, n, D), a view: the sum goes into its place
+            some.copy_(self._add_mlp(some))
+        return out, Kept(x, lse, Recall(self, angles, x), made)
+
+    def trace_grad(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Kept]:
+        """As `forward`, with the probabilities in the graph."""
+        mixed, seen = self.attn.attend_explicitly(self.norm1(x), angles)
+        kept = Kept(x, seen.lse, Recall(self, angles, x), seen)
+        return self._add_mlp(self._add(x, self.attn.merge(mixed))), kept
+
+    def _add(self, x: Tensor, attended: Tensor) -> Tensor:
+        out: Tensor = x + self.drop_path(self.ls1(attended))
+        return out
+
+    def _add_mlp(self, x: Tensor) -> Tensor:
         out: Tensor = x + self.drop_path(self.ls2(self.mlp(self.norm2(x))))
         return out
 
-    def forward(self, x: Tensor, angles: Angles | None = None) -> Tensor:
-        """(B, N, D) -> (B, N, D)."""
-        return self.add(x, self.attn(self.norm1(x), angles))
 
-    def trace(self, x: Tensor, angles: Angles | None, grad: bool) -> tuple[Tensor, BlockTrace]:
-        """As `forward`, and what was attended to."""
-        attended, kept = self.attn.trace(self.norm1(x), angles, grad)
-        return self.add(x, attended), kept
+class Recall:
+    """Makes a block's queries and keys again from what entered it, as the block did then: (B, N, D) -> q, k."""
+
+    def __init__(self, block: Block, angles: Angles | None, x: Tensor) -> None:
+        self._block, self._angles = block, angles
+        self._device = x.device.type
+        self._cast = torch.get_autocast_dtype(self._device) if torch.is_autocast_enabled(self._device) else None
+        self._weights = self._versions()
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, D) -> queries, keys, each (B, H, N, d), the queries with the scale."""
+        if self._versions() != self._weights:
+            raise TraceError(
+                "The model's weights were changed after this trace was taken, and at this size queries and keys are "
+                "made from them. Take the trace again."
+            )
+        with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):
+            return self._block.attn.recall(self._block.norm1(x), self._angles)
+
+    def _versions(self) -> list[tuple[int, int]]:
+        """Where each weight lies and how often it was written to."""
+        parts = (self._block.norm1, self._block.attn)
+        return [(weight.data_ptr(), weight._version) for part in parts for weight in part.parameters()]
 
 
 class AttentionPool(nn.Module):

@@ -21,7 +21,7 @@ from vitviz.config import ModelError, ViTConfig
 from vitviz.layers import Angles, AttentionPool, Block, PatchEmbed
 from vitviz.positions import resize_positions, rotary_angles, sincos_positions
 from vitviz.preprocess import Preprocess
-from vitviz.trace import BlockTrace, Trace
+from vitviz.trace import Kept, Trace, stays
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,11 +202,13 @@ class ViT(nn.Module):
         with torch.set_grad_enabled(grad):
             tokens, grid = self.embed(images)
             angles = self.angles(grid)
-            kept: list[BlockTrace] = []
+            inner = self.config.heads * self.config.head_size
+            keep = stays(2 * len(chosen) * tokens.shape[0] * tokens.shape[1] * inner * tokens.element_size())
+            kept: list[Kept] = []
             for index, block in enumerate(self.blocks):
                 if index in chosen:
                     assert isinstance(block, Block)  # for the type checker: a ModuleList holds any module
-                    tokens, passed = block.trace(tokens, angles, grad)
+                    tokens, passed = block.trace_grad(tokens, angles) if grad else block.trace(tokens, angles, keep)
                     kept.append(passed)
                 else:
                     tokens = block(tokens, angles)

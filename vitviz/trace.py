@@ -1,7 +1,8 @@
 """What one forward pass of a Vision Transformer leaves behind.
 
-A `Trace` keeps the queries, the keys and the log-sum-exp of every attention row: memory grows with the number of
-tokens N, not with N². The probabilities are rebuilt from them when somebody asks: A = exp(q @ k.T - lse).
+A `Trace` keeps what enters each block and the log-sum-exp of every attention row: memory grows with the number of
+tokens N, not with N². Queries and keys are made from it again when somebody asks (and kept while they are small), the
+probabilities from those: A = exp(q @ k.T - lse).
 
 Shapes in this file: B images, L blocks, H heads, N tokens = P prefix tokens (CLS, distillation, registers) followed
 by gh x gw patches, D width, d head width.
@@ -9,7 +10,7 @@ by gh x gw patches, D width, d head width.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -20,7 +21,16 @@ from torch import Tensor
 # because the sums read each piece three times (4 MB take 0.6 of the time of 64 MB at 4,097 tokens on a CPU).
 CHUNK_BYTES = 4 * 2**20
 
+# Queries and keys of all kept blocks together stay in memory up to so many bytes: of ViT-B up to 1,820 tokens.
+# Above, each question makes those of its block again, a hundredth of the work of the forward pass.
+KEEP_BYTES = 128 * 2**20
+
 Query = str | int | tuple[int, int]
+
+
+def stays(nbytes: int) -> bool:
+    """Whether a trace keeps queries and keys of so many bytes, all blocks together."""
+    return nbytes <= KEEP_BYTES
 
 
 class TraceError(ValueError):
@@ -29,7 +39,7 @@ class TraceError(ValueError):
 
 @dataclass(frozen=True, eq=False)
 class BlockTrace:
-    """What one block keeps of its attention.
+    """The attention of one block, ready for questions.
 
     `queries` (B, H, N, d) carry the scale (and whatever norm or rotation the model applies), so that the logits are
     `queries @ keys.T`; `keys` (B, H, N, d); `lse` (B, H, N) is the log-sum-exp of each row of logits, in float32.
@@ -48,9 +58,16 @@ class BlockTrace:
         kept = None if self.probabilities is None else self.probabilities[one]
         return BlockTrace(self.queries[one], self.keys[one], self.lse[one], kept)
 
+    @property
+    def nbytes(self) -> int:
+        """Memory that this holds, in bytes."""
+        held = (self.queries, self.keys, self.lse, self.probabilities)
+        return sum(tensor.nbytes for tensor in held if tensor is not None)
+
     def log_rows(self, start: int, stop: int) -> Tensor:
         """Logarithm of the attention of the tokens start..stop-1: (B, H, stop - start, N), float32, all finite."""
-        logits = self.queries[:, :, start:stop].float() @ self.keys.float().mT  # (B, H, n, d) @ (B, H, d, N)
+        with self._exact():
+            logits = self.queries[:, :, start:stop].float() @ self.keys.float().mT  # (B, H, n, d) @ (B, H, d, N)
         return logits.sub_(self.lse[:, :, start:stop, None])
 
     def rows(self, start: int, stop: int) -> Tensor:
@@ -64,7 +81,8 @@ class BlockTrace:
         if self.probabilities is not None:
             return self.probabilities[:, :, :, key].float()
         one = self.keys[:, :, key, :, None].float()  # (B, H, d, 1)
-        logits = (self.queries.float() @ one).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
+        with self._exact():
+            logits = (self.queries.float() @ one).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
         return logits.sub_(self.lse).exp_()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
@@ -86,8 +104,42 @@ class BlockTrace:
         total = torch.zeros(self.lse.shape, dtype=torch.float32, device=self.lse.device)
         for start, stop in self.chunks():
             some = weights[:, None, None, start:stop].float()  # (B, 1, 1, n)
-            total += (some @ self.rows(start, stop)).squeeze(2)  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, N)
+            with self._exact():
+                total += (some @ self.rows(start, stop)).squeeze(2)  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, N)
         return total
+
+    def _exact(self) -> torch.autocast:
+        """Float32 stays float32, also for who asks under autocast."""
+        return torch.autocast(self.lse.device.type, enabled=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """What a trace keeps of one block: enough to make its attention again.
+
+    `stream` (B, N, D) is what entered the block; `lse` (B, H, N) the log-sum-exp of each row of logits, in float32;
+    `project` makes queries and keys (B, H, N, d) of the stream, as the block did. `made` holds what it made, where that
+    was small enough to keep or is part of a graph.
+    """
+
+    stream: Tensor
+    lse: Tensor
+    project: Callable[[Tensor], tuple[Tensor, Tensor]]
+    made: BlockTrace | None = None
+
+    def open(self) -> BlockTrace:
+        """The attention of this block, ready for questions."""
+        return self.made or BlockTrace(*self.project(self.stream), self.lse)
+
+    def image(self, index: int) -> Kept:
+        """One image of the batch, as a batch of one (views, not copies)."""
+        one = slice(index, index + 1)
+        return Kept(self.stream[one], self.lse[one], self.project, self.made and self.made.image(index))
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that this holds, in bytes."""
+        return self.stream.nbytes + (self.lse.nbytes if self.made is None else self.made.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +152,11 @@ class Trace:
         grid: (gh, gw), rows and columns of patches.
         prefix: names of the P tokens in front of the patches, e.g. `("CLS", "register 1")`.
         blocks: which blocks of the model were kept, counted from 0.
-        kept: one `BlockTrace` for each of `blocks`.
+        kept: what was kept of each of `blocks`.
         depth: L, how many blocks the model has.
+
+    The blocks that were not small enough to keep their queries and keys make them again from the model's weights: a
+    question after the weights were changed is refused.
     """
 
     logits: Tensor | None
@@ -109,13 +164,18 @@ class Trace:
     grid: tuple[int, int]
     prefix: tuple[str, ...]
     blocks: tuple[int, ...]
-    kept: tuple[BlockTrace, ...]
+    kept: tuple[Kept, ...]
     depth: int
 
     @property
     def heads(self) -> int:
         """H, heads of each block."""
-        return self.kept[0].queries.shape[1]
+        return self.kept[0].lse.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory that this holds, in bytes."""
+        return self.tokens.nbytes + sum(kept.nbytes for kept in self.kept)
 
     @property
     def attentions(self) -> Attentions:
@@ -123,11 +183,20 @@ class Trace:
         return Attentions(self)
 
     def block(self, block: int) -> BlockTrace:
-        """The kept tensors of a block; negative numbers count from the last block of the model.
+        """The attention of a block, ready for questions; negative numbers count from the last block of the model.
+
+        For several questions about one block ask for it once: queries and keys of a large input are made each time.
 
         Raises:
-            TraceError: if the model has no such block or it was not kept.
+            TraceError: if the model has no such block, it was not kept, or the model's weights have changed since.
         """
+        return self._kept(block).open()
+
+    def stream(self, block: int) -> Tensor:
+        """What entered a block: (B, N, D), the sum of all that the blocks before it added. Counted as in `block`."""
+        return self._kept(block).stream
+
+    def _kept(self, block: int) -> Kept:
         index = block + self.depth if block < 0 else block
         if index not in self.blocks:
             raise TraceError(
@@ -228,7 +297,7 @@ class Attentions(Sequence[Tensor]):
     def __getitem__(self, index: int | slice) -> Tensor | tuple[Tensor, ...]:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        kept = self._trace.kept[index]
+        kept = self._trace.kept[index].open()
         if kept.probabilities is not None:
             return kept.probabilities
         return kept.rows(0, kept.queries.shape[2])

@@ -43,8 +43,7 @@ class Shown:
     def size(self) -> int:
         """Bytes that stay in memory while the photograph is open."""
         view = self.view
-        tensors = [tensor for kept in view.trace.kept for tensor in (kept.queries, kept.keys, kept.lse)]
-        return 3 * view.photo.width * view.photo.height + sum(tensor.nbytes for tensor in tensors)
+        return 3 * view.photo.width * view.photo.height + view.trace.nbytes
 
 
 def shrink(photo: Image.Image, geometry: Geometry, side: int) -> tuple[Image.Image, Geometry]:
