@@ -83,15 +83,33 @@ class Attention(nn.Module):
         rate = self.attention_dropout if self.training else 0.0
         return self.merge(F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=self.scale))
 
-    def attend(self, x: Tensor, angles: Angles | None, keep: bool) -> tuple[Tensor, Tensor, BlockTrace | None]:
-        """What `merge` takes (B, H, N, d), the log-sum-exp of each row (B, H, N), and queries and keys if to `keep`."""
+    def attend(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, BlockTrace]:
+        """What `merge` takes (B, H, N, d), and the queries and keys that it came from."""
         q, k, v = self.project(x, angles)
-        if not keep:
-            return *fused_attention(q, k, v, self.scale), None
         q = q * self.scale
         mixed, lse = fused_attention(q, k, v)
         # The keys are a view into the block's qkv buffer: a copy lets the rest of that buffer go.
-        return mixed, lse, BlockTrace(q, k.contiguous(), lse)
+        return mixed, BlockTrace(q, k.contiguous(), lse)
+
+    def attend_by_head(self, x: Tensor, norm: nn.Module, step: int, angles: Angles | None) -> tuple[Tensor, Tensor]:
+        """What `merge` takes (B, H, N, d), and the log-sum-exp of each row (B, H, N), one head after the other.
+
+        Queries, keys, values and the normed input of all heads would take as much as four blocks of a trace keep:
+        `norm` is applied to `step` tokens of x (B, N, D) at a time, anew for each head.
+        """
+        weight = self.qkv.weight.unflatten(0, (3, self.heads, -1))  # (3 * H * d, D) -> (3, H, d, D)
+        bias = None if self.qkv.bias is None else self.qkv.bias.unflatten(0, (3, self.heads, -1))
+        batch, tokens = x.shape[:2]
+        mixed, sums = x.new_empty(batch, tokens, self.heads, self.head_width), []
+        for head in range(self.heads):
+            w, b = weight[:, head].flatten(0, 1), None if bias is None else bias[:, head].flatten()
+            qkv = torch.cat([F.linear(norm(piece), w, b) for piece in x.split(step, dim=1)], dim=1)  # (B, N, 3 * d)
+            q, k, v = qkv[:, None].chunk(3, dim=-1)  # 3 x (B, 1, N, d)
+            q, k = self._turn(q, k, angles)
+            one, lse = fused_attention(q, k, v, self.scale)
+            mixed[:, :, head] = one[:, 0]  # (B, N, d)
+            sums.append(lse)
+        return mixed.transpose(1, 2), torch.cat(sums, dim=1)
 
     def attend_explicitly(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, BlockTrace]:
         """What `merge` takes (B, H, N, d), computed from probabilities through which gradients flow."""
@@ -218,13 +236,17 @@ class Block(nn.Module):
         `keep` says whether queries and keys stay or are made again. No more than about 5 (B, N, D) are held at once
         beside the result, which is why the branches are not `forward`'s.
         """
-        mixed, lse, made = self.attn.attend(self.norm1(x), angles, keep)
+        step = max(1, PIECE_BYTES // (x.shape[0] * self.mlp.fc1.out_features * x.element_size()))
+        if keep:
+            mixed, made = self.attn.attend(self.norm1(x), angles)
+            lse = made.lse
+        else:
+            mixed, lse = self.attn.attend_by_head(x, self.norm1, step, angles)
+            made = None
         out = self._add(x, self.attn.merge(mixed))
         del mixed
-        step = max(1, PIECE_BYTES // (x.shape[0] * self.mlp.fc1.out_features * x.element_size()))
-        for start in range(0, x.shape[1], step):
-            some = out[:, start : start + step]  # (B, n, D), a view: the sum goes into its place
-            some.copy_(self._add_mlp(some))
+        for piece in out.split(step, dim=1):  # views (B, n, D)
+            piece.copy_(self._add_mlp(piece))
         return out, Kept(x, lse, Recall(self, angles, x), made)
 
     def trace_grad(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Kept]:
