@@ -5,14 +5,17 @@
     python benchmarks/attention.py --device cuda --dtype bfloat16 --sizes 224 1024 4096
 
 One random Vision Transformer is built in timm and converted to ours and to transformers'. Logits and attention are
-checked against each other first. Then each way of looking runs in a process of its own: the median time of a forward
-pass, and the most memory that the process held over what it held before.
+checked against each other first. Then each way of looking runs in processes of its own: one for the median time of a
+forward pass, one for the most memory that the process held over what it held before. There the C library is told to
+give memory back at once (`MALLOC_MMAP_THRESHOLD_`): otherwise what it sets aside between passes, different in each run,
+hides what a pass needs.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import statistics
 import subprocess
@@ -209,6 +212,18 @@ def agree(model: str, side: int) -> None:
         raise SystemExit("Expected the same logits (1e-4) and attention (1e-5) from all three.")
 
 
+def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool) -> dict[str, float]:
+    """`measure` in a process of its own; `lean` for memory: one pass, and nothing set aside by the C library."""
+    repeats = 1 if lean else args.repeats
+    command = [sys.executable, __file__, "--one", way, model, str(side), args.device, args.dtype, str(repeats)]
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if lean else None
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or ["killed"])[-1][:100])
+    measured: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return measured
+
+
 def compare(model: str, side: int, args: argparse.Namespace) -> None:
     """One table: every way on one model at one size."""
     tokens = (side // PATCH) ** 2 + 1
@@ -217,13 +232,12 @@ def compare(model: str, side: int, args: argparse.Namespace) -> None:
         agree(model, side)
     rows: dict[str, dict[str, float]] = {}
     for way in WAYS:
-        command = [sys.executable, __file__, "--one", way, model, str(side), args.device, args.dtype, str(args.repeats)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            reason = (done.stderr.strip().splitlines() or ["killed"])[-1]
-            print(f"  {way:<40} failed: {reason[:100]}")
+        try:
+            timed, weighed = (alone(way, model, side, args, lean) for lean in (False, True))
+        except RuntimeError as error:
+            print(f"  {way:<40} failed: {error}")
             continue
-        rows[way] = json.loads(done.stdout.splitlines()[-1])
+        rows[way] = {"seconds": timed["seconds"], "memory": weighed["memory"]}
         fused = rows["ours: forward"]
         seconds, memory = rows[way]["seconds"], rows[way]["memory"]
         ratios = f"{seconds / fused['seconds']:6.2f} x"

@@ -23,6 +23,7 @@ from vitviz.explorer import Explorer
 from vitviz.image import ImageError
 from vitviz.preprocess import Preprocess
 from vitviz.weights import checkpoint
+from vitviz.weights.checks import CheckpointError
 from vitviz.weights.source import ConvertError
 from vitviz.weights.transformers_folder import PROCESSORS, about_transformers, load_transformers_folder
 from vitviz.weights.zoo import load
@@ -201,10 +202,10 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
     state = load_file(path)
     state["layernorm.weight"][0] = float("nan")
     save_file(state, path)
-    with pytest.raises(ConvertError, match=r"NaN or infinity in norm\.weight"):
+    with pytest.raises(CheckpointError, match=r"NaN or infinity in norm\.weight"):
         load_transformers_folder(tmp_path)
     path.write_bytes(path.read_bytes()[:100])
-    with pytest.raises(ConvertError, match="is damaged"):
+    with pytest.raises(CheckpointError, match=r"is damaged|cut short"):
         load_transformers_folder(tmp_path)
     index = tmp_path / "model.safetensors.index.json"
     path.unlink()
@@ -240,9 +241,40 @@ def test_a_file_that_would_run_code_is_not_read(tmp_path: Path, capsys: pytest.C
     saved(CASES["ViT"], tmp_path)
     (tmp_path / "model.safetensors").unlink()
     torch.save({"a": Harmful()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(ConvertError, match="more than tensors"):
+    with pytest.raises(CheckpointError, match=r"more than tensors.*print"):
         load_transformers_folder(tmp_path)
     assert "ran" not in capsys.readouterr().out
     torch.save([torch.zeros(2)], tmp_path / "pytorch_model.bin")
     with pytest.raises(ConvertError, match="expected tensors by name"):
         load_transformers_folder(tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["model.safetensors", "pytorch_model.bin"])
+def test_a_folder_is_checked_before_it_is_read(tmp_path: Path, kind: str) -> None:
+    """The same checks as for a file of weights: what the header says first, then the numbers."""
+    saved(CASES["ViT"], tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+
+    def write(changed: dict[str, torch.Tensor]) -> None:
+        save_file(changed, tmp_path / kind) if kind.endswith("safetensors") else torch.save(changed, tmp_path / kind)
+
+    write(state | {"layernorm.bias": torch.zeros(35, dtype=torch.int8)})
+    with pytest.raises(CheckpointError, match=r"got I8 in 'layernorm\.bias'"):
+        load_transformers_folder(tmp_path)
+    write(state | {"layernorm.bias": torch.zeros(0, 2**40)})
+    with pytest.raises(CheckpointError, match="expected numbers in every tensor"):
+        load_transformers_folder(tmp_path)
+    if kind.endswith("bin"):
+        write(state | {"layernorm.bias": torch.zeros(1).expand(2**40)})
+        with pytest.raises(CheckpointError, match=r"claims a tensor of shape \(1099511627776,\)"):
+            load_transformers_folder(tmp_path)
+
+
+def test_loading_a_folder_draws_no_random_numbers(tmp_path: Path) -> None:
+    saved(CASES["ViT-classifier"], tmp_path)
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    load_transformers_folder(tmp_path)
+    assert torch.equal(torch.rand(2), expected)

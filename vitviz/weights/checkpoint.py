@@ -8,35 +8,33 @@ taken, never more than the file itself is long (in float32).
 from __future__ import annotations
 
 import json
-import math
 import os
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from vitviz.config import ViTConfig
 from vitviz.model import Pretrained, ViT
 from vitviz.preprocess import Preprocess
+from vitviz.weights.checks import (
+    CheckpointError,
+    blank,
+    check_finite,
+    check_kinds,
+    filled,
+    read_header,
+    read_tensors,
+)
 
 FORMAT = 1
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 MAX_CONFIG_BYTES = 10 * 2**20  # a thousand times the bundled one; 21,841 long class names fit
-FLOATS = ("F64", "F32", "F16", "BF16")
 _KEYS = ("format", "name", "licence", "source", "model", "preprocess", "labels", "class_ids")
-
-Shapes = dict[str, tuple[int, ...]]
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or written; the text says what was expected, what came and what to do."""
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
@@ -60,7 +58,7 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
         )
     _check_labels(model.config, about.labels, about.class_ids)
     state = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
-    _check_finite(state, f"in {dtype}")
+    check_finite(state, f"in {dtype}")
     config = {
         "format": FORMAT,
         "name": about.name,
@@ -89,16 +87,11 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
         raise CheckpointError(f"Expected a checkpoint folder, but {str(folder)!r} is not a folder.")
     config, about = _read_config(_need(folder, CONFIG))
     path = _need(folder, WEIGHTS)
-    try:
-        # The library checks that the header fits into the file and that the tensors cover it without gap or overlap.
-        with safe_open(path, framework="pt") as weights:
-            model = _blank(config, about, _read_shapes(weights, path), path)
-            state = {name: weights.get_tensor(name).float() for name in weights.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        _refuse_file(path, error)
-    _check_finite(state, f"in {str(path)!r}")
-    model.load_state_dict(state, strict=True, assign=True)
-    return model.eval()
+    header = read_header(path)
+    check_kinds(header, repr(str(path)))
+    shapes = {name: entry.shape for name, entry in header.items()}
+    model = blank(config, about, shapes, f"{str(path)!r} does not fit its {CONFIG}")
+    return filled(model, read_tensors(path), f"in {str(path)!r}")
 
 
 def _need(folder: Path, name: str) -> Path:
@@ -106,20 +99,6 @@ def _need(folder: Path, name: str) -> Path:
     if not path.is_file():
         raise CheckpointError(f"Expected a checkpoint with {CONFIG} and {WEIGHTS}, but {str(folder)!r} has no {name}.")
     return path
-
-
-def _refuse_file(path: Path, error: Exception) -> NoReturn:
-    """The library's one-word error as a sentence; the word stays at its end."""
-    with path.open("rb") as file:
-        start = file.read(40)
-    size = path.stat().st_size
-    if start.startswith(b"version https://git-lfs"):
-        text = "is a pointer of Git LFS, not the weights themselves. Run `git lfs pull` in that repository."
-    elif size >= 8 and (length := int.from_bytes(start[:8], "little")) > size - 8:
-        text = f"is cut short or no safetensors file: it announces a header of {length:,} bytes and is {size:,} long."
-    else:
-        text = "is damaged or no safetensors file. Fetch or save it again."
-    raise CheckpointError(f"{str(path)!r} {text} ({error})") from error
 
 
 # --- the config
@@ -214,85 +193,7 @@ def _check_labels(config: ViTConfig, labels: tuple[str, ...], class_ids: tuple[s
             )
 
 
-# --- the weights
-
-
-def _read_shapes(weights: Any, path: Path) -> Shapes:
-    """Names and shapes from the header; nothing else of the file is read."""
-    slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
-    if wrong := {name: part.get_dtype() for name, part in slices.items() if part.get_dtype() not in FLOATS}:
-        name, kind = next(iter(wrong.items()))
-        raise CheckpointError(
-            f"{str(path)!r}: expected weights of {', '.join(FLOATS)}, got {kind} in {name!r}"
-            f"{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}. Quantised weights have to be expanded first."
-        )
-    return {name: tuple(part.get_shape()) for name, part in slices.items()}
-
-
-def _blank(config: ViTConfig, about: Pretrained, found: Shapes, path: Path) -> ViT:
-    """A model without memory behind its weights, if the file has exactly the weights that it needs."""
-    _check_size(config, found, path)
-    with torch.device("meta"), _NoDraws():
-        model = ViT(config, about)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    for problem, names in (
-        ("missing", sorted(set(wanted) - set(found))),
-        ("too many", sorted(set(found) - set(wanted))),
-    ):
-        if names:
-            raise CheckpointError(f"{str(path)!r} does not fit its {CONFIG}: tensors {problem}: {_some(names)}.")
-    if wrong := sorted(name for name in wanted if wanted[name] != found[name]):
-        shapes = _some([f"{name} (expected {wanted[name]}, got {found[name]})" for name in wrong])
-        raise CheckpointError(f"{str(path)!r} does not fit its {CONFIG}: tensors with other shapes: {shapes}.")
-    return model
-
-
-def _check_size(config: ViTConfig, found: Shapes, path: Path) -> None:
-    """Refuse a config that describes more than the file holds, before even an empty model is built from it.
-
-    Building takes time for each block and PyTorch counts elements in 64 bits; both are bounded here by what is in the
-    file. Every size below is one side of a matrix whose other side is the width.
-    """
-    blocks = len({name.split(".")[1] for name in found if name.startswith("blocks.")})
-    if blocks != config.depth:
-        raise CheckpointError(f"{str(path)!r} does not fit its {CONFIG}: expected {config.depth} blocks, got {blocks}.")
-    held = sum(math.prod(shape) for shape in found.values())
-    rows, columns = config.learned_grid if config.positions == "learned" else (0, 0)
-    for name, size in (
-        ("channels and patch_size", config.channels * config.patch_size**2),
-        ("heads and head_width", config.heads * config.head_size),
-        ("mlp_width", config.hidden),
-        ("classes", config.classes),
-        ("registers", config.registers),
-        ("position_grid", rows * columns),
-    ):
-        if size * config.width > held:
-            raise CheckpointError(
-                f"{str(path)!r} does not fit its {CONFIG}: {name} and width ask for a matrix of "
-                f"{size} x {config.width}, but the whole file holds {held} numbers."
-            )
-
-
-class _NoDraws(TorchFunctionMode):
-    """Inside, `nn.init` draws no random numbers. On the meta device there is nothing to fill, and trying to imports
-    PyTorch's compiler, which takes seconds.
-    """
-
-    _DRAWS = (nn.init.normal_, nn.init.uniform_)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        if func in self._DRAWS and kwargs:
-            return kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-def _check_finite(state: Mapping[str, Tensor], where: str) -> None:
-    if wrong := [name for name, tensor in state.items() if not bool(tensor.isfinite().all())]:
-        raise CheckpointError(f"Expected finite weights {where}, but there is NaN or infinity in {_some(wrong)}.")
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+# --- writing
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:

@@ -13,13 +13,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from vitviz.model import Pretrained, ViT
 from vitviz.preprocess import Interpolation, Preprocess
+from vitviz.weights import pickled
+from vitviz.weights.checks import Entry, blank, check_kinds, check_sum, filled, read_header, read_tensors
 from vitviz.weights.from_transformers import convert_transformers
 from vitviz.weights.settings import Settings, labels
 from vitviz.weights.source import ConvertError
@@ -102,7 +101,8 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
         licence: SPDX name or a sentence; the files do not say.
 
     Raises:
-        ConvertError: if files are missing, damaged or do not fit together, or the model is of another kind.
+        CheckpointError: if a file of weights is damaged, hostile, or holds something else.
+        ConvertError: if files are missing or do not fit together, or the model is of another kind.
     """
     folder = Path(path)
     settings = _read(folder / "config.json")
@@ -111,11 +111,9 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     about = about_transformers(
         settings, _read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"
     )
-    if wrong := next((key for key, tensor in state.items() if not bool(tensor.isfinite().all())), None):
-        raise ConvertError(f"Expected finite weights in {str(folder)!r}, but there is NaN or infinity in {wrong}.")
-    model = ViT(config, about)
-    model.load_state_dict(state, strict=True, assign=True)
-    return model.eval()
+    where = repr(str(folder))
+    shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    return filled(blank(config, about, shapes, f"{where} does not fit its config.json"), state, f"in {where}")
 
 
 # --- files
@@ -147,19 +145,19 @@ def _read_preprocessor(folder: Path) -> dict[str, Any]:
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
     """All tensors of the folder by name, from the first kind of file that is there."""
-    single, index, pickled = (
+    single, index, older = (
         folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     )
     if single.is_file():
         return _load(single)
     if index.is_file():
         return _sharded(index)
-    if not pickled.is_file():
+    if not older.is_file():
         raise ConvertError(
             f"Expected weights in {str(folder)!r} as {single.name}, as {index.name} with its parts, or as "
-            f"{pickled.name}, but there is none of them."
+            f"{older.name}, but there is none of them."
         )
-    return _load(pickled)
+    return _load(older)
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
@@ -179,22 +177,20 @@ def _sharded(index: Path) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> dict[str, Tensor]:
+    """The tensors of one file, after its header was found to be of weights."""
     if not path.is_file():
         raise ConvertError(f"Expected the file {path.name} in {str(path.parent)!r}, but it is missing.")
-    try:
-        if path.suffix == ".safetensors":
-            return load_file(path)
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError, RuntimeError, ValueError, EOFError) as error:
-        raise ConvertError(f"{str(path)!r} is damaged or not what its name says. Fetch it again. ({error})") from error
-    except Exception as error:
-        # How torch refuses what is no tensor. The class lives in a module that nothing here imports.
-        if type(error).__name__ != "UnpicklingError":
-            raise
-        raise ConvertError(f"{str(path)!r} is damaged or holds more than tensors: it is not read. ({error})") from error
-    if not isinstance(loaded, dict) or not all(isinstance(tensor, Tensor) for tensor in loaded.values()):
+    if path.suffix == ".safetensors":
+        check_kinds(read_header(path), repr(str(path)))
+        return read_tensors(path)
+    found = pickled.outline(path)
+    if not isinstance(found, dict) or not all(
+        isinstance(name, str) and isinstance(entry, Entry) for name, entry in found.items()
+    ):
         raise ConvertError(f"{str(path)!r}: expected tensors by name.")
-    return loaded
+    check_kinds(found, repr(str(path)))
+    check_sum(found, path)
+    return {name: tensor.detach() for name, tensor in pickled.load(path).items()}
 
 
 # --- preprocessing
