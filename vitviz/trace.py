@@ -173,6 +173,11 @@ class Trace:
         return self.kept[0].lse.shape[1]
 
     @property
+    def head_width(self) -> int:
+        """d, width of each head."""
+        return self.block(self.blocks[0]).queries.shape[-1]
+
+    @property
     def nbytes(self) -> int:
         """Memory that this holds, in bytes."""
         return self.tokens.nbytes + sum(kept.nbytes for kept in self.kept)

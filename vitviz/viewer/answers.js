@@ -1,0 +1,141 @@
+// From blocks and a question to numbers: the attention of every head, fused maps, rollout. No DOM.
+// What was computed for a query stays until another one is asked, so that the picture, the heads and the wall share it.
+import { column, fuse, fuseColumn, row } from './attention.js';
+import { rolloutColumn, rolloutMeanColumn, rolloutMeanRow, rolloutRow } from './rollout.js';
+import { Sweep } from './sweep.js';
+
+/** @typedef {import('./payload.js').Block} Block */
+/** @typedef {import('./payload.js').Rollout} Rollout */
+/** @typedef {import('./attention.js').Fusion} Fusion */
+/** @typedef {{token: number, direction: 'row' | 'column'}} Question - token -1: the mean over patches */
+
+const NOTHING = Symbol('nothing asked yet');
+
+class BlockAnswers {
+  /** @param {Block} block */
+  constructor(block) {
+    const { heads, tokens } = block;
+    this.block = block;
+    this.token = NOTHING;
+    this.direction = '';
+    this.logs = new Float32Array(heads * tokens);
+    this.values = new Float32Array(heads * tokens);
+    this.fused = new Map(); // by fusion: [the question it answers, (N)]
+    this.sweep = null;
+  }
+
+  /** @param {Question} question @returns {Float32Array} (H, N) */
+  heads({ token, direction }) {
+    const { block } = this;
+    if (token < 0) return direction === 'row' ? block.meanRow : block.meanColumn;
+    if (token !== this.token || direction !== this.direction) {
+      if (direction === 'row') row(block, token, this.logs, this.values);
+      else column(block, token, this.logs, this.values);
+      this.token = token;
+      this.direction = direction;
+    }
+    return this.values;
+  }
+
+  /** Whether fusing by max or min needs a look at every row first, which takes several frames. */
+  needsSweep(how, { token, direction }) {
+    return how !== 'mean' && (token < 0 || direction === 'column') && !(this.sweep && this.sweep.done);
+  }
+
+  /** @returns {Float32Array | null} (N); null while a sweep is not done */
+  fuse(how, question) {
+    const { block } = this;
+    if (this.needsSweep(how, question)) return null;
+    const values = this.heads(question);
+    const { token, direction } = question;
+    if (how !== 'mean' && token < 0) return direction === 'row' ? this.sweep[how].meanRow : this.sweep[how].meanColumn;
+    let held = this.fused.get(how);
+    if (held === undefined) {
+      held = { token: NOTHING, direction: '', out: new Float32Array(block.tokens) };
+      this.fused.set(how, held);
+    }
+    if (held.token !== token || held.direction !== direction) {
+      if (direction === 'row') fuse(how, this.logs, values, block.heads, block.tokens, held.out);
+      else {
+        const norms = how === 'mean' ? null : this.sweep[how].norms;
+        fuseColumn(how, this.logs, values, block.heads, block.tokens, norms, held.out);
+      }
+      held.token = token;
+      held.direction = direction;
+    }
+    return held.out;
+  }
+}
+
+/** What one photograph and one model answer. Blocks come in one after the other. */
+export class Answers {
+  /** @param {number} depth - L */
+  constructor(depth) {
+    this.depth = depth;
+    /** @type {(BlockAnswers | null)[]} */
+    this.blocks = new Array(depth).fill(null);
+    this.rollout = null;
+    this.rows = new Map(); // rollout rows that the server computed, by token
+    this.wanted = null; // the token whose row is asked for next
+    this.asking = false;
+    this.out = null;
+  }
+
+  /** @param {Block} block */
+  add(block) {
+    this.blocks[block.block] = new BlockAnswers(block);
+  }
+
+  /** Give a block's memory back. */
+  drop(index) {
+    this.blocks[index] = null;
+  }
+
+  /** @param {Rollout} rollout */
+  addRollout(rollout) {
+    this.rollout = rollout;
+    this.out = new Float32Array(rollout.tokens);
+  }
+
+  has(index) {
+    return this.blocks[index] !== null;
+  }
+
+  get complete() {
+    return this.blocks.every((block) => block !== null);
+  }
+
+  /** All heads of a block. @returns {Float32Array | null} (H, N); null while it is on its way */
+  heads(index, question) {
+    return this.blocks[index] && this.blocks[index].heads(question);
+  }
+
+  /** One map of a block. @returns {Float32Array | null} (N): a view, valid until the next question */
+  map(index, head, question) {
+    const block = this.blocks[index];
+    if (block === null) return null;
+    if (typeof head === 'string') return block.fuse(head, question);
+    const { tokens } = block.block;
+    return block.heads(question).subarray(head * tokens, (head + 1) * tokens);
+  }
+
+  /** The work that stands between a question and its fused map: call `advance` until it is done. @returns {Sweep | null} */
+  sweep(index, head, question) {
+    const block = this.blocks[index];
+    if (block === null || typeof head !== 'string' || !block.needsSweep(head, question)) return null;
+    block.sweep ??= new Sweep(block.block);
+    return block.sweep;
+  }
+
+  /** Rollout, from the matrix or from what the server sent. @returns {Float32Array | null} (N) */
+  flow({ token, direction }) {
+    if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
+    const { rollout, out } = this;
+    if (direction === 'row') {
+      if (token < 0) rolloutMeanRow(rollout, out);
+      else rolloutRow(rollout, token, out);
+    } else if (token < 0) rolloutMeanColumn(rollout, out);
+    else rolloutColumn(rollout, token, out);
+    return out;
+  }
+}

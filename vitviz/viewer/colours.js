@@ -1,0 +1,91 @@
+// Numbers to colours, as vitviz.render.colors does it: a scale says which number gets which of 256 colours.
+
+/**
+ * `vmin` has the first colour, `vmax` the last; values beyond are clipped. `signed` keeps zero in the middle.
+ * @typedef {object} Scale
+ * @property {number} vmin
+ * @property {number} vmax
+ * @property {boolean} signed
+ */
+
+/**
+ * The scale over everything that is compared: one map for "each its own", all maps of a wall for "shared".
+ * @param {ArrayLike<number>[]} maps - one flat array a map, all finite
+ * @param {boolean} signed - symmetric about zero
+ * @returns {Scale}
+ */
+export function scaleOver(maps, signed = false) {
+  let vmin = Infinity;
+  let vmax = -Infinity;
+  for (const map of maps) {
+    for (let i = 0; i < map.length; i += 1) {
+      if (map[i] < vmin) vmin = map[i];
+      if (map[i] > vmax) vmax = map[i];
+    }
+  }
+  if (!(Number.isFinite(vmin) && Number.isFinite(vmax))) {
+    throw new RangeError(`scale: expected finite numbers, got a range from ${vmin} to ${vmax}.`);
+  }
+  return signed ? around(Math.max(Math.abs(vmin), Math.abs(vmax))) : { vmin, vmax, signed };
+}
+
+function around(reach) {
+  return { vmin: -reach, vmax: reach, signed: true };
+}
+
+/** Round to the nearest whole number, halves to the even one, as NumPy does. For numbers from 0 on. */
+export function rint(x) {
+  const down = Math.floor(x);
+  const rest = x - down;
+  if (rest === 0.5) return down + (down & 1);
+  return rest < 0.5 ? down : down + 1;
+}
+
+function lifted(t, gamma, signed) {
+  if (!signed) return t ** gamma;
+  const away = 2 * t - 1;
+  return 0.5 + 0.5 * Math.sign(away) * Math.abs(away) ** gamma;
+}
+
+/**
+ * Colour indices 0..255.
+ * @param {ArrayLike<number>} values
+ * @param {Scale} scale
+ * @param {number} gamma - above 0; below 1 lifts small values (small sizes when signed)
+ * @param {Uint8Array} out
+ * @param {number} from - first of the values to take: `out.length` of them are
+ */
+export function indices(values, scale, gamma, out, from = 0) {
+  const { vmin, vmax, signed } = scale;
+  const span = vmax - vmin;
+  if (!(span > 0)) { // a constant map has one colour: the neutral one when signed, else the first
+    out.fill(rint(255 * (signed ? lifted(0.5, gamma, true) : 0)));
+    return;
+  }
+  for (let i = 0; i < out.length; i += 1) {
+    let t = (values[from + i] - vmin) / span;
+    t = t < 0 ? 0 : t > 1 ? 1 : t;
+    out[i] = rint(255 * (gamma === 1 ? t : lifted(t, gamma, signed)));
+  }
+}
+
+/**
+ * A colour table as whole pixels, for arrays that a canvas shows: red first in memory, opaque.
+ * @param {Uint8Array | Uint8ClampedArray | number[]} bytes - (256, 3) RGB, flat
+ * @returns {Uint32Array} (256)
+ */
+export function packed(bytes) {
+  if (bytes.length !== 768) throw new RangeError(`colours: expected 256 x 3 bytes, got ${bytes.length}.`);
+  return Uint32Array.from({ length: 256 }, (_, i) =>
+    (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
+}
+
+/**
+ * One pixel a patch: what a thumbnail's canvas of gw x gh shows, enlarged by the browser.
+ * @param {Uint8Array} index - (gh, gw)
+ * @param {Uint32Array} table - (256), from `packed`
+ * @param {Uint32Array} out - (gh, gw) pixels: `new Uint32Array(imageData.data.buffer)`
+ */
+export function colourGrid(index, table, out) {
+  for (let i = 0; i < index.length; i += 1) out[i] = table[index[i]];
+}

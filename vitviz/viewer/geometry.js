@@ -1,0 +1,136 @@
+// Where things are: tokens, patches, pixels of the photograph, points of the screen. The same sums in the same order as
+// vitviz.preprocess.Geometry, so that both agree to the last bit.
+
+/**
+ * The way from patches back to the pixels of the upright photograph. Boxes are [left, top, right, bottom].
+ * @typedef {object} Geometry
+ * @property {[number, number]} image - [width, height] of the photograph in pixels
+ * @property {[number, number, number, number]} frame - the box of the photograph that the model's input shows; it
+ *   reaches outside where the photograph was padded
+ */
+
+/** The index-th of count + 1 edges from start to end, both met exactly. */
+function edge(start, end, index, count) {
+  return index === count ? end : start + ((end - start) * index) / count;
+}
+
+/**
+ * The box of the photograph that the model saw.
+ * @param {Geometry} geometry
+ * @returns {[number, number, number, number]}
+ */
+export function seenBox(geometry) {
+  const [left, top, right, bottom] = geometry.frame;
+  return [Math.max(left, 0), Math.max(top, 0), Math.min(right, geometry.image[0]), Math.min(bottom, geometry.image[1])];
+}
+
+/**
+ * The box that a patch saw. Neighbours touch; it may reach outside the photograph.
+ * @param {Geometry} geometry
+ * @param {number} row
+ * @param {number} col
+ * @param {[number, number]} grid - [gh, gw]
+ * @returns {[number, number, number, number]}
+ */
+export function patchBox(geometry, row, col, grid) {
+  const [gh, gw] = grid;
+  const [left, top, right, bottom] = geometry.frame;
+  return [
+    edge(left, right, col, gw), edge(top, bottom, row, gh),
+    edge(left, right, col + 1, gw), edge(top, bottom, row + 1, gh),
+  ];
+}
+
+/** The last of the edges 0..count-1 that is not beyond `value`. */
+function lastEdge(start, end, count, value) {
+  let low = 0;
+  let high = count;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (value < edge(start, end, middle, count)) high = middle;
+    else low = middle + 1;
+  }
+  return low - 1;
+}
+
+/**
+ * The patch that saw a point of the photograph.
+ * @param {Geometry} geometry
+ * @param {number} x - pixels
+ * @param {number} y - pixels
+ * @param {[number, number]} grid - [gh, gw]
+ * @returns {[number, number] | null} [row, column], or null where the model saw nothing
+ */
+export function patchAt(geometry, x, y, grid) {
+  const [left, top, right, bottom] = seenBox(geometry);
+  if (!(left <= x && x < right && top <= y && y < bottom)) return null;
+  const { frame } = geometry;
+  // A search over the same edges as patchBox's: division would put points that lie on an edge into the wrong patch.
+  return [lastEdge(frame[1], frame[3], grid[0], y), lastEdge(frame[0], frame[2], grid[1], x)];
+}
+
+/**
+ * The first pixel of every patch column (gw + 1) and row (gh + 1), each with the end appended, clipped to the
+ * photograph. A pixel belongs to the patch its centre lies in.
+ * @param {Geometry} geometry
+ * @param {[number, number]} grid - [gh, gw]
+ * @returns {{xs: Int32Array, ys: Int32Array}}
+ */
+export function patchEdges(geometry, grid) {
+  const [left, top, right, bottom] = geometry.frame;
+  const edges = (start, end, count, size) => Int32Array.from({ length: count + 1 }, (_, i) =>
+    Math.min(size, Math.max(0, Math.ceil(edge(start, end, i, count) - 0.5))));
+  return { xs: edges(left, right, grid[1], geometry.image[0]), ys: edges(top, bottom, grid[0], geometry.image[1]) };
+}
+
+/**
+ * The geometry of a smaller or larger copy of the photograph.
+ * @param {Geometry} geometry
+ * @param {number} width - of the copy, in pixels
+ * @param {number} height
+ * @returns {Geometry}
+ */
+export function scaled(geometry, width, height) {
+  const across = width / geometry.image[0];
+  const down = height / geometry.image[1];
+  const [left, top, right, bottom] = geometry.frame;
+  return { ...geometry, image: [width, height], frame: [left * across, top * down, right * across, bottom * down] };
+}
+
+/**
+ * A photograph drawn into a box of the screen: as large as fits, in its own shape, in the middle.
+ * @param {[number, number]} image - [width, height] of the photograph
+ * @param {[number, number, number, number]} box - [left, top, right, bottom] on the screen
+ * @returns {{left: number, top: number, width: number, height: number, scale: number}} where it lies; `scale` is screen
+ *   units a pixel of the photograph
+ */
+export function fit(image, box) {
+  const scale = Math.min((box[2] - box[0]) / image[0], (box[3] - box[1]) / image[1]);
+  const width = image[0] * scale;
+  const height = image[1] * scale;
+  return { left: (box[0] + box[2] - width) / 2, top: (box[1] + box[3] - height) / 2, width, height, scale };
+}
+
+/** A point of the screen in pixels of the photograph that lies at `place` (from `fit`). @returns {[number, number]} */
+export function toPhoto(place, x, y) {
+  return [(x - place.left) / place.scale, (y - place.top) / place.scale];
+}
+
+/** A point of the photograph on the screen. @returns {[number, number]} */
+export function toScreen(place, x, y) {
+  return [place.left + x * place.scale, place.top + y * place.scale];
+}
+
+/**
+ * The token of a query, as Python's `trace.token`.
+ * @param {string | [number, number]} query - a prefix token's name in small letters, 'mean', or a patch [row, column]
+ * @param {string[]} names - of the prefix tokens
+ * @param {[number, number]} grid - [gh, gw]
+ * @returns {number} 0..N-1; -1 for the mean and for what this model does not have
+ */
+export function tokenOf(query, names, grid) {
+  if (typeof query === 'string') return names.findIndex((name) => name.toLowerCase() === query);
+  const [row, col] = query;
+  const inside = row >= 0 && row < grid[0] && col >= 0 && col < grid[1];
+  return inside ? names.length + row * grid[1] + col : -1;
+}

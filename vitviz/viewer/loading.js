@@ -1,0 +1,81 @@
+// Fetches a photograph's files in the order in which they are looked at: the block on show, the rollout matrix, then from
+// the last block to the first. The server is asked for two at a time. Where all blocks would fill the browser's memory,
+// only those that are looked at come, and the one not looked at for longest goes.
+import { PayloadError, parseBlock, parseRollout } from './payload.js';
+
+const ABREAST = 2;
+const MOST_BYTES = 400 * 2 ** 20; // of queries and keys in float32: 12 blocks of ViT-S up to 10,000 tokens
+
+export class Loading {
+  /**
+   * @param {import('./explorer.js').Host} host
+   * @param {import('./explorer.js').Manifest} manifest
+   * @param {{block: Function, gone: (index: number) => void, rollout: Function, done: () => void,
+   *   failed: (message: string) => void}} events
+   */
+  constructor(host, manifest, events) {
+    this.host = host;
+    this.manifest = manifest;
+    this.events = events;
+    this.queue = [];
+    this.running = 0;
+    this.held = []; // blocks that were asked for, the latest looked at last
+    const { depth, heads, width, grid, prefix } = manifest;
+    const tokens = prefix.length + grid[0] * grid[1];
+    this.room = Math.max(1, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
+    /** Whether all blocks come, wanted or not. */
+    this.all = this.room >= depth;
+  }
+
+  /** Begin with the block on show. */
+  start(first) {
+    this.want(first);
+    const { rollout, depth } = this.manifest;
+    if (rollout !== null) this.queue.push([rollout, parseRollout, this.events.rollout]);
+    if (this.all) for (let block = depth - 1; block >= 0; block -= 1) this.want(block, false);
+    this.next();
+  }
+
+  /** A block is looked at: it comes before all others. */
+  want(block, now = true) {
+    const place = this.held.indexOf(block);
+    if (place < 0) {
+      const job = [this.manifest.blocks[block], parseBlock, this.events.block];
+      if (now) this.queue.unshift(job);
+      else this.queue.push(job);
+    }
+    if (place < 0 || now) this.held = [...this.held.filter((one) => one !== block), block];
+    while (this.held.length > this.room) this.events.gone(this.held.shift());
+    if (now) this.next();
+  }
+
+  /** The photograph is gone: what still comes is not for anybody. */
+  stop() {
+    this.stopped = true;
+    this.queue = [];
+  }
+
+  next() {
+    while (this.running < ABREAST && this.queue.length) {
+      this.running += 1;
+      this.work(...this.queue.shift()).finally(() => {
+        this.running -= 1;
+        this.next();
+      });
+    }
+  }
+
+  async work(url, parse, deliver) {
+    try {
+      const buffer = await this.host.fetch(url);
+      if (this.stopped) return;
+      deliver(parse(buffer));
+      this.events.done();
+    } catch (error) {
+      if (this.stopped) return;
+      this.stop();
+      this.events.failed(error);
+      if (!(error instanceof PayloadError || error instanceof TypeError)) throw error;
+    }
+  }
+}

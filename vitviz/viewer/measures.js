@@ -1,0 +1,122 @@
+// Numbers about one row of attention (or of rollout): where its mass lies, its strongest patches, how spread it is.
+// A row is (N): P prefix tokens, then gh x gw patches in reading order. Rows sum to 1; nothing here depends on that.
+
+/** What `masses` writes, by place. */
+export const PATCHES = 0;
+export const CLS = 1;
+export const REGISTERS = 2;
+export const OTHER = 3; // the distillation token
+export const SELF = 4;
+export const MASSES = 5;
+
+/**
+ * Which of the masses each prefix token belongs to; made once for a model.
+ * @param {string[]} names - the P names of the prefix tokens, as Python's `trace.prefix`
+ * @returns {Uint8Array} (P)
+ */
+export function prefixKinds(names) {
+  return Uint8Array.from(names, (name) => {
+    if (name === 'CLS') return CLS;
+    return name.startsWith('register') ? REGISTERS : OTHER;
+  });
+}
+
+/**
+ * The share of a row on the patches, on CLS, on all registers together, on other prefix tokens, and on the query itself
+ * (which is part of one of the others; NaN where the query is a mean and has no self).
+ * @param {ArrayLike<number>} row - (N), or (H, N) with `from` at the head's first number
+ * @param {number} tokens - N
+ * @param {Uint8Array} kinds - (P), from `prefixKinds`
+ * @param {number} query - token, or -1 for a mean
+ * @param {Float64Array} out - (MASSES)
+ * @param {number} from
+ */
+export function masses(row, tokens, kinds, query, out, from = 0) {
+  out.fill(0);
+  for (let n = 0; n < kinds.length; n += 1) out[kinds[n]] += row[from + n];
+  for (let n = kinds.length; n < tokens; n += 1) out[PATCHES] += row[from + n];
+  out[SELF] = query < 0 ? NaN : row[from + query];
+}
+
+/**
+ * The strongest patches, the strongest first; equals in reading order.
+ * @param {ArrayLike<number>} row - (N)
+ * @param {number} prefix - P
+ * @param {number} tokens - N
+ * @param {boolean} signed - by size, whatever the sign
+ * @param {Int32Array} out - gets patches counted from 0 in reading order: row `Math.floor(i / gw)`, column `i % gw`
+ * @returns {number} how many were written: as many as `out` holds, or as there are
+ */
+export function topPatches(row, prefix, tokens, signed, out) {
+  const size = (i) => (signed ? Math.abs(row[i]) : row[i]);
+  let count = 0;
+  for (let n = prefix; n < tokens; n += 1) {
+    const value = size(n);
+    if (count === out.length && !(count > 0 && value > size(prefix + out[count - 1]))) continue;
+    let place = count < out.length ? count : count - 1;
+    while (place > 0 && value > size(prefix + out[place - 1])) {
+      out[place] = out[place - 1];
+      place -= 1;
+    }
+    out[place] = n - prefix;
+    if (count < out.length) count += 1;
+  }
+  return count;
+}
+
+/**
+ * Entropy of a row's part from..to-1, made to sum to 1, in nats. Pass 0 and N for the whole row, P and N for the
+ * patches alone. `share(entropy, to - from)` is its share of the most there could be.
+ * @param {ArrayLike<number>} row
+ * @param {number} from
+ * @param {number} to
+ * @returns {number} nats, 0 (all on one token) to log(to - from) (spread evenly); NaN where the part is all zero
+ */
+export function entropy(row, from, to) {
+  let sum = 0;
+  let plogp = 0;
+  for (let n = from; n < to; n += 1) {
+    const value = row[n];
+    if (value > 0) {
+      sum += value;
+      plogp += value * Math.log(value);
+    }
+  }
+  return sum > 0 ? Math.max(0, Math.log(sum) - plogp / sum) : NaN; // rounding can leave -1e-17
+}
+
+/**
+ * Entropy as a share of the logarithm of the number of tokens it was taken over.
+ * @param {number} nats
+ * @param {number} count - of tokens
+ * @returns {number} 0 to 1; 0 for a single token
+ */
+export function share(nats, count) {
+  return count > 1 ? nats / Math.log(count) : 0;
+}
+
+/**
+ * Mean distance from a patch to the patches it attends to, weighted by attention, in patches from centre to centre.
+ * Prefix tokens have no place: they are left out and the rest is made to sum to 1, else heads that look at CLS would
+ * seem to look near.
+ * @param {ArrayLike<number>} row - (N)
+ * @param {number} prefix - P
+ * @param {[number, number]} grid - [gh, gw]
+ * @param {[number, number] | null} patch - [row, column] of the query; null for a query without a place
+ * @returns {number} patches; NaN without a place or where no attention is on patches
+ */
+export function meanDistance(row, prefix, grid, patch) {
+  if (patch === null) return NaN;
+  const [gh, gw] = grid;
+  let sum = 0;
+  let far = 0;
+  for (let r = 0, n = prefix; r < gh; r += 1) {
+    const down = (r - patch[0]) * (r - patch[0]);
+    for (let c = 0; c < gw; c += 1, n += 1) {
+      const across = c - patch[1];
+      sum += row[n];
+      far += row[n] * Math.sqrt(down + across * across);
+    }
+  }
+  return sum > 0 ? far / sum : NaN;
+}

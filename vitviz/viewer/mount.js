@@ -1,0 +1,54 @@
+// Where the explorer meets a page: it gets a place, its colours, a host, and manifests.
+import { Explorer } from './explorer.js';
+
+/** @param {string} text - base64 @returns {Uint8Array} */
+export function bytes(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const raw = atob(text);
+  return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));
+}
+
+/** @param {string} url @returns {Promise<HTMLImageElement>} decoded */
+async function picture(url) {
+  const image = new Image();
+  image.src = url;
+  await image.decode();
+  return image;
+}
+
+/**
+ * An explorer in `root`, which has viewer.html in it.
+ * @param {HTMLElement} root
+ * @param {Record<string, string>} colours - tables in base64
+ * @param {import('./explorer.js').Host} host
+ * @returns {{explorer: Explorer, show: (manifest: import('./explorer.js').Manifest) => Promise<void>}}
+ */
+export function mount(root, colours, host) {
+  const tables = Object.fromEntries(Object.entries(colours).map(([name, text]) => [name, bytes(text)]));
+  const explorer = new Explorer(root, tables, host);
+  let latest = '';
+  return {
+    explorer,
+    async show(manifest) {
+      latest = manifest.id;
+      const image = await picture(manifest.photo.url);
+      if (manifest.id === latest) explorer.open(manifest, image); // the last one counts, whichever is decoded first
+    },
+  };
+}
+
+/** The host of a page that has everything in itself: addresses name its own <script type="text/plain"> elements. */
+export function standalone() {
+  return {
+    async fetch(url) {
+      const place = document.getElementById(url);
+      if (place === null) throw new TypeError(`this page has no part ${url}; it was cut short when it was saved.`);
+      return bytes(place.textContent.trim()).buffer;
+    },
+    rollout: null,
+    forgotten() {},
+    open: null,
+    save: null,
+    linked: false,
+  };
+}

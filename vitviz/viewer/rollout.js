@@ -1,0 +1,60 @@
+// Attention rollout (Abnar & Zuidema 2020), read from the matrix that the server sends while there are few tokens.
+// The matrix is (N, N), flat: row i says where the information that ends in token i came from.
+
+/** @typedef {import('./payload.js').Rollout} Rollout */
+
+/** Add row `query` times `weight` to `out`, the row divided by its own sum: halves leave rows that miss 1 a little. */
+function addRow(matrix, tokens, query, weight, out) {
+  const from = query * tokens;
+  let sum = 0;
+  for (let n = 0; n < tokens; n += 1) sum += matrix[from + n];
+  const scale = weight / sum;
+  for (let n = 0; n < tokens; n += 1) out[n] += matrix[from + n] * scale;
+}
+
+/**
+ * Where the information that ends in `query` came from.
+ * @param {Rollout} rollout
+ * @param {number} query - token, 0..N-1
+ * @param {Float32Array} out - (N), sums to 1
+ */
+export function rolloutRow(rollout, query, out) {
+  out.fill(0);
+  addRow(rollout.matrix, rollout.tokens, query, 1, out);
+}
+
+/**
+ * The mean of the rows of all patches.
+ * @param {Rollout} rollout
+ * @param {Float64Array | Float32Array} out - (N), sums to 1; sum in Float64Array where there is one at hand
+ */
+export function rolloutMeanRow(rollout, out) {
+  const { matrix, tokens, prefix } = rollout;
+  out.fill(0);
+  for (let query = prefix; query < tokens; query += 1) addRow(matrix, tokens, query, 1 / (tokens - prefix), out);
+}
+
+/**
+ * Where the information of `key` went: its share in what ends in each token. It does not sum to 1.
+ * @param {Rollout} rollout
+ * @param {number} key - token, 0..N-1
+ * @param {Float32Array} out - (N)
+ */
+export function rolloutColumn(rollout, key, out) {
+  const { matrix, tokens } = rollout;
+  for (let n = 0; n < tokens; n += 1) out[n] = matrix[n * tokens + key];
+}
+
+/**
+ * The mean of the columns of all patches: the mean share of a patch in what ends in each token.
+ * @param {Rollout} rollout
+ * @param {Float32Array} out - (N)
+ */
+export function rolloutMeanColumn(rollout, out) {
+  const { matrix, tokens, prefix } = rollout;
+  for (let n = 0; n < tokens; n += 1) {
+    let sum = 0;
+    for (let i = n * tokens + prefix; i < (n + 1) * tokens; i += 1) sum += matrix[i];
+    out[n] = sum / (tokens - prefix);
+  }
+}

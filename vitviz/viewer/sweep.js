@@ -1,0 +1,94 @@
+// One pass over all rows of a block, in slices that fit a frame: what fusion by max or min needs and no single row
+// tells.
+import { extremes, row } from './attention.js';
+
+/** @typedef {import('./payload.js').Block} Block */
+
+/** @typedef {object} Fused - of one fusion; N tokens
+ * @property {Float64Array} norms - (N), log-sum-exp of each fused row, for `fuseColumn`
+ * @property {Float32Array} meanRow - (N), mean over the patch queries of their fused rows
+ * @property {Float32Array} meanColumn - (N), mean over the patch keys of the fused columns
+ */
+
+const PACE = 32; // rows between two looks at the clock
+
+/** @param {number} tokens @returns {Fused & {sums: Float64Array}} */
+function empty(tokens) {
+  return {
+    norms: new Float64Array(tokens),
+    meanRow: new Float32Array(tokens),
+    meanColumn: new Float32Array(tokens),
+    sums: new Float64Array(tokens),
+  };
+}
+
+/**
+ * Fusion by max and min over a whole block: `advance` until `done`, then read `max` and `min`. The mean over heads
+ * needs no sweep: its means are those of the payload, averaged.
+ */
+export class Sweep {
+  /** @param {Block} block */
+  constructor(block) {
+    const { heads, tokens } = block;
+    this.block = block;
+    this.next = 0;
+    this.max = empty(tokens);
+    this.min = empty(tokens);
+    this.logs = new Float32Array(heads * tokens);
+    this.rows = new Float32Array(heads * tokens);
+    this.fused = new Float64Array(tokens);
+  }
+
+  get done() {
+    return this.next === this.block.tokens;
+  }
+
+  /** How much is done, 0..1. */
+  get progress() {
+    return this.next / this.block.tokens;
+  }
+
+  /**
+   * Go on for about `milliseconds`.
+   * @param {number} milliseconds - Infinity: to the end
+   * @returns {boolean} whether it is done
+   */
+  advance(milliseconds) {
+    const { heads, tokens } = this.block;
+    const until = performance.now() + milliseconds;
+    do {
+      for (let left = PACE; left > 0 && !this.done; left -= 1) {
+        row(this.block, this.next, this.logs, this.rows);
+        for (const how of ['max', 'min']) {
+          this.add(this[how], extremes(how, this.logs, heads, tokens, this.fused));
+        }
+        this.next += 1;
+      }
+    } while (!this.done && performance.now() < until);
+    if (this.done) for (const one of [this.max, this.min]) this.finish(one);
+    return this.done;
+  }
+
+  /** Add the fused row in `this.fused`, still in logarithms, whose largest is `top`. */
+  add(one, top) {
+    const { tokens, prefix } = this.block;
+    const { fused } = this;
+    let sum = 0;
+    let patches = 0;
+    for (let n = 0; n < tokens; n += 1) {
+      const value = Math.exp(fused[n] - top);
+      fused[n] = value;
+      sum += value;
+      if (n >= prefix) patches += value;
+    }
+    one.norms[this.next] = top + Math.log(sum);
+    one.meanColumn[this.next] = patches / sum / (tokens - prefix);
+    if (this.next < prefix) return; // prefix tokens are no patch queries
+    for (let n = 0; n < tokens; n += 1) one.sums[n] += fused[n] / sum;
+  }
+
+  finish(one) {
+    const { tokens, prefix } = this.block;
+    for (let n = 0; n < tokens; n += 1) one.meanRow[n] = one.sums[n] / (tokens - prefix);
+  }
+}
