@@ -2,6 +2,8 @@
 
 from vitviz.ui.pages import build
 from vitviz.ui.server import launch
+from vitviz.ui.settings import settings
 
 if __name__ == "__main__":
-    launch(build())
+    allowed = settings()  # a Space is set up by its variables, see vitviz/ui/settings.py
+    launch(build(allowed), upload=allowed.upload)

@@ -17,6 +17,7 @@ from vitviz.model import Pretrained
 from vitviz.preprocess import Preprocess
 from vitviz.ui import draw
 from vitviz.ui.draw import Knobs
+from vitviz.ui.menu import Offer
 from vitviz.ui.sessions import STAGE_SIDE, Shown, shrink
 
 HOSTILE = '<img src=x onerror="alert(1)">'
@@ -58,6 +59,7 @@ def test_every_kind_of_model_can_be_shown(changes: dict, method: str) -> None:
         assert draw.layer_wall(one, knobs).count("<button") == tiny.DEPTH
     assert ("register" in draw.head_wall(one, Knobs())) == bool(changes.get("registers"))
     assert ("no classifier" in draw.predictions(one.view)) == (changes.get("classes") == 0)
+    assert bool(draw.answer(one.view)) == (changes.get("classes") != 0)
 
 
 def test_masses_and_numbers_are_those_of_the_trace() -> None:
@@ -67,7 +69,8 @@ def test_masses_and_numbers_are_those_of_the_trace() -> None:
     assert draw.masses(heatmap) == pytest.approx({"CLS": float(row[0]), "registers": float(row[1:4].sum())}, abs=1e-6)
     wall = draw.head_wall(one, Knobs(block=1, head=2))
     third = re.findall(r'data-value="2".*?</button>', wall)[0]
-    assert f"CLS {draw.percent(float(row[0]), 0)} · registers {draw.percent(float(row[1:4].sum()), 0)}" in third
+    words = f"CLS {draw.percent(float(row[0]), 0)} · registers {draw.percent(float(row[1:4].sum()), 0)}"
+    assert words in third.replace("\xa0", " ")
     assert 'aria-pressed="true"' in third
 
 
@@ -81,6 +84,20 @@ def test_words_from_outside_stay_words() -> None:
 
     Reader().feed(draw.predictions(one.view, k=tiny.CLASSES) + draw.problem(HOSTILE))
     assert "img" not in tags
+
+
+def test_outputs_without_names_are_not_shown_as_classes() -> None:
+    one = shown()
+    assert "class " in draw.predictions(one.view)  # a model of our own making: its classes are numbered
+    model = tiny.model()
+    height, width = model.config.image_size
+    model.pretrained = Pretrained(name="features", preprocess=Preprocess(mode="pad", height=height, width=width))
+    features = Shown(Explorer(model).open(np.zeros((50, 60, 3), np.uint8)))
+    words = draw.predictions(features.view)
+    assert f"{tiny.CLASSES} numbers" in words
+    assert "<li>" not in words
+    assert draw.answer(features.view) == ""
+    assert json.loads(draw.stage(features, Knobs()))["answer"] == ""
 
 
 def test_doubt_is_said_below_a_half() -> None:
@@ -116,6 +133,34 @@ def test_one_scale_for_all_is_said_and_used() -> None:
     assert draw.percent(float(low)) in words
     assert draw.percent(float(high)) in words
     assert "own scale" in draw.head_wall(one, Knobs(block=2, shared=False))
+
+
+def test_a_wall_of_few_has_small_thumbnails() -> None:
+    one = shown(heads=1)
+    for wall, buttons in ((draw.head_wall(one, Knobs()), 4), (draw.layer_wall(one, Knobs()), tiny.DEPTH)):
+        assert wall.count("<button") == buttons
+        assert "--columns: 6" in wall
+    assert "--columns: 10" in draw.head_wall(shown(heads=17), Knobs())  # 20 in two even rows
+
+
+def test_the_menu_is_data_and_its_words_are_never_html() -> None:
+    offers = [Offer("a", HOSTILE, 88_200_000, "Apache-2.0", "for its heads"), Offer("b", "B")]
+    menu = json.loads(draw.menu([("Here", offers), ("Nothing", [])], "b", True, 7))
+    assert [group["title"] for group in menu["groups"]] == ["Here"]
+    assert menu["groups"][0]["offers"][0]["words"] == f"{HOSTILE} · 88 MB · Apache-2.0"
+    assert menu["groups"][0]["offers"][1]["words"] == "B"
+    assert (menu["chosen"], menu["more"], menu["turn"]) == ("b", True, 7)
+
+
+def test_a_bar_fills_in_the_time_that_is_expected() -> None:
+    assert "animation-duration: 12.5s" in draw.working("Looking", 12.5)
+    assert "animation-duration" not in draw.working("Loading")
+    assert "<img" not in draw.working(HOSTILE)
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.0961, "96 ms"), (0.9994, "999 ms"), (61.23, "61.2 s")])
+def test_measured_times(value: float, words: str) -> None:
+    assert draw.duration(value) == words
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ import torch
 from PIL import Image
 
 import vitviz.explorer
+import vitviz.trace
 from vitviz.explain.attention import attention, rollout
+from vitviz.explain.scores import ExplainError
 from vitviz.explorer import Explorer, ExplorerError, View, query_words
 from vitviz.image import ImageError
 from vitviz.model import Pretrained, ViT
@@ -122,6 +124,22 @@ def test_a_model_without_a_classifier_is_looked_into_all_the_same() -> None:
     assert view.rollout().values.shape == tiny.GRID
 
 
+def test_outputs_without_names_are_not_shown_as_classes() -> None:
+    """A projection, as CLIP has one, gives features; the highest of them is no class."""
+    nameless = with_weights()
+    nameless.pretrained = dataclasses.replace(nameless.pretrained, labels=())
+    view = Explorer(nameless).open(photo())
+    assert not view.names_classes
+    assert view.labels == ()
+    with pytest.raises(ExplorerError, match=f"{tiny.CLASSES} outputs have no names"):
+        view.predictions()
+    assert view.rollout().values.shape == view.trace.grid
+    for model, named in ((with_weights(), True), (tiny.model(), True), (tiny.model(classes=0), False)):
+        view = Explorer(model).open(photo())
+        assert view.names_classes is named
+        assert bool(view.labels) is named
+
+
 def test_the_model_sees_what_its_weights_expect() -> None:
     model = with_weights()
     view = Explorer(model).open(photo())
@@ -139,11 +157,45 @@ def test_a_native_picture_keeps_its_own_grid() -> None:
     assert view.rollout().grid == (rows, columns)
 
 
+@pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_weights(dtype: torch.dtype) -> None:
-    full, half = (Explorer(with_weights().to(d)).open(photo()) for d in (torch.float32, dtype))
-    np.testing.assert_allclose(half.rollout().values, full.rollout().values, atol=0.02)
+def test_half_precision_weights(dtype: torch.dtype, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not keep:
+        monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)  # queries and keys are made again
+    full, half = (Explorer(with_weights().to(d)).open(photo(), size=2 * HEIGHT) for d in (torch.float32, dtype))
+    assert half.trace.tokens.dtype == dtype
+    same_answers(half, full)
     assert sum(p for _, p in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_autocast_runs_the_model_in_half_precision(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not keep:
+        monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)
+    explorer = Explorer(with_weights())
+    full = explorer.open(photo())
+    with torch.autocast("cpu", torch.bfloat16):
+        half = explorer.open(photo())
+        same_answers(half, full)
+        inside = half.rollout((1, 2), fuse="min", discard=0.4).values
+    assert not torch.equal(half.trace.tokens.float(), full.trace.tokens)
+    same_answers(half, full)
+    other = rollout(half.trace, (1, 2), fuse="min", discard=0.4).patches[0]  # the same question, asked outside
+    np.testing.assert_allclose(inside, other, atol=1e-6)
+
+
+def same_answers(half: View, full: View) -> None:
+    """Scores within 0.02 of those in float32, and rows that sum to 1 to float32's precision."""
+    rows, columns = full.trace.grid
+    for ask in (
+        lambda view: view.attention(1, 3, (rows - 1, columns - 2)),
+        lambda view: view.attention(0, "max", "mean"),
+        lambda view: view.rollout(),
+        lambda view: view.rollout((1, 2), fuse="max"),
+    ):
+        near, exact = ask(half), ask(full)
+        np.testing.assert_allclose(near.values, exact.values, atol=0.02)
+        assert near.values.sum() + sum(near.prefix_mass.values()) == pytest.approx(1.0, abs=2e-3)
 
 
 def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,16 +204,39 @@ def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch:
     monkeypatch.setattr(vitviz.explorer.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
     monkeypatch.setattr(vitviz.explorer, "CACHED_QUESTIONS", 3)
     view = Explorer(tiny.model()).open(photo())
-    first = view.attention(0, 0)
-    again = view.attention(0, 0, "cls")  # the default, said aloud
+    first = view.attention(0, "max")
+    again = view.attention(0, "max", "cls")  # the default, said aloud
     assert len(asked) == 1
     np.testing.assert_array_equal(first.values, again.values)
-    view.heads(0)  # five questions, room for three
+    for column in range(4):  # four questions more, room for three
+        view.attention(0, "max", (0, column))
     assert len(asked) == 5
-    view.attention(0, 4)
+    view.attention(0, "max", (0, 3))
     assert len(asked) == 5
-    view.attention(0, 0)  # forgotten
+    view.attention(0, "max")  # forgotten
     assert len(asked) == 6
+
+
+def test_one_row_answers_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large input's queries and keys are made anew for each question: not once a head."""
+    view, asked = Explorer(tiny.model()).open(photo()), []
+    real = vitviz.trace.Trace.row
+    monkeypatch.setattr(vitviz.trace.Trace, "row", lambda *a: asked.append(a[1:]) or real(*a))
+    for _ in range(2):
+        view.heads(1, (2, 3)), view.attention(1, 4, (2, 3)), view.attention(1 - tiny.DEPTH, 0, (2, 3))
+    assert asked == [(1, (2, 3))]
+    for head in (tiny.HEADS, -1):
+        with pytest.raises(ExplainError, match=str(head)):
+            view.attention(1, head)
+
+
+def test_answers_of_a_large_input_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = 4 * tiny.HEADS * (1 + 7 * 11)
+    monkeypatch.setattr(vitviz.explorer, "CACHED_BYTES", 4 * row)
+    view = Explorer(tiny.model()).open(photo())
+    for column in range(7):
+        view.heads(0, (0, column))
+    assert view._answers.cache_info().currsize == 4
 
 
 def test_two_views_do_not_mix() -> None:

@@ -19,12 +19,12 @@ DRAWING = ("vitviz.render.colors", "vitviz.render.colorbar", "vitviz.render.over
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("vitviz.image",),
     ("vitviz.preprocess", "vitviz.trace", "vitviz.config", "vitviz.compat"),
-    ("vitviz.positions", "vitviz.render", *DRAWING),
+    ("vitviz.positions", "vitviz.budget", "vitviz.render", *DRAWING),
     ("vitviz.layers",),
     ("vitviz.model",),
     ("vitviz.heatmap", "vitviz.weights.*", "vitviz.summary"),
     ("vitviz.explain.*", "vitviz.training.*"),
-    ("vitviz.probe.*", "vitviz.validate"),
+    ("vitviz.probe.*", "vitviz.validate", "vitviz.viewer.*"),
     ("vitviz.explorer",),
     ("vitviz.render.figures", "vitviz.render.export"),
     ("vitviz",),  # vitviz/__init__.py, the names that a user imports

@@ -1,47 +1,27 @@
 """The app as a visitor uses it, in a real browser with the real model. Pictures are held against Python's own."""
 
-import json
 import re
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import httpx
 import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from PIL import Image
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
+from running import CHURCH, DOG, FIRST, MODEL, Running, click_patch, expect_picture, picture, ready, upload
 
 from vitviz.config import preset
 from vitviz.explorer import Explorer
 from vitviz.model import ViT
 from vitviz.ui import draw
 from vitviz.ui.draw import PATCH, Knobs
-from vitviz.ui.pages import EXAMPLES, Page
-from vitviz.ui.server import launch
+from vitviz.ui.menu import Menu
 from vitviz.ui.sessions import Sessions, Shown
-
-MODEL = "dinov2-s14-imagenette"
-CHURCH, DOG = EXAMPLES / "church.jpg", EXAMPLES / "dog.jpg"
-FIRST = Knobs(block=11)
-
-
-class Running:
-    """The app under test, and the same pictures from Python."""
-
-    def __init__(self) -> None:
-        self.sessions = Sessions([MODEL], CHURCH)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
-        self.demo = Page(self.sessions).demo
-        launch(self.demo, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
-        self.url = f"http://127.0.0.1:{port}/"
-
-    def python(self, photo: Path, knobs: Knobs) -> dict:
-        return json.loads(draw.stage(self.sessions.open("test", photo, MODEL), knobs))
+from vitviz.ui.settings import Settings
 
 
 @pytest.fixture(scope="module")
@@ -53,33 +33,8 @@ def app() -> Iterator[Running]:
 
 @pytest.fixture
 def opened(page: Browser, app: Running) -> Browser:
-    page.goto(app.url + "?__theme=light")
-    page.wait_for_function("window.vitviz && window.vitviz.drawn > 0")
+    ready(page, f"{app.url}?__theme=light")
     return page
-
-
-def picture(page: Browser) -> str:
-    return page.locator("#stage img").get_attribute("src") or ""
-
-
-def expect_picture(page: Browser, expected: dict) -> None:
-    """The page shows this picture, to the byte, with these words."""
-    expect(page.locator("#stage .title")).to_have_text(expected["title"])
-    expect(page.locator("#stage img")).to_have_attribute("src", expected["src"])
-    expect(page.locator("#stage .note")).to_have_text(expected["note"])
-
-
-def click_patch(page: Browser, row: int, column: int, grid: tuple[int, int]) -> None:
-    box = page.locator("#stage img").bounding_box()
-    assert box is not None
-    page.mouse.click(
-        box["x"] + (column + 0.5) / grid[1] * box["width"], box["y"] + (row + 0.5) / grid[0] * box["height"]
-    )
-
-
-def upload(page: Browser, path: Path) -> None:
-    """As a visitor who has a photograph there already: remove it, then choose another."""
-    page.locator("#photo input[type=file]").first.set_input_files(str(path))
 
 
 def test_the_page_opens_with_the_first_example_analysed(opened: Browser, app: Running) -> None:
@@ -256,8 +211,6 @@ def test_programs_can_ask_too(app: Running, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["file=https://example.com/x", "proxy=https://example.com/x", "file=/etc/passwd"])
 def test_doors_stay_shut(app: Running, path: str) -> None:
-    import httpx
-
     assert httpx.get(f"{app.url}gradio_api/{path}").status_code == 403
 
 
@@ -268,8 +221,8 @@ def test_fault_15_the_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> N
         loaded.append(name)
         return ViT(preset("tiny", image_size=(32, 32), depth=1, classes=3))
 
-    monkeypatch.setattr("vitviz.ui.sessions.load", count)
-    sessions = Sessions([MODEL], CHURCH)
+    monkeypatch.setattr("vitviz.ui.menu.zoo.load", count)
+    sessions = Sessions(Menu(Settings(), bundled=[MODEL]), CHURCH)
     for visitor in ("a", "b"):
         for photo in (CHURCH, DOG):
             sessions.open(visitor, photo, MODEL)
@@ -278,8 +231,8 @@ def test_fault_15_the_model_is_loaded_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_open_photographs_are_bounded_and_forgetting_loses_nothing(app: Running) -> None:
     first = app.sessions.open("a", CHURCH, MODEL)
-    sessions = Sessions([MODEL], CHURCH, limit=2 * first.size + 1000)
-    sessions._explorers = app.sessions._explorers  # the model is loaded already
+    sessions = Sessions(app.sessions.menu, CHURCH, limit=2 * first.size + 1000)
+    sessions.models = app.sessions.models  # the model is loaded already
     first = sessions.open("a", CHURCH, MODEL)
     assert sessions.open("a", None, MODEL) is first
     sessions.open("b", CHURCH, MODEL)

@@ -15,8 +15,10 @@ from typing import cast, get_args
 from vitviz import __version__
 from vitviz.explain.attention import Fusion
 from vitviz.explorer import Explorer, View, device_named
+from vitviz.model import ViT
 from vitviz.summary import summary
 from vitviz.validate import validate
+from vitviz.weights.famous import FAMOUS
 from vitviz.weights.zoo import bundled, load
 
 DEFAULT_MODEL = "dinov2-s14-imagenette"
@@ -46,11 +48,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_sheet(commands)
     _add_validate(commands)
     _add_summary(commands)
-    app = commands.add_parser("app", help="serve the page on this machine")
-    app.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
-    app.add_argument("--port", type=int, default=7860, help="port to listen on (default: 7860)")
-    app.set_defaults(run=_app)
-    commands.add_parser("models", help="list the bundled models").set_defaults(run=_models)
+    _add_app(commands)
+    commands.add_parser("models", help="list the bundled models and famous ones").set_defaults(run=_models)
     return parser
 
 
@@ -62,9 +61,15 @@ def _common(command: argparse.ArgumentParser) -> None:
         "--model",
         default=DEFAULT_MODEL,
         metavar="SOURCE",
-        help="a bundled name, a folder, torchvision:NAME, timm:NAME or hf:NAME (default: %(default)s)",
+        help="a bundled name, a folder, a file, torchvision:NAME, timm:NAME or hf:NAME (default: %(default)s)",
     )
+    command.add_argument("--family", help="of a file whose tensors do not tell: vit, dinov3, clip, siglip, ...")
+    command.add_argument("--heads", type=int, help="of a file whose width does not tell: attention heads in each layer")
     command.add_argument("--device", help="cuda, mps or cpu (default: the best there is)")
+
+
+def _size(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
 
 
 def _add_predict(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -72,6 +77,7 @@ def _add_predict(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("photos", nargs="+", help="image files")
     command.add_argument("-k", type=int, default=5, help="how many classes (default: 5)")
     command.add_argument("--json", action="store_true", help="print JSON")
+    _size(command)
     _common(command)
     command.set_defaults(run=_predict)
 
@@ -92,6 +98,7 @@ def _add_explain(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
     command.add_argument("--grid", action="store_true", help="draw the patch grid")
     command.add_argument("--smooth", action="store_true", help="interpolate between patches")
+    _size(command)
     _common(command)
     command.set_defaults(run=_explain)
 
@@ -105,6 +112,7 @@ def _add_sheet(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument("--scale", choices=("shared", "each"), default="shared", help="one for all, or each its own")
     command.add_argument("--cmap", default="viridis", help="any matplotlib colour map (default: viridis)")
     command.add_argument("--dark", action="store_true", help="light words on a dark ground")
+    _size(command)
     _common(command)
     command.set_defaults(run=_sheet)
 
@@ -124,13 +132,42 @@ def _add_summary(commands: Commands[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=_summary)
 
 
+def _load(args: argparse.Namespace) -> ViT:
+    return load(args.model, family=args.family, heads=args.heads)
+
+
+def _add_app(commands: Commands[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("app", help="serve the page on this machine")
+    command.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    command.add_argument("--port", type=int, default=7860, help="port to listen on (default: 7860)")
+    command.add_argument(
+        "--model",
+        action="append",
+        metavar="SOURCE",
+        help="one more model for the menu: a folder, a file, or as in `vitviz predict --model`; may be repeated",
+    )
+    command.add_argument(
+        "--allow-typed",
+        action=argparse.BooleanOptionalAction,
+        help="let visitors name any model of torchvision, timm and Hugging Face (default: on this machine only)",
+    )
+    command.add_argument(
+        "--allow-upload",
+        action=argparse.BooleanOptionalAction,
+        help="let visitors upload checkpoints (default: no)",
+    )
+    command.add_argument("--model-memory", type=float, metavar="GB", help="memory for loaded models (default: 4)")
+    command.add_argument("--max-side", type=int, metavar="PIXELS", help="largest input of a model (default: 2048)")
+    command.set_defaults(run=_app)
+
+
 def _explorer(args: argparse.Namespace) -> Explorer:
-    return Explorer(load(args.model), device=device_named(args.device))
+    return Explorer(_load(args), device=device_named(args.device))
 
 
 def _predict(args: argparse.Namespace) -> None:
     explorer = _explorer(args)
-    answers = [(photo, explorer.open(photo).predictions(args.k)) for photo in args.photos]
+    answers = [(photo, explorer.open(photo, size=args.size).predictions(args.k)) for photo in args.photos]
     if args.json:
         plain = [
             {"photo": photo, "predictions": [{"label": label, "probability": p} for label, p in predictions]}
@@ -171,7 +208,7 @@ def parse_head(text: str) -> int | Fusion:
 def _explain(args: argparse.Namespace) -> None:
     output = Path(args.output)
     _check_suffix(output, *PICTURES, ".npz")
-    view = _explorer(args).open(args.photo)
+    view = _explorer(args).open(args.photo, size=args.size)
     query = parse_query(args.query)
     if args.method == "rollout":
         options = {"fuse": args.fuse, "discard": args.discard, "residual": args.residual, "start": args.start - 1}
@@ -189,7 +226,7 @@ def _explain(args: argparse.Namespace) -> None:
 def _sheet(args: argparse.Namespace) -> None:
     output = Path(args.output)
     _check_suffix(output, *PICTURES)
-    view = _explorer(args).open(args.photo)
+    view = _explorer(args).open(args.photo, size=args.size)
     options = {"query": parse_query(args.query), "scale": args.scale, "cmap": args.cmap, "dark": args.dark}
     sheet = view.layer_sheet(**options) if args.layer is None else view.head_sheet(_block(args.layer, view), **options)
     sheet.save(output)
@@ -216,19 +253,32 @@ def _validate(args: argparse.Namespace) -> None:
 
 
 def _summary(args: argparse.Namespace) -> None:
-    print(summary(load(args.model)))
+    print(summary(_load(args)))
 
 
 def _models(_args: argparse.Namespace) -> None:
     print("\n".join(bundled()))
+    print("\nFamous ones, downloaded when first used:")
+    width = max(len(one.source) for one in FAMOUS)
+    for one in FAMOUS:
+        print(f"{one.source:<{width}}  {one.size / 1e6:4.0f} MB  {one.licence:<18}  {one.title}: {one.known_for}")
 
 
 def _app(args: argparse.Namespace) -> None:
     # gradio takes seconds to import: only the page needs it.
     from vitviz.ui.pages import build
     from vitviz.ui.server import launch
+    from vitviz.ui.settings import settings
 
-    launch(build(), host=args.host, port=args.port)
+    allowed = settings(
+        host=args.host,
+        models=args.model,
+        typed=args.allow_typed,
+        upload=args.allow_upload,
+        memory=args.model_memory,
+        side=args.max_side,
+    )
+    launch(build(allowed), host=args.host, port=args.port, upload=allowed.upload)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

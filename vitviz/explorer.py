@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from PIL import Image
 
+from vitviz import budget
 from vitviz.explain import attention as methods
 from vitviz.explain.attention import Fusion
 from vitviz.explain.scores import TokenScores
@@ -21,6 +22,7 @@ from vitviz.render.sheet import sheet
 from vitviz.trace import Query, Trace
 
 CACHED_QUESTIONS = 256
+CACHED_BYTES = 64 * 2**20  # of answers for one photograph, where the image is so large that fewer questions fill it
 
 
 class ExplorerError(ValueError):
@@ -71,18 +73,37 @@ class Explorer:
         own = model.pretrained.preprocess if model.pretrained else None
         self.preprocess = own or Preprocess(height=height, width=width, mode="squash")
 
-    def open(self, image: Any) -> View:
+    def open(self, image: Any, *, size: int | None = None) -> View:
         """Decode a photograph and run the model once.
 
         Args:
             image: a path, the bytes of a file, a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4).
+            size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default.
 
         Raises:
-            ImageError: if it is no picture that can be read.
+            ImageError: if it is no picture that can be read, or the size is below one patch or absurdly large.
             ModelError: if its size does not fit the model.
+            ExplorerError: if the memory is not enough; the text names the largest size that fits.
         """
         photo = decode(image)
-        prepared = self.preprocess(photo)
+        preprocess = self._at(size)
+        need, free = self._bytes(preprocess, photo), budget.available_bytes(self.device)
+        if free is not None and need > free:
+            raise self._too_large(preprocess, photo, f"about {_size(need)} of memory, and {_size(free)} are free", free)
+        try:
+            return self._run(preprocess, photo)
+        except (RuntimeError, MemoryError) as error:
+            if not budget.is_out_of_memory(error):
+                raise
+        # Outside of the except: the error's traceback holds the tensors that were too many, and they have to go.
+        # The estimate was too low here, so it is no use as it is: half of it should do.
+        raise self._too_large(preprocess, photo, "more memory than there was", need // 2)
+
+    def _at(self, size: int | None) -> Preprocess:
+        return self.preprocess if size is None else self.preprocess.at(size, self.model.config.patch_size)
+
+    def _run(self, preprocess: Preprocess, photo: Image.Image) -> View:
+        prepared = preprocess(photo)
         precision = next(self.model.parameters()).dtype  # half-precision weights take half-precision pixels
         pixels = torch.from_numpy(prepared.pixels)[None].to(self.device, precision)  # (1, 3, H, W)
         began = time.perf_counter()
@@ -90,7 +111,27 @@ class Explorer:
         if self.device.type != "cpu":
             torch.accelerator.synchronize()  # the time is that of the work, not of handing it over
         seconds = time.perf_counter() - began
-        return View(self.model, self.preprocess, photo, prepared.pixels, prepared.geometry, trace, seconds)
+        return View(self.model, preprocess, photo, prepared.pixels, prepared.geometry, trace, seconds)
+
+    def _tokens(self, preprocess: Preprocess, photo: Image.Image) -> int:
+        """N for a photograph, before it is run."""
+        rows, columns = self.model.config.grid_of(*preprocess.input_size(*photo.size))
+        return len(self.model.config.prefix) + rows * columns
+
+    def _bytes(self, preprocess: Preprocess, photo: Image.Image) -> int:
+        itemsize = next(self.model.parameters()).dtype.itemsize
+        return budget.forward_bytes(self.model.config, self._tokens(preprocess, photo), itemsize=itemsize)
+
+    def _too_large(self, preprocess: Preprocess, photo: Image.Image, why: str, free: int) -> ExplorerError:
+        """What to say, with the largest size that fits into `free` bytes."""
+        height, width = preprocess.input_size(*photo.size)
+        patch, below = self.model.config.patch_size, max(preprocess.height, preprocess.width)
+        fits = budget.largest_side(lambda side: self._bytes(self._at(side), photo), free, patch, below)
+        advice = f"The largest that fits is size={fits}." if fits else "No size fits: free some memory."
+        return ExplorerError(
+            f"An image of {height} x {width} pixels, {self._tokens(preprocess, photo):,} tokens, takes {why} on "
+            f"{self.device.type.upper()}. {advice}"
+        )
 
 
 class View:
@@ -101,6 +142,7 @@ class View:
     Attributes:
         photo: the upright original.
         geometry: how patches map to its pixels.
+        size: (height, width) of the model's input in pixels.
         trace: what the forward pass left behind.
         seconds: how long the forward pass took.
         device: where it ran, as people say it: "CUDA", "MPS" or "CPU".
@@ -117,16 +159,24 @@ class View:
         seconds: float,
     ) -> None:
         self.model, self.preprocess, self.photo, self.geometry = model, preprocess, photo, geometry
-        self.trace, self.seconds = trace, seconds
+        self.size, self.trace, self.seconds = geometry.input, trace, seconds
         self.device = trace.tokens.device.type.upper()
         self._pixels = pixels
-        self._answers: Callable[..., TokenScores] = lru_cache(CACHED_QUESTIONS)(partial(_ask, trace))
+        largest = 4 * trace.heads * trace.tokens.shape[1]  # bytes of one answer: a row of every head
+        room = min(CACHED_QUESTIONS, max(1, CACHED_BYTES // largest))
+        self._answers: Callable[..., Any] = lru_cache(room)(partial(_ask, trace))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes that the model knows, in the order of its outputs."""
-        known = self.model.pretrained.labels if self.model.pretrained else ()
-        return known or tuple(f"class {i}" for i in range(self.model.config.classes))
+        """The classes that the model knows, in the order of its outputs; none where its outputs have no names."""
+        if self.model.pretrained is not None:
+            return self.model.pretrained.labels
+        return tuple(f"class {i}" for i in range(self.model.config.classes))
+
+    @property
+    def names_classes(self) -> bool:
+        """Whether `predictions` can answer: the model has a classifier, and its outputs have names."""
+        return self.trace.logits is not None and len(self.labels) > 0
 
     def seen(self) -> Image.Image:
         """What the model saw: the photograph after resizing, cropping and normalising, as a picture."""
@@ -136,12 +186,17 @@ class View:
         """The k most probable classes and their probabilities, the best first: `[("church", 0.93), ...]`.
 
         Raises:
-            ExplorerError: if the model has no classifier, or k is below 1.
+            ExplorerError: if the model has no classifier, its outputs have no names, or k is below 1.
         """
         if k < 1:
             raise ExplorerError(f"Expected to be asked for at least one class, got k={k}.")
         if self.trace.logits is None:
             raise ExplorerError("This model has no classifier and predicts nothing; its attention works all the same.")
+        if not self.names_classes:
+            raise ExplorerError(
+                f"This model's {self.trace.logits.shape[1]} outputs have no names: they are features, not classes, and "
+                "predict nothing; its attention works all the same. If they are classes, load it with their labels."
+            )
         probabilities = self.trace.logits[0].float().softmax(-1)  # (C,)
         top = probabilities.topk(min(k, len(probabilities)))
         return [(self.labels[i], p) for p, i in zip(top.values.tolist(), top.indices.tolist(), strict=True)]
@@ -157,7 +212,11 @@ class View:
         """
         query = self._query(query)
         block = block + self.trace.depth if block < 0 else block  # so that one question has one name
-        scores = self._answers("attention", block=block, head=head, query=query)
+        if isinstance(head, int):  # one row of all heads answers for each of them
+            methods.check_head(self.trace, head)
+            scores = self._answers("heads", block=block, query=query)[head]
+        else:
+            scores = self._answers("attention", block=block, head=head, query=query)
         which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {self.trace.heads} heads"
         title = f"Layer {block + 1}, {which}, from {query_words(query)}"
         return self._heatmap(scores, title, query)
@@ -228,7 +287,16 @@ def query_words(query: Query) -> str:
     return query.upper() if query == "cls" else str(query)
 
 
-def _ask(trace: Trace, method: str, **options: Any) -> TokenScores:
-    """One question to the trace, by the method's name."""
-    ask: dict[str, Callable[..., TokenScores]] = {"attention": methods.attention, "rollout": methods.rollout}
+def _ask(trace: Trace, method: str, **options: Any) -> Any:
+    """One question to the trace, by the method's name: the scores, or those of each head."""
+    ask: dict[str, Callable[..., Any]] = {
+        "attention": methods.attention,
+        "heads": methods.attention_heads,
+        "rollout": methods.rollout,
+    }
     return ask[method](trace, **options)
+
+
+def _size(count: int) -> str:
+    """Bytes as people read them."""
+    return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

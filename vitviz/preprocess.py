@@ -12,7 +12,7 @@ import math
 import operator
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -173,6 +173,38 @@ class Preprocess:
         frame = (-left * sx, -top * sy, (width - left) * sx, (height - top) * sy)
         return Prepared(pixels, Geometry(image.size, (height, width), frame))
 
+    def input_size(self, width: int, height: int) -> tuple[int, int]:
+        """The (height, width) of the model's input for a photograph of width x height pixels, before any work."""
+        return self._plan(width, height)[2]
+
+    def at(self, side: int, multiple: int) -> Preprocess:
+        """The same preprocessing for an input of another size.
+
+        Args:
+            side: in pixels. Mode "native" takes it as the side of a square with as many pixels as the input may have;
+                in the others it is the input's longer side, and the shorter one keeps its proportion.
+            multiple: what both sides are rounded to multiples of, in pixels: the patch size.
+
+        Raises:
+            ImageError: if that is less than one patch, or more than MAX_PIXELS pixels.
+        """
+        side, multiple = _positive("size", side), _positive("multiple", multiple)
+        shorter, longer = sorted((self.height, self.width))
+        shape = 1.0 if self.mode == "native" else shorter / longer
+        # A little less than the root, because each side may be rounded up by half a patch.
+        most = int(math.sqrt(MAX_PIXELS / shape) - multiple * (1 + 1 / shape) / 4) // multiple * multiple
+        if not multiple <= side <= most:
+            raise ImageError(
+                f"Expected a size of at least one patch, {multiple} pixels, and at most {most}; {side} came. "
+                f"Choose a size in between; this model's own is {longer}."
+            )
+        if self.mode == "native":
+            return replace(self, height=side, width=side, multiple=math.lcm(self.multiple, multiple))
+        height, width = (max(1, round(s * side / longer / multiple)) * multiple for s in (self.height, self.width))
+        # In proportion to the shorter side as it came out, so that the same part of the picture is cut out.
+        resize = None if self.resize is None else round(self.resize * min(height, width) / shorter)
+        return replace(self, height=height, width=width, resize=resize)
+
     def _plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
         """For an image w x h: its resized (width, height), its (left, top) in the input, the input (height, width)."""
         height, width = self.height, self.width
@@ -205,9 +237,12 @@ class Preprocess:
 
     def _normalise(self, image: Image.Image) -> npt.NDArray[np.float32]:
         """RGB picture -> float32 (3, h, w), by the same float32 steps as torchvision's ToTensor and Normalize."""
-        pixels = np.asarray(image, np.float32).transpose(2, 0, 1) / np.float32(255)  # (h, w, 3) -> (3, h, w)
+        pixels = np.array(image, np.float32).transpose(2, 0, 1)  # (h, w, 3) -> (3, h, w)
         mean, std = (np.array(v, np.float32)[:, None, None] for v in (self.mean, self.std))
-        return np.asarray((pixels - mean) / std, np.float32)
+        pixels /= np.float32(255)  # each in place: a large input would else stand in memory four times
+        pixels -= mean
+        pixels /= std
+        return pixels
 
     def restore(self, pixels: npt.NDArray[np.floating[Any]]) -> Image.Image:
         """Show normalised pixels (3, H, W) as the picture the model saw: the inverse of the normalisation, rounded."""

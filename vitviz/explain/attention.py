@@ -8,6 +8,8 @@ Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial, reduce
 from typing import Any, Literal, get_args
 
 import torch
@@ -17,6 +19,10 @@ from vitviz.explain.scores import ExplainError, TokenScores
 from vitviz.trace import BlockTrace, Query, Trace
 
 Fusion = Literal["mean", "max", "min"]
+
+# The most that one step of rollout holds of N x N matrices at once, in bytes, whatever the number of tokens: fused
+# attention up to half of it, the rest for the pieces at work (`trace.CHUNK_BYTES` each).
+WORK_BYTES = 64 * 2**20
 
 
 def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> TokenScores:
@@ -34,21 +40,30 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
         Scores of a row of attention: over patches and prefix tokens they sum to 1.
     """
     query = trace.default_query if query is None else query
-    kept = trace.block(block)
     options: dict[str, Any] = {"block": block, "head": head, "query": query}
     if isinstance(head, int):
-        if not 0 <= head < trace.heads:
-            raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min; got {head}.")
+        check_head(trace, head)
         return TokenScores.of(trace.row(block, query)[:, head], trace, "attention", **options)
     _check_fusion(head)
     if head == "mean":
         return TokenScores.of(trace.row(block, query).mean(1), trace, "attention", **options)
-    weights = trace.weights(query)  # (B, N)
-    total = torch.zeros_like(weights)
-    for start, stop in _needed(kept, weights):
-        fused = fuse_heads(kept, head, start, stop)  # (B, n, N)
-        total += torch.einsum("bn,bnm->bm", weights[:, start:stop], fused)
-    return TokenScores.of(total, trace, "attention", **options)
+    return TokenScores.of(_step_fused(trace.block(block), trace.weights(query), head), trace, "attention", **options)
+
+
+def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> tuple[TokenScores, ...]:
+    """Where a token looks in one block, for every head by itself, in order: `attention` of each, at the cost of one."""
+    query = trace.default_query if query is None else query
+    row = trace.row(block, query)  # (B, H, N)
+    return tuple(
+        TokenScores.of(row[:, head], trace, "attention", block=block, head=head, query=query)
+        for head in range(trace.heads)
+    )
+
+
+def check_head(trace: Trace, head: int) -> None:
+    """Raise an `ExplainError` unless the model has such a head."""
+    if not 0 <= head < trace.heads:
+        raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min; got {head}.")
 
 
 def rollout(
@@ -63,8 +78,8 @@ def rollout(
     """Attention rollout: where the information that ends in `query` came from, through all blocks.
 
     One row of the product A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity.
-    The row is carried as a vector from the last block to the first: O(L N²) time; for mean fusion without discard no
-    N x N matrix is held, otherwise one (N x N) for one image at a time.
+    The row is carried as a vector from the last block to the first: O(L N²) time, three times that with
+    discard above a few thousand tokens. Never more than `WORK_BYTES` of N x N matrices are held at once.
 
     Args:
         trace: what the model left behind; all blocks from `start` on must have been kept.
@@ -83,10 +98,12 @@ def rollout(
     flow = trace.weights(query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
         kept = trace.block(block)
-        if fuse == "mean" and discard == 0.0:
+        if count := int(discard * flow.shape[1] ** 2):
+            step = _step_discard(kept, flow, fuse, count, len(trace.prefix))
+        elif fuse == "mean":
             step = _step_mean(kept, flow)
         else:
-            step = _step_matrix(kept, flow, fuse, discard, len(trace.prefix))
+            step = _step_fused(kept, flow, fuse)
         flow = (1.0 - residual) * step + residual * flow
     options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
     return TokenScores.of(flow, trace, "rollout", **options)
@@ -102,7 +119,8 @@ def rollout_matrix(
     product = eye.expand(batch, -1, -1)
     for block in range(start, trace.depth):
         fused = fused_matrix(trace.block(block), fuse, discard, len(trace.prefix))
-        product = ((1.0 - residual) * fused + residual * eye) @ product  # (B, N, N) @ (B, N, N)
+        with torch.autocast(eye.device.type, enabled=False):
+            product = ((1.0 - residual) * fused + residual * eye) @ product  # (B, N, N) @ (B, N, N)
     return product
 
 
@@ -131,43 +149,110 @@ def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
     Columns of prefix tokens and the strongest entry of each row stay, so that no row becomes empty and the class
     token is never cut off.
     """
-    protected = torch.zeros_like(fused, dtype=torch.bool)
-    protected[..., :prefix] = True
-    protected.scatter_(2, fused.argmax(dim=2, keepdim=True), True)
     count = int(share * fused[0].numel())
     if count == 0:
         return fused
-    # kthvalue, not quantile: torch.quantile refuses more than 16 million entries, and 4,097 tokens have more.
-    # The smallest entry that stays. Its equals stay too: dropping ties would drop more than was asked for.
-    threshold = fused.flatten(1).kthvalue(count + 1, dim=1).values  # (B,)
-    return fused.masked_fill((fused < threshold[:, None, None]) & ~protected, 0.0)
+    return drop_below(fused, entry_in_order(lambda: fused.split(256, dim=1), count), prefix)
+
+
+def drop_below(rows: Tensor, least: Tensor, prefix: int) -> Tensor:
+    """Zero the entries of rows (B, n, N) below `least` (B,), but for the prefix's columns and each row's strongest.
+
+    Entries equal to `least` stay: where many are equal, dropping them would drop more than was asked for.
+    """
+    weak = rows < least[:, None, None]
+    weak[..., :prefix] = False
+    weak.scatter_(2, rows.argmax(dim=2, keepdim=True), False)
+    return rows.masked_fill(weak, 0.0)
+
+
+def entry_in_order(pieces: Callable[[], Iterable[Tensor]], position: int) -> Tensor:
+    """The entry at a position, counted from 0, of all entries in ascending order, for each image: (B,), exact.
+
+    Floats that are not negative have the order of their bits. So counting twice (the upper bits of all entries, then
+    the lower bits of those that share the upper ones) takes the place of sorting N² entries, and needs no more than
+    one piece of them at a time.
+
+    Args:
+        pieces: returns the same pieces (B, n, m) each time it is called; float32, none below 0.
+        position: the same for each image.
+    """
+
+    def bits() -> Iterator[Tensor]:
+        return (piece.detach().view(torch.int32).flatten(1) for piece in pieces())  # (B, n * m)
+
+    counts = reduce(torch.add, (_count(part >> LOWER, 2 ** (31 - LOWER)) for part in bits()))
+    upper, position_in = _find(counts, torch.full_like(counts[:, 0], position))
+    counts = reduce(torch.add, (_count(_lower(part, upper), 2**LOWER) for part in bits()))
+    lower, _ = _find(counts, position_in)
+    return (upper << LOWER | lower).int().view(torch.float32)
+
+
+LOWER = 15  # bits counted second; 31 of a float that is not negative say something
+
+
+def _lower(bits: Tensor, upper: Tensor) -> list[Tensor]:
+    """Of each image the lower bits of those entries (B, m) that have the upper bits `upper` (B,)."""
+    return [image[image >> LOWER == top] & 2**LOWER - 1 for image, top in zip(bits, upper, strict=True)]
+
+
+def _count(digits: Iterable[Tensor], bins: int) -> Tensor:
+    """How often each digit occurs in each image: (B, bins)."""
+    return torch.stack([torch.bincount(image, minlength=bins) for image in digits])
+
+
+def _find(counts: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """The bin (B,) in which the entry at `position` (B,) lies, and its position inside that bin (B,)."""
+    until = counts.cumsum(1)
+    found = torch.searchsorted(until, position[:, None], right=True)  # (B, 1), the first bin that ends after it
+    return found[:, 0], position - (until - counts).gather(1, found)[:, 0]
 
 
 def _step_mean(kept: BlockTrace, flow: Tensor) -> Tensor:
     """`flow @ mean over heads of A`: (B, N) -> (B, N)."""
-    chosen = flow[0].nonzero().flatten()
-    if len(chosen) == 1 and len(flow) == 1:
-        index = int(chosen)  # the first step starts from one token: one row is enough
-        return flow[:, index, None] * kept.rows(index, index + 1).squeeze(2).mean(1)
+    used = _used(flow)
+    if len(used) == 1:  # the first step starts from one token: one row is enough
+        return flow[:, used] * kept.rows(used[0], used[0] + 1).squeeze(2).mean(1)
     return kept.propagate(flow).mean(1)  # (B, H, N) -> (B, N)
 
 
-def _step_matrix(kept: BlockTrace, flow: Tensor, fuse: Fusion, discard: float, prefix: int) -> Tensor:
-    """`flow @ fused`, with the fused matrix (N, N) of one image at a time: (B, N) -> (B, N)."""
-    steps = []
-    for index in range(len(flow)):
-        one = slice(index, index + 1)
-        matrix = fused_matrix(kept.image(index), fuse, discard, prefix)  # (1, N, N)
-        steps.append(torch.einsum("bn,bnm->bm", flow[one], matrix))
-    return torch.cat(steps)
+def _step_fused(kept: BlockTrace, flow: Tensor, fuse: Fusion) -> Tensor:
+    """`flow @ fused attention`, some rows at a time: (B, N) -> (B, N)."""
+    used = _used(flow)
+    total = torch.zeros_like(flow)
+    for start, stop in [(used[0], used[0] + 1)] if len(used) == 1 else kept.chunks():
+        total += _mix(flow[:, start:stop], fuse_heads(kept, fuse, start, stop))
+    return total
 
 
-def _needed(kept: BlockTrace, weights: Tensor) -> list[tuple[int, int]]:
-    """The row chunks in which some weight is not zero; a single row where only one is."""
-    chosen = weights[0].nonzero().flatten()
-    if len(chosen) == 1:
-        return [(int(chosen), int(chosen) + 1)]
-    return list(kept.chunks())
+def _step_discard(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int) -> Tensor:
+    """`flow @ fused attention` without its `count` weakest entries, some rows at a time: (B, N) -> (B, N)."""
+    make = partial(fuse_heads, kept, fuse)
+    # Each piece is made once where all together are not too much, else three times.
+    rows = cache(make) if 4 * len(flow) * flow.shape[1] ** 2 <= WORK_BYTES // 2 else make
+    chunks = list(kept.chunks())
+    least = entry_in_order(lambda: (rows(start, stop) for start, stop in chunks), count)  # (B,)
+    used, total = set(_used(flow)), torch.zeros_like(flow)
+    for start, stop in chunks:
+        # Whole pieces, though one row may be enough: only the same product gives the same last bit as was counted.
+        if used.isdisjoint(range(start, stop)):
+            continue
+        fused = drop_below(rows(start, stop), least, prefix)  # (B, n, N)
+        weights = flow[:, start:stop] / fused.sum(dim=-1)  # (B, n): each row sums to 1 again
+        total += _mix(weights, fused)
+    return total
+
+
+def _mix(weights: Tensor, rows: Tensor) -> Tensor:
+    """The weighted sum of rows, in float32 also under autocast: (B, n), (B, n, N) -> (B, N)."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return (weights[:, None] @ rows).squeeze(1)  # (B, 1, n) @ (B, n, N)
+
+
+def _used(flow: Tensor) -> list[int]:
+    """The tokens from which something flows in any image."""
+    used: list[int] = flow.ne(0).any(dim=0).nonzero().flatten().tolist()
+    return used
 
 
 def _check_fusion(fuse: str) -> None:

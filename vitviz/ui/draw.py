@@ -6,6 +6,7 @@ import base64
 import io
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -20,11 +21,13 @@ from vitviz.image import decode
 from vitviz.render.colors import Scale, lut
 from vitviz.render.overlay import overlay
 from vitviz.trace import Query
+from vitviz.ui.menu import Offer
 from vitviz.ui.sessions import Shown
 
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 PATCH = "patch"
 MOST_ABREAST = 12  # thumbnails in a row of a wall
+LEAST_ABREAST = 6  # fewer would each be as large as a picture
 
 
 @dataclass(frozen=True)
@@ -137,7 +140,7 @@ def layer_wall(shown: Shown, knobs: Knobs) -> str:
 
 def _wall(title: str, words: str, buttons: str) -> str:
     count = buttons.count("<button")
-    columns = math.ceil(count / math.ceil(count / MOST_ABREAST))
+    columns = max(LEAST_ABREAST, math.ceil(count / math.ceil(count / MOST_ABREAST)))
     wall = f'<div class="wall" style="--columns: {columns}">{buttons}</div>'
     return f"<h2>{escape(title)} <small>{escape(words)}</small></h2>{wall}"
 
@@ -169,7 +172,8 @@ def _buttons(
             vmax=scale.vmax,
             grey=True,
         )
-        mass = " · ".join(f"{name} {percent(value, 0)}" for name, value in masses(heatmap).items())
+        parted = (f"{name} {percent(value, 0)}".replace(" ", "\u00a0") for name, value in masses(heatmap).items())
+        mass = " · ".join(parted)  # a line may break between two of them only
         pressed = "true" if value == chosen else "false"
         parts.append(
             f'<button type="button" data-kind="{kind}" data-value="{escape(value)}" aria-pressed="{pressed}" '
@@ -191,8 +195,8 @@ def masses(heatmap: Heatmap) -> dict[str, float]:
 
 def predictions(view: View, k: int = 5) -> str:
     """The best classes with bars, as HTML, and a word of doubt where it is due."""
-    if view.trace.logits is None:
-        return '<p class="doubt">This model has no classifier and predicts nothing; its attention works as ever.</p>'
+    if not view.names_classes:
+        return f'<h2>What the model sees</h2><p class="doubt">{nameless(view)}</p>'
     best = view.predictions(k)
     rows = "".join(
         f'<li><span class="name">{escape(label)}</span><span class="bar"><i style="width:{p:.1%}"></i></span>'
@@ -212,9 +216,19 @@ def predictions(view: View, k: int = 5) -> str:
     )
 
 
-def answer(view: View) -> str:
-    """The best class in a word, for the picture's caption; empty without a classifier."""
+def nameless(view: View) -> str:
+    """Why a model predicts nothing, in a sentence."""
     if view.trace.logits is None:
+        return "This model has no classifier and names nothing; where it looks is here as ever."
+    count = view.trace.logits.shape[1]
+    return (
+        f"The {count} numbers that this model returns have no names, so none are shown; where it looks is here as ever."
+    )
+
+
+def answer(view: View) -> str:
+    """The best class in a word, for the picture's caption; empty where classes have no names."""
+    if not view.names_classes:
         return ""
     label, best = view.predictions(1)[0]
     return f"{label} {percent(best)}"
@@ -225,8 +239,13 @@ def badge(view: View) -> str:
     rows, columns = view.trace.grid
     return (
         f'<span class="badge" title="Where the model ran, the time of one forward pass, and the patches it cut the '
-        f'photograph into">{view.device} · {1000 * view.seconds:.0f} ms · {rows} x {columns} patches</span>'
+        f'photograph into">{view.device} · {duration(view.seconds)} · {rows} x {columns} patches</span>'
     )
+
+
+def duration(seconds: float) -> str:
+    """A time that was measured: "96 ms", "61.2 s"."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
 
 
 def percent(value: float, digits: int = 1) -> str:
@@ -261,6 +280,34 @@ def thumbnail(path: Path, side: int = 200) -> Image.Image:
     return photo
 
 
-def problem(words: str) -> str:
-    """What went wrong with a photograph, as HTML that a screen reader says at once."""
-    return f'<p class="problem" role="alert"><strong>This picture could not be opened.</strong> {escape(words)}</p>'
+def problem(words: str, what: str = "This picture could not be opened.") -> str:
+    """What went wrong, as HTML that a screen reader says at once."""
+    return f'<p class="problem" role="alert"><strong>{escape(what)}</strong> {escape(words)}</p>'
+
+
+def working(words: str = "Working", seconds: float | None = None) -> str:
+    """What the server is doing, as HTML with a bar that moves; the page shows it after half a second of waiting.
+
+    Args:
+        words: said to the visitor.
+        seconds: how long it may take. The bar fills in that time; without, it moves to and fro.
+    """
+    bar = "<i></i>" if seconds is None else f'<i class="known" style="animation-duration: {seconds:.1f}s"></i>'
+    return f'<p class="working" role="status">{escape(words)}</p><div class="track" aria-hidden="true">{bar}</div>'
+
+
+def menu(groups: Sequence[tuple[str, Sequence[Offer]]], chosen: str, more: bool, turn: int) -> str:
+    """The menu of models as JSON for menu.js.
+
+    Args:
+        groups: titles, and the models under them.
+        chosen: the source of the model that the page shows.
+        more: whether visitors may bring models of their own.
+        turn: another number at each answer, so that the menu is set back to `chosen` even if that stayed the same.
+    """
+    listed = [
+        {"title": title, "offers": [{"source": one.source, "words": one.words, "tip": one.known_for} for one in offers]}
+        for title, offers in groups
+        if offers
+    ]
+    return json.dumps({"groups": listed, "chosen": chosen, "more": more, "turn": turn})

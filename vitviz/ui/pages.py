@@ -3,37 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio.data_classes import FileData
 
-from vitviz.explorer import View
 from vitviz.image import ImageError
-from vitviz.ui import draw
+from vitviz.ui import detail, draw
+from vitviz.ui.api import add_endpoints
+from vitviz.ui.choosing import Chooser, Updates
 from vitviz.ui.draw import FUSIONS, PATCH, Knobs
-from vitviz.ui.parts import PhotoInput, Stage, Wall
-from vitviz.ui.sessions import Sessions, Shown
-from vitviz.weights.zoo import bundled, title
+from vitviz.ui.menu import Menu
+from vitviz.ui.parts import OpenDropdown, OpenRadio, PhotoInput, Stage, Wall
+from vitviz.ui.sessions import Sessions, Shown, Wanted
+from vitviz.ui.settings import Settings, settings
 
 HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 COLOUR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
-QUIET: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "trigger_mode": "always_last"}
-MODEL = {"concurrency_id": "model", "concurrency_limit": 1}  # one forward pass at a time, whoever asks
-# A choice carries what was chosen: each is answered, in order. ("always_last" would repeat the first one's data.)
-CHOICE: dict[str, Any] = {**QUIET, **MODEL, "trigger_mode": "multiple"}
+# The knobs are answered in order, one at a time, from what is open. What runs a model waits elsewhere, and holds up no
+# other visitor's knobs; `Sessions` sees to it that one model runs at a time.
+KNOBS: dict[str, Any] = {"concurrency_id": "knobs", "concurrency_limit": 1}
+RUNS: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 8}
+SEEN_SIDE = 640  # pixels; what the model saw is shown no larger
+SLOW_TOKENS = 1_500  # from here on rollout takes seconds
 
 HEADER = """
 <header><h1>vitviz</h1>
 <p>Drop a photograph, click a patch, see where every head of a Vision Transformer looks.</p></header>
 """
 THEME_BUTTON = '<button type="button" class="theme" aria-label="Switch between light and dark">◐</button>'
+
 
 @dataclass(frozen=True)
 class Example:
@@ -53,23 +56,27 @@ def examples(folder: Path = EXAMPLES) -> list[Example]:
 class Page:
     """The page's components, and what each event does.
 
-    Every handler is a function of the photograph's path, the model's name and the knobs: nothing else is state, so a
-    visitor whose open photograph was forgotten loses nothing.
+    A photograph, a model or a detail that is new runs the model, and then everything is drawn; a knob only draws, from
+    what the visitor has open. Nothing else is state than the photograph's path, the model's name, the detail and the
+    knobs, so a visitor whose open photograph was forgotten loses nothing.
     """
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions = sessions
         self.examples = examples()
-        self.first = sessions.open("", None, sessions.models[0])
+        self.first = sessions.open("", None, sessions.menu.default)
         with gr.Blocks(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)) as demo:
+            self.chooser = Chooser(sessions)
             self._header()
+            self.chooser.lay_out_form()
+            self.status = gr.HTML(draw.working(), elem_id="status", apply_default_css=False)
             with gr.Tabs():
                 with gr.Tab("Explore"):
                     self._explore()
                 with gr.Tab("How to read this"):
                     gr.Markdown((HERE / "help.md").read_text(encoding="utf-8"), elem_classes="help")
             self._wire(demo)
-            self._api()
+            add_endpoints(sessions)
         self.demo = demo
 
     # What is on it
@@ -77,8 +84,7 @@ class Page:
     def _header(self) -> None:
         with gr.Row(elem_id="top"):
             gr.HTML(HEADER, elem_id="title", apply_default_css=False)
-            choices = [(title(name), name) for name in self.sessions.models]
-            self.model = gr.Dropdown(choices, value=choices[0][1], label="Model", container=False, elem_id="model")
+            self.chooser.lay_out_menu()
             self.badge = gr.HTML(draw.badge(self.first.view), elem_id="badge", apply_default_css=False)
             script = (HERE / "page.js").read_text(encoding="utf-8")
             gr.HTML(THEME_BUTTON, js_on_load=script, elem_id="theme", apply_default_css=False)
@@ -121,7 +127,10 @@ class Page:
             label="Show",
             elem_id="method",
         )
-        self.query = gr.Radio(self._queries(names), value=names[0], label="From", elem_id="query")
+        self.query = OpenRadio(self._queries(names), value=names[0], label="From", elem_id="query")
+        self.detail = OpenDropdown(
+            self._details(self.first), value=detail.OWN, label="Detail", filterable=False, elem_id="detail"
+        )
         rows, columns = self.first.view.trace.grid
         self.patch = gr.State((rows // 2, columns // 2))
         self.block = gr.State(self.first.view.trace.depth - 1)
@@ -159,6 +168,7 @@ class Page:
         picture = shown.view.seen()
         rows, columns = shown.view.trace.grid
         words = f"{picture.width} x {picture.height} pixels, cut into {rows} x {columns} patches"
+        picture.thumbnail((SEEN_SIDE, SEEN_SIDE))
         source = draw.data_url(picture, 88)
         return f'<img class="seen" alt="The photograph after preprocessing" src="{source}"><p>{words}</p>'
 
@@ -172,68 +182,139 @@ class Page:
             self.method, self.block, self.head, self.query, self.patch, self.cmap, self.alpha, self.smooth, self.grid,
             self.shared, self.fuse, self.discard, self.residual, self.start,
         ]  # fmt: skip
-        asked = [self.photo, self.model, *self.knobs]
+        # gradio's own sign of waiting appears on the status alone; nothing else dims while it is being drawn.
+        quiet: dict[str, Any] = {"show_progress_on": self.status, "api_visibility": "private"}
+        newest: dict[str, Any] = {**quiet, **KNOBS, "trigger_mode": "always_last"}
+        # A choice carries what was chosen: each is answered, in order. ("always_last" would repeat the first's data.)
+        choice: dict[str, Any] = {**quiet, **KNOBS, "trigger_mode": "multiple"}
+        self.source = [self.photo, self.chooser.model, self.detail]
+        asked = [*self.source, *self.knobs]
         pictures = [self.stage, self.heads, self.layers]
-        opened = [self.predictions, self.badge, self.seen, self.query, self.start, self.problem, *pictures]
-        gr.on([self.photo.change, self.model.change], self.open, asked, opened, **QUIET, **MODEL)
+        opened = [self.predictions, self.badge, self.seen, self.query, self.start, self.detail, self.problem]
+        runs = {**quiet, **RUNS, "trigger_mode": "multiple"}
+        switched = self.chooser.wire(self.status, self.photo, self.query, opened, self._opened, runs)
+        changed = [*opened, self.chooser.notice, self.status]
+        latest: dict[str, Any] = {**quiet, **RUNS, "trigger_mode": "always_last"}
+        new = self.photo.change(self.new_photo, [*self.source, self.query], changed, **latest)
+        finer = self.detail.input(self.new_detail, [*self.source, self.query], changed, **latest)
+        for run in (*switched, new, finer):  # with the knobs as they are then
+            run.then(self.draw_all, asked, pictures, **quiet, **KNOBS)
         # `input` is what a person does. Our own choices answer with the pictures, so that one click is one round trip.
         stage_only = (self.alpha, self.grid, self.fuse, self.discard, self.residual, self.start)
         both = (self.method, self.query, self.cmap, self.smooth, self.shared)
-        gr.on(inputs_of(stage_only), self.draw_stage, asked, [self.stage], **QUIET, **MODEL)
-        gr.on(inputs_of(both), self.draw_all, asked, pictures, **QUIET, **MODEL)
-        self.stage.pick(self.picked, asked, [self.query, self.patch, *pictures], **CHOICE)
+        gr.on(inputs_of(stage_only), self.draw_stage, asked, [self.stage], **newest)
+        gr.on(inputs_of(both), self.draw_all, asked, pictures, **newest)
+        self.stage.pick(self.picked, asked, [self.query, self.patch, *pictures], **choice)
         for wall in (self.heads, self.layers):
-            wall.choose(self.chosen, asked, [self.block, self.head, self.method, *pictures], **CHOICE)
-        self.gallery.choose(self.chosen_example, None, [self.photo], **CHOICE)
+            wall.choose(self.chosen, asked, [self.block, self.head, self.method, *pictures], **choice)
+        self.gallery.choose(self.chosen_example, None, [self.photo], **choice)
         demo.unload(self.left)
 
-    def open(self, request: gr.Request, photo: str | None, model: str, *values: Any) -> list[Any]:
-        """A new photograph or model: run it and show everything. A file that is no picture only says so."""
+    def new_photo(self, request: gr.Request, photo: str | None, *others: str) -> Iterator[Updates]:
+        """A photograph was given. One that was taken away stays on the page."""
         if photo is None:
-            return [gr.skip()] * 9
+            yield {self.problem: ""}
+        else:
+            yield from self._run(self.sessions.with_photo, request, photo, *others)
+
+    def new_detail(self, request: gr.Request, *asked: Any) -> Iterator[Updates]:
+        """Another size of input was chosen."""
+        yield from self._run(self.sessions.with_side, request, *asked)
+
+    def _run(
+        self,
+        change: Callable[[str, Wanted], Shown],
+        request: gr.Request,
+        photo: str | None,
+        model: str,
+        fineness: str,
+        query: str,
+    ) -> Iterator[Updates]:
+        """Run the model, and say so. What cannot be opened is said, and the page stays as it was."""
+        visitor = request.session_hash or ""
         try:
-            shown = self.sessions.open(request.session_hash or "", photo, model)
+            yield {self.status: self._expected(visitor, model, fineness)}
+            shown = change(visitor, self.sessions.wanted(photo, model, side_of(fineness)))
+        except ImageError as error:
+            yield {self.problem: draw.problem(str(error)), self.status: draw.working()}
+            return
         except ValueError as error:
-            return [gr.skip()] * 5 + [draw.problem(str(error))] + [gr.skip()] * 3
+            held = self.sessions.held(visitor)
+            before = fineness_of(held.wanted if held else None)
+            words = draw.problem(f"{error} Choose less detail.", "That is too fine a look.")
+            yield {self.chooser.notice: words, self.detail: before, self.status: draw.working()}
+            return
+        yield {self.chooser.notice: "", **self._opened(shown, query)}
+
+    def _opened(self, shown: Shown, query: str) -> Updates:
+        """What changes with a photograph that was opened, beside the pictures. `query` is the one that was chosen."""
         view = shown.view
         names = draw.queries(view)
-        knobs = self._read(values)
-        query = knobs.query if knobs.query in (*names, PATCH) else names[0]
-        return [
-            draw.predictions(view),
-            draw.badge(view),
-            self._seen(shown),
-            gr.update(choices=self._queries(names), value=query),
-            gr.update(maximum=view.trace.depth),
-            "",
-            *self._pictures(shown, knobs),
-        ]
+        return {
+            self.predictions: draw.predictions(view),
+            self.badge: draw.badge(view),
+            self.seen: self._seen(shown),
+            self.query: gr.update(choices=self._queries(names), value=query if query in (*names, PATCH) else names[0]),
+            self.start: gr.update(maximum=view.trace.depth),
+            self.detail: gr.update(choices=self._details(shown), value=fineness_of(shown.wanted)),
+            self.problem: "",
+            self.status: self._resting(shown),
+        }
 
-    def draw_all(self, request: gr.Request, photo: str | None, model: str, *values: Any) -> list[Any]:
+    def _details(self, shown: Shown) -> list[tuple[str, str]]:
+        """The sizes to choose from, in words, and their names; what the visitor has is among them."""
+        view, pace = shown.view, self.sessions.pace(shown.wanted.model)
+        own, limit = shown.own or view.preprocess, self.sessions.menu.settings.side
+        found = detail.choices(view.model.config, own, view.photo.size, pace, limit)
+        return [(choice.words, choice.value) for choice in found]
+
+    def _expected(self, visitor: str, model: str, fineness: str) -> str:
+        """What to say while a photograph is being opened: how much work it is, and how long it may take."""
+        loading, held = self.sessions.begin(visitor, model), self.sessions.held(visitor)
+        if not loading.done():
+            return draw.working("Loading the model")
+        explorer, pace = loading.result(), self.sessions.pace(model)
+        size = (held or self.first).view.photo.size
+        limit = self.sessions.menu.settings.side
+        for choice in detail.choices(explorer.model.config, explorer.preprocess, size, pace, limit):
+            if choice.value == fineness and choice.seconds is not None:
+                words = f"Looking at {choice.patches:,} patches · {detail.about(choice.seconds)}"
+                return draw.working(words, choice.seconds)
+        return draw.working("Looking at your photograph")
+
+    def _resting(self, shown: Shown) -> str:
+        """What the status will say when a knob takes long."""
+        tokens, seconds = shown.view.trace.tokens.shape[1], shown.view.seconds
+        if tokens < SLOW_TOKENS:
+            return draw.working()
+        words = f"Working · rollout and “All patches” compare {tokens:,} tokens"
+        return draw.working(f"{words}: {detail.about(2 * seconds)}")
+
+    def draw_all(self, request: gr.Request, *values: Any) -> list[Any]:
         """The large picture and both walls."""
-        return self._pictures(self._shown(photo, model, request), self._read(values))
+        return self._pictures(*self._asked(request, values))
 
-    def draw_stage(self, request: gr.Request, photo: str | None, model: str, *values: Any) -> str:
+    def draw_stage(self, request: gr.Request, *values: Any) -> str:
         """The large picture alone."""
-        return draw.stage(self._shown(photo, model, request), self._read(values))
+        return draw.stage(*self._asked(request, values))
 
-    def picked(self, request: gr.Request, event: gr.EventData, photo: str, model: str, *values: Any) -> list[Any]:
+    def picked(self, request: gr.Request, event: gr.EventData, *values: Any) -> list[Any]:
         """A patch was chosen on the picture; (-1, -1) stands for the class token."""
         patch = (int(event.row), int(event.column))
-        knobs = self._read(values)
+        shown, knobs = self._asked(request, values)
         knobs = replace(knobs, query="cls") if patch[0] < 0 else replace(knobs, query=PATCH, patch=patch)
-        shown = self._shown(photo, model, request)
         query = PATCH if knobs.query == PATCH else knobs.asked(shown.view)
         return [query, knobs.patch, *self._pictures(shown, knobs)]
 
-    def chosen(self, request: gr.Request, event: gr.EventData, photo: str, model: str, *values: Any) -> list[Any]:
+    def chosen(self, request: gr.Request, event: gr.EventData, *values: Any) -> list[Any]:
         """A head or a layer was chosen on a wall."""
-        knobs = replace(self._read(values), method="attention")
+        shown, knobs = self._asked(request, values)
+        knobs = replace(knobs, method="attention")
         if event.kind == "block":
             knobs = replace(knobs, block=int(event.value))
         else:
             knobs = replace(knobs, head=int(event.value) if event.value.isdigit() else event.value)
-        return [knobs.block, knobs.head, knobs.method, *self._pictures(self._shown(photo, model, request), knobs)]
+        return [knobs.block, knobs.head, knobs.method, *self._pictures(shown, knobs)]
 
     def chosen_example(self, event: gr.EventData) -> str:
         """An example was chosen."""
@@ -242,53 +323,21 @@ class Page:
     def left(self, request: gr.Request) -> None:
         """The visitor closed the page."""
         self.sessions.close(request.session_hash or "")
+        self.chooser.left(request)
 
     def _pictures(self, shown: Shown, knobs: Knobs) -> list[Any]:
         return [draw.stage(shown, knobs), draw.head_wall(shown, knobs), draw.layer_wall(shown, knobs)]
 
-    def _shown(self, photo: str | None, model: str, request: gr.Request) -> Shown:
+    def _asked(self, request: gr.Request, values: tuple[Any, ...]) -> tuple[Shown, Knobs]:
+        """What the visitor has open, and the knobs. It is opened again if it was forgotten."""
         visitor = request.session_hash or ""
-        try:
-            return self.sessions.open(visitor, photo, model)
-        except ImageError:  # `open` has said so, and the page still shows the photograph before it
-            return self.sessions.open(visitor, None, model)
-
-    def _read(self, values: tuple[Any, ...]) -> Knobs:
-        *others, start = values
+        photo, model, fineness, *others, start = values
         knobs = Knobs(*others)
-        return replace(knobs, patch=(knobs.patch[0], knobs.patch[1]), start=start - 1)  # a person counts from 1
-
-    def _api(self) -> None:
-        """Two named endpoints for programs; everything else that the page calls is its own business."""
-        default = self.sessions.models[0]
-
-        def predict(photo: FileData, model: str = default, k: int = 5) -> list[dict[str, Any]]:
-            """The k most probable classes of a photograph: [{"label": "church", "probability": 0.93}, ...]."""
-            view = self._api_view(photo, model)
-            return [{"label": label, "probability": p} for label, p in view.predictions(k)]
-
-        def explain(
-            photo: FileData, model: str = default, method: str = "rollout", layer: int = -1, head: str = "mean"
-        ) -> dict[str, Any]:
-            """Raw scores of the patches as seen from CLS, rows from the top; layers and heads count from 1."""
-            view = self._api_view(photo, model)
-            block = layer - 1 if layer > 0 else -1
-            one: Any = int(head) - 1 if head.isdigit() else head
-            knobs = Knobs(method=method, block=block, head=one, fuse=one if one in FUSIONS else "mean")
-            heatmap = knobs.heatmap(view)
-            return {
-                "title": heatmap.title,
-                "values": heatmap.values.tolist(),
-                "prefix_mass": dict(heatmap.prefix_mass),
-                "frame": heatmap.geometry.frame,
-            }
-
-        for endpoint in (predict, explain):
-            gr.events.api(_said(endpoint), api_name=endpoint.__name__, **MODEL)
-
-    def _api_view(self, photo: Any, model: str) -> View:
-        path = photo["path"] if isinstance(photo, dict) else photo.path
-        return self.sessions.explorer(model).open(path)
+        knobs = replace(knobs, patch=(knobs.patch[0], knobs.patch[1]), start=start - 1)  # a person counts from 1
+        try:
+            return self.sessions.again(visitor, self.sessions.wanted(photo, model, side_of(fineness))), knobs
+        except ImageError:  # `new_photo` has said so
+            return self.sessions.again(visitor, self.sessions.wanted(None, model, side_of(fineness))), knobs
 
 
 def inputs_of(knobs: Sequence[Any]) -> list[Any]:
@@ -296,20 +345,26 @@ def inputs_of(knobs: Sequence[Any]) -> list[Any]:
     return [knob.input for knob in knobs]
 
 
-def _said(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """The endpoint with our refusals passed on in words; gradio shows other errors as "Error"."""
-
-    @wraps(endpoint)
-    def said(*args: Any, **options: Any) -> Any:
-        try:
-            return endpoint(*args, **options)
-        except ValueError as error:
-            raise gr.Error(str(error), print_exception=False) from error
-
-    return said
+def side_of(fineness: str) -> int | None:
+    """The size of input that a choice of detail names, as `Explorer.open` takes it."""
+    if fineness == detail.OWN:
+        return None
+    if not fineness.isdecimal():
+        raise ValueError(f"Expected a size in pixels, or {detail.OWN!r}; got {fineness!r:.40}.")
+    return int(fineness)
 
 
-def build(models: list[str] | None = None) -> gr.Blocks:
-    """The page, ready to launch. Loads the first model and analyses the first example, so that it opens alive."""
-    demo: gr.Blocks = Page(Sessions(models or bundled(), default=examples()[0].path)).demo
+def fineness_of(wanted: Wanted | None) -> str:
+    """The choice of detail that names a size of input."""
+    return detail.OWN if wanted is None or wanted.side is None else str(wanted.side)
+
+
+def build(allowed: Settings | None = None) -> gr.Blocks:
+    """The page, ready to launch. Loads the first model and analyses the first example, so that it opens alive.
+
+    Args:
+        allowed: what visitors may do; by default what the environment says, see `vitviz.ui.settings`.
+    """
+    menu = Menu(allowed or settings())
+    demo: gr.Blocks = Page(Sessions(menu, default=examples()[0].path)).demo
     return demo

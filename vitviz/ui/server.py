@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 HERE = Path(__file__).parent
 MAX_FILE_SIZE = "64mb"
+MAX_CHECKPOINT_SIZE = "2gb"  # where checkpoints may be uploaded; gradio has one limit for all files
 MAX_WAITING = 64  # requests in the queue before a visitor is told to come back
 
 THEME = gr.themes.Monochrome(
@@ -47,12 +48,15 @@ async def _refuse_download(*_args: Any, **_options: Any) -> str:
     )
 
 
-def launch(demo: gr.Blocks, host: str | None = None, port: int | None = None, **options: Any) -> Any:
+def launch(
+    demo: gr.Blocks, host: str | None = None, port: int | None = None, *, upload: bool = False, **options: Any
+) -> Any:
     """Serve the page; returns what `gr.Blocks.launch` returns.
 
     Args:
         demo: the page.
         host, port: where to listen; gradio's own settings (`GRADIO_SERVER_NAME`, `GRADIO_SERVER_PORT`) by default.
+        upload: whether visitors may upload checkpoints, which are larger than photographs.
         options: passed on to `gr.Blocks.launch`.
     """
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
@@ -65,7 +69,7 @@ def launch(demo: gr.Blocks, host: str | None = None, port: int | None = None, **
         server_port=port,
         theme=THEME,
         head=f"<style>{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
-        max_file_size=MAX_FILE_SIZE,
+        max_file_size=MAX_CHECKPOINT_SIZE if upload else MAX_FILE_SIZE,
         ssr_mode=False,
         show_error=True,
         footer_links=["api"],

@@ -1,19 +1,22 @@
-"""What the server remembers: models, and for each visitor the photograph that is open."""
+"""What the server remembers of each visitor: the photograph that is open, and what was uploaded."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from PIL import Image
 
-from vitviz.explorer import Explorer, View, best_device
-from vitviz.preprocess import Geometry
-from vitviz.weights.zoo import load
+from vitviz.explorer import Explorer, View
+from vitviz.preprocess import Geometry, Preprocess
+from vitviz.ui.detail import Pace, faster
+from vitviz.ui.menu import Menu, MenuError, Offer
+from vitviz.ui.models import Models
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on the page
 THUMB_SIDE = 168
@@ -22,11 +25,30 @@ THUMB_SIDE = 168
 OPEN_BYTES = 2**30
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """A photograph's path, a model's name, and the side of the input in pixels (`None`: the model's own)."""
+
+    path: str
+    model: str
+    side: int | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """An open photograph, with the smaller copies that the page shows."""
+    """An open photograph, with the smaller copies that the page shows.
+
+    `wanted` is what it was opened from, `own` the model's own preprocessing.
+    """
 
     view: View
+    wanted: Wanted = Wanted("", "")
+    own: Preprocess | None = None
+
+    @property
+    def path(self) -> str:
+        """The photograph's file."""
+        return self.wanted.path
 
     @cached_property
     def stage(self) -> tuple[Image.Image, Geometry]:
@@ -38,12 +60,11 @@ class Shown:
         """The photograph at the size of a thumbnail, and the geometry that fits it."""
         return shrink(self.view.photo, self.view.geometry, THUMB_SIDE)
 
-
     @property
     def size(self) -> int:
-        """Bytes that stay in memory while the photograph is open."""
-        view = self.view
-        return 3 * view.photo.width * view.photo.height + view.trace.nbytes
+        """Bytes that stay in memory while the photograph is open: the picture, the model's pixels, and the trace."""
+        view, (height, width) = self.view, self.view.size
+        return 3 * view.photo.width * view.photo.height + 12 * height * width + view.trace.nbytes
 
 
 def shrink(photo: Image.Image, geometry: Geometry, side: int) -> tuple[Image.Image, Geometry]:
@@ -58,54 +79,152 @@ def shrink(photo: Image.Image, geometry: Geometry, side: int) -> tuple[Image.Ima
 
 
 class Sessions:
-    """Models by name, loaded once; open photographs by visitor, the least recently used forgotten first.
+    """Open photographs by visitor, the least recently used forgotten first, and the models that they were opened with.
 
-    Forgetting loses nothing: every request names its photograph and model, and the photograph is opened again.
+    Forgetting loses nothing: every request names its photograph, model and size, and the photograph is opened again.
+    Models run one at a time, whoever asks.
 
     Args:
-        models: the models on offer; the first is the default.
+        menu: the models on offer, and what else visitors may name.
         default: the photograph of a visitor who has none.
         limit: memory for open photographs, in bytes; the newest one is kept whatever its size.
     """
 
-    def __init__(self, models: Sequence[str], default: Path, limit: int = OPEN_BYTES) -> None:
-        if not models:
-            raise ValueError("Expected at least one model, found none. Put a checkpoint folder into checkpoints/.")
-        self.models, self.default = tuple(models), default
+    def __init__(self, menu: Menu, default: Path, limit: int = OPEN_BYTES) -> None:
+        self.menu, self.path = menu, str(default)
         self._limit = limit
-        self._explorers: dict[str, Explorer] = {}
-        self._open: OrderedDict[str, tuple[str, str, Shown]] = OrderedDict()
+        self._open: OrderedDict[str, Shown] = OrderedDict()
+        self._uploads: dict[str, dict[str, Offer]] = {}
+        self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
+        self._turn = threading.Lock()  # held while a model runs: two at once take twice the time and the memory
+        room = menu.settings.memory
+        self.models = Models(menu.load, room, menu.default, lambda name: menu.offer(name).size, self._drop)
 
-    def explorer(self, model: str) -> Explorer:
-        """The explorer of a model; loads it the first time."""
-        if model not in self.models:
-            raise ValueError(f"Expected one of the models {', '.join(self.models)}; got {model!r}.")
+    # Models
+
+    def permit(self, visitor: str, text: str) -> str:
+        """The model that a visitor named, if this visitor may use it.
+
+        Raises:
+            MenuError: if not; see `Menu.permit`.
+        """
+        return text if text in self._uploads.get(visitor, {}) else self.menu.permit(text)
+
+    def offer(self, visitor: str, source: str) -> Offer:
+        """What is known of a permitted model before it is loaded."""
+        return self._uploads.get(visitor, {}).get(source) or self.menu.offer(source)
+
+    def uploaded(self, visitor: str, path: str) -> str:
+        """Let a visitor, and nobody else, use a checkpoint that this visitor has uploaded.
+
+        Args:
+            path: where the server has put it. It must not come from the visitor.
+
+        Raises:
+            MenuError: if the operator does not allow it.
+        """
+        if not self.menu.settings.upload:
+            raise MenuError("This page takes no checkpoints from visitors. Run vitviz on your own machine to open one.")
+        file = Path(path)
         with self._lock:
-            if model not in self._explorers:
-                self._explorers[model] = Explorer(load(model), device=best_device())
-            return self._explorers[model]
+            self._uploads.setdefault(visitor, {})[path] = Offer(path, file.name, file.stat().st_size)
+        return path
 
-    def open(self, visitor: str, photo: str | Path | None, model: str) -> Shown:
-        """The visitor's photograph as the model saw it; the model runs only if either changed.
+    def begin(self, visitor: str, source: str) -> Future[Explorer]:
+        """Load a model, or wait for who is loading it already.
+
+        Raises:
+            MenuError: if this visitor may not use it.
+        """
+        return self.models.begin(self.permit(visitor, source))
+
+    # Photographs
+
+    def held(self, visitor: str) -> Shown | None:
+        """What a visitor has open."""
+        with self._lock:
+            if visitor in self._open:
+                self._open.move_to_end(visitor)
+            return self._open.get(visitor)
+
+    def open(self, visitor: str, photo: str | Path | None, model: str, side: int | None = None) -> Shown:
+        """The visitor's photograph as the model saw it; the model runs only if one of the three changed.
 
         A visitor who took the photograph away (`None`) keeps the last one, or gets the default.
+
+        Raises:
+            MenuError: if this visitor may not use the model, or the input is larger than allowed.
+            ImageError, ExplorerError: see `Explorer.open`.
         """
+        return self._settle(visitor, lambda held: Wanted(str(photo or (held or self).path), model, side))
+
+    # One event changes one thing. The others are what the visitor has by then, whatever it was when the event was sent;
+    # what came with the event counts only where nothing is open.
+
+    def again(self, visitor: str, wanted: Wanted) -> Shown:
+        """What the visitor has open, opened again if it was forgotten."""
+        return self._settle(visitor, lambda held: held.wanted if held else wanted)
+
+    def with_photo(self, visitor: str, wanted: Wanted) -> Shown:
+        """Another photograph, with the visitor's model and size; see `open`."""
+        return self._settle(visitor, lambda held: replace(held.wanted, path=wanted.path) if held else wanted)
+
+    def with_side(self, visitor: str, wanted: Wanted) -> Shown:
+        """The visitor's photograph in another size; see `open`."""
+        return self._settle(visitor, lambda held: replace(held.wanted, side=wanted.side) if held else wanted)
+
+    def with_model(self, visitor: str, wanted: Wanted) -> Shown:
+        """The visitor's photograph with another model, in that model's own size; see `open`."""
+        return self._settle(visitor, lambda held: Wanted((held or wanted).path, wanted.model, None))
+
+    def wanted(self, photo: str | None, model: str, side: int | None = None) -> Wanted:
+        """What came with an event; without a photograph, the default."""
+        return Wanted(photo or self.path, model, side)
+
+    def _settle(self, visitor: str, choose: Callable[[Shown | None], Wanted]) -> Shown:
+        """Open what `choose` makes of what the visitor has open."""
+        while True:
+            model = choose(self.held(visitor)).model
+            explorer = self.begin(visitor, model).result()  # may take long: nobody is held up
+            with self._turn:
+                held = self.held(visitor)
+                wanted = choose(held)
+                if wanted.model == model:  # else another one was opened meanwhile
+                    return held if held and held.wanted == wanted else self._run(visitor, explorer, wanted)
+
+    def _run(self, visitor: str, explorer: Explorer, wanted: Wanted) -> Shown:
+        if wanted.side is not None and wanted.side > self.menu.settings.side:
+            raise MenuError(f"Expected an input of at most {self.menu.settings.side} pixels, got {wanted.side}.")
+        shown = Shown(explorer.open(wanted.path, size=wanted.side), wanted, explorer.preprocess)
+        self._paces[wanted.model] = faster(shown.view, self._paces.get(wanted.model))
         with self._lock:
-            held = self._open.get(visitor)
-            path = str(photo or (held[0] if held else self.default))
-            if held is not None and held[:2] == (path, model):
+            if self.models.holds(explorer):  # or this would keep a model alive that has just gone
+                self._open[visitor] = shown
                 self._open.move_to_end(visitor)
-                return held[2]
-        shown = Shown(self.explorer(model).open(path))
-        with self._lock:
-            self._open[visitor] = (path, model, shown)
-            self._open.move_to_end(visitor)
-            while len(self._open) > 1 and sum(one.size for _, _, one in self._open.values()) > self._limit:
+            while len(self._open) > 1 and sum(one.size for one in self._open.values()) > self._limit:
                 self._open.popitem(last=False)
         return shown
+
+    def look(self, photo: str, model: str) -> View:
+        """A photograph as a model sees it, for a program that asks once; nothing is remembered."""
+        explorer = self.begin("", model).result()
+        with self._turn:
+            return explorer.open(photo)
+
+    def pace(self, model: str) -> Pace | None:
+        """How fast a model has run here."""
+        return self._paces.get(model)
 
     def close(self, visitor: str) -> None:
         """Forget a visitor who left."""
         with self._lock:
             self._open.pop(visitor, None)
+            self._uploads.pop(visitor, None)
+
+    def _drop(self, model: str, explorer: Explorer) -> None:
+        """Forget the photographs that were opened with a model that has gone; they would keep it alive."""
+        self._paces.pop(model, None)
+        with self._lock:
+            for visitor in [name for name, shown in self._open.items() if shown.view.model is explorer.model]:
+                del self._open[visitor]

@@ -26,9 +26,9 @@ def bundled() -> list[str]:
     return sorted(path.parent.name for path in root.glob(f"*/{CONFIG}")) if root.is_dir() else []
 
 
-def title(name: str) -> str:
-    """What people call a bundled model, read from its config without its weights."""
-    return str(json.loads((_root() / name / CONFIG).read_text(encoding="utf-8"))["name"])
+def folder_of(name: str) -> Path:
+    """Where a bundled model lies, whether it is there or not."""
+    return _root() / name
 
 
 def load(source: str | os.PathLike[str], *, family: str | None = None, heads: int | None = None) -> ViT:
@@ -64,7 +64,7 @@ def load(source: str | os.PathLike[str], *, family: str | None = None, heads: in
     if family is not None or heads is not None:
         raise CheckpointError(f"family and heads are for a file of weights; {name!r} brings its own settings.")
     if known:
-        return load_folder(_root() / name)
+        return load_folder(folder_of(name))
     if _is_file(name):
         name = os.fspath(Path(name).parent)
     if name and Path(name).is_dir():  # Path("") would be the working directory

@@ -1,0 +1,379 @@
+"""What the server of the page remembers, permits and refuses. No browser."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+from vitviz.cli import main
+from vitviz.explorer import Explorer
+from vitviz.model import Pretrained, ViT
+from vitviz.preprocess import Preprocess
+from vitviz.ui.menu import Menu, MenuError, short_licence
+from vitviz.ui.models import bytes_of
+from vitviz.ui.sessions import Sessions, Shown, Wanted
+from vitviz.ui.settings import GIGABYTE, Settings, SettingsError, settings
+from vitviz.weights.checkpoint import save
+from vitviz.weights.famous import FAMOUS
+
+SIZE = bytes_of(tiny.model())
+HEIGHT, WIDTH = (side * tiny.PATCH for side in tiny.GRID)
+
+
+def folder(path: Path, seed: int = 0, **changes: object) -> str:
+    """A model as a folder."""
+    model = tiny.model(seed, **changes)
+    model.pretrained = Pretrained(
+        name=f"Tiny {seed}",
+        preprocess=Preprocess(mode="crop", height=HEIGHT, width=WIDTH),
+        labels=tuple(f"class {i}" for i in range(model.config.classes)),
+        licence="MIT (tests); nothing else",
+    )
+    save(model, path)
+    return str(path)
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    path = tmp_path / "photo.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (60, 90, 3), np.uint8)).save(path)
+    return path
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> tuple[str, ...]:
+    return tuple(folder(tmp_path / name, seed) for seed, name in enumerate(("a", "b", "c")))
+
+
+def made(sources: tuple[str, ...], photo: Path, room: float = 10.0, **allowed: bool) -> Sessions:
+    """Sessions with memory for `room` models."""
+    menu = Menu(Settings(models=sources, memory=round(room * SIZE), **allowed), bundled=[])
+    return Sessions(menu, photo)
+
+
+# --- settings
+
+
+def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
+    here = settings(environ={})
+    assert (here.typed, here.upload, here.memory, here.side) == (True, False, 4 * GIGABYTE, 2048)
+    assert not settings(host="0.0.0.0", environ={}).typed
+    assert not settings(environ={"GRADIO_SERVER_NAME": "0.0.0.0"}).typed
+    space = settings(environ={"SPACE_ID": "someone/vitviz"})
+    assert (space.typed, space.upload, space.side) == (False, False, 1024)
+
+
+def test_what_is_said_counts() -> None:
+    said = {
+        "SPACE_ID": "someone/vitviz",
+        "VITVIZ_ALLOW_TYPED": "1",
+        "VITVIZ_ALLOW_UPLOAD": "1",
+        "VITVIZ_MODEL_MEMORY": "1.5",
+        "VITVIZ_MAX_SIDE": "700",
+        "VITVIZ_MODELS": "timm:a, ./b,",
+    }
+    allowed = settings(environ=said)
+    assert (allowed.typed, allowed.upload, allowed.memory, allowed.side) == (True, True, 1_500_000_000, 700)
+    assert allowed.models == ("timm:a", "./b")
+    given = settings(environ=said, typed=False, upload=False, memory=2, side=600, models=["c"])
+    assert (given.typed, given.upload, given.memory, given.side) == (False, False, 2 * GIGABYTE, 600)
+    assert given.models == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VITVIZ_ALLOW_UPLOAD", "yes"),
+        ("VITVIZ_MODEL_MEMORY", "much"),
+        ("VITVIZ_MODEL_MEMORY", "0"),
+        ("VITVIZ_MODEL_MEMORY", "nan"),
+        ("VITVIZ_MAX_SIDE", "-1"),
+    ],
+)
+def test_what_is_no_setting_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=value if value != "0" else "above 0"):
+        settings(environ={name: value})
+
+
+def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("vitviz.ui.pages.build", lambda allowed: seen.append(allowed))
+    monkeypatch.setattr("vitviz.ui.server.launch", lambda page, **options: seen.append(options))
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
+    assert main(["app", "--host", "0.0.0.0", *options]) == 0
+    assert seen[0] == Settings(models=("a", "timm:b"), typed=False, upload=True, memory=1_500_000_000, side=700)
+    assert seen[1] == {"host": "0.0.0.0", "port": 7860, "upload": True}
+    assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
+    assert seen[2] == Settings()
+    assert main(["app", "--model-memory", "0"]) == 2
+
+
+def test_the_famous_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dinov2-s14-imagenette"
+    assert all(any(one.source in line and one.licence in line for line in lines) for one in FAMOUS)
+
+
+# --- the menu
+
+
+def test_the_menu_has_those_of_this_machine_first_and_the_famous_ones(sources: tuple[str, ...]) -> None:
+    menu = Menu(Settings(models=sources))
+    (_, here), (_, famous) = menu.groups
+    assert menu.default == here[0].source == "dinov2-s14-imagenette"
+    assert here[0].licence == "Apache-2.0 and MIT"
+    assert here[0].size == pytest.approx(44.1e6, rel=0.01)
+    assert [offer.source for offer in here[1:]] == list(sources)
+    assert (here[1].title, here[1].licence) == ("Tiny 0", "MIT")
+    assert [offer.source for offer in famous] == [one.source for one in FAMOUS]
+    assert famous[4].words == "DINO S/16 · 87 MB · Apache-2.0"
+
+
+def test_the_operators_models_may_be_anything(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("[1")
+    (tmp_path / "mine.pt").write_bytes(bytes(3_000_000))
+    odd = (str(tmp_path / "broken"), str(tmp_path / "mine.pt"), FAMOUS[1].source, "timm:something", "nowhere")
+    here = Menu(Settings(models=odd), bundled=[]).groups[0][1]
+    assert [offer.words for offer in here] == [
+        "broken",
+        "mine.pt · 3 MB",
+        f"{FAMOUS[1].title} · 346 MB · {FAMOUS[1].licence}",
+        "timm:something",
+        "nowhere",
+    ]
+
+
+def test_a_page_needs_a_model() -> None:
+    with pytest.raises(MenuError, match="checkpoints"):
+        Menu(Settings(), bundled=[])
+
+
+@pytest.mark.parametrize(
+    ("licence", "short"), [("MIT", "MIT"), ("A-2.0 (b) and C (d); for research", "A-2.0 and C"), ("", "")]
+)
+def test_licences_in_a_word(licence: str, short: str) -> None:
+    assert short_licence(licence) == short
+
+
+NAMES = ["timm:vit_tiny_patch16_224.augreg_in21k", "hf:facebook/dinov2-small", "hf:bare", "torchvision:vit_l_32.A_B"]
+
+
+@pytest.mark.parametrize("text", NAMES)
+def test_names_of_libraries_may_be_typed_where_that_is_allowed(text: str, sources: tuple[str, ...]) -> None:
+    assert Menu(Settings(models=sources)).permit(f"  {text} ") == text
+    closed = Menu(Settings(models=sources, typed=False))
+    with pytest.raises(MenuError, match="own machine"):
+        closed.permit(text)
+    for offered in (sources[1], FAMOUS[3].source, closed.default):
+        assert closed.permit(offered) == offered
+
+
+@pytest.mark.parametrize("typed", [True, False])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "/etc/passwd",
+        "/etc",
+        "..",
+        "./checkpoints",
+        "checkpoints/dinov2-s14-imagenette",
+        "hf:/etc",
+        "hf:../../etc",
+        "hf:a/b/c",
+        "hf:a/..",
+        "timm:../x",
+        "timm:a/b",
+        "timm:hf-hub:a/b",
+        "torchvision:",
+        "keras:vit",
+        "file:///etc/passwd",
+        "https://example.com/a.safetensors",
+        "timm:x\ny",
+        "HF:a/b",
+        "~",
+        "\x00",
+    ],
+)
+def test_paths_and_addresses_are_never_read_for_visitors(
+    text: str, typed: bool, sources: tuple[str, ...], photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = made(sources, photo, typed=typed)
+    monkeypatch.setattr("vitviz.ui.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
+    monkeypatch.setattr("vitviz.ui.menu.load_remote", lambda *source: pytest.fail(f"{source} was fetched"))
+    for ask in (sessions.begin, lambda visitor, source: sessions.open(visitor, photo, source)):
+        with pytest.raises(MenuError):
+            ask("visitor", text)
+    with pytest.raises(MenuError):
+        sessions.look(str(photo), text)
+
+
+def test_a_folder_with_the_name_of_a_remote_model_is_not_taken_for_it(
+    sources: tuple[str, ...], photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "timm:tiny", 9)
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr("vitviz.ui.menu.load_remote", lambda *name: asked.append(name) or tiny.model())
+    made(sources, photo).begin("visitor", "timm:tiny").result()
+    assert asked == [("timm", "tiny")]
+
+
+# --- uploads
+
+
+def test_uploads_are_refused_unless_allowed_and_belong_to_their_visitor(
+    sources: tuple[str, ...], photo: Path, tmp_path: Path
+) -> None:
+    uploaded = folder(tmp_path / "upload", 7)
+    with pytest.raises(MenuError, match="own machine"):
+        made(sources, photo).uploaded("visitor", uploaded)
+    sessions = made(sources, photo, upload=True)
+    with pytest.raises(MenuError):
+        sessions.open("visitor", photo, uploaded)
+    sessions.uploaded("visitor", uploaded)
+    assert sessions.open("visitor", photo, uploaded).wanted.model == uploaded
+    assert sessions.offer("visitor", uploaded).title == "upload"
+    with pytest.raises(MenuError):
+        sessions.open("another", photo, uploaded)
+    sessions.close("visitor")
+    with pytest.raises(MenuError):
+        sessions.open("visitor", photo, uploaded)
+
+
+# --- visitors
+
+
+def test_a_model_that_goes_is_let_go_and_comes_back_when_asked(sources: tuple[str, ...], photo: Path) -> None:
+    sessions = made(sources, photo, room=2.5)
+    sessions.open("first", photo, sources[0])
+    before = sessions.open("visitor", photo, sources[1])
+    values = before.view.attention().values
+    alive = weakref.ref(before.view.model)
+    sessions.open("another", photo, sources[2])
+    assert sessions.held("visitor") is None  # or its view would keep the model in memory
+    assert before.view.attention(0).values.shape == tiny.GRID  # who has it can finish
+    del before
+    gc.collect()
+    assert alive() is None
+    again = sessions.open("visitor", photo, sources[1])
+    np.testing.assert_array_equal(again.view.attention().values, values)
+    assert sessions.held("another") is None
+
+
+def test_a_view_of_a_model_that_went_meanwhile_is_not_kept(
+    sources: tuple[str, ...], photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = made(sources, photo, room=2.5)
+    run = Explorer.open
+
+    def slow(self: Explorer, *args: object, **more: object) -> object:
+        monkeypatch.setattr(Explorer, "open", run)
+        sessions.models.get(sources[2])  # takes the room of the model that is running
+        return run(self, *args, **more)
+
+    sessions.models.get(sources[0])
+    monkeypatch.setattr(Explorer, "open", slow)
+    shown = sessions.open("visitor", photo, sources[1])
+    assert shown.view.predictions()
+    assert sessions.held("visitor") is None
+
+
+def test_one_model_runs_at_a_time(sources: tuple[str, ...], photo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sessions = made(sources, photo)
+    running: list[int] = []
+    most: list[int] = []
+    run = Explorer.open
+
+    def watched(self: Explorer, *args: object, **more: object) -> object:
+        running.append(1)
+        most.append(len(running))
+        try:
+            return run(self, *args, **more)
+        finally:
+            running.pop()
+
+    monkeypatch.setattr(Explorer, "open", watched)
+    visitors = [
+        threading.Thread(target=sessions.open, args=(str(i), photo, sources[i % 3], 13 * (3 + i))) for i in range(6)
+    ]
+    for visitor in visitors:
+        visitor.start()
+    for visitor in visitors:
+        visitor.join(60)
+    assert most == [1] * 6
+    assert len(sessions._open) == 6
+
+
+def test_events_that_cross_change_one_thing_each(sources: tuple[str, ...], photo: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.png"
+    Image.new("RGB", (50, 40), "red").save(other)
+    sessions = made(sources, photo)
+    sent = sessions.wanted(None, sources[0])  # what all of them knew when they were sent
+    assert sessions.again("visitor", sent).wanted == Wanted(str(photo), sources[0])
+    sessions.with_model("visitor", sessions.wanted(None, sources[1]))
+    assert sessions.again("visitor", sent).wanted == Wanted(str(photo), sources[1])
+    sessions.with_photo("visitor", sessions.wanted(str(other), sources[0]))
+    assert sessions.again("visitor", sent).wanted == Wanted(str(other), sources[1])
+    sessions.with_side("visitor", sessions.wanted(None, sources[0], 2 * WIDTH))
+    assert sessions.again("visitor", sent).wanted == Wanted(str(other), sources[1], 2 * WIDTH)
+    sessions.with_photo("visitor", sent)
+    assert sessions.again("visitor", sent).wanted == Wanted(str(photo), sources[1], 2 * WIDTH)
+    sessions.with_model("visitor", sessions.wanted(None, sources[2], 2 * WIDTH))
+    assert sessions.again("visitor", sent).wanted == Wanted(str(photo), sources[2])  # in its own size
+
+
+def test_a_model_that_was_switched_while_another_loaded_counts(
+    sources: tuple[str, ...], photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first photograph and a switch of models at once: the photograph must not put the old model back."""
+    other = tmp_path / "other.png"
+    Image.new("RGB", (50, 40), "red").save(other)
+    sessions = made(sources, photo)
+    load, began = sessions.models._load, threading.Event()
+
+    def slow(name: str) -> ViT:
+        if name == sources[0]:
+            assert began.wait(30)
+        return load(name)
+
+    monkeypatch.setattr(sessions.models, "_load", slow)
+    came: list[Shown] = []
+    sent = sessions.wanted(str(other), sources[0])
+    opening = threading.Thread(target=lambda: came.append(sessions.with_photo("visitor", sent)))
+    opening.start()
+    sessions.with_model("visitor", sessions.wanted(str(photo), sources[1]))
+    began.set()
+    opening.join(30)
+    assert came[0].wanted == Wanted(str(other), sources[1])
+    assert came[0].view.model is sessions.models.get(sources[1]).model
+    assert sessions.held("visitor") is came[0]
+
+
+def test_photographs_models_and_sizes_are_told_apart(sources: tuple[str, ...], photo: Path) -> None:
+    sessions = made(sources, photo)
+    first = sessions.open("visitor", photo, sources[0])
+    assert sessions.open("visitor", None, sources[0]) is first
+    assert sessions.held("visitor") is first
+    finer = sessions.open("visitor", None, sources[0], 2 * WIDTH)
+    assert finer.view.trace.grid == (2 * tiny.GRID[0], 2 * tiny.GRID[1])
+    assert finer.size > first.size > finer.view.trace.nbytes / 5
+    assert sessions.open("visitor", None, sources[1], 2 * WIDTH) is not finer
+
+
+def test_no_visitor_gets_an_input_larger_than_allowed(sources: tuple[str, ...], photo: Path) -> None:
+    menu = Menu(Settings(models=sources, side=3 * WIDTH), bundled=[])
+    sessions = Sessions(menu, photo)
+    assert sessions.open("visitor", None, sources[0], 3 * WIDTH)
+    with pytest.raises(MenuError, match=str(3 * WIDTH)):
+        sessions.open("visitor", None, sources[0], 4 * WIDTH)

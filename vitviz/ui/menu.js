@@ -1,0 +1,71 @@
+// The menu of models: the browser's own <select>, so that phones, keyboards and screen readers find what they know.
+// `element`, `props`, `trigger` and `watch` come from gradio's HTML component.
+const select = element.querySelector('select');
+const OTHER = 'another';
+let menu = null;
+let typing = false; // arrow keys walk through the menu; nothing is loaded until they rest
+let pause = 0;
+
+function option(value, words, tip) {
+  const made = document.createElement('option');
+  made.value = value;
+  made.textContent = words;
+  made.title = tip || '';
+  return made;
+}
+
+function draw() {
+  if (!props.value) return;
+  const before = menu;
+  menu = JSON.parse(props.value);
+  select.replaceChildren(...menu.groups.map((group) => {
+    const made = document.createElement('optgroup');
+    made.label = group.title;
+    made.append(...group.offers.map((offer) => option(offer.source, offer.words, offer.tip)));
+    return made;
+  }));
+  if (menu.more) select.append(option(OTHER, 'Another model …'));
+  settle();
+  if (before && before.chosen !== menu.chosen) ask(false);
+}
+
+function settle() {
+  select.value = menu.chosen;
+  const now = select.selectedOptions[0];
+  select.title = now ? [now.textContent, now.title].filter(Boolean).join(': ') : '';
+}
+
+function ask(open) {
+  document.body.classList.toggle('asking', open);
+  if (open) document.querySelector('#named textarea, #named input')?.focus();
+}
+
+function choose() {
+  if (select.value === OTHER) {
+    settle();
+    ask(true);
+  } else if (select.value !== menu.chosen) {
+    trigger('choose', { source: select.value });
+  }
+}
+
+select.addEventListener('keydown', (event) => { typing = event.key !== 'Enter'; });
+select.addEventListener('pointerdown', () => { typing = false; });
+select.addEventListener('change', () => {
+  clearTimeout(pause);
+  pause = setTimeout(choose, typing ? 700 : 0);
+});
+document.addEventListener('click', (event) => {
+  if (event.target.closest('#another .close')) {
+    ask(false);
+    select.focus();
+  }
+});
+document.addEventListener('keydown', (event) => {
+  if (event.key === 'Escape' && document.body.classList.contains('asking')) {
+    ask(false);
+    select.focus();
+  }
+});
+watch('value', draw);
+draw();
