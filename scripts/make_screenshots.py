@@ -14,7 +14,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, Playwright, sync_playwright
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
@@ -36,11 +36,19 @@ def serve() -> str:
     return f"http://127.0.0.1:{port}/"
 
 
+def launch_browser(playwright: Playwright) -> Browser:
+    """The system's Chromium."""
+    chromium = next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
+    if chromium is None:
+        raise SystemExit(f"Expected a Chromium on the PATH (one of {', '.join(CHROMIUMS)}); install one first.")
+    return playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+
+
 def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], theme: str, whole: bool) -> None:
     """One screenshot, once the first photograph is drawn."""
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
     page.goto(f"{address}?__theme={theme}")
-    page.wait_for_function("window.vitviz && window.vitviz.drawn > 0")
+    page.wait_for_function("window.vitviz && window.vitviz.explorer?.here?.data?.answers.complete")
     page.wait_for_timeout(800)  # fonts and thumbnails settle
     page.screenshot(path=file, full_page=whole)
     page.close()
@@ -52,12 +60,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme here instead")
     args = parser.parse_args()
-    chromium = next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
-    if chromium is None:
-        raise SystemExit(f"Expected a Chromium on the PATH (one of {', '.join(CHROMIUMS)}); install one first.")
     address = serve()
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=FLAGS)
+        browser = launch_browser(playwright)
         if args.all is None:
             (ROOT / "docs").mkdir(exist_ok=True)
             shoot(browser, address, ROOT / "docs" / "page.png", SIZES["wide"], "light", whole=False)

@@ -54,10 +54,22 @@ def test_sheet_shows_heads_or_layers(tmp_path: Path, view: vitviz.View) -> None:
     assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
 
 
+def test_export_writes_the_page_that_the_view_gives(tmp_path: Path, view: vitviz.View) -> None:
+    out = tmp_path / "page.html"
+    assert main(["export", str(CHURCH), "--html", str(out), "--device", "cpu"]) == 0
+    page = out.read_text(encoding="utf-8")
+    assert page == view.html()
+    assert out.stat().st_size < 8e6
+    small = tmp_path / "small.html"
+    assert main(["export", str(CHURCH), "--html", str(small), "--size", "112"]) == 0
+    assert small.stat().st_size < out.stat().st_size / 2
+
+
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
         (["predict", "nowhere.jpg"], "nowhere.jpg"),
+        (["export", str(CHURCH), "--html", "page.png"], "page.png"),
         (["predict", str(Path(__file__))], "test_cli.py"),
         (["predict", str(CHURCH), "--model", "swin"], "swin"),
         (["explain", str(CHURCH), "--query", "1,x"], "1,x"),
@@ -72,9 +84,7 @@ def test_sheet_shows_heads_or_layers(tmp_path: Path, view: vitviz.View) -> None:
         (["predict", str(CHURCH), "--device", "abacus"], "abacus"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_2(
-    arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bad_input_is_one_line_and_exit_2(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert named in said

@@ -178,6 +178,17 @@ def test_memory_grows_with_tokens_not_with_their_square() -> None:
     assert sizes[1] / sizes[0] == pytest.approx(309 / 78, rel=0.01)
 
 
+def test_many_rows_are_summed_by_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where most weights are zero: what nobody looks from adds nothing."""
+    monkeypatch.setattr(vitviz.trace, "MANY_TOKENS", 10)
+    trace = tiny.trace(registers=3)
+    for block in range(tiny.DEPTH):
+        expected, kept = tiny.dense(trace, block), trace.block(block)
+        count = expected.shape[-1]
+        for weights in (torch.rand(tiny.BATCH, count), torch.eye(count)[[4, 40]], torch.zeros(tiny.BATCH, count)):
+            close(kept.propagate(weights), torch.einsum("bn,bhnm->bhm", weights.double(), expected))
+
+
 LOOKS = {
     "plain": {},
     "no bias": {"qkv_bias": False},

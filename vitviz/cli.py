@@ -31,6 +31,7 @@ Look inside a Vision Transformer.
   vitviz explain photo.jpg -o why.png               attention rollout over the photograph
   vitviz explain photo.jpg --method attention --layer 12 --head 3 --query 7,4 -o look.png
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
+  vitviz export photo.jpg --html page.html          the explorer as one file that opens without a network
   vitviz validate --data imagenette/val             top-1 and top-5 on a folder of images
   vitviz app                                        the page in a browser
 """
@@ -46,6 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_predict(commands)
     _add_explain(commands)
     _add_sheet(commands)
+    _add_export(commands)
     _add_validate(commands)
     _add_summary(commands)
     _add_app(commands)
@@ -115,6 +117,17 @@ def _add_sheet(commands: Commands[argparse.ArgumentParser]) -> None:
     _size(command)
     _common(command)
     command.set_defaults(run=_sheet)
+
+
+def _add_export(commands: Commands[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("export", help="the explorer with a photograph as one self-contained HTML file")
+    command.add_argument("photo", help="an image file")
+    command.add_argument(
+        "--html", default="vitviz.html", metavar="FILE", help="the page to write (default: vitviz.html)"
+    )
+    _size(command)
+    _common(command)
+    command.set_defaults(run=_export)
 
 
 def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -233,9 +246,17 @@ def _sheet(args: argparse.Namespace) -> None:
     print(f"{sheet.width} x {sheet.height} pixels -> {output}")
 
 
-def _check_suffix(output: Path, *allowed: str) -> None:
+def _export(args: argparse.Namespace) -> None:
+    output = Path(args.html)
+    _check_suffix(output, ".html", ".htm", option="--html")
+    page = _explorer(args).open(args.photo, size=args.size).html()
+    output.write_text(page, encoding="utf-8")
+    print(f"{output.stat().st_size / 1e6:.1f} MB -> {output}")
+
+
+def _check_suffix(output: Path, *allowed: str, option: str = "-o") -> None:
     if output.suffix.lower() not in allowed:
-        raise ValueError(f"-o: expected a name ending in {', '.join(allowed)}; got {str(output)!r}.")
+        raise ValueError(f"{option}: expected a name ending in {', '.join(allowed)}; got {str(output)!r}.")
 
 
 def _block(layer: int | None, view: View) -> int:

@@ -67,7 +67,6 @@ _TURNS = {
 """EXIF orientation -> the turn that makes the picture upright (EXIF 2.32, tag 0x0112). 1 needs none."""
 
 
-
 class ImageError(ValueError):
     """An image, or a wish about images, that cannot be met. Its text says what was expected, what came, what to do."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import overload
+from typing import cast, overload
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from torch import Tensor
 # The largest piece of an N x N matrix that is held at once while rows are summed, in bytes: what a core's cache holds,
 # because the sums read each piece three times (4 MB take 0.6 of the time of 64 MB at 4,097 tokens on a CPU).
 CHUNK_BYTES = 4 * 2**20
+
+# From here on a weighted sum of rows on the CPU is left to the fused kernel: the pieces have too few rows to be fast.
+MANY_TOKENS = 6_000
 
 # Queries and keys of all kept blocks together stay in memory up to so many bytes: of ViT-B up to 1,820 tokens.
 # Above, each question makes those of its block again, a hundredth of the work of the forward pass.
@@ -101,12 +104,28 @@ class BlockTrace:
         Returns:
             (B, H, N), float32.
         """
+        if self.lse.device.type == "cpu" and self.probabilities is None and weights.shape[1] > MANY_TOKENS:
+            return self._propagate_fused(weights)
         total = torch.zeros(self.lse.shape, dtype=torch.float32, device=self.lse.device)
         for start, stop in self.chunks():
             some = weights[:, None, None, start:stop].float()  # (B, 1, 1, n)
             with self._exact():
                 total += (some @ self.rows(start, stop)).squeeze(2)  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, N)
         return total
+
+    def _propagate_fused(self, weights: Tensor) -> Tensor:
+        """The same by the fused kernel, with queries and keys exchanged: half the time at 21,000 tokens.
+
+        sum_n w_n exp(q_n . k_m - lse_n) is the exponential of a log-sum-exp over n of k_m . q_n + (log w_n - lse_n):
+        what the kernel computes for a "query" k_m over "keys" q_n with that mask, beside values that nobody needs.
+        """
+        keys, queries = self.keys.float(), self.queries.float()
+        tiny = torch.finfo(torch.float32).tiny  # a weight of zero would be minus infinity everywhere, if all were zero
+        mask = (weights.float().clamp_min(tiny).log()[:, None] - self.lse)[:, :, None]  # (B, H, 1, N)
+        _, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            keys, queries, queries, attn_mask=mask.expand(-1, -1, keys.shape[2], -1), scale=1.0
+        )
+        return cast(Tensor, sums).exp()  # (B, H, N)
 
     def _exact(self) -> torch.autocast:
         """Float32 stays float32, also for who asks under autocast."""
