@@ -231,7 +231,7 @@ def compare(model: str, side: int, args: argparse.Namespace) -> None:
     if side <= args.agree_up_to:
         agree(model, side)
     rows: dict[str, dict[str, float]] = {}
-    for way in WAYS:
+    for way in (way for way in WAYS if any(part in way for part in args.ways)):
         try:
             timed, weighed = (alone(way, model, side, args, lean) for lean in (False, True))
         except RuntimeError as error:
@@ -253,6 +253,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="only those with this in their names")
     parser.add_argument("--agree-up-to", type=int, default=512, metavar="PIXELS", help="check numbers up to this size")
     parser.add_argument("--one", nargs=6, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -1,20 +1,23 @@
-"""The page under test in a real browser, for the tests that share it."""
+"""The page under test in a real browser, for the tests that share it, held against Python's numbers."""
 
 from __future__ import annotations
 
-import json
+import re
 import socket
+import time
 from pathlib import Path
+from typing import Any
 
 import httpx
+import numpy as np
 import tiny
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 
+from vitviz.explorer import View
+from vitviz.heatmap import Heatmap
 from vitviz.model import Pretrained
 from vitviz.preprocess import Preprocess
-from vitviz.ui import draw
-from vitviz.ui.draw import Knobs
 from vitviz.ui.menu import Menu
 from vitviz.ui.pages import EXAMPLES, Page
 from vitviz.ui.server import launch
@@ -22,11 +25,28 @@ from vitviz.ui.sessions import Sessions
 from vitviz.ui.settings import Settings
 from vitviz.weights.checkpoint import save
 
-expect.set_options(timeout=15_000)  # milliseconds; a busy machine draws slowly
+WAIT = 15  # seconds; a busy machine draws slowly
+expect.set_options(timeout=1000 * WAIT)
 
 MODEL = "dinov2-s14-imagenette"
 CHURCH, DOG = EXAMPLES / "church.jpg", EXAMPLES / "dog.jpg"
-FIRST = Knobs(block=11)
+CLOSE = 2e-3  # of a probability: queries and keys travel in half precision
+ROUNDED = 5e-4  # one decimal of a percent
+
+READ = """() => {
+    const { explorer } = window.vitviz;
+    const side = explorer.here;
+    const text = (selector) => side.pane.element.querySelector(selector).textContent;
+    return {
+        title: text('.vv-title'), answer: text('.vv-answer'), low: text('.vv-low'), high: text('.vv-high'),
+        note: document.querySelector('.vv-note').textContent,
+        strongest: [...document.querySelectorAll('.vv-strongest li')].map((one) =>
+            [one.querySelector('button').dataset.patch.split(',').map(Number), one.querySelector('span').textContent]),
+        colours: Array.from(side.index ?? []),
+        grid: side.data?.manifest.grid ?? [],
+        waiting: side.pane.element.classList.contains('vv-waiting') || explorer.frame !== 0,
+    };
+}"""
 
 
 def folder(path: Path, **changes: object) -> str:
@@ -43,20 +63,22 @@ def folder(path: Path, **changes: object) -> str:
 
 
 class Running:
-    """The app under test, and the same pictures from Python."""
+    """The app under test, and the same photographs in Python."""
 
     def __init__(self, *models: str, **allowed: bool) -> None:
         self.sessions = Sessions(Menu(Settings(models=models, **allowed), bundled=[MODEL]), CHURCH)
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.demo = Page(self.sessions).demo
+        self.page = Page(self.sessions)
+        self.demo = self.page.demo
         upload = self.sessions.menu.settings.upload
         launch(self.demo, "127.0.0.1", port, upload=upload, prevent_thread_lock=True, quiet=True)
         self.url = f"http://127.0.0.1:{port}/"
 
-    def python(self, photo: Path, knobs: Knobs, model: str = MODEL, side: int | None = None) -> dict:
-        return json.loads(draw.stage(self.sessions.open("test", photo, model, side), knobs))
+    def view(self, photo: Path = CHURCH, model: str = MODEL, side: int | None = None) -> View:
+        """What Python sees of a photograph."""
+        return self.sessions.open("test", photo, model, side).view
 
     def call(self, handler: str, data: list, event: dict | None = None, session: str = "stranger") -> list:
         """Call a private endpoint as a stranger's program may; everything that it answers."""
@@ -71,32 +93,128 @@ class Running:
                     return answers
         return answers
 
+    def ask(self, function: str, data: Any, session: str = "stranger") -> httpx.Response:
+        """Call one of the explorer's functions as a stranger's program may."""
+        asked = {"data": data, "component_id": self.page.viewer._id, "fn_name": function, "session_hash": session}
+        return httpx.post(f"{self.url}gradio_api/component_server/", json=asked, timeout=30)
+
 
 def ready(page: Browser, url: str) -> None:
-    """Open the page and wait until it shows a picture."""
+    """Open the page and wait until it shows a map."""
     page.goto(url)
-    page.wait_for_function("window.vitviz && window.vitviz.drawn > 0")
+    page.wait_for_function("window.vitviz && window.vitviz.explorer.drawn > 0")
 
 
-def picture(page: Browser) -> str:
-    return page.locator("#stage img").get_attribute("src") or ""
-
-
-def expect_picture(page: Browser, expected: dict) -> None:
-    """The page shows this picture, to the byte, with these words."""
-    expect(page.locator("#stage .title")).to_have_text(expected["title"])
-    expect(page.locator("#stage img")).to_have_attribute("src", expected["src"])
-    expect(page.locator("#stage .note")).to_have_text(expected["note"])
-
-
-def click_patch(page: Browser, row: int, column: int, grid: tuple[int, int]) -> None:
-    box = page.locator("#stage img").bounding_box()
-    assert box is not None
-    page.mouse.click(
-        box["x"] + (column + 0.5) / grid[1] * box["width"], box["y"] + (row + 0.5) / grid[0] * box["height"]
+def complete(page: Browser) -> None:
+    """Wait until the browser has everything that it will ever need for this photograph."""
+    page.wait_for_function(
+        "(({ manifest, answers }) => answers.complete && (manifest.rollout === null || answers.rollout !== null))"
+        "(window.vitviz.explorer.here.data)"
     )
+
+
+def reading(page: Browser) -> dict[str, Any]:
+    """What the page says of the picture, and the colours that it has drawn, as numbers 0..255 by patch."""
+    return page.evaluate(READ)
+
+
+def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
+    """The page comes to show this map: its colours, its title and all numbers beside it. Returns the reading."""
+    until = time.monotonic() + WAIT
+    while True:
+        read = reading(page)
+        wrong = differences(read, heatmap)
+        if not wrong:
+            return read
+        assert time.monotonic() < until, f"{heatmap.title}: {'; '.join(wrong)}"
+        page.wait_for_timeout(50)
+
+
+def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
+    """Where a reading is not of this map, in words."""
+    values = heatmap.values  # (gh, gw)
+    if read["waiting"] or read["title"] != heatmap.title or tuple(read["grid"]) != values.shape:
+        return [f"the page shows {read['title']!r} of {read['grid']}, waiting: {read['waiting']}"]
+    wrong = []
+    low, high = float(values.min()), float(values.max())
+    drawn = np.array(read["colours"], float).reshape(values.shape)
+    off = np.abs(drawn - 255 * (values - low) / (high - low)).max()
+    if off > 1 + 255 * 2 * CLOSE / (high - low) or np.corrcoef(drawn.ravel(), values.ravel())[0, 1] < 0.999:
+        wrong.append(f"colours are off by {off:.0f} of 255")
+    for name, value in (("low", low), ("high", high)):
+        if abs(percent(read[name]) - value) > CLOSE + ROUNDED:
+            wrong.append(f"{name} is {value}, the page says {read[name]}")
+    fifth = np.sort(values, axis=None)[-5]
+    for (row, column), said in read["strongest"]:
+        value = float(values[row, column])
+        if abs(percent(said) - value) > CLOSE + ROUNDED or value < fifth - CLOSE:
+            wrong.append(f"row {row}, column {column} is {value}, the page says {said}")
+    if len(read["strongest"]) != 5:
+        wrong.append(f"{len(read['strongest'])} strongest patches")
+    for name, value in masses(heatmap).items():
+        said = re.search(rf"([\d.e-]+) % on {name}", read["note"])
+        if said is None or abs(float(said[1]) / 100 - value) > CLOSE + ROUNDED:
+            wrong.append(f"{value} on {name}, the page says {read['note']!r}")
+    return wrong
+
+
+def masses(heatmap: Heatmap) -> dict[str, float]:
+    """The shares of a map that are on prefix tokens; registers are one."""
+    named: dict[str, float] = {}
+    for name, value in heatmap.prefix_mass.items():
+        one = "registers" if name.startswith("register") else name
+        named[one] = named.get(one, 0.0) + value
+    return named
+
+
+def percent(words: str) -> float:
+    """A share as the page writes it."""
+    assert words.endswith(" %"), words
+    return 0.0 if words.startswith("<") else float(words[:-2]) / 100  # "< 0.1 %" is nothing to speak of
+
+
+def at_patch(page: Browser, view: View, row: int, column: int) -> tuple[float, float]:
+    """The middle of a patch on the screen; what was clicked before may have scrolled it away."""
+    page.evaluate("window.scrollTo(0, 0)")
+    box = page.locator(".vv-held").first.bounding_box()
+    assert box is not None
+    left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
+    width, height = view.photo.size
+    return box["x"] + (left + right) / 2 / width * box["width"], box["y"] + (top + bottom) / 2 / height * box["height"]
+
+
+def click_patch(page: Browser, view: View, row: int, column: int) -> None:
+    page.mouse.click(*at_patch(page, view, row, column))
+
+
+def head(page: Browser, value: int | str) -> None:
+    """Click a head's thumbnail; heads count from 0."""
+    page.click(f".vv-heads button[data-value='{value}']")
+
+
+def layer(page: Browser, block: int) -> None:
+    """Click a layer's thumbnail; blocks count from 0."""
+    page.click(f".vv-layers button[data-value='{block}']")
+
+
+def example(page: Browser, name: str) -> None:
+    page.click(f"#examples button:has-text('{name}')")
 
 
 def upload(page: Browser, path: Path) -> None:
     """As a visitor who has a photograph there already: remove it, then choose another."""
     page.locator("#photo input[type=file]").first.set_input_files(str(path))
+
+
+def unfold(page: Browser) -> None:
+    """Open all that is folded away in the explorer."""
+    page.evaluate("document.querySelectorAll('.vv details').forEach((fold) => { fold.open = true; })")
+    page.wait_for_timeout(200)
+
+
+def axe(page: Browser) -> list[Any]:
+    """What axe-core finds on the page."""
+    from axe_core_python.sync_playwright import Axe
+
+    found = Axe().run(page)["violations"]
+    return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]

@@ -1,22 +1,19 @@
-"""Choosing a model and a detail, as a visitor does, and as a stranger's program may try to."""
+"""Choosing a model and a detail, as a visitor does."""
 
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tiny
-from gradio_client import Client, handle_file
-from gradio_client.exceptions import AppError
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import CHURCH, DOG, FIRST, MODEL, Running, expect_picture, folder, picture, ready
+from running import CHURCH, DOG, MODEL, Running, axe, complete, example, expect_map, folder, head, reading, ready
 
 from vitviz import budget
 from vitviz.model import ViT
-from vitviz.ui.draw import Knobs
 from vitviz.ui.sessions import Sessions
 
 DINO = "timm:vit_small_patch16_224.dino"
@@ -54,9 +51,9 @@ def option_of(page: Browser) -> str:
     return page.input_value("#model select")
 
 
-def expect_model(page: Browser, app: Running, model: str, knobs: Knobs = FIRST) -> None:
-    """The page shows this model, its first example and nothing of another."""
-    expect_picture(page, app.python(CHURCH, knobs, model))
+def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", query: Any = None) -> None:
+    """The page shows this model's last layer on the first example, and nothing of another."""
+    expect_map(page, app.view(CHURCH, model).attention(-1, head, query))
     expect(page.locator("#model select")).to_have_value(model)
 
 
@@ -75,31 +72,31 @@ def test_the_menu_says_what_each_model_is(opened: Browser, small: list[str]) -> 
 
 
 def test_another_model_is_shown_and_the_first_one_comes_back(opened: Browser, app: Running, small: list[str]) -> None:
-    opened.click("#heads button[data-value='3']")
+    head(opened, 3)
     choose(opened, small[0])
-    expect_model(opened, app, small[0], replace(FIRST, head=3))
-    expect(opened.locator("#predictions")).to_contain_text("thing")
+    expect_model(opened, app, small[0], 3)
+    expect(opened.locator(".vv-predictions")).to_contain_text("thing")
     expect(opened.locator("#badge")).to_contain_text("7 x 11 patches")
-    expect(opened.locator("#query label")).to_have_count(5)
-    opened.check("#query input[value='register 2']")
-    expect_picture(opened, app.python(CHURCH, replace(FIRST, head=3, query="register 2"), small[0]))
+    expect(opened.locator(".vv-queries label")).to_have_count(4)
+    opened.check(".vv-queries input[value='register 2']")
+    expect_map(opened, app.view(CHURCH, small[0]).attention(-1, 3, "register 2"))
     choose(opened, small[1])
-    expect_model(opened, app, small[1], replace(FIRST, head=3, query="mean"))
-    expect(opened.locator("#predictions")).to_contain_text("no classifier")
-    expect(opened.locator("#stage .answer")).to_have_text("")
+    expect_model(opened, app, small[1], 3, "mean")
+    expect(opened.locator(".vv-predictions")).to_contain_text("no classifier")
+    expect(opened.locator(".vv-answer")).to_have_text("")
     choose(opened, MODEL)
-    expect_model(opened, app, MODEL, replace(FIRST, head=3, query="mean"))
+    expect_model(opened, app, MODEL, 3, "mean")
 
 
 def test_the_photograph_stays_with_another_model(opened: Browser, app: Running, small: list[str]) -> None:
-    opened.click("#examples button[data-value='1']")
-    expect_picture(opened, app.python(DOG, FIRST))
+    example(opened, "Dog")
+    expect_map(opened, app.view(DOG).attention())
     choose(opened, small[0])
-    expect_picture(opened, app.python(DOG, FIRST, small[0]))
+    expect_map(opened, app.view(DOG, small[0]).attention())
 
 
 def test_a_famous_model_without_a_network_is_refused_and_everything_stays(opened: Browser, app: Running) -> None:
-    before = picture(opened)
+    before = expect_map(opened, app.view().attention())
     choose(opened, DINO)
     notice = opened.locator("#notice [role=alert]")
     expect(notice).to_contain_text("cannot be reached")
@@ -108,9 +105,9 @@ def test_a_famous_model_without_a_network_is_refused_and_everything_stays(opened
     choose(opened, DINO)  # a second time: the menu has gone back once more
     expect(opened.locator("#model select")).to_have_value(DINO)
     expect(opened.locator("#model select")).to_have_value(MODEL)
-    assert picture(opened) == before
-    opened.click("#heads button[data-value='2']")
-    expect_picture(opened, app.python(CHURCH, replace(FIRST, head=2)))
+    assert reading(opened) == before
+    head(opened, 2)
+    expect_map(opened, app.view().attention(-1, 2))
 
 
 def test_the_notice_goes_with_the_next_model(opened: Browser, app: Running, small: list[str]) -> None:
@@ -129,14 +126,14 @@ def test_the_notice_goes_with_the_next_model(opened: Browser, app: Running, smal
         ("/etc/passwd", "Expected the name of a model"),
     ],
 )
-def test_a_name_that_does_not_do_is_refused_in_words(opened: Browser, text: str, words: str) -> None:
-    before = picture(opened)
+def test_a_name_that_does_not_do_is_refused_in_words(opened: Browser, app: Running, text: str, words: str) -> None:
+    before = expect_map(opened, app.view().attention())
     choose(opened, ANOTHER)
     assert option_of(opened) == MODEL
     opened.keyboard.type(text)  # the form has the focus
     opened.keyboard.press("Enter")
     expect(opened.locator("#notice [role=alert]")).to_contain_text(words)
-    assert picture(opened) == before
+    assert reading(opened) == before
     opened.keyboard.press("Escape")
     expect(opened.locator("#another")).not_to_be_visible()
 
@@ -171,7 +168,7 @@ def test_the_arrow_keys_load_only_where_they_rest(
     opened.focus("#model select")
     opened.keyboard.press("ArrowDown")
     opened.keyboard.press("ArrowDown")
-    expect_model(opened, app, small[1], replace(FIRST, query="mean"))
+    expect_model(opened, app, small[1])
     assert small[1] in asked
     assert small[0] not in asked
 
@@ -200,32 +197,36 @@ def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
     status = opened.locator("#status")
     expect(status).to_be_visible()
     expect(status).to_contain_text(re.compile(r"Loading Tiny registers \(1 MB\) · [12] s"))
-    opened.click("#heads button[data-value='2']")  # with the model that is there
-    expect_picture(opened, app.python(CHURCH, replace(FIRST, head=2)))
+    head(opened, 2)  # with the model that is there
+    expect_map(opened, app.view().attention(-1, 2))
     other = browser.new_page()
     ready(other, app.url)
-    other.click("#examples button[data-value='1']")
-    expect_picture(other, app.python(DOG, FIRST))
+    example(other, "Dog")
+    expect_map(other, app.view(DOG).attention())
     choose(opened, small[1])  # changed our mind: the last choice counts, whatever comes first
     gate.open.set()
-    expect_model(opened, app, small[1], replace(FIRST, head=2, query="mean"))
+    expect_model(opened, app, small[1], 2)
     expect(status).not_to_be_visible()
     other.close()
 
 
-def test_a_model_that_went_comes_back_with_the_next_click(opened: Browser, app: Running, small: list[str]) -> None:
+def test_a_model_that_went_comes_back_when_it_is_asked(opened: Browser, app: Running, small: list[str]) -> None:
     choose(opened, small[0])
     expect_model(opened, app, small[0])
+    complete(opened)
     app.sessions.models._make_room(app.sessions.models._limit)  # as if a large one came
     assert app.sessions.models.used < 100e6
-    opened.click("#heads button[data-value='2']")
-    expect_picture(opened, app.python(CHURCH, replace(FIRST, head=2), small[0]))
+    head(opened, 2)  # the browser has what it needs
+    expect_map(opened, app.view(CHURCH, small[0]).attention(head=2))
+    app.sessions.models._make_room(app.sessions.models._limit)
+    opened.click(".vv-rollout summary")
+    opened.check(".vv-modes input[value=rollout]")
+    opened.select_option("[data-key=fuse]", "max")  # and now it needs more
+    expect_map(opened, app.view(CHURCH, small[0]).rollout(fuse="max"))
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_form_and_the_notice_pass_axe_and_fit_a_phone(page: Browser, app: Running, theme: str) -> None:
-    from axe_core_python.sync_playwright import Axe
-
     page.set_viewport_size({"width": 390, "height": 844})
     ready(page, f"{app.url}?__theme={theme}")
     choose(page, DINO)
@@ -235,8 +236,7 @@ def test_the_form_and_the_notice_pass_axe_and_fit_a_phone(page: Browser, app: Ru
     expect(page.locator("#named textarea, #named input")).to_be_focused()
     expect(page.locator("#status")).not_to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    found = Axe().run(page)["violations"]
-    assert not found, [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
+    assert not axe(page)
 
 
 # --- detail
@@ -255,32 +255,33 @@ def test_a_finer_look_is_said_in_patches_and_time(opened: Browser, app: Running,
     words = opened.locator("#detail [role=option]").all_text_contents()
     assert re.search(r"2 x · 308 patches · (under a second|about \d+ (s|min))", words[1])
     opened.locator("#detail [role=option]").nth(1).click()
-    expect_picture(opened, app.python(CHURCH, FIRST, small[0], 2 * tiny.GRID[1] * tiny.PATCH))
+    view = app.view(CHURCH, small[0], 2 * tiny.GRID[1] * tiny.PATCH)
+    expect_map(opened, view.attention())
     expect(opened.locator("#badge")).to_contain_text("14 x 22 patches")
-    opened.click("#heads button[data-value='1']")
-    expect_picture(opened, app.python(CHURCH, replace(FIRST, head=1), small[0], 2 * tiny.GRID[1] * tiny.PATCH))
+    head(opened, 1)
+    expect_map(opened, view.attention(-1, 1))
     choose(opened, MODEL)  # another model starts with its own size
-    expect_model(opened, app, MODEL, replace(FIRST, head=1))
+    expect_model(opened, app, MODEL, 1)
     expect(opened.locator("#detail input")).to_have_value(re.compile("The model's own"))
 
 
 def test_too_fine_a_look_is_refused_and_everything_stays(
     opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = picture(opened)
+    before = expect_map(opened, app.view().attention())
     monkeypatch.setattr(budget, "available_bytes", lambda device: 200 * 2**20)
     finer(opened, 3)
     notice = opened.locator("#notice [role=alert]")
     expect(notice).to_contain_text("memory")
     expect(notice).to_contain_text("largest that fits")
     expect(opened.locator("#detail input")).to_have_value(re.compile("The model's own"))
-    assert picture(opened) == before
+    assert reading(opened) == before
     finer(opened, 1)
-    expect_picture(opened, app.python(CHURCH, FIRST, side=448))
+    expect_map(opened, app.view(CHURCH, side=448).attention())
     expect(notice).to_have_count(0)
 
 
-# --- what strangers may not do
+# --- what the operator allows
 
 
 @pytest.fixture(scope="module")
@@ -295,22 +296,6 @@ def test_a_closed_page_has_no_form(page: Browser, closed: Running) -> None:
     ready(page, closed.url)
     assert page.locator(f"#model option[value={ANOTHER}]").count() == 0
     assert page.locator("#another").count() == 0
-    handlers = {getattr(fn.fn, "__name__", "") for fn in closed.demo.fns.values()}
-    assert not handlers & {"typed", "uploaded"}
-    assert {"chosen", "new_photo"} <= handlers
-
-
-def test_private_endpoints_refuse_as_well(
-    app: Running, closed: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    secret = folder(tmp_path / "secret")
-    monkeypatch.setattr("vitviz.ui.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
-    for running, source in ((app, secret), (closed, secret), (closed, "timm:vit_tiny_patch16_224")):
-        answers = "".join(running.call("chosen", [None, "cls", None, None], {"source": source}))
-        assert "could not be opened" in answers
-        with pytest.raises(AppError, match=r"Expected the name|its menu"):
-            Client(running.url, verbose=False).predict(handle_file(CHURCH), source, api_name="/predict")
-    assert "could not be opened" in "".join(app.call("typed", [secret, None, "cls", None, None]))
 
 
 @pytest.fixture(scope="module")
@@ -330,21 +315,16 @@ def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, gener
     save_file(torch_state, good)
     bad.write_bytes(b"cos\nsystem\n(S'echo'\ntR.")
     ready(page, generous.url)
-    before = picture(page)
+    before = expect_map(page, generous.view().attention())
     choose(page, ANOTHER)
     page.locator("#another input[type=file]").set_input_files(str(bad))
     expect(page.locator("#notice [role=alert]")).to_contain_text("bad.pt could not be opened")
-    assert picture(page) == before
+    assert reading(page) == before
     assert "/gradio" not in page.locator("#notice").inner_text()  # nobody needs to know where uploads lie
     page.locator("#another input[type=file]").set_input_files(str(good))
     expect(page.locator("#badge")).to_contain_text("2 x 2 patches")
     expect(page.locator("#model option:checked")).to_have_text(re.compile(r"mine\.safetensors · 4 MB"))
     assert page.locator("#model optgroup").last.get_attribute("label") == "Brought by you"
-
-
-def test_an_upload_that_was_none_is_not_read(generous: Running, small: list[str]) -> None:
-    for path in ("/etc/passwd", f"{small[0]}/model.safetensors"):
-        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-        answers = "".join(generous.call("uploaded", [file, None, "cls", None, None]))
-        assert "could not be opened" not in answers  # it did not come so far
-        assert '"success":false' in answers.replace(" ", "")
+    manifest = page.evaluate("window.vitviz.explorer.here.data.manifest")
+    assert manifest["model"] is None  # nobody else could open it, so no link names it
+    assert "mine.safetensors" not in page.url

@@ -12,14 +12,13 @@ import pytest
 import tiny
 from PIL import Image
 
-from vitviz.cli import main
 from vitviz.explorer import Explorer
 from vitviz.model import Pretrained, ViT
 from vitviz.preprocess import Preprocess
 from vitviz.ui.menu import Menu, MenuError, short_licence
 from vitviz.ui.models import bytes_of
 from vitviz.ui.sessions import Sessions, Shown, Wanted
-from vitviz.ui.settings import GIGABYTE, Settings, SettingsError, settings
+from vitviz.ui.settings import Settings
 from vitviz.weights.checkpoint import save
 from vitviz.weights.famous import FAMOUS
 
@@ -56,71 +55,6 @@ def made(sources: tuple[str, ...], photo: Path, room: float = 10.0, **allowed: b
     """Sessions with memory for `room` models."""
     menu = Menu(Settings(models=sources, memory=round(room * SIZE), **allowed), bundled=[])
     return Sessions(menu, photo)
-
-
-# --- settings
-
-
-def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
-    here = settings(environ={})
-    assert (here.typed, here.upload, here.memory, here.side) == (True, False, 4 * GIGABYTE, 2048)
-    assert not settings(host="0.0.0.0", environ={}).typed
-    assert not settings(environ={"GRADIO_SERVER_NAME": "0.0.0.0"}).typed
-    space = settings(environ={"SPACE_ID": "someone/vitviz"})
-    assert (space.typed, space.upload, space.side) == (False, False, 1024)
-
-
-def test_what_is_said_counts() -> None:
-    said = {
-        "SPACE_ID": "someone/vitviz",
-        "VITVIZ_ALLOW_TYPED": "1",
-        "VITVIZ_ALLOW_UPLOAD": "1",
-        "VITVIZ_MODEL_MEMORY": "1.5",
-        "VITVIZ_MAX_SIDE": "700",
-        "VITVIZ_MODELS": "timm:a, ./b,",
-    }
-    allowed = settings(environ=said)
-    assert (allowed.typed, allowed.upload, allowed.memory, allowed.side) == (True, True, 1_500_000_000, 700)
-    assert allowed.models == ("timm:a", "./b")
-    given = settings(environ=said, typed=False, upload=False, memory=2, side=600, models=["c"])
-    assert (given.typed, given.upload, given.memory, given.side) == (False, False, 2 * GIGABYTE, 600)
-    assert given.models == ("c",)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("VITVIZ_ALLOW_UPLOAD", "yes"),
-        ("VITVIZ_MODEL_MEMORY", "much"),
-        ("VITVIZ_MODEL_MEMORY", "0"),
-        ("VITVIZ_MODEL_MEMORY", "nan"),
-        ("VITVIZ_MAX_SIDE", "-1"),
-    ],
-)
-def test_what_is_no_setting_is_refused(name: str, value: str) -> None:
-    with pytest.raises(SettingsError, match=value if value != "0" else "above 0"):
-        settings(environ={name: value})
-
-
-def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-    monkeypatch.setattr("vitviz.ui.pages.build", lambda allowed: seen.append(allowed))
-    monkeypatch.setattr("vitviz.ui.server.launch", lambda page, **options: seen.append(options))
-    monkeypatch.delenv("SPACE_ID", raising=False)
-    options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
-    assert main(["app", "--host", "0.0.0.0", *options]) == 0
-    assert seen[0] == Settings(models=("a", "timm:b"), typed=False, upload=True, memory=1_500_000_000, side=700)
-    assert seen[1] == {"host": "0.0.0.0", "port": 7860, "upload": True}
-    assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
-    assert seen[2] == Settings()
-    assert main(["app", "--model-memory", "0"]) == 2
-
-
-def test_the_famous_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "dinov2-s14-imagenette"
-    assert all(any(one.source in line and one.licence in line for line in lines) for one in FAMOUS)
 
 
 # --- the menu
@@ -377,3 +311,59 @@ def test_no_visitor_gets_an_input_larger_than_allowed(sources: tuple[str, ...], 
     assert sessions.open("visitor", None, sources[0], 3 * WIDTH)
     with pytest.raises(MenuError, match=str(3 * WIDTH)):
         sessions.open("visitor", None, sources[0], 4 * WIDTH)
+
+
+def test_a_photograph_is_found_by_its_name_while_it_is_open(sources: tuple[str, ...], photo: Path) -> None:
+    sessions = made(sources, photo)
+    one, other = sessions.open("visitor", photo, sources[0]), sessions.open("another", photo, sources[0])
+    assert one.name != other.name
+    assert sessions.find(one.name) is one
+    assert sessions.find(other.name) is other
+    for name in ("", one.name[:-1], one.name + "x", one.name.upper(), "visitor", "é", "\ud800", "\x00"):
+        assert sessions.find(name) is None
+    finer = sessions.open("visitor", photo, sources[0], 2 * WIDTH)
+    assert sessions.find(one.name) is None
+    assert sessions.find(finer.name) is finer
+    sessions.close("visitor")
+    assert sessions.find(finer.name) is None
+
+
+def test_open_photographs_are_bounded_and_forgetting_loses_nothing(sources: tuple[str, ...], photo: Path) -> None:
+    size = made(sources, photo).open("a", photo, sources[0]).size
+    sessions = Sessions(Menu(Settings(models=sources), bundled=[]), photo, limit=2 * size + 1000)
+    first = sessions.open("a", photo, sources[0])
+    assert sessions.open("a", None, sources[0]) is first
+    sessions.open("b", photo, sources[0])
+    sessions.open("c", photo, sources[0])
+    assert list(sessions._open) == ["b", "c"]
+    assert sessions.find(first.name) is None
+    again = sessions.again("a", sessions.wanted(str(photo), sources[0]))
+    assert again is not first
+    np.testing.assert_array_equal(again.view.attention().values, first.view.attention().values)
+    assert list(sessions._open) == ["c", "a"]
+
+
+def test_uploads_are_known_as_such(sources: tuple[str, ...], photo: Path, tmp_path: Path) -> None:
+    sessions = made(sources, photo, upload=True)
+    uploaded = sessions.uploaded("visitor", folder(tmp_path / "upload", 7))
+    assert sessions.is_upload(uploaded)
+    assert not sessions.is_upload(sources[0])
+    sessions.close("visitor")
+    assert not sessions.is_upload(uploaded)
+
+
+def test_fault_15_the_model_is_loaded_once(
+    sources: tuple[str, ...], photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[str] = []
+
+    def count(name: str) -> ViT:
+        loaded.append(name)
+        return tiny.model()
+
+    monkeypatch.setattr("vitviz.ui.menu.zoo.load", count)
+    sessions = made(sources, photo)
+    for visitor in ("a", "b"):
+        for side in (WIDTH, 2 * WIDTH):
+            sessions.open(visitor, photo, sources[0], side)
+    assert loaded == [sources[0]]

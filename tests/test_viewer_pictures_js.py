@@ -12,7 +12,7 @@ from viewer_js import Answer, Script, empty, once
 from vitviz.preprocess import Geometry, Preprocess
 from vitviz.render.colors import Scale, lut
 from vitviz.render.overlay import overlay, patch_edges
-from vitviz.ui.sessions import shrink
+from vitviz.viewer.page import shrink
 
 GRID = (3, 7)  # different primes: a swapped axis cannot hide
 

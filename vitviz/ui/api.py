@@ -10,7 +10,6 @@ import gradio as gr
 from gradio.data_classes import FileData
 
 from vitviz.explorer import View
-from vitviz.ui.draw import FUSIONS, Knobs
 from vitviz.ui.sessions import Sessions
 
 PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 2}  # a program's download holds up no visitor
@@ -30,10 +29,13 @@ def add_endpoints(sessions: Sessions) -> None:
     ) -> dict[str, Any]:
         """Raw scores of the patches as seen from CLS, rows from the top; layers and heads count from 1."""
         view = _view(sessions, photo, model)
-        block = layer - 1 if layer > 0 else -1
         one: Any = int(head) - 1 if head.isdigit() else head
-        knobs = Knobs(method=method, block=block, head=one, fuse=one if one in FUSIONS else "mean")
-        heatmap = knobs.heatmap(view)
+        if method == "rollout":
+            heatmap = view.rollout(fuse="mean" if isinstance(one, int) else one)
+        elif method == "attention":
+            heatmap = view.attention(layer - 1 if layer > 0 else -1, one)
+        else:
+            raise ValueError(f"method: expected attention or rollout, got {method!r:.40}.")
         return {
             "title": heatmap.title,
             "values": heatmap.values.tolist(),

@@ -70,42 +70,37 @@ class Chooser:
         self,
         status: gr.HTML,
         photo: gr.Image,
-        query: gr.Radio,
         outputs: list[Any],
-        opened: Callable[[Shown, str], Updates],
+        opened: Callable[[Shown], Updates],
         options: dict[str, Any],
-    ) -> list[Any]:
+    ) -> None:
         """Connect the events.
 
         Args:
             status: where it is said that something goes on.
             photo: the visitor's photograph.
-            query: which token the visitor asks from.
             outputs: what changes with the model.
-            opened: from a photograph that was opened with the new model, and the query, to what these show.
+            opened: from a photograph that was opened with the new model to what these show.
             options: of each event.
-
-        Returns:
-            The events, to be followed by the drawing.
         """
         self._status, self._opened = status, opened
-        asked = [photo, query, self.model, self.brought]
+        asked = [photo, self.model, self.brought]
         changed = [self.model, self.brought, self.menu, self.notice, status, *outputs]
-        events = [self.menu.choose(self.chosen, asked, changed, **options)]
+        self.changed = [*changed, photo]
+        self.menu.choose(self.chosen, asked, changed, **options)
         if self.name is not None and self.load is not None:
             typed = [self.name.submit, self.load.click]
-            events.append(gr.on(typed, self.typed, [self.name, *asked], changed, **options))
+            gr.on(typed, self.typed, [self.name, *asked], changed, **options)
         if self.upload is not None:
-            events.append(self.upload.upload(self.uploaded, [self.upload, *asked], changed, **options))
-        return events
+            self.upload.upload(self.uploaded, [self.upload, *asked], changed, **options)
 
     def chosen(self, request: gr.Request, event: gr.EventData, *asked: Any) -> Iterator[Updates]:
         """A line of the menu was chosen."""
-        yield from self._switch(request, str(event.source), *asked)
+        yield from self.switch(request, str(event.source), *asked)
 
     def typed(self, request: gr.Request, text: str, *asked: Any) -> Iterator[Updates]:
         """A name was typed."""
-        yield from self._switch(request, text, *asked)
+        yield from self.switch(request, text, *asked)
 
     def uploaded(self, request: gr.Request, file: str, *asked: Any) -> Iterator[Updates]:
         """A checkpoint was uploaded."""
@@ -114,14 +109,14 @@ class Chooser:
         except ValueError as error:
             yield self._refused(request, str(error), *asked[-2:])
             return
-        yield from self._switch(request, source, *asked)
+        yield from self.switch(request, source, *asked)
 
     def left(self, request: gr.Request) -> None:
         """The visitor closed the page."""
         self._latest.pop(request.session_hash or "", None)
 
-    def _switch(
-        self, request: gr.Request, text: str, photo: str | None, query: str, model: str, brought: tuple[str, ...]
+    def switch(
+        self, request: gr.Request, text: str, photo: str | None, model: str, brought: tuple[str, ...]
     ) -> Iterator[Updates]:
         """Load a model and open the photograph with it, saying how it goes; on failure everything stays as it was."""
         visitor = request.session_hash or ""
@@ -157,7 +152,7 @@ class Chooser:
             self.brought: brought,
             self.menu: menu,
             self.notice: "",
-            **self._opened(shown, query),
+            **self._opened(shown),
         }
 
     def _refused(

@@ -1,11 +1,14 @@
-"""The page's own components: a photograph input that leaves decoding to us, the large picture, and walls of buttons."""
+"""The page's own components: a photograph input that leaves decoding to us, walls of buttons, the menu of models."""
 
 from __future__ import annotations
 
+import filecmp
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
+from gradio.blocks import Block
 
 HERE = Path(__file__).parent
 
@@ -14,35 +17,39 @@ class PhotoInput(gr.Image):
     """An image input that hands over the uploaded file as it is.
 
     gradio would decode it first, without our limits, and answer a broken file in its own words.
+
+    Args:
+        originals: files that come with the page. gradio hands over a copy of them; here they are themselves again.
     """
+
+    def __init__(self, value: str | None = None, *, originals: Sequence[Path] = (), **options: Any) -> None:
+        self.originals = originals
+        super().__init__(value, **options)
 
     def get_block_name(self) -> str:
         """The front end shows it as gradio's own image input."""
         return "image"
 
+    def get_config(self, cls: type[Block] | None = None) -> dict[str, Any]:
+        """What the front end is told: gradio's own properties, which it knows by the arguments of `__init__`."""
+        return super().get_config(cls or gr.Image)
+
     def preprocess(self, payload: Any) -> str | None:
         """The path of the uploaded file, or `None` when the input was cleared."""
-        return None if payload is None else payload.path
-
-
-class OpenRadio(gr.Radio):
-    """Buttons whose choices change with the model.
-
-    gradio refuses a request made just before the choices changed. Here every answer comes through, and `Knobs` brings
-    it inside.
-    """
-
-    def get_block_name(self) -> str:
-        """The front end shows it as gradio's own."""
-        return "radio"
-
-    def preprocess(self, payload: Any) -> str:
-        """The name of the choice."""
-        return str(payload)
+        if payload is None or not payload.path:
+            return None
+        given = Path(payload.path)
+        if not given.is_file():
+            return str(given)  # `decode` has words for it
+        return str(next((own for own in self.originals if filecmp.cmp(own, given, shallow=False)), given))
 
 
 class OpenDropdown(gr.Dropdown):
-    """The same as a list; `side_of` refuses what is no size, and the sessions what is too large."""
+    """A list whose choices change with the model.
+
+    gradio refuses a request made just before the choices changed. Here every answer comes through: `side_of` refuses
+    what is no size, and the sessions what is too large.
+    """
 
     def get_block_name(self) -> str:
         """The front end shows it as gradio's own."""
@@ -59,15 +66,6 @@ class _Html(gr.HTML):
     def get_block_name(self) -> str:
         """The front end shows it as gradio's HTML component."""
         return "html"
-
-
-class Stage(_Html):
-    """The large picture. Its value is the JSON of `draw.stage`; it fires `pick` with a row and a column."""
-
-    def __init__(self, value: str | None = None, **options: Any) -> None:
-        template = (HERE / "stage.html").read_text(encoding="utf-8")
-        script = (HERE / "stage.js").read_text(encoding="utf-8")
-        super().__init__(value, html_template=template, js_on_load=script, apply_default_css=False, **options)
 
 
 class Wall(_Html):

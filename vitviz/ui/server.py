@@ -12,6 +12,8 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from vitviz.viewer import bundle
+
 HERE = Path(__file__).parent
 MAX_FILE_SIZE = "64mb"
 MAX_CHECKPOINT_SIZE = "2gb"  # where checkpoints may be uploaded; gradio has one limit for all files
@@ -68,7 +70,7 @@ def launch(
         server_name=host,
         server_port=port,
         theme=THEME,
-        head=f"<style>{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
+        head=f"<style>{bundle.style()}{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
         max_file_size=MAX_CHECKPOINT_SIZE if upload else MAX_FILE_SIZE,
         ssr_mode=False,
         show_error=True,

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from PIL import Image
-
 from vitviz.explorer import Explorer, View
-from vitviz.preprocess import Geometry, Preprocess
+from vitviz.preprocess import Preprocess
 from vitviz.ui.detail import Pace, faster
 from vitviz.ui.menu import Menu, MenuError, Offer
 from vitviz.ui.models import Models
-
-STAGE_SIDE = 1024  # pixels; the longer side of the photograph on the page
-THUMB_SIDE = 168
 
 # Memory for open photographs, in bytes. ViT-S at 224 px keeps 10 MB of queries and keys, a phone's photograph 36 MB.
 OPEN_BYTES = 2**30
@@ -36,46 +31,27 @@ class Wanted:
 
 @dataclass(frozen=True, eq=False)
 class Shown:
-    """An open photograph, with the smaller copies that the page shows.
+    """An open photograph.
 
-    `wanted` is what it was opened from, `own` the model's own preprocessing.
+    `wanted` is what it was opened from, `own` the model's own preprocessing. `name` is how the visitor's browser asks
+    for its files: a secret, because who knows it sees the photograph.
     """
 
     view: View
     wanted: Wanted = Wanted("", "")
     own: Preprocess | None = None
+    name: str = field(default_factory=lambda: secrets.token_urlsafe(16))
 
     @property
     def path(self) -> str:
         """The photograph's file."""
         return self.wanted.path
 
-    @cached_property
-    def stage(self) -> tuple[Image.Image, Geometry]:
-        """The photograph at the size of the large picture, and the geometry that fits it."""
-        return shrink(self.view.photo, self.view.geometry, STAGE_SIDE)
-
-    @cached_property
-    def thumb(self) -> tuple[Image.Image, Geometry]:
-        """The photograph at the size of a thumbnail, and the geometry that fits it."""
-        return shrink(self.view.photo, self.view.geometry, THUMB_SIDE)
-
     @property
     def size(self) -> int:
         """Bytes that stay in memory while the photograph is open: the picture, the model's pixels, and the trace."""
         view, (height, width) = self.view, self.view.size
         return 3 * view.photo.width * view.photo.height + 12 * height * width + view.trace.nbytes
-
-
-def shrink(photo: Image.Image, geometry: Geometry, side: int) -> tuple[Image.Image, Geometry]:
-    """A copy whose longer side is at most `side` pixels, with the frame scaled along."""
-    factor = min(1.0, side / max(photo.size))
-    width, height = (max(1, round(length * factor)) for length in photo.size)
-    small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    across, down = width / photo.width, height / photo.height
-    left, top, right, bottom = geometry.frame
-    frame = (left * across, top * down, right * across, bottom * down)
-    return small, replace(geometry, image=(width, height), frame=frame)
 
 
 class Sessions:
@@ -131,6 +107,11 @@ class Sessions:
             self._uploads.setdefault(visitor, {})[path] = Offer(path, file.name, file.stat().st_size)
         return path
 
+    def is_upload(self, source: str) -> bool:
+        """Whether a model is a visitor's own checkpoint."""
+        with self._lock:
+            return any(source in mine for mine in self._uploads.values())
+
     def begin(self, visitor: str, source: str) -> Future[Explorer]:
         """Load a model, or wait for who is loading it already.
 
@@ -147,6 +128,13 @@ class Sessions:
             if visitor in self._open:
                 self._open.move_to_end(visitor)
             return self._open.get(visitor)
+
+    def find(self, name: str) -> Shown | None:
+        """The open photograph of this name, whoever's it is. Names come from visitors, so they may be anything."""
+        given = name.encode(errors="replace")
+        with self._lock:
+            found = (one for one in self._open.values() if secrets.compare_digest(one.name.encode(), given))
+            return next(found, None)
 
     def open(self, visitor: str, photo: str | Path | None, model: str, side: int | None = None) -> Shown:
         """The visitor's photograph as the model saw it; the model runs only if one of the three changed.

@@ -26,6 +26,7 @@ export function back(explorer) {
   const { numbered } = explorer.state;
   read(explorer, window.location.search);
   explorer.state = { ...explorer.state, numbered };
+  explorer.asked = null;
   const there = { image: explorer.state.image ?? null, model: explorer.state.model ?? null };
   if ((there.image !== image || there.model !== model) && explorer.host.open) explorer.host.open(there);
   explorer.state = { ...explorer.state, ...fit(explorer.state, explorer.limits).state };

@@ -76,6 +76,7 @@ export class Answers {
     this.blocks = new Array(depth).fill(null);
     this.rollout = null;
     this.rows = new Map(); // rollout rows that the server computed, by token
+    this.refused = new Set(); // tokens whose rows it could not compute
     this.wanted = null; // the token whose row is asked for next
     this.asking = false;
     this.out = null;
@@ -95,6 +96,12 @@ export class Answers {
   addRollout(rollout) {
     this.rollout = rollout;
     this.out = new Float32Array(rollout.tokens);
+  }
+
+  /** Rollout is asked for with other options: what came is of no use. */
+  forget() {
+    this.rows.clear();
+    this.refused.clear();
   }
 
   has(index) {

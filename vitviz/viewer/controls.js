@@ -1,6 +1,10 @@
 // The controls beside the picture: they show a state and change it. Native inputs, so that keyboard and screen readers work.
 import { KEYS } from './keys.js';
-import { escaped, percent, queryWords, score } from './words.js';
+import { escaped, percent, queryWords, score, write } from './words.js';
+
+const FIRST = 'viridis'; // the colours where nothing was chosen
+const ITEM = '<li><button type="button" title="Ask from this patch"></button><span></span></li>';
+const SHARES = new Set(['alpha', 'discard', 'residual']);
 
 /** @typedef {import('./state.js').State} State */
 
@@ -16,7 +20,8 @@ export class Controls {
     this.host = host;
     this.name = `vv${(instances += 1)}`; // radio buttons of two viewers on one page must not share a group
     for (const input of root.querySelectorAll('input[type=radio]')) input.name = `${this.name}-${input.dataset.key}`;
-    this.find('[data-key=cmap]').innerHTML = host.cmaps.map((name) => `<option>${escaped(name)}</option>`).join('');
+    this.find('[data-key=cmap]').innerHTML = `${host.cmaps.map((name) => `<option>${escaped(name)}</option>`).join('')}
+      <option value="signed" hidden>blue to red, white at zero</option>`;
     this.find('.vv-help dl').innerHTML = KEYS
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
     root.querySelector('.vv-side').addEventListener('input', (event) => this.changed(event.target));
@@ -42,14 +47,16 @@ export class Controls {
 
   /**
    * Another photograph or model: its queries, its maps, what it predicted.
-   * @param {{prefix: string[], predictions: string, maps: {id: string, title: string}[], canSave: boolean, canLink: boolean, canRoll: boolean, depth: number}} about
+   * @param {{prefix: string[], predictions: string, maps: {id: string, title: string}[], canSave: boolean, canLink: boolean,
+   *   canRoll: boolean, flows: boolean, depth: number}} about - `flows`: there is rollout; `canRoll`: with other options too
    */
-  build({ prefix, predictions, maps, canSave, canLink, canRoll, depth }) {
+  build({ prefix, predictions, maps, canSave, canLink, canRoll, flows, depth }) {
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', 'All patches']];
     this.find('.vv-queries').innerHTML = queries.map(([value, label]) => chip('query', value, label)).join('');
-    const modes = [['attention', 'Attention'], ['rollout', 'Rollout'], ...maps.map(({ id, title }) => [id, title])];
+    const rollout = flows ? [['rollout', 'Rollout']] : [];
+    const modes = [['attention', 'Attention'], ...rollout, ...maps.map(({ id, title }) => [id, title])];
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
     this.find('.vv-predictions').innerHTML = predictions;
     this.find('[data-do=page]').hidden = !canSave;
@@ -58,36 +65,61 @@ export class Controls {
     this.find('[data-key=start]').max = String(depth);
   }
 
-  /** Show a state. @param {State} state @param {boolean} comparing */
-  show(state, comparing) {
+  /**
+   * Show a state.
+   * @param {State} state
+   * @param {{comparing: boolean, playing: boolean, signed: boolean, query: import('./state.js').Query}} more - `signed`: the
+   *   map on show has colours of its own; `query`: on the side that the controls speak of
+   */
+  show(state, { comparing, playing, signed, query }) {
     for (const input of this.root.querySelectorAll('.vv-side [data-key]')) {
-      const value = state[input.dataset.key];
+      const { key } = input.dataset;
+      const value = key === 'query' ? query : state[key];
       if (input.type === 'radio') input.checked = input.value === value;
       else if (input.type === 'checkbox') input.checked = Boolean(value);
+      else if (key === 'cmap') this.colours(input, value, signed);
       else if (document.activeElement !== input || input.type !== 'range') input.value = String(value);
+      if (input.type === 'range') write(input.nextElementSibling, SHARES.has(key) ? percent(value, 0) : String(value));
     }
-    const place = this.find('.vv-where span');
-    const patch = Array.isArray(state.query);
-    place.textContent = patch ? `${queryWords(state.query)}${state.pinned ? ', pinned' : ''}`
-      : 'Point at the picture to ask from a patch, click to stay.';
+    const patch = Array.isArray(query);
+    write(this.find('.vv-where span'), patch ? `${queryWords(query).replace('patch ', '')}${state.pinned ? ', pinned' : ''}`
+      : 'Point at the picture; click to stay.');
     this.find('[data-do=unpin]').hidden = !(patch && state.pinned);
     this.find('[data-do=compare]').setAttribute('aria-pressed', String(comparing));
+    const button = this.find('[data-do=play]');
+    button.setAttribute('aria-pressed', String(playing));
+    write(button, `${playing ? '■ Stop' : '▶ Play'} ${typeof state.head === 'number' ? 'heads' : 'layers'}`);
     const help = this.find('.vv-help');
     if (state.help && !help.open) help.showModal();
     if (!state.help && help.open) help.close();
   }
 
-  /** The five strongest. @param {{patch: [number, number], value: number}[]} strongest @param {string} unit */
+  colours(select, value, signed) {
+    select.value = signed ? 'signed' : value ?? FIRST;
+    select.disabled = signed;
+  }
+
+  /**
+   * The five strongest. The buttons stay the same ones, so that focus stays where it is.
+   * @param {{patch: [number, number], value: number}[]} strongest
+   * @param {string} unit
+   */
   list(strongest, unit) {
     const number = unit === 'attention' ? percent : score;
     const text = strongest.map(({ patch: [row, column], value }) => `${row},${column}|row ${row + 1}, column ${column + 1}|`
       + number(value)).join('\n');
     if (text === this.listed) return;
     this.listed = text;
-    this.find('.vv-strongest').innerHTML = text.split('\n').filter(Boolean).map((line) => {
+    const lines = text.split('\n').filter(Boolean);
+    const items = this.find('.vv-strongest');
+    while (items.children.length > lines.length) items.lastElementChild.remove();
+    while (items.children.length < lines.length) items.insertAdjacentHTML('beforeend', ITEM);
+    lines.forEach((line, rank) => {
       const [patch, words, value] = line.split('|');
-      return `<li><button type="button" data-patch="${patch}" title="Ask from this patch">${words}</button
-        ><span>${value}</span></li>`;
-    }).join('');
+      const [button, number] = items.children[rank].children;
+      button.dataset.patch = patch;
+      write(button, words);
+      write(number, value);
+    });
   }
 }

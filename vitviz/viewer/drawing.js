@@ -3,7 +3,7 @@
 import { indices, scaleOver } from './colours.js';
 import { tokenOf } from './geometry.js';
 import { massWords, massesOf, read, sentences } from './readout.js';
-import { percent, queryWords, score, title } from './words.js';
+import { count, percent, queryWords, score, title, write } from './words.js';
 
 /** @typedef {import('./explorer.js').Explorer} Explorer */
 
@@ -17,42 +17,58 @@ function colouring(explorer, signed) {
   return { name, bytes: explorer.colours[name], table: explorer.tables[name] };
 }
 
-/** What a side shows. @returns {{values: Float32Array | null, signed: boolean, unit: string, name: string, note: string}} */
+/**
+ * What a side shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do first,
+ * or `missing` says why there are none.
+ * @typedef {{values: Float32Array | null, missing: string, signed: boolean, unit: string, name: string, note: string,
+ *   question: import('./answers.js').Question, patch: [number, number] | null}} Asked
+ */
+
+/** @returns {Asked} */
 function asks(explorer, side, query) {
-  const { manifest, answers } = side.data;
+  const { data: { manifest, answers }, loading, block } = side;
   const { mode, direction } = explorer.state;
   const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
-  const plain = { signed: false, unit: 'attention', name: '', note: '', question };
-  if (mode === 'attention') return { ...plain, values: answers.map(side.block, side.head, question) };
-  if (mode === 'rollout') return { ...plain, values: flow(explorer, side, question) };
+  const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question,
+    patch: Array.isArray(query) ? query : null };
+  if (mode === 'attention') {
+    const missing = loading.failed.has(block) ? `Layer ${block + 1} could not be loaded` : '';
+    return { ...plain, missing, values: answers.map(block, side.head, question) };
+  }
+  if (mode === 'rollout') return { ...plain, ...flow(explorer, side, question) };
   const map = manifest.maps.find(({ id }) => id === mode);
-  return { ...plain, signed: map.signed, unit: map.unit, name: map.title, note: map.note, values: Float32Array.from(map.values) };
+  if (!map) return { ...plain, values: null, missing: 'This photograph has no such map' };
+  return { ...plain, signed: map.signed, unit: map.unit, name: map.title, note: map.note, patch: null,
+    question: { token: -1, direction: 'row' }, values: Float32Array.from(map.values) };
 }
 
 /** Rollout: from the matrix, else row by row from the server, which is asked for one at a time, the latest. */
-function flow(explorer, side, question) {
-  const { answers } = side.data;
+function flow(explorer, { data, loading }, question) {
+  const { answers, manifest } = data;
   const values = answers.flow(question);
+  if (values !== null) return { values };
   const { host } = explorer;
-  if (values !== null || side.data.manifest.rollout !== null || host.rollout === null) return values;
-  const { token, direction } = question;
-  if (direction === 'column') {
-    explorer.tell([`At so many patches rollout is computed row by row: only "what it attends to" can be shown.`]);
-    return null;
+  if (manifest.rollout !== null || host.rollout === null || answers.refused.has(question.token)) {
+    const lost = manifest.rollout === null || loading.failed.has('rollout');
+    return { values, missing: lost ? 'Rollout could not be loaded' : '' };
   }
-  answers.wanted = token;
-  if (!answers.asking) fetchRow(explorer, side.data);
-  return null;
+  if (question.direction === 'column') {
+    return { values, missing: 'With so many patches rollout shows only what a query attends to' };
+  }
+  answers.wanted = question.token;
+  if (!answers.asking) fetchRow(explorer, data);
+  return { values };
 }
 
 async function fetchRow(explorer, { answers, manifest }) {
   answers.asking = true;
   try {
-    while (!answers.rows.has(answers.wanted)) {
+    while (!answers.rows.has(answers.wanted) && !answers.refused.has(answers.wanted)) {
       const token = answers.wanted;
       answers.rows.set(token, await explorer.host.rollout(manifest.id, token, explorer.rolling));
     }
   } catch (error) {
+    answers.refused.add(answers.wanted);
     explorer.tell([`Rollout could not be had: ${error.message ?? error}`]);
   } finally {
     answers.asking = false;
@@ -64,15 +80,21 @@ async function fetchRow(explorer, { answers, manifest }) {
 export function drawSide(explorer, side) {
   if (side === explorer.here) Object.assign(side, { block: explorer.state.block, head: explorer.state.head });
   const query = explorer.queryOn(side);
-  const { manifest, answers, kinds } = side.data;
+  const { manifest, answers } = side.data;
   side.loading.want(side.block);
   const asked = asks(explorer, side, query);
-  const sweep = explorer.state.mode === 'attention' ? answers.sweep(side.block, side.head, asked.question) : null;
-  if (sweep) sweep.advance(SLICE);
-  side.pane.element.classList.toggle('vv-waiting', asked.values === null);
-  const patch = Array.isArray(query) ? query : null;
-  side.pane.mark(explorer.state.grid, patch);
-  if (asked.values === null) return sweep !== null;
+  side.signed = asked.signed;
+  side.pane.element.classList.toggle('vv-waiting', asked.values === null && !asked.missing);
+  side.pane.mark(explorer.state.grid, asked.patch);
+  if (asked.values !== null) showMap(explorer, side, asked, query);
+  else if (asked.missing) showMissing(explorer, side, asked.missing);
+  else return showWork(explorer, side, answers.sweep(side.block, side.head, asked.question));
+  explorer.drawn += 1;
+  return false;
+}
+
+function showMap(explorer, side, asked, query) {
+  const { manifest, kinds } = side.data;
   const prefix = asked.values.length - manifest.grid[0] * manifest.grid[1];
   const { bytes, table } = colouring(explorer, asked.signed);
   const patches = asked.values.subarray(prefix);
@@ -83,29 +105,47 @@ export function drawSide(explorer, side) {
   side.pane.paint(side.index, table, explorer.state);
   const unit = asked.unit === 'attention' ? percent : score;
   const place = { ...explorer.state, block: side.block, head: side.head, query };
-  side.pane.say({ title: title(place, manifest.heads, manifest.depth, asked.name), answer: manifest.answer,
+  side.pane.say({ title: title(place, manifest, explorer.rolling, asked.name), answer: manifest.answer,
     low: unit(scale.vmin), high: unit(scale.vmax), unit: asked.unit === 'attention' ? 'of attention' : asked.unit });
-  side.pane.bar(bytes);
+  side.pane.bar(bytes, explorer.state.gamma, asked.signed);
   const reading = read(asked.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
-    prefix ? asked.question.token : -1, patch, asked.signed);
+    asked.question.token, asked.patch, asked.signed);
   const own = explorer.under?.side === side ? explorer.under.patch : null;
   side.pane.point(explorer.state.numbered ? reading.strongest.map((one) => one.patch) : [], own);
-  if (side === explorer.here) report(explorer, reading, asked, own, patches, manifest);
-  explorer.drawn += 1;
-  return false;
+  if (side !== explorer.here) return;
+  const { words, strongest } = sentences(reading, asked.unit, asked.question.direction);
+  const led = own && String(own) === String(asked.patch); // the query itself: "on itself" says it
+  const at = own && !led ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
+  report(explorer, [at, asked.note, words].filter(Boolean).join(' '), strongest);
+  explorer.controls.list(reading.strongest, asked.unit);
 }
 
-function report(explorer, reading, asked, under, patches, { grid }) {
-  const { words, strongest } = sentences(reading, asked.unit, explorer.state.direction);
-  const unit = asked.unit === 'attention' ? percent : score;
-  const at = under && explorer.state.pinned
-    ? ` Under the pointer, row ${under[0] + 1}, column ${under[1] + 1}: ${unit(patches[under[0] * grid[1] + under[1]])}.` : '';
-  const note = explorer.find('.vv-note');
-  note.textContent = `${asked.note ? `${asked.note} ` : ''}${words}${at}`;
-  explorer.controls.list(reading.strongest, asked.unit);
+/** Nothing to show, and the reason instead of a picture that would be taken for it. */
+function showMissing(explorer, side, words) {
+  side.pane.clear();
+  side.pane.say({ title: words, answer: '', low: '', high: '', unit: '' });
+  if (side !== explorer.here) return;
+  report(explorer, '', '');
+  explorer.controls.list([], '');
+}
+
+/** The old picture stays until there is a new one. @returns {boolean} whether there is work left for another frame */
+function showWork(explorer, side, sweep) {
+  if (sweep === null) return false;
+  sweep.advance(SLICE);
+  const words = `Reading every row of layer ${side.block + 1}: ${percent(sweep.progress, 0)} done.`;
+  if (side === explorer.here) write(explorer.find('.vv-note'), words);
+  return true;
+}
+
+/** Words below the picture; said aloud once they rest. */
+function report(explorer, words, strongest) {
+  write(explorer.find('.vv-note'), words);
   explorer.find('.vv-honest').hidden = !['attention', 'rollout'].includes(explorer.state.mode);
+  const say = `${explorer.here.pane.title}. ${words} ${strongest}`.trim();
+  if (say === explorer.said) return;
+  explorer.said = say;
   clearTimeout(explorer.saying);
-  const say = `${explorer.find('.vv-title').textContent}. ${words} ${strongest}`;
   explorer.saying = setTimeout(() => {
     explorer.find('.vv-live').textContent = say;
   }, SAY_AFTER);
@@ -121,28 +161,41 @@ export function drawWalls(explorer) {
   const { table } = colouring(explorer, false);
   const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, { shared, signed: false, gamma });
   const from = `${direction === 'row' ? 'from' : 'to'} ${queryWords(query)}`;
-  const masses = (values) => (values && direction === 'row' ? massWords(massesOf(values, kinds, question.token)) : '');
-  const sweep = answers.sweep(block, 'max', question); // max and min of the layer on show, some rows a frame
+  const masses = (values, between) => (values && direction === 'row'
+    ? massWords(massesOf(values, kinds, question.token), between) : '');
+  const fusion = typeof head === 'string' ? head : 'mean';
+  const sweep = nextSweep(answers, block, fusion, question);
   sweep?.advance(SLICE);
   const ofHead = (item) => answers.map(block, item.head, question);
   const heads = draw(explorer.heads, ofHead);
-  explorer.heads.say((item) => masses(ofHead(item)));
+  explorer.heads.say((item) => masses(ofHead(item), '\n'));
   explorer.heads.press((item) => mode === 'attention' && item.head === head);
-  titled(explorer, '.vv-heads-title', `Layer ${block + 1}: its ${manifest.heads} heads, ${from}`, scaleWords(heads));
-  const fusion = typeof head === 'string' ? head : 'mean';
+  titled(explorer, '.vv-heads-title', `Layer ${block + 1}: its ${count(manifest.heads, 'head')}, ${from}`, scaleWords(heads));
   const layers = draw(explorer.layers, (item) => answers.map(item.block, fusion, question));
   explorer.layers.press((item) => mode === 'attention' && item.block === block);
-  titled(explorer, '.vv-layers-title', `All ${manifest.depth} layers, ${fusion} of heads`, scaleWords(layers));
+  const all = `${manifest.depth > 1 ? 'All ' : ''}${count(manifest.depth, 'layer')}, ${fusion} of heads`;
+  titled(explorer, '.vv-layers-title', all, scaleWords(layers));
   if (explorer.find('.vv-whole').open) {
     const ofCell = (item) => answers.map(item.block, item.head, question);
     const whole = draw(explorer.whole, ofCell);
     explorer.whole.press((item) => mode === 'attention' && item.block === block && item.head === head);
     const peeked = explorer.peeked?.kind === 'cell' ? explorer.peeked : null;
-    const words = peeked ? `${peeked.label}. ${masses(ofCell(peeked))}` : `Numbers are layers, ${from}; ${scaleWords(whole)}.`;
-    const place = explorer.find('.vv-scale-words');
-    if (place.textContent !== words) place.textContent = words;
+    const words = peeked ? `${peeked.label}: ${masses(ofCell(peeked), ' · ') || from}`
+      : `Numbers are layers, ${from}; ${scaleWords(whole)}.`;
+    write(explorer.find('.vv-scale-words'), words);
   }
   return sweep !== null;
+}
+
+/** Max and min of the layer on show, some rows a frame; then those of the other layers where their strip needs them. */
+function nextSweep(answers, block, fusion, question) {
+  const first = answers.sweep(block, 'max', question);
+  if (first !== null || fusion === 'mean') return first;
+  for (let other = answers.depth - 1; other >= 0; other -= 1) {
+    const sweep = answers.sweep(other, fusion, question);
+    if (sweep !== null) return sweep;
+  }
+  return null;
 }
 
 function scaleWords(scale) {
@@ -163,7 +216,7 @@ export function drawMatrix(explorer) {
   const { answers, manifest } = explorer.here.data;
   const { block, head } = explorer.state;
   if (!answers.has(block)) return false;
-  explorer.matrix.show(answers.blocks[block].block, typeof head === 'number' ? head : 0, colouring(explorer, false));
+  explorer.matrix.show(answers.blocks[block].block, head, colouring(explorer, false));
   const more = explorer.matrix.advance();
   const token = tokenOf(explorer.queryOn(explorer.here), manifest.prefix, manifest.grid);
   const under = explorer.under?.side === explorer.here ? tokenOf(explorer.under.patch, manifest.prefix, manifest.grid) : -1;

@@ -2,17 +2,19 @@
 import { back, copyLink, read, remember } from './address.js';
 import { Answers } from './answers.js';
 import { packed } from './colours.js';
+import { compare, queryOn } from './compare.js';
 import { Controls } from './controls.js';
 import { drawMatrix, drawSide, drawWalls } from './drawing.js';
-import { press } from './keys.js';
+import { listen } from './keyboard.js';
 import { Loading } from './loading.js';
 import { Matrix } from './matrix.js';
 import { prefixKinds } from './measures.js';
 import { Pane } from './pane.js';
 import { parseRollout } from './payload.js';
+import { offer } from './offer.js';
+import { play } from './play.js';
 import { DEFAULTS, defaultQuery, fit } from './state.js';
 import { Wall } from './wall.js';
-import { headWords } from './words.js';
 
 /** @typedef {import('./state.js').State} State */
 
@@ -62,7 +64,8 @@ export class Explorer {
     /** @type {State} */
     this.state = { ...DEFAULTS, ...ROLLING, numbered: true };
     this.base = null; // the query to go back to when the pointer leaves
-    this.under = null; // the patch under the pointer
+    this.under = null; // the patch under the pointer: { side, patch, matrix: whether the pointer is over the matrix }
+    this.asked = null; // the side whose patches the query counts
     this.peeked = null; // the thumbnail under the pointer
     this.sides = []; // one for each pane: { pane, data, block, head }
     this.active = 0;
@@ -92,9 +95,10 @@ export class Explorer {
     this.heads = new Wall(this.find('.vv-heads'), choose, peek);
     this.layers = new Wall(this.find('.vv-layers'), choose, peek);
     this.whole = new Wall(this.find('.vv-grid'), choose, peek);
-    this.matrix = new Matrix(this.find('.vv-matrix-place'), (query, key) => this.fromMatrix(query, key));
+    this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.fromMatrix(cell, false),
+      (cell) => this.fromMatrix(cell, true));
     for (const fold of root.querySelectorAll('details')) fold.addEventListener('toggle', () => this.dirty());
-    root.addEventListener('keydown', (event) => this.key(event));
+    listen(this);
     document.addEventListener('fullscreenchange', () => this.change({ full: document.fullscreenElement === root }));
   }
 
@@ -103,6 +107,11 @@ export class Explorer {
     const turn = () => this.activate(this.sides.indexOf(side));
     side.pane = new Pane(element, {
       hover: (patch) => this.hover(side, patch),
+      lift: () => {
+        this.under = null;
+        this.dirty();
+      },
+      resized: () => this.dirty(),
       pick: (patch) => {
         turn();
         this.pick(side, patch);
@@ -123,8 +132,10 @@ export class Explorer {
   open(manifest, image) {
     this.follow(manifest);
     const side = this.here;
+    const lastBefore = side.data && this.state.block === side.data.manifest.depth - 1;
+    if (lastBefore && !this.pending) this.state = { ...this.state, block: null }; // the last layer stays the last one
     const data = { manifest, answers: new Answers(manifest.depth), kinds: prefixKinds(manifest.prefix) };
-    side.loading?.stop();
+    this.leave(side);
     Object.assign(side, { data });
     const { photo, frame, grid } = manifest;
     side.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
@@ -133,21 +144,34 @@ export class Explorer {
     this.state = { ...this.state, ...state };
     if (!this.state.pinned) this.base = Array.isArray(this.state.query) ? defaultQuery(this.limits) : this.state.query;
     this.base ??= defaultQuery(this.limits);
-    side.block = Math.min(side.block ?? this.state.block, manifest.depth - 1);
+    side.block = this.state.block;
     this.tell(messages);
-    this.about(data);
-    side.loading = new Loading(this.host, manifest, {
-      block: (block) => data.answers.add(block),
-      gone: (block) => data.answers.drop(block),
-      rollout: (rollout) => data.answers.addRollout(rollout),
+    offer(this, data);
+    side.loading = this.load(data);
+    side.loading.start(side.block);
+    if (this.rolled) this.roll();
+    this.dirty();
+  }
+
+  load({ manifest, answers }) {
+    const lost = [];
+    return new Loading(this.host, manifest, {
+      block: (block) => answers.add(block),
+      gone: (block) => answers.drop(block),
+      rollout: (rollout) => !this.rolled && answers.addRollout(rollout),
       done: () => this.dirty(),
-      failed: (error) => {
-        this.tell([`The attention could not be fetched: ${error.message}`]);
+      failed: (what, error) => {
+        lost.push(what === 'rollout' ? 'rollout' : `layer ${what + 1}`);
+        this.tell([`Could not be loaded: ${lost.join(', ')}. ${error.message}`]);
         if (error.forgotten) this.host.forgotten();
+        this.dirty();
       },
     });
-    side.loading.start(side.block);
-    this.dirty();
+  }
+
+  /** A side shows something else: what still comes for it is for nobody, unless the other side waits for it too. */
+  leave(side) {
+    if (!this.sides.some((other) => other !== side && other.loading === side.loading)) side.loading?.stop();
   }
 
   /** A link may name another photograph or model than the page opens with: ask for it, and keep what else it says. */
@@ -166,28 +190,10 @@ export class Explorer {
   }
 
   get limits() {
-    const { manifest } = this.here.data;
-    const { depth, heads, grid, prefix, maps } = manifest;
-    return { depth, heads, grid, prefix, modes: ['attention', 'rollout', ...maps.map(({ id }) => id)],
-      cmaps: Object.keys(this.colours) };
-  }
-
-  /** What belongs to a photograph and model, and changes only with them: choices, thumbnails, predictions. */
-  about({ manifest }) {
-    const { prefix, predictions, maps, depth, heads, grid } = manifest;
-    const { save, linked, rollout } = this.host;
-    this.controls.build({ prefix, predictions, maps, depth, canSave: save !== null, canLink: linked, canRoll: rollout !== null });
-    this.root.style.setProperty('--grid', String(grid[1] / grid[0]));
-    const item = (kind, value, name, label, more) => ({ kind, value: String(value), name, label, ...more });
-    const head = (one) => item('head', one, typeof one === 'number' ? `head ${one + 1}` : one, headWords(one, heads), { head: one });
-    this.heads.build(['mean', 'max', 'min', ...Array(heads).keys()].map(head), grid, { words: true });
-    const layer = (block) => item('block', block, String(block + 1), `Layer ${block + 1}`, { block });
-    this.layers.build([...Array(depth).keys()].map(layer), grid);
-    const cell = (block, one) => item('cell', `${block},${one}`, '', `Layer ${block + 1}, ${headWords(one, heads)}`, { block, head: one });
-    this.find('.vv-grid').style.setProperty('--columns', String(heads));
-    this.whole.build([...Array(depth * heads).keys()].map((i) => cell(Math.floor(i / heads), i % heads)), grid,
-      { group: heads });
-    this.find('.vv-layers').style.setProperty('--count', String(depth));
+    const { depth, heads, grid, prefix, rollout, maps } = this.here.data.manifest;
+    const flows = rollout !== null || this.host.rollout !== null;
+    const modes = ['attention', ...(flows ? ['rollout'] : []), ...maps.map(({ id }) => id)];
+    return { depth, heads, grid, prefix, modes, cmaps: Object.keys(this.colours) };
   }
 
   // What a person does
@@ -196,16 +202,32 @@ export class Explorer {
   change(change, quietly = false) {
     if (this.here.data === null) return;
     this.pending = null;
-    if ('query' in change && !Array.isArray(change.query)) this.base = change.query;
+    if (Array.isArray(change.query)) this.asked = this.here;
+    else if ('query' in change) this.base = change.query;
     const before = this.state;
     this.state = { ...this.state, ...change };
-    if (change.pinned === false && Array.isArray(this.state.query)) this.state.query = this.base;
+    if (change.pinned === false && Array.isArray(this.state.query)) this.letGo();
     if (this.state.full !== before.full) this.fullScreen(this.state.full);
     if (Object.keys(change).some((key) => key in ROLLING)) this.roll();
-    if ('block' in change) this.here.block = change.block;
+    if ('block' in change) {
+      this.here.loading.retry(change.block);
+      this.here.block = change.block;
+    }
     if ('head' in change) this.here.head = change.head;
     remember(this, quietly || Object.keys(change).every((key) => QUIET.has(key)));
     this.dirty();
+  }
+
+  /** The pointer leads again: from the patch that it is over, else from where it left. */
+  letGo() {
+    const over = this.under?.matrix === false ? this.under : null;
+    this.state.query = over ? over.patch : this.base;
+    if (over) this.asked = over.side;
+  }
+
+  /** Whether rollout is asked for with other options than those that files come with. */
+  get rolled() {
+    return Object.keys(ROLLING).some((key) => this.state[key] !== ROLLING[key]);
   }
 
   /** What rollout is asked for with. @returns {Rolling} */
@@ -219,7 +241,7 @@ export class Explorer {
     clearTimeout(this.settling);
     this.settling = setTimeout(async () => {
       const { manifest, answers } = this.here.data;
-      answers.rows.clear();
+      answers.forget();
       if (manifest.rollout === null) return this.dirty();
       try {
         answers.addRollout(parseRollout(await this.host.rollout(manifest.id, null, this.rolling)));
@@ -230,28 +252,17 @@ export class Explorer {
     }, PAUSE);
   }
 
-  key(event) {
-    if (event.ctrlKey || event.metaKey || event.altKey || this.here.data === null) return;
-    const typing = event.target.closest('input, select, textarea, dialog');
-    if (typing && !(typing.type === 'checkbox' || typing.type === 'radio') && event.key !== 'Escape') return;
-    if (typing?.type === 'radio' && event.key.startsWith('Arrow')) return;
-    const next = press(this.state, event.key, this.limits);
-    if (next === null) return;
-    event.preventDefault();
-    const changed = Object.keys(next).filter((key) => next[key] !== this.state[key]);
-    this.change(Object.fromEntries(changed.map((key) => [key, next[key]])), event.key.startsWith('Arrow'));
-  }
-
   hover(side, patch) {
-    this.under = patch && { side, patch };
-    if (!this.state.pinned) this.state = { ...this.state, query: patch ?? this.base };
-    if (patch) this.asked = side;
+    this.under = patch && { side, patch, matrix: false };
+    if (!this.state.pinned) {
+      this.state = { ...this.state, query: patch ?? this.base };
+      if (patch) this.asked = side;
+    }
     this.dirty();
   }
 
   pick(side, patch) {
-    const same = this.state.pinned && String(patch) === String(this.state.query);
-    this.asked = side;
+    const same = this.state.pinned && (this.asked ?? this.here) === side && String(patch) === String(this.state.query);
     this.change(same ? { pinned: false } : { query: patch, pinned: true });
   }
 
@@ -259,15 +270,21 @@ export class Explorer {
     this.change({ block, head, mode: 'attention' });
   }
 
-  fromMatrix(query, key) {
+  /** A cell of the matrix: its row's token is asked, its column's patch is marked. @param {[number, number] | null} cell */
+  fromMatrix(cell, pick) {
     const { prefix, grid } = this.here.data.manifest;
     const place = (token) => (token < prefix.length ? null
       : [Math.floor((token - prefix.length) / grid[1]), (token - prefix.length) % grid[1]]);
-    const patch = place(query);
-    this.asked = this.here;
-    const pointed = place(key);
-    this.under = pointed && { side: this.here, patch: pointed };
-    this.change(patch ? { query: patch, pinned: true } : { query: prefix[query].toLowerCase(), pinned: false }, true);
+    const [query, key] = cell ?? [-1, -1];
+    const named = cell && prefix[query]?.toLowerCase();
+    const patch = cell && place(key);
+    this.under = patch && { side: this.here, patch, matrix: true };
+    if (pick) this.change(named ? { query: named, pinned: false } : { query: place(query), pinned: true });
+    else if (!this.state.pinned) {
+      this.state = { ...this.state, query: cell ? named ?? place(query) : this.base };
+      this.asked = this.here;
+    }
+    this.dirty();
   }
 
   act(what) {
@@ -275,8 +292,8 @@ export class Explorer {
       unpin: () => this.change({ pinned: false }),
       help: () => this.change({ help: true }),
       full: () => this.change({ full: !this.state.full }),
-      compare: () => this.compare(),
-      play: () => this.play(),
+      compare: () => compare(this),
+      play: () => play(this),
       link: () => copyLink(this),
       picture: () => this.savePicture(),
       page: () => this.host.save?.(this.here.data.manifest.id),
@@ -289,53 +306,15 @@ export class Explorer {
     if (!on && document.fullscreenElement) document.exitFullscreen();
   }
 
-  /** Two panes side by side with one query: heads, layers, photographs or models. The controls speak of the chosen one. */
-  compare() {
-    const panes = this.find('.vv-panes');
-    if (this.sides.length === 2) {
-      const [gone] = this.sides.splice(this.active === 0 ? 1 : 0, 1);
-      if (gone.loading !== this.sides[0].loading) gone.loading?.stop();
-      gone.pane.element.remove();
-      this.active = 0;
-    } else {
-      const element = document.createElement('figure');
-      element.className = 'vv-pane';
-      panes.append(element);
-      const { data, block, head, pane, loading } = this.here;
-      const other = this.side(element);
-      Object.assign(other, { data, block, head, loading });
-      other.pane.open(pane.photo.canvas, pane.geometry, pane.grid);
-      this.sides.push(other);
-      this.activate(1);
-    }
-    panes.classList.toggle('vv-two', this.sides.length === 2);
-    this.dirty();
-  }
-
+  /** The controls speak of another side. */
   activate(index) {
     if (index < 0 || index === this.active) return;
     const before = this.here.data;
     this.active = index;
     const { data, block, head } = this.here;
     this.state = { ...this.state, block, head, image: data.manifest.image, model: data.manifest.model };
-    if (data !== before) this.about(data);
+    if (data !== before) offer(this, data);
     this.dirty();
-  }
-
-  /** Step through the layers, or through the heads where one is chosen, until it is stopped. */
-  play() {
-    const button = this.find('[data-do=play]');
-    const pace = () => Number(this.find('.vv-pace select').value);
-    const step = () => {
-      const { depth, heads } = this.here.data.manifest;
-      const { head, block } = this.state;
-      const next = typeof head === 'number' ? { head: (head + 1) % heads } : { block: (block + 1) % depth };
-      this.change({ ...next, mode: 'attention' }, true);
-      this.playing = setTimeout(step, pace());
-    };
-    if (this.playing) clearTimeout(this.playing);
-    this.playing = this.playing ? 0 : setTimeout(step, 0);
-    button.setAttribute('aria-pressed', String(Boolean(this.playing)));
   }
 
   // Outside
@@ -364,15 +343,7 @@ export class Explorer {
 
   /** The query on a side: the same place where the grids differ. */
   queryOn(side) {
-    const { query } = this.state;
-    const { grid, prefix } = side.data.manifest;
-    if (Array.isArray(query)) {
-      const from = (this.asked ?? this.here).data.manifest.grid;
-      const across = (value, theirs, ours) => Math.min(ours - 1, Math.floor(((value + 0.5) / theirs) * ours));
-      return [across(query[0], from[0], grid[0]), across(query[1], from[1], grid[1])];
-    }
-    const known = query === 'mean' || prefix.some((name) => name.toLowerCase() === query);
-    return known ? query : defaultQuery({ prefix });
+    return queryOn(this, side);
   }
 
   draw() {
@@ -381,7 +352,8 @@ export class Explorer {
     let waiting = false;
     for (const side of this.sides) waiting = drawSide(this, side) || waiting;
     waiting = drawWalls(this) || waiting;
-    this.controls.show(this.state, this.sides.length === 2);
+    this.controls.show(this.state, { comparing: this.sides.length === 2, playing: Boolean(this.playing),
+      signed: this.here.signed === true, query: this.queryOn(this.here) });
     waiting = drawMatrix(this) || waiting;
     this.sides.forEach((side, index) => {
       side.pane.element.classList.toggle('vv-active', this.sides.length === 2 && index === this.active);

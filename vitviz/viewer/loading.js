@@ -11,7 +11,7 @@ export class Loading {
    * @param {import('./explorer.js').Host} host
    * @param {import('./explorer.js').Manifest} manifest
    * @param {{block: Function, gone: (index: number) => void, rollout: Function, done: () => void,
-   *   failed: (message: string) => void}} events
+   *   failed: (what: number | 'rollout', error: Error) => void}} events
    */
   constructor(host, manifest, events) {
     this.host = host;
@@ -20,6 +20,7 @@ export class Loading {
     this.queue = [];
     this.running = 0;
     this.held = []; // blocks that were asked for, the latest looked at last
+    this.failed = new Set(); // what did not come: blocks, 'rollout'
     const { depth, heads, width, grid, prefix } = manifest;
     const tokens = prefix.length + grid[0] * grid[1];
     this.room = Math.max(1, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
@@ -31,7 +32,7 @@ export class Loading {
   start(first) {
     this.want(first);
     const { rollout, depth } = this.manifest;
-    if (rollout !== null) this.queue.push([rollout, parseRollout, this.events.rollout]);
+    if (rollout !== null) this.queue.push(['rollout', rollout, parseRollout, this.events.rollout]);
     if (this.all) for (let block = depth - 1; block >= 0; block -= 1) this.want(block, false);
     this.next();
   }
@@ -40,13 +41,18 @@ export class Loading {
   want(block, now = true) {
     const place = this.held.indexOf(block);
     if (place < 0) {
-      const job = [this.manifest.blocks[block], parseBlock, this.events.block];
+      const job = [block, this.manifest.blocks[block], parseBlock, this.events.block];
       if (now) this.queue.unshift(job);
       else this.queue.push(job);
     }
     if (place < 0 || now) this.held = [...this.held.filter((one) => one !== block), block];
     while (this.held.length > this.room) this.events.gone(this.held.shift());
     if (now) this.next();
+  }
+
+  /** Somebody comes back to a block: where it did not come, it is asked for once more. */
+  retry(block) {
+    if (this.failed.delete(block)) this.held = this.held.filter((one) => one !== block);
   }
 
   /** The photograph is gone: what still comes is not for anybody. */
@@ -65,7 +71,8 @@ export class Loading {
     }
   }
 
-  async work(url, parse, deliver) {
+  /** What does not come is said, and the rest goes on. */
+  async work(what, url, parse, deliver) {
     try {
       const buffer = await this.host.fetch(url);
       if (this.stopped) return;
@@ -73,8 +80,9 @@ export class Loading {
       this.events.done();
     } catch (error) {
       if (this.stopped) return;
-      this.stop();
-      this.events.failed(error);
+      if (error.forgotten) this.stop(); // no other part will come either
+      this.failed.add(what);
+      this.events.failed(what, error);
       if (!(error instanceof PayloadError || error instanceof TypeError)) throw error;
     }
   }

@@ -1,6 +1,7 @@
 // The whole N x N attention of one head as a picture: a row for each token that looks, a column for each that is looked
-// at. Bands mark the rows of the patch grid. Pointing at a cell asks from its row's token and marks its column's patch.
+// at. Lines mark the rows of the patch grid. Pointing at a cell asks from its row's token and marks its column's patch.
 import { indices, packed, scaleOver } from './colours.js';
+import { write } from './words.js';
 
 const MOST = 1024; // rows and columns that are drawn; above, every second, third, ... token
 const SLICE = 8; // milliseconds of work a frame
@@ -42,13 +43,24 @@ export function drawn(count, prefix) {
   return Int32Array.from(tokens);
 }
 
+/** What is shown, and how to read it. @param {boolean} fused - the picture shows heads made one, and the matrix cannot */
+function sentence({ block, tokens, prefix }, head, fused) {
+  const step = Math.ceil((tokens - prefix) / MOST);
+  const part = step > 1 ? ` (one patch in ${step})` : '';
+  const choose = fused ? ' Choose a head above to see another.' : '';
+  return `Layer ${block + 1}, head ${head + 1}, ${tokens} x ${tokens} tokens${part}: rows look, columns are looked at; lines `
+    + `mark the rows of patches. Colours show the root of attention, for most of it is next to nothing.${choose}`;
+}
+
 export class Matrix {
   /**
    * @param {HTMLElement} element
-   * @param {(query: number, key: number) => void} point - called with two tokens
+   * @param {(cell: [number, number] | null) => void} point - called with the two tokens under the pointer
+   * @param {(cell: [number, number]) => void} pick - called with the two tokens of a click
    */
-  constructor(element, point) {
-    element.innerHTML = '<div class="vv-cells"><canvas></canvas><canvas class="vv-aid"></canvas></div><p></p>';
+  constructor(element, point, pick) {
+    element.innerHTML = `<div class="vv-cells" role="img" aria-label="All attention of one head, a row for each token"
+      ><canvas></canvas><canvas class="vv-aid"></canvas></div><p></p>`;
     [this.canvas, this.marks] = element.querySelectorAll('canvas');
     this.words = element.querySelector('p');
     this.block = null;
@@ -61,11 +73,15 @@ export class Matrix {
       const at = (value, low, size) => this.tokens[Math.min(n - 1, Math.max(0, Math.floor(((value - low) / size) * n)))];
       return [at(event.clientY, box.top, box.height), at(event.clientX, box.left, box.width)];
     };
-    this.marks.addEventListener('pointermove', (event) => cell(event) && point(...cell(event)));
+    this.marks.addEventListener('pointermove', (event) => cell(event) && point(cell(event)));
+    this.marks.addEventListener('pointerleave', () => point(null));
+    this.marks.addEventListener('click', (event) => cell(event) && pick(cell(event)));
   }
 
-  /** Draw `head` of `block`, from the top. */
-  show(block, head, look) {
+  /** Draw `chosen` of `block`, from the top; the first head where heads are fused. @param {number | string} chosen */
+  show(block, chosen, look) {
+    const head = typeof chosen === 'number' ? chosen : 0;
+    write(this.words, sentence(block, head, chosen !== head));
     if (block !== this.block || head !== this.head) {
       this.block = block;
       this.head = head;
@@ -74,16 +90,11 @@ export class Matrix {
       const n = this.tokens.length;
       this.values = new Float32Array(n * n);
       this.index = new Uint8Array(n * n);
-      for (const canvas of [this.canvas, this.marks]) {
-        canvas.width = n;
-        canvas.height = n;
-      }
-      const every = block.tokens > n ? `, every ${Math.ceil((block.tokens - block.prefix) / MOST)}th patch` : '';
-      this.words.textContent = `Layer ${block.block + 1}, head ${head + 1}: ${n} x ${n} cells${every}, colours by the root `
-        + 'of attention. Rows look, columns are looked at; lines mark the rows of patches.';
+      this.canvas.width = n;
+      this.canvas.height = n;
+      this.painted = null;
     }
     this.look = look;
-    this.painted = false;
   }
 
   /** Go on with the work. @returns {boolean} whether there is more to do */
@@ -94,7 +105,7 @@ export class Matrix {
       this.next = someRows(this.block, this.head, this.tokens, this.next, performance.now() + SLICE, this.values);
       if (this.next < n) return true;
     }
-    if (!this.painted) this.paint(n);
+    if (this.painted !== this.look.bytes) this.paint(n);
     return false;
   }
 
@@ -106,28 +117,30 @@ export class Matrix {
     const table = packed(this.look.bytes);
     for (let i = 0; i < pixels.length; i += 1) pixels[i] = table[this.index[i]];
     context.putImageData(image, 0, 0);
-    context.fillStyle = 'rgba(255, 255, 255, 0.35)';
-    const { prefix, grid } = this.block;
-    if (n === this.block.tokens) {
-      for (let row = 0; row <= grid[0]; row += 1) {
-        const at = Math.min(n - 1, prefix + row * grid[1]);
-        context.fillRect(0, at, n, 0.5);
-        context.fillRect(at, 0, 0.5, n);
-      }
-    }
-    this.painted = true;
+    this.painted = this.look.bytes;
   }
 
-  /** Mark the row of `query` and, if there is one, the column of `key`; tokens, or -1. */
+  /** Frame the row of `query` and, if there is one, the column of `key`; tokens, or -1. In pixels of the screen. */
   mark(query, key) {
     if (this.block === null) return;
+    const size = this.marks.clientWidth;
+    if (this.marks.width !== size) Object.assign(this.marks, { width: size, height: size });
     const context = this.marks.getContext('2d');
-    const n = this.tokens.length;
-    const place = (token) => this.tokens.findLastIndex((one) => one <= token);
-    const thick = Math.max(1, Math.round(n / 260));
-    context.clearRect(0, 0, n, n);
-    context.fillStyle = 'rgba(255, 255, 255, 0.75)';
-    if (query >= 0) context.fillRect(0, place(query), n, thick);
-    if (key >= 0) context.fillRect(place(key), 0, thick, n);
+    const step = size / this.tokens.length;
+    const place = (token) => this.tokens.findLastIndex((one) => one <= token) * step;
+    context.clearRect(0, 0, size, size);
+    const { prefix, grid } = this.block;
+    context.fillStyle = 'rgba(255, 255, 255, 0.4)';
+    for (let row = 0; row < grid[0]; row += 1) {
+      const at = Math.round(place(prefix + row * grid[1]));
+      context.fillRect(0, at, size, 1);
+      context.fillRect(at, 0, 1, size);
+    }
+    for (const [colour, wide] of [['#0c0e12', 3], ['#ffffff', 1]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      if (query >= 0) context.strokeRect(-4, place(query) - 1, size + 8, step + 2);
+      if (key >= 0) context.strokeRect(place(key) - 1, -4, step + 2, size + 8);
+    }
   }
 }

@@ -42,8 +42,13 @@ export function standalone() {
   return {
     async fetch(url) {
       const place = document.getElementById(url);
-      if (place === null) throw new TypeError(`this page has no part ${url}; it was cut short when it was saved.`);
-      return bytes(place.textContent.trim()).buffer;
+      const text = place?.textContent.trim();
+      if (!text) throw new TypeError('A part of this page is missing: it was cut short when it was saved or sent.');
+      try {
+        return bytes(text).buffer;
+      } catch (error) { // SyntaxError or DOMException, by the browser's age
+        throw new TypeError(`A part of this page is damaged: it was cut short when it was saved or sent (${error.message}).`);
+      }
     },
     rollout: null,
     forgotten() {},

@@ -20,6 +20,7 @@ from vitviz.viewer import bundle
 from vitviz.viewer.payload import block_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
+MANY = 12  # classes that are named in full
 ROLLOUT_TOKENS = 600  # up to here the whole rollout matrix goes along: it grows with N², its computing with N³
 
 
@@ -33,7 +34,7 @@ class Scene:
         model: the model's source; title: its name for people.
         image: the example's name; `None` for a photograph of one's own.
         predictions: the best classes and their probabilities, the best first; empty where the model has none.
-        classes: how many the model knows; doubt: what to say below the predictions.
+        labels: all classes that the model knows; doubt: what to say below the predictions, or instead of them.
         maps: further maps over this photograph, such as those of attribution methods.
     """
 
@@ -44,7 +45,7 @@ class Scene:
     title: str = ""
     image: str | None = None
     predictions: Sequence[tuple[str, float]] = ()
-    classes: int = 0
+    labels: Sequence[str] = ()
     doubt: str = ""
     maps: Sequence[Heatmap] = ()
 
@@ -63,15 +64,20 @@ class Scene:
 
     def _bars(self) -> str:
         """The predictions as HTML."""
+        doubt = f"<p>{html.escape(self.doubt)}</p>" if self.doubt else ""
+        heading = "<h2>What the model sees</h2>"
+        if not self.predictions:
+            return heading + doubt if doubt else ""
         rows = "".join(
             f'<li><span class="vv-name">{html.escape(label)}</span><i style="--share: {p:.4f}"></i>'
             f"<span>{percent(p)}</span></li>"
             for label, p in self.predictions
         )
-        heading = f"<h2>What the model sees <small>of {self.classes:,} classes</small></h2>" if rows else ""
-        return (
-            heading + (f"<ol>{rows}</ol>" if rows else "") + (f"<p>{html.escape(self.doubt)}</p>" if self.doubt else "")
-        )
+        count, more = len(self.labels), len(self.labels) - MANY
+        known = ", ".join(self.labels[:MANY]) + (f" and {more:,} more" if more > 0 else "")
+        fold = f"<summary>It knows {count:,} classes and must choose one</summary>{html.escape(known)}"
+        known_fold = f'<details class="vv-known">{fold}</details>' if count else ""
+        return f"{heading}<ol>{rows}</ol>{doubt}{known_fold}"
 
     def manifest(self, name: str, photo: str, blocks: Sequence[str], rollout: str | None) -> dict[str, Any]:
         """What the explorer needs to know, as JSON; see `explorer.js`.

@@ -1,9 +1,10 @@
 // One photograph with a map over it, as layers of canvas: the photograph, the colours, the marks, and aids for the eye.
-// The first three are what vitviz.render.overlay draws, pixel for pixel; `picture` puts them together.
-import { packed } from './colours.js';
+// The first three are what vitviz.render.overlay draws, pixel for pixel; `flat` puts them together.
+import { indices, packed } from './colours.js';
 import { patchAt } from './geometry.js';
 import { Heat } from './heat.js';
 import { frameBoxes, gridBoxes, hatchAround } from './overlay.js';
+import { write } from './words.js';
 
 /** @typedef {import('./colours.js').Scale} Scale */
 
@@ -19,11 +20,14 @@ const HTML = `
 </figcaption>`;
 
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
+const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
+const TYPE = 0.86; // of the page's type, which is larger in full screen
 
 export class Pane {
   /**
    * @param {HTMLElement} element
-   * @param {{hover: (patch: [number, number] | null) => void, pick: (patch: [number, number]) => void}} events
+   * @param {{hover: (patch: [number, number] | null) => void, lift: () => void, pick: (patch: [number, number]) => void,
+   *   resized: () => void}} events - `lift`: the finger left, and what it showed stays
    */
   constructor(element, events) {
     element.innerHTML = HTML;
@@ -33,15 +37,23 @@ export class Pane {
     const canvases = [...this.held.querySelectorAll('canvas')];
     [this.photo, this.heat, this.marks, this.aid] = canvases.map((canvas) => canvas.getContext('2d'));
     this.geometry = null;
-    this.pointer = null;
+    this.sized = new ResizeObserver(([entry]) => {
+      const { width, height } = entry.contentRect;
+      this.shown = [width, height];
+      this.type = TYPE * parseFloat(window.getComputedStyle(element).fontSize);
+      events.resized();
+    });
+    this.shown = [0, 0]; // pixels of the screen
+    this.type = 12;
+    this.sized.observe(this.held);
     this.listen(events);
   }
 
-  listen({ hover, pick }) {
+  listen({ hover, lift, pick }) {
     const { picture } = this;
     const patch = (event) => this.patchUnder(event.clientX, event.clientY);
     picture.addEventListener('pointermove', (event) => hover(patch(event)));
-    picture.addEventListener('pointerleave', () => hover(null));
+    picture.addEventListener('pointerleave', (event) => (event.pointerType === 'touch' ? lift() : hover(null)));
     let began = null;
     picture.addEventListener('pointerdown', (event) => {
       began = [event.clientX, event.clientY];
@@ -73,10 +85,11 @@ export class Pane {
    */
   open(image, geometry, grid) {
     const [width, height] = geometry.image;
+    this.original = image;
     this.geometry = geometry;
     this.grid = grid;
     this.enlarge = new Heat(geometry, grid);
-    for (const layer of [this.photo, this.heat, this.marks, this.aid]) {
+    for (const layer of [this.photo, this.heat, this.marks]) {
       layer.canvas.width = width;
       layer.canvas.height = height;
     }
@@ -119,40 +132,78 @@ export class Pane {
     }
   }
 
-  /** The strongest patches, numbered, and the patch under the pointer: help for the eye that no saved picture has. */
+  /**
+   * The strongest patches, numbered, and the patch under the pointer: help for the eye that no saved picture has. Drawn
+   * in pixels of the screen, so that lines and numbers have one size whatever the photograph's.
+   */
   point(strongest, pointer) {
-    const { aid, geometry } = this;
-    const thin = Math.max(1, Math.round(Math.max(...geometry.image) / 500));
-    aid.clearRect(0, 0, ...geometry.image);
-    aid.font = `600 ${Math.max(9, 11 * thin)}px system-ui, sans-serif`;
-    aid.textBaseline = 'top';
-    strongest.forEach((patch, place) => this.box(patch, thin, String(place + 1)));
-    if (pointer) this.box(pointer, 2 * thin, '');
+    const { aid, geometry, shown } = this;
+    const fine = Math.min(2, window.devicePixelRatio || 1);
+    const [width, height] = shown.map((side) => Math.round(side * fine));
+    if (aid.canvas.width !== width) aid.canvas.width = width;
+    if (aid.canvas.height !== height) aid.canvas.height = height;
+    aid.clearRect(0, 0, width, height);
+    if (width === 0 || height === 0) return;
+    const zoom = [width / geometry.image[0], height / geometry.image[1]];
+    strongest.forEach((patch) => this.box(patch, zoom, fine));
+    strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // over all boxes
+    if (pointer) this.box(pointer, zoom, 2 * fine);
   }
 
-  box([row, column], thin, label) {
-    const { aid, enlarge: { xs, ys } } = this;
-    const [left, top] = [xs[column], ys[row]];
-    const [width, height] = [xs[column + 1] - left, ys[row + 1] - top];
-    for (const [colour, inset] of [['#0c0e12', 0.5], ['#ffffff', 0.5 + thin]]) {
+  place([row, column], [across, down]) {
+    const { xs, ys } = this.enlarge;
+    const [left, top] = [xs[column] * across, ys[row] * down];
+    return [left, top, xs[column + 1] * across - left, ys[row + 1] * down - top];
+  }
+
+  box(patch, zoom, thin) {
+    const { aid } = this;
+    const [left, top, width, height] = this.place(patch, zoom);
+    if (width < 4 * thin || height < 4 * thin) return;
+    for (const [colour, inset] of [['#0c0e12', 0.5 * thin], ['#ffffff', 1.5 * thin]]) {
       aid.strokeStyle = colour;
       aid.lineWidth = thin;
       aid.strokeRect(left + inset, top + inset, width - 2 * inset, height - 2 * inset);
     }
-    if (!label) return;
-    aid.lineWidth = 3 * thin;
+  }
+
+  /** In the patch's corner; above or below it where the patch is too small to be seen behind a number. */
+  number(patch, zoom, fine, label) {
+    const { aid } = this;
+    const [left, top, width, height] = this.place(patch, zoom);
+    const size = this.type * fine;
+    const above = top > size ? top - size : top + height + fine;
+    const inside = Math.min(width, height) > 1.4 * size;
+    const at = [left + 3 * fine, inside ? top + 3 * fine : above];
+    aid.font = `600 ${size}px system-ui, sans-serif`;
+    aid.textBaseline = 'top';
+    aid.lineJoin = 'round';
+    aid.lineWidth = 3 * fine;
     aid.strokeStyle = '#0c0e12';
-    aid.strokeText(label, left + 3 * thin, top + 3 * thin);
+    aid.strokeText(label, ...at);
     aid.fillStyle = '#ffffff';
-    aid.fillText(label, left + 3 * thin, top + 3 * thin);
+    aid.fillText(label, ...at);
+  }
+
+  /** No colours over the photograph: there are no numbers to show. */
+  clear() {
+    this.heat.clearRect(0, 0, ...this.geometry.image);
+    this.point([], null);
+  }
+
+  /** The pane goes away. */
+  close() {
+    this.sized.disconnect();
+    this.element.remove();
+  }
+
+  get title() {
+    return this.element.querySelector('.vv-title').textContent;
   }
 
   /** Words around the picture. @param {{title: string, answer: string, low: string, high: string, unit: string}} words */
   say({ title, answer, low, high, unit }) {
-    const text = (name, words) => {
-      const place = this.element.querySelector(name);
-      if (place.textContent !== words) place.textContent = words;
-    };
+    const text = (name, words) => write(this.element.querySelector(name), words);
     text('.vv-title', title);
     text('.vv-answer', answer);
     text('.vv-low', low);
@@ -160,12 +211,17 @@ export class Pane {
     text('.vv-unit', unit);
   }
 
-  /** The colour bar. @param {Uint8Array} bytes - (256, 3) */
-  bar(bytes) {
-    if (bytes === this.barred) return;
-    this.barred = bytes;
+  /** The colour bar: gamma bends it as it bends the map. @param {Uint8Array} bytes - (256, 3) */
+  bar(bytes, gamma, signed) {
+    const barred = [bytes, gamma, signed];
+    if (this.barred && barred.every((one, place) => one === this.barred[place])) return;
+    this.barred = barred;
+    const index = new Uint8Array(256);
+    indices(RAMP, { vmin: 0, vmax: 1, signed }, gamma, index);
+    const table = packed(bytes);
+    const pixels = Uint32Array.from(index, (one) => table[one]);
     const bar = this.element.querySelector('.vv-bar').getContext('2d');
-    bar.putImageData(new ImageData(new Uint8ClampedArray(packed(bytes).buffer), 256, 1), 0, 0);
+    bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
   }
 
   /** What is seen, without the aids: a canvas of the photograph's size. */

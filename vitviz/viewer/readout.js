@@ -48,9 +48,10 @@ export function massesOf(row, kinds, token) {
   return named;
 }
 
-/** Words below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named */
-export function massWords(named) {
-  return named.map(([name, value]) => `${name}\u00a0${percent(value, 0).replace(' ', '\u00a0')}`).join(' · ');
+/** Words below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named @param {string} between */
+export function massWords(named, between = ' · ') {
+  const whole = (value) => (value > 0 && value < 0.005 ? '<\u00a01\u00a0%' : percent(value, 0).replace(' ', '\u00a0'));
+  return named.map(([name, value]) => `${name}\u00a0${whole(value)}`).join(between);
 }
 
 /**
@@ -69,8 +70,8 @@ export function sentences(reading, unit, direction) {
   const self = reading.masses.find(([name]) => name === 'self');
   if (self && unit === 'attention') out.push(`On itself: ${percent(self[1])}.`);
   if (Number.isFinite(reading.spread) && direction === 'row') {
-    out.push(`Spread: ${percent(reading.spread, 0)} of even`
-      + `${Number.isFinite(reading.distance) ? `, ${reading.distance.toFixed(1)} patches away on average` : ''}.`);
+    out.push(`Spread: ${percent(reading.spread, 0)}, where 100 % is even`
+      + `${Number.isFinite(reading.distance) ? `; ${reading.distance.toFixed(1)} patches away on average` : ''}.`);
   }
   const best = reading.strongest[0];
   const strongest = best ? `Strongest: row ${best.patch[0] + 1}, column ${best.patch[1] + 1}, ${number(best.value)}.` : '';

@@ -1,7 +1,7 @@
 // Small maps that follow the query: the heads of a layer, all layers, or the whole model. One pixel a patch; the browser
 // enlarges them.
 import { colourGrid, indices, scaleOver } from './colours.js';
-import { escaped } from './words.js';
+import { escaped, write } from './words.js';
 
 /** @typedef {import('./colours.js').Scale} Scale */
 /** @typedef {{kind: 'head' | 'block' | 'cell', block?: number, head?: number | string, name: string}} Item */
@@ -37,8 +37,9 @@ export class Wall {
     const [gh, gw] = grid;
     this.items = items;
     this.grid = grid;
-    const buttons = items.map((item, place) => `<button type="button" class="vv-small" data-place="${place}"
-      data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false" aria-label="${escaped(item.label)}"
+    const across = (place) => (group > 1 ? `${(100 * (place % group)) / (group - 1)}%` : '50%');
+    const buttons = items.map((item, place) => `<button type="button" class="vv-small" style="--at: ${across(place)}"
+      data-place="${place}" data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false" aria-label="${escaped(item.label)}"
       ><canvas width="${gw}" height="${gh}"></canvas><span>${escaped(item.name)}</span>${words ? '<small></small>' : ''}
       </button>`);
     const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div class="vv-group">
@@ -88,9 +89,7 @@ export class Wall {
   /** Words below each. @param {(item: Item) => string} words */
   say(words) {
     this.items.forEach((item, place) => {
-      const small = this.buttons[place].querySelector('small');
-      const text = words(item);
-      if (small.textContent !== text) small.textContent = text;
+      write(this.buttons[place].querySelector('small'), words(item));
     });
   }
 

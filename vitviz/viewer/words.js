@@ -1,9 +1,10 @@
 // Numbers and places as a person reads them. People count layers, heads, rows and columns from 1.
 
-/** A share: 0.032 is "3.2 %"; small ones keep two figures. */
+/** A share: 0.032 is "3.2 %"; small ones keep two figures, as long as they can be read. */
 export function percent(value, digits = 1) {
   if (!Number.isFinite(value)) return '–';
   const size = Math.abs(value);
+  if (size > 0 && size < 1e-5 && digits) return '0.000 %';
   if (size > 0 && size < 0.001 && digits) return `${Number((100 * value).toPrecision(2))} %`;
   return `${(100 * value).toFixed(digits)} %`;
 }
@@ -25,11 +26,21 @@ export function headWords(head, heads) {
   return typeof head === 'number' ? `head ${head + 1}` : `${head} of ${heads} heads`;
 }
 
-/** What a picture shows, in one line. */
-export function title({ mode, block, head, query, direction }, heads, depth, name = '') {
+/** Words in a place of the page; what stands there already is left alone, and costs no layout. */
+export function write(place, text) {
+  if (place.textContent !== text) place.textContent = text;
+}
+
+/** How many of something: "5 heads". */
+export function count(number, one) {
+  return `${number} ${one}${number === 1 ? '' : 's'}`;
+}
+
+/** What a picture shows, in one line. @param {{fuse: string, start: number}} rolling - `start` from 0 */
+export function title({ mode, block, head, query, direction }, { heads, depth }, rolling, name = '') {
   const from = direction === 'row' ? `from ${queryWords(query)}` : `to ${queryWords(query)}`;
   if (mode === 'attention') return `Layer ${block + 1}, ${headWords(head, heads)}, ${from}`;
-  if (mode === 'rollout') return `Rollout of ${depth} layers, ${from}`;
+  if (mode === 'rollout') return `Rollout of layers ${rolling.start + 1} to ${depth}, ${rolling.fuse} of heads, ${from}`;
   return name;
 }
 

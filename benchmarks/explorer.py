@@ -1,0 +1,202 @@
+"""The explorer in a real browser: from a moved pointer to a drawn frame, and what a page costs.
+
+    python benchmarks/explorer.py                # needs Chromium; prints medians and 95th percentiles
+
+Pages that stand alone are made of random models of the sizes that people use and opened from disk. The pointer is moved
+many times; each time counts from the event to the paint after the frame that it caused, less the wait for that frame to
+begin, which a browser spares who really moves a pointer: it hands pointer events over just before a frame. The same is
+done with the processor throttled four times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import re
+import shutil
+import socket
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from playwright.sync_api import CDPSession, Page, sync_playwright
+
+import vitviz
+from vitviz.config import preset
+from vitviz.explorer import Explorer, View
+from vitviz.model import ViT
+from vitviz.ui.pages import build
+from vitviz.ui.server import launch
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
+FRAME = 1000 / 60
+EXAMPLE = Path(__file__).parents[1] / "examples" / "church.jpg"
+
+MOVES = """async (count) => {
+    const picture = document.querySelector('.vv-picture');
+    const box = document.querySelector('.vv-held').getBoundingClientRect();
+    const times = [];
+    for (let i = 0; i < count; i += 1) {
+        await new Promise((rest) => setTimeout(rest, 5));
+        const [x, y] = [(i * 0.618) % 1, (i * 0.377) % 1];
+        const at = { clientX: box.left + box.width * x, clientY: box.top + box.height * y };
+        times.push(await new Promise((drawn) => {
+            let handled = 0;
+            let began = 0;
+            requestAnimationFrame(() => { began = performance.now(); });
+            const before = performance.now();
+            picture.dispatchEvent(new PointerEvent('pointermove', { ...at, pointerType: 'mouse', bubbles: true }));
+            handled = performance.now() - before;
+            requestAnimationFrame(() => {
+                const channel = new MessageChannel();
+                channel.port1.onmessage = () => drawn(handled + performance.now() - began);
+                channel.port2.postMessage(0);
+            });
+        }));
+    }
+    return times;
+}"""
+
+
+def random_view(name: str, side: int, depth: int | None = None) -> View:
+    """A photograph opened with a random model of a known size."""
+    changes: dict[str, Any] = {"depth": depth} if depth else {}
+    torch.manual_seed(0)
+    model = ViT(preset(name, image_size=(side, side), patch_size=16, classes=10, **changes)).eval()
+    with torch.no_grad():
+        for block in model.blocks:
+            block.attn.qkv.weight.mul_(4.0)  # attention of a fresh model is even; this one's is not
+    return Explorer(model).open(np.asarray(Image.open(EXAMPLE).convert("RGB").resize((side, side))))
+
+
+def moves(page: Page, client: CDPSession, count: int, throttle: float) -> tuple[float, float]:
+    """Median and 95th percentile, in milliseconds."""
+    client.send("Emulation.setCPUThrottlingRate", {"rate": throttle})
+    page.evaluate(MOVES, 20)  # warm-up
+    times = page.evaluate(MOVES, count)
+    client.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+    return statistics.median(times), statistics.quantiles(times, n=20)[-1]
+
+
+WATCH = """(() => {
+    const look = () => {
+        if (window.vitviz?.explorer?.drawn > 0) window.firstMap = performance.now();
+        else requestAnimationFrame(look);
+    };
+    look();
+})()"""
+
+
+def opened(page: Page, path: Path) -> float:
+    """Open a page; seconds from the start of navigation until its first map is drawn, as the browser counts them."""
+    page.goto(path.as_uri())
+    page.wait_for_function("window.firstMap > 0", timeout=120_000)
+    seconds: float = page.evaluate("window.firstMap / 1000")
+    page.wait_for_function("window.vitviz.explorer.here.data.answers.complete", timeout=120_000)
+    return seconds
+
+
+def follow(page: Page, client: CDPSession, folder: Path, args: argparse.Namespace) -> None:
+    """Pointer moves on models of three sizes."""
+    cases = (
+        ("257 tokens, 6 heads' wall", lambda: random_view("small", 256), False, 1, 2),
+        ("257 tokens, whole model, 12 x 6", lambda: random_view("small", 256), True, 1, 3),
+        ("197 tokens, whole model, 12 x 12", lambda: random_view("base", 224), True, 1, 3),
+        ("4,097 tokens, 6 heads of one block", lambda: random_view("small", 1024, depth=1), False, 1, None),
+    )
+    heads = ("median", "95 %", "target", "x 4", "95 %", "target")
+    print(f"\n  {'pointer to drawn, ms':<36} " + " ".join(f"{head:>8}" for head in heads))
+    for name, make, whole, frames, slow in cases:
+        path = folder / "page.html"
+        path.write_text(make().html(), encoding="utf-8")
+        opened(page, path)
+        page.evaluate("(open) => { document.querySelector('.vv-whole').open = open; }", whole)
+        plain, throttled = moves(page, client, args.moves, 1), moves(page, client, args.moves, 4)
+        last = f"{slow * FRAME:8.1f}" if slow else f"{'-':>8}"
+        print(f"  {name:<36} {plain[0]:8.1f} {plain[1]:8.1f} {frames * FRAME:8.1f} "
+              f"{throttled[0]:8.1f} {throttled[1]:8.1f} {last}", flush=True)  # fmt: skip
+
+
+def alone(page: Page, folder: Path) -> None:
+    """The page of the default model: how large it is, how soon it answers, and that it asks nobody."""
+    view = Explorer(vitviz.load("dinov2-s14-imagenette")).open(EXAMPLE)
+    began = time.perf_counter()
+    text = view.html()
+    made = time.perf_counter() - began
+    path = folder / "default.html"
+    path.write_text(text, encoding="utf-8")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    seconds = [opened(page, path) for _ in range(5)]
+    before = len(asked)
+    page.evaluate(MOVES, 200)
+    for key in "[],.0cdrg" * 10:
+        page.keyboard.press(key)
+    print(f"\n  page of the default model: {path.stat().st_size / 1e6:.1f} MB (target 8), written in {made:.2f} s, "
+          f"first map {1000 * statistics.median(seconds):.0f} ms after opening (target 1,000)")  # fmt: skip
+    print(f"  requests while the pointer, layers and heads moved: {len(asked) - before} (target 0)")
+
+
+def on_the_page(page: Page, client: CDPSession, photographs: int) -> None:
+    """The app: from a photograph that is dropped to its first map, and the browser's memory after many of them."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    demo = build()
+    launch(demo, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
+    page.goto(f"http://127.0.0.1:{port}/")
+    page.wait_for_function("window.vitviz?.explorer?.here?.data?.answers.complete")
+    files = sorted(EXAMPLE.parent.glob("*.jpg"))
+    beyond, held = [], []
+    for index in range(photographs):
+        before = page.evaluate("window.vitviz.explorer.here.data.manifest.id")
+        began = time.perf_counter()
+        page.locator("#photo input[type=file]").first.set_input_files(str(files[(index + 1) % len(files)]))
+        page.wait_for_function(
+            """(before) => { const { explorer } = window.vitviz; const { data, block } = explorer.here;
+                return data.manifest.id !== before && data.answers.has(block) && explorer.frame === 0; }""",
+            arg=before,
+            polling=5,
+        )
+        seconds = time.perf_counter() - began
+        words = page.locator("#badge").inner_text()
+        took = re.search(r"([\d.]+) (ms|s) ", words)
+        forward = float(took[1]) / (1000 if took[2] == "ms" else 1) if took else 0.0
+        beyond.append(seconds - forward)
+        page.wait_for_function("window.vitviz.explorer.here.data.answers.complete")
+        client.send("HeapProfiler.collectGarbage")
+        usage = client.send("Runtime.getHeapUsage")
+        held.append(usage["usedSize"] + usage.get("backingStorageSize", 0))
+    demo.close()
+    print(f"\n  photograph dropped to first map, beyond the forward: median {1000 * statistics.median(beyond):.0f} ms, "
+          f"worst {1000 * max(beyond):.0f} ms (target 500)")  # fmt: skip
+    print(f"  the browser's memory: {held[0] / 1e6:.0f} MB after the first photograph, {held[-1] / 1e6:.0f} MB after "
+          f"{photographs}: {held[-1] / held[0]:.2f} x (target 1.5)")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--moves", type=int, default=200)
+    parser.add_argument("--photographs", type=int, default=20)
+    args = parser.parse_args()
+    chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    with sync_playwright() as play, tempfile.TemporaryDirectory() as name:
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.add_init_script(WATCH)
+        client = page.context.new_cdp_session(page)
+        print(f"{platform.machine()}, {torch.get_num_threads()} threads, Chromium {browser.version}")
+        follow(page, client, Path(name), args)
+        alone(page, Path(name))
+        on_the_page(page, client, args.photographs)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

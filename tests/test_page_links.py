@@ -1,0 +1,334 @@
+"""What the address holds, the way back and forward, and what can be taken away: links, pictures, pages."""
+
+import base64
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import numpy as np
+import pytest
+from conftest import watch
+from PIL import Image
+from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from running import (
+    CHURCH,
+    DOG,
+    MODEL,
+    Running,
+    click_patch,
+    complete,
+    example,
+    expect_map,
+    folder,
+    head,
+    layer,
+    ready,
+    upload,
+)
+
+from vitviz.render.overlay import overlay
+from vitviz.ui.pages import EXAMPLES
+from vitviz.viewer.page import shrink
+
+KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 18 rows, where the first example has 13
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return folder(tmp_path_factory.mktemp("models") / "small", registers=2)
+
+
+@pytest.fixture(scope="module")
+def app(small: str) -> Iterator[Running]:
+    running = Running(small)
+    yield running
+    running.demo.close()
+
+
+def state(page: Browser) -> dict:
+    return page.evaluate("JSON.parse(JSON.stringify(window.vitviz.explorer.state))")
+
+
+def said(page: Browser) -> str:
+    return page.locator(".vv-message").text_content() or ""
+
+
+def address(page: Browser) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+# --- links
+
+
+def test_a_link_shows_what_it_says(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?image=Dog&layer=5&head=2&from=4,7&colours=magma&opacity=0.3&grid=1&smooth=1&gamma=0.5")
+    expect(page.locator(".vv-title")).to_have_text("Layer 5, head 2, from patch row 4, column 7")
+    page.evaluate("window.vitviz.explorer.change({ gamma: 1 })")  # the colours are compared as they are without
+    expect_map(page, app.view(DOG).attention(4, 1, (3, 6)))
+    now = state(page)
+    assert (now["image"], now["model"]) == ("Dog", MODEL)
+    assert (now["cmap"], now["alpha"], now["grid"], now["smooth"], now["pinned"]) == ("magma", 0.3, True, True, True)
+    expect(page.get_by_role("alert")).to_have_count(0)
+    expect(page.locator(".vv-message")).not_to_be_visible()
+
+
+def test_a_link_to_rollout_and_to_who_attends(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?image=Dog&layer=5&head=2&from=4,7&mode=rollout")
+    expect_map(page, app.view(DOG).rollout((3, 6)))
+    head(page, 1)
+    expect_map(page, app.view(DOG).attention(4, 1, (3, 6)))  # the layer was in the link, though rollout has none
+    ready(page, f"{app.url}?image=Dog&direction=column&from=2,2")
+    expect(page.locator(".vv-title")).to_have_text("Layer 12, mean of 6 heads, to patch row 2, column 2")
+    expect(page.locator("input[data-key=direction][value=column]")).to_be_checked()
+
+
+def test_a_patch_that_only_the_named_photograph_has(page: Browser, app: Running) -> None:
+    assert app.view().trace.grid[0] < 15 <= app.view(KOALA).trace.grid[0]
+    ready(page, f"{app.url}?image=Koala&layer=2&from=15,3")
+    expect_map(page, app.view(KOALA).attention(1, query=(14, 2)))
+    expect(page.locator(".vv-message")).not_to_be_visible()
+
+
+def test_a_link_names_a_model(page: Browser, app: Running, small: str) -> None:
+    ready(page, f"{app.url}?image=Dog&model={small}&layer=2&head=5&from=register-2")
+    expect_map(page, app.view(DOG, small).attention(1, 4, "register 2"))
+    expect(page.locator("#model select")).to_have_value(small)
+
+
+def test_an_unknown_photograph_is_said_and_the_rest_works(page: Browser, app: Running) -> None:
+    for name in ("Nobody", "../../etc/passwd", "/etc/passwd", "dog.jpg"):
+        ready(page, f"{app.url}?image={name}&layer=5&head=2&from=4,7")
+        notice = page.locator("#notice [role=alert]")
+        expect(notice).to_contain_text(name)
+        expect(notice).to_contain_text("Church, Dog, Lizard")
+        expect_map(page, app.view().attention(4, 1, (3, 6)))
+        layer(page, 2)
+        expect_map(page, app.view().attention(2, 1, (3, 6)))
+        assert address(page)["image"] == "Church"
+
+
+def test_an_unknown_model_is_said_and_the_rest_works(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?image=Koala&model=/etc&layer=2&from=15,3")
+    expect(page.locator("#notice [role=alert]")).to_contain_text("Expected the name of a model")
+    expect_map(page, app.view(KOALA).attention(1, query=(14, 2)))
+    expect(page.locator("#notice [role=alert]")).to_be_visible()
+    assert address(page)["model"] == MODEL
+    page.goto(f"{app.url}?image=Nobody&model=nothing")
+    expect(page.locator("#notice [role=alert]")).to_have_count(2)
+    expect_map(page, app.view().attention())
+
+
+def test_parts_that_make_no_sense_are_said(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?image=Church&layer=99&head=nine&from=300,1&mode=telepathy&opacity=7")
+    expect_map(page, app.view().attention())
+    for part in ("layer", "head", "from", "mode", "opacity"):
+        assert f"{part}: expected" in said(page)
+
+
+def test_what_is_not_ours_stays_in_the_address(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?__theme=dark&layer=3")
+    layer(page, 4)
+    assert address(page)["__theme"] == "dark"
+    assert address(page)["layer"] == "5"
+
+
+# --- back and forward
+
+
+def test_back_and_forward(page: Browser, app: Running) -> None:
+    view = app.view()
+    ready(page, app.url)
+    complete(page)
+    steps = [view.attention()]
+    layer(page, 4)
+    steps.append(view.attention(4))
+    expect_map(page, steps[-1])
+    head(page, 2)
+    steps.append(view.attention(4, 2))
+    expect_map(page, steps[-1])
+    click_patch(page, view, 3, 6)
+    steps.append(view.attention(4, 2, (3, 6)))
+    expect_map(page, steps[-1])
+    page.mouse.move(5, 5)
+    page.check(".vv-modes input[value=rollout]")
+    steps.append(view.rollout((3, 6)))
+    expect_map(page, steps[-1])
+    for step in reversed(steps[:-1]):
+        page.go_back()
+        expect_map(page, step)
+    for step in steps[1:]:
+        page.go_forward()
+        expect_map(page, step)
+
+
+def test_back_and_forward_between_photographs(page: Browser, app: Running) -> None:
+    ready(page, app.url)
+    example(page, "Dog")
+    expect_map(page, app.view(DOG).attention())
+    example(page, "Koala")
+    expect_map(page, app.view(KOALA).attention())
+    click_patch(page, app.view(KOALA), 16, 3)
+    layer(page, 4)
+    page.mouse.move(5, 5)
+    expect_map(page, app.view(KOALA).attention(4, query=(16, 3)))
+    page.go_back()
+    expect_map(page, app.view(KOALA).attention(query=(16, 3)))
+    page.go_back()
+    expect_map(page, app.view(KOALA).attention())
+    page.go_back()
+    expect_map(page, app.view(DOG).attention())
+    page.go_back()
+    expect_map(page, app.view().attention())  # where nothing was said, what the page opened with
+    for _ in range(4):
+        page.go_forward()
+    expect_map(page, app.view(KOALA).attention(4, query=(16, 3)))
+
+
+def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser, app: Running, tmp_path: Path) -> None:
+    photo = tmp_path / "mine.png"
+    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
+    ready(page, app.url)
+    upload(page, photo)
+    expect_map(page, app.view(photo).attention())
+    assert "image" not in address(page)
+    example(page, "Dog")
+    expect_map(page, app.view(DOG).attention())
+    page.go_back()
+    expect(page.locator(".vv-message")).to_contain_text("your own")
+    expect_map(page, app.view(DOG).attention())
+    layer(page, 3)
+    assert address(page)["image"] == "Dog"  # the address says what is there
+    page.go_back()
+    page.go_back()
+    expect_map(page, app.view().attention())
+
+
+# --- to take away
+
+
+@pytest.fixture
+def writer(browser: Chromium) -> Iterator[Browser]:
+    """A page that may use the clipboard."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    problems = watch(context)
+    yield context.new_page()
+    context.close()
+    assert not problems
+
+
+def test_the_link_is_copied_and_opens_the_same(writer: Browser, app: Running) -> None:
+    ready(writer, app.url)
+    example(writer, "Dog")
+    expect_map(writer, app.view(DOG).attention())
+    layer(writer, 6)
+    click_patch(writer, app.view(DOG), 5, 5)
+    writer.click("[data-do=link]")
+    expect(writer.locator(".vv-message")).to_contain_text("copied")
+    assert "not in it" not in said(writer)
+    link = writer.evaluate("navigator.clipboard.readText()")
+    assert link.startswith(app.url)
+    other = writer.context.new_page()
+    ready(other, link)
+    expect_map(other, app.view(DOG).attention(6, query=(5, 5)))
+
+
+def test_a_link_without_the_photograph_says_so(writer: Browser, app: Running, tmp_path: Path) -> None:
+    photo = tmp_path / "secret holiday.png"
+    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
+    ready(writer, app.url)
+    upload(writer, photo)
+    expect_map(writer, app.view(photo).attention())
+    layer(writer, 6)
+    writer.click("[data-do=link]")
+    expect(writer.locator(".vv-message")).to_contain_text("not in it")
+    link = writer.evaluate("navigator.clipboard.readText()")
+    assert "image=" not in link
+    assert "secret" not in link
+    assert parse_qs(urlsplit(link).query)["layer"] == ["7"]
+
+
+def test_an_uploaded_copy_of_an_example_is_that_example(page: Browser, app: Running, tmp_path: Path) -> None:
+    copy = tmp_path / "copy.jpg"
+    copy.write_bytes(DOG.read_bytes())
+    ready(page, app.url)
+    upload(page, copy)
+    expect_map(page, app.view(DOG).attention())
+    assert address(page)["image"] == "Dog"
+
+
+def test_the_page_is_saved_and_opens_offline(page: Browser, app: Running, browser: Chromium, tmp_path: Path) -> None:
+    ready(page, f"{app.url}?image=Dog")
+    expect_map(page, app.view(DOG).attention())
+    with page.expect_download() as coming:
+        page.click("[data-do=page]")
+    file = tmp_path / coming.value.suggested_filename
+    assert file.name == "vitviz.html"
+    coming.value.save_as(file)
+    assert file.stat().st_size < 8_000_000
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
+    problems = watch(context)
+    asked: list[str] = []
+    context.on("request", lambda request: asked.append(request.url))
+    saved = context.new_page()
+    ready(saved, file.as_uri())
+    view = app.view(DOG)
+    expect_map(saved, view.attention())
+    layer(saved, 3)
+    head(saved, 4)
+    click_patch(saved, view, 6, 2)
+    expect_map(saved, view.attention(3, 4, (6, 2)))
+    saved.check(".vv-modes input[value=rollout]")
+    expect_map(saved, view.rollout((6, 2)))
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert not problems
+    context.close()
+
+
+def test_the_picture_is_saved_as_python_draws_it(page: Browser, app: Running) -> None:
+    view = app.view(CHURCH)
+    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&grid=1&colours=magma")
+    heatmap = view.attention(7, 2, (4, 5))
+    expect_map(page, heatmap)
+    with page.expect_download() as coming:
+        page.click("[data-do=picture]")
+    assert coming.value.suggested_filename == "vitviz.png"
+    saved = Image.open(coming.value.path()).convert("RGB")
+    photo = Image.open(io.BytesIO(_photo(page))).convert("RGB")
+    _, geometry = shrink(view.photo, view.geometry, max(photo.size))
+    drawn = overlay(photo, heatmap.values, geometry, cmap="magma", alpha=0.55, grid=True, query=heatmap.query)
+    assert saved.size == drawn.size == photo.size
+    off = np.abs(np.asarray(saved, int) - np.asarray(drawn, int))
+    assert np.quantile(off, 0.99) <= 2
+
+
+def _photo(page: Browser) -> bytes:
+    """The photograph that the page was given, decoded by the browser: decoders of JPEG differ by some levels."""
+    url = page.evaluate(
+        """async () => {
+            const { url, width, height } = window.vitviz.explorer.here.data.manifest.photo;
+            const image = new Image();
+            image.src = url;
+            await image.decode();
+            const canvas = Object.assign(document.createElement('canvas'), { width, height });
+            canvas.getContext('2d').drawImage(image, 0, 0);
+            return canvas.toDataURL('image/png');
+        }"""
+    )
+    return base64.b64decode(url.split(",")[1])
+
+
+def test_no_path_of_the_server_is_in_the_page(page: Browser, app: Running, tmp_path: Path) -> None:
+    photo = tmp_path / "mine.png"
+    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
+    ready(page, app.url)
+    upload(page, photo)
+    expect_map(page, app.view(photo).attention())
+    told = page.evaluate("JSON.stringify(window.vitviz.explorer.here.data.manifest)")
+    told = json.dumps({name: value for name, value in json.loads(told).items() if name != "photo"})
+    assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", told)

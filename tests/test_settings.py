@@ -1,0 +1,71 @@
+"""What the operator of a page allows: by the command line, by the environment, or by what is safe there. No browser."""
+
+from __future__ import annotations
+
+import pytest
+
+from vitviz.cli import main
+from vitviz.ui.settings import GIGABYTE, Settings, SettingsError, settings
+from vitviz.weights.famous import FAMOUS
+
+
+def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
+    here = settings(environ={})
+    assert (here.typed, here.upload, here.memory, here.side) == (True, False, 4 * GIGABYTE, 2048)
+    assert not settings(host="0.0.0.0", environ={}).typed
+    assert not settings(environ={"GRADIO_SERVER_NAME": "0.0.0.0"}).typed
+    space = settings(environ={"SPACE_ID": "someone/vitviz"})
+    assert (space.typed, space.upload, space.side) == (False, False, 1024)
+
+
+def test_what_is_said_counts() -> None:
+    said = {
+        "SPACE_ID": "someone/vitviz",
+        "VITVIZ_ALLOW_TYPED": "1",
+        "VITVIZ_ALLOW_UPLOAD": "1",
+        "VITVIZ_MODEL_MEMORY": "1.5",
+        "VITVIZ_MAX_SIDE": "700",
+        "VITVIZ_MODELS": "timm:a, ./b,",
+    }
+    allowed = settings(environ=said)
+    assert (allowed.typed, allowed.upload, allowed.memory, allowed.side) == (True, True, 1_500_000_000, 700)
+    assert allowed.models == ("timm:a", "./b")
+    given = settings(environ=said, typed=False, upload=False, memory=2, side=600, models=["c"])
+    assert (given.typed, given.upload, given.memory, given.side) == (False, False, 2 * GIGABYTE, 600)
+    assert given.models == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VITVIZ_ALLOW_UPLOAD", "yes"),
+        ("VITVIZ_MODEL_MEMORY", "much"),
+        ("VITVIZ_MODEL_MEMORY", "0"),
+        ("VITVIZ_MODEL_MEMORY", "nan"),
+        ("VITVIZ_MAX_SIDE", "-1"),
+    ],
+)
+def test_what_is_no_setting_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=value if value != "0" else "above 0"):
+        settings(environ={name: value})
+
+
+def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("vitviz.ui.pages.build", lambda allowed: seen.append(allowed))
+    monkeypatch.setattr("vitviz.ui.server.launch", lambda page, **options: seen.append(options))
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
+    assert main(["app", "--host", "0.0.0.0", *options]) == 0
+    assert seen[0] == Settings(models=("a", "timm:b"), typed=False, upload=True, memory=1_500_000_000, side=700)
+    assert seen[1] == {"host": "0.0.0.0", "port": 7860, "upload": True}
+    assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
+    assert seen[2] == Settings()
+    assert main(["app", "--model-memory", "0"]) == 2
+
+
+def test_the_famous_models_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dinov2-s14-imagenette"
+    assert all(any(one.source in line and one.licence in line for line in lines) for one in FAMOUS)

@@ -1,0 +1,297 @@
+"""Pages that stand alone, and what they show: for the tests that open them from disk with the network off."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tiny
+from numpy.typing import NDArray
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+import vitviz
+from vitviz.explain.attention import rollout_matrix
+from vitviz.explorer import Explorer, View, query_words
+from vitviz.model import Pretrained
+from vitviz.preprocess import Preprocess
+from vitviz.viewer.page import Scene, standalone
+
+expect.set_options(timeout=15_000)  # milliseconds; a busy machine draws slowly
+
+ROOT = Path(__file__).parents[1]
+CHURCH = ROOT / "examples" / "church.jpg"
+HIGH, WIDE = 7 * tiny.PATCH, 11 * tiny.PATCH  # of the tiny models' input, in pixels
+
+# Name: the model's options, its preprocessing, and the photograph's width and height.
+KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = {
+    "registers, margins unseen": ({"registers": 3}, {"mode": "crop", "height": HIGH, "width": WIDE}, (310, 270)),
+    "distillation, squashed": (
+        {"distillation_token": True},
+        {"mode": "squash", "height": HIGH, "width": WIDE},
+        (240, 210),
+    ),
+    "no class token, padded": (
+        {"class_token": False, "pooling": "mean"},
+        {"mode": "pad", "height": HIGH, "width": WIDE},
+        (150, 260),
+    ),
+    "one block, six patches": (
+        {"grid": (2, 3), "depth": 1},
+        {"mode": "squash", "height": 2 * tiny.PATCH, "width": 3 * tiny.PATCH},
+        (200, 170),
+    ),
+    "any shape": ({}, {"mode": "native", "height": HIGH, "width": WIDE, "multiple": tiny.PATCH}, (190, 330)),
+    "too many for rollout": (
+        {"grid": (25, 26), "patch": 4, "depth": 2, "heads": 2},
+        {"mode": "squash", "height": 100, "width": 104},
+        (208, 200),
+    ),
+}
+FIRST = "registers, margins unseen"
+
+
+def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
+    """Clouds of colour: like a photograph in that neighbours are alike, unlike it in that nothing repeats."""
+    noise = np.random.default_rng(seed).integers(0, 256, (height // 24 + 2, width // 24 + 2, 3), np.uint8)
+    return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
+
+
+@lru_cache
+def view(kind: str = FIRST) -> View:
+    """What a tiny model saw."""
+    options, preprocess, size = KINDS[kind]
+    model = tiny.model(**options)
+    labels = tuple(f"thing {i}" for i in range(model.config.classes))
+    model.pretrained = Pretrained(name="A model", preprocess=Preprocess(**preprocess), labels=labels)
+    return Explorer(model).open(photograph(*size))
+
+
+@lru_cache
+def church() -> View:
+    return Explorer(vitviz.load("dinov2-s14-imagenette")).open(CHURCH)
+
+
+def scene(seen: View, **more: Any) -> Scene:
+    predictions = seen.predictions() if seen.names_classes else ()
+    given = {"predictions": predictions, "labels": seen.labels, "title": "A model", **more}
+    return Scene(trace=seen.trace, photo=seen.photo, geometry=seen.geometry, **given)
+
+
+@lru_cache
+def html(kind: str = FIRST) -> str:
+    return standalone(scene(view(kind)))
+
+
+def shown_photo(text: str) -> Image.Image:
+    """The photograph inside a page, decoded."""
+    found = re.search(r'"url": "data:image/jpeg;base64,([^"]+)"', text)
+    assert found
+    return Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+
+
+# ---- opening
+
+
+def offline(page: Page) -> Iterator[Page]:
+    """`page` without a network; fails its test where anything but the file itself is asked for."""
+    asked: list[str] = []
+    page.context.set_offline(True)
+    page.on("request", lambda request: asked.append(request.url))
+    yield page
+    assert [url[:200] for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert any(url.startswith("file:") for url in asked)
+
+
+def write(folder: Path, text: str) -> str:
+    """The address of a page on disk."""
+    path = folder / "page.html"
+    path.write_text(text, encoding="utf-8")
+    return path.as_uri()
+
+
+def show(page: Page, folder: Path, text: str | None = None) -> None:
+    """Open a page from disk and wait until everything in it is there."""
+    page.goto(write(folder, html() if text is None else text))
+    page.wait_for_function("vitviz.explorer.here.data?.answers.complete")
+    rest(page)
+
+
+def rest(page: Page) -> None:
+    """Wait until the page has drawn what there was to draw."""
+    page.wait_for_function("vitviz.explorer.frame === 0")
+
+
+def ask(page: Page, **change: Any) -> None:
+    """Set a part of the state, as the controls do."""
+    page.evaluate("change => vitviz.explorer.change(change)", change)
+    rest(page)
+
+
+def state(page: Page, *names: str) -> Any:
+    """Parts of the state; one by itself."""
+    rest(page)
+    found = page.evaluate("names => names.map((name) => vitviz.explorer.state[name])", list(names))
+    return found[0] if len(names) == 1 else found
+
+
+def title(page: Page, pane: int = 0) -> str:
+    """The line below a picture."""
+    rest(page)
+    return page.locator(".vv-title").nth(pane).inner_text()
+
+
+def box(page: Page, selector: str) -> dict[str, float]:
+    found = page.locator(selector).first.bounding_box()
+    assert found is not None
+    return dict(found)
+
+
+def centre(page: Page, seen: View, row: int, column: int, pane: int = 0) -> tuple[float, float]:
+    """Where the middle of what a patch saw lies on the screen."""
+    held = page.locator(".vv-held").nth(pane)
+    held.scroll_into_view_if_needed()
+    found = held.bounding_box()
+    assert found is not None
+    left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)
+    width, height = seen.photo.size
+    x, y = (max(left, 0) + min(right, width)) / 2, (max(top, 0) + min(bottom, height)) / 2
+    return found["x"] + x / width * found["width"], found["y"] + y / height * found["height"]
+
+
+def hover(page: Page, seen: View, row: int, column: int, pane: int = 0) -> None:
+    page.mouse.move(*centre(page, seen, row, column, pane))
+    rest(page)
+
+
+def pixels(page: Page, script: str) -> NDArray[np.uint8]:
+    """What a canvas holds, (height, width, 4); `script` is a function that returns it, called with the explorer."""
+    rest(page)
+    url = page.evaluate(f"({script})(vitviz.explorer).toDataURL()")
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGBA"))
+
+
+# ---- what the page says, and what Python says
+
+
+@dataclass
+class Reading:
+    """The numbers of a map: shares, not percent."""
+
+    title: str
+    low: float
+    high: float
+    strongest: list[tuple[int, int, float]]
+    masses: dict[str, float] = field(default_factory=dict)
+    spread: float | None = None
+    distance: float | None = None
+
+
+def number(text: str) -> float:
+    """A share or a score as the page prints it."""
+    found = re.fullmatch(r"(-?[\d.]+)( %)?", text.strip())
+    assert found, text
+    return float(found[1]) / (100 if found[2] else 1)
+
+
+def reading(page: Page) -> Reading:
+    """What the page says about the map on show."""
+    rest(page)
+    text = page.locator(".vv-note").inner_text()
+    rows = []
+    for line in page.locator(".vv-strongest li").all():
+        place, value = line.locator("button").inner_text(), line.locator("span").inner_text()
+        row, column = map(int, re.findall(r"\d+", place))
+        rows.append((row - 1, column - 1, number(value)))
+    masses = {name: number(value) for value, name in re.findall(r"([\d.]+ %) on (\w+)", text)}
+    if found := re.search(r"On itself: ([\d.]+ %)", text):
+        masses["self"] = number(found[1])
+    spread, away = re.search(r"Spread: (\d+ %)", text), re.search(r"([\d.]+) patches away", text)
+    return Reading(
+        title=page.locator(".vv-title").first.inner_text(),
+        low=number(page.locator(".vv-low").first.inner_text()),
+        high=number(page.locator(".vv-high").first.inner_text()),
+        strongest=rows,
+        masses=masses,
+        spread=number(spread[1]) if spread else None,
+        distance=float(away[1]) if away else None,
+    )
+
+
+def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> NDArray[np.float64]:
+    """The numbers of all tokens, (N,), in float64 and without the code that packs them for the page."""
+    if mode == "rollout":
+        whole = rollout_matrix(seen.trace)[0].double().numpy()  # (N, N)
+    else:
+        heads = tiny.dense(seen.trace, block)[0].numpy()  # (H, N, N)
+        whole = heads[head] if isinstance(head, int) else getattr(heads, head)(0)
+        whole = whole / whole.sum(-1, keepdims=True)
+    whole = whole if direction == "row" else whole.T
+    prefix = len(seen.trace.prefix)
+    return whole[prefix:].mean(0) if query == "mean" else whole[seen.trace.token(query)]
+
+
+def title_of(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> str:
+    """Python's own title; columns have none in Python."""
+    chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)  # type: ignore[arg-type]
+    return chart.title.replace(
+        f"from {query_words(query)}", f"{'from' if direction == 'row' else 'to'} {query_words(query)}"
+    )
+
+
+def expected(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> Reading:
+    """What Python says about the same map."""
+    row = row_of(seen, block, head, query, direction, mode)
+    names, (_, columns) = seen.trace.prefix, seen.trace.grid
+    patches = row[len(names) :].reshape(seen.trace.grid)
+    order = np.argsort(-patches.ravel(), kind="stable")[:5]
+    out = Reading(
+        title=title_of(seen, block, head, query, direction, mode),
+        low=patches.min(),
+        high=patches.max(),
+        strongest=[(int(i) // columns, int(i) % columns, patches.ravel()[i]) for i in order],
+    )
+    if query != "mean":
+        out.masses["self"] = row[seen.trace.token(query)]
+    if direction == "row":
+        for name, value in zip(names, row, strict=False):
+            kind = "CLS" if name == "CLS" else "registers" if name.startswith("register") else "distillation"
+            out.masses[kind] = out.masses.get(kind, 0.0) + value
+        out.spread = float(-(row * np.log(row)).sum() / np.log(len(row)))
+        if isinstance(query, tuple):
+            places = np.stack(np.indices(seen.trace.grid), -1)  # (gh, gw, 2)
+            far = np.linalg.norm(places - np.array(query), axis=-1)
+            out.distance = float((patches * far).sum() / patches.sum())
+    return out
+
+
+def agree(said: Reading, python: Reading, values: NDArray[np.floating[Any]], limit: float = 2e-3) -> None:
+    """The page's numbers are Python's. `values` (gh, gw): of two patches that are as strong, either may be named."""
+
+    def near(a: float, b: float) -> bool:
+        return abs(a - b) <= limit + 6e-4  # the rounding of percent with one digit
+
+    assert said.title == python.title
+    assert near(said.low, python.low), (said.low, python.low)
+    assert near(said.high, python.high), (said.high, python.high)
+    assert len(said.strongest) == min(5, values.size)
+    assert len({(row, column) for row, column, _ in said.strongest}) == len(said.strongest)
+    for (row, column, value), (*_, best) in zip(said.strongest, python.strongest, strict=True):
+        assert near(value, best), (said.strongest, python.strongest)
+        assert near(value, values[row, column])
+    assert said.masses.keys() == python.masses.keys()
+    for name, value in python.masses.items():
+        assert near(said.masses[name], value), (name, said.masses[name], value)
+    assert (said.spread is None) == (python.spread is None)
+    if said.spread is not None and python.spread is not None:
+        assert abs(said.spread - python.spread) <= 0.011
+    assert (said.distance is None) == (python.distance is None)
+    if said.distance is not None and python.distance is not None:
+        assert abs(said.distance - python.distance) <= 0.1

@@ -1,0 +1,109 @@
+// The explorer on the page: what it asks goes to the server, what it shows goes into the address and the history.
+// `element`, `props`, `server`, `trigger` and `watch` come from gradio's HTML component.
+const PATIENCE = 30_000; // milliseconds; an answer that has not come by then was lost
+const root = element.querySelector('.vv');
+let first = null; // the manifest that the page opened with: what an address without words means
+let wanted = null; // the example and model that a link, or a step back, asked for
+let sent = null; // what of that the server was asked last
+let turn = 0; // how often that was; the server says which time it answers
+let answered = 0;
+let since = 0; // when it was asked last
+let lost = ''; // the photograph that was put away and is being opened again
+
+async function ask(name, id, ...more) {
+  let answer;
+  try {
+    answer = await server[name]([id, ...more]);
+  } catch (error) { // gradio's own, of whatever kind
+    throw new TypeError(`The server does not answer (${error.message}).`);
+  }
+  if (answer.forgotten && lost !== id) {
+    lost = id;
+    trigger('forgotten');
+  }
+  if (answer.error) throw Object.assign(new TypeError(answer.error), { forgotten: 'forgotten' in answer });
+  return vitvizExplorer.bytes(answer.data).buffer;
+}
+
+async function save(id) {
+  let page;
+  try {
+    page = await ask('whole', id);
+  } catch (error) {
+    explorer.tell([`The page could not be saved: ${error.message}`]);
+    return;
+  }
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(new Blob([page], { type: 'text/html' }));
+  link.download = 'vitviz.html';
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+// Another example or model, named by a link or by a step back. A photograph of one's own is in no address: the one here
+// stays. What else the address says waits in `pending` until the other one is here.
+function open({ image, model }) {
+  const here = explorer.here.data?.manifest ?? first;
+  const blank = image === null && model === null;
+  wanted = blank ? { image: first.image, model: first.model } : { image: image ?? here.image, model: model ?? here.model };
+  const other = wanted.image !== here.image || wanted.model !== here.model;
+  explorer.pending = other ? { ...explorer.state } : null;
+  if (other || answered !== turn) follow();
+  else if (!blank && here.image !== null) {
+    explorer.tell(['A photograph of your own is in no link: the one that is here stays.']);
+  }
+  Object.assign(explorer.state, { image: here.image, model: here.model });
+}
+
+// One at a time: answers to several would come in any order, and leave the server with another photograph than the page.
+function follow() {
+  if (answered !== turn && performance.now() - since < PATIENCE) return; // `load` looks again when the answer is here
+  turn += 1;
+  since = performance.now();
+  sent = wanted;
+  trigger('open', { ...wanted, turn });
+}
+
+const host = {
+  fetch: (address) => ask('part', ...address.split('/')),
+  async rollout(id, token, options) {
+    const buffer = await ask('flow', id, token, options);
+    return token === null ? buffer : new Float32Array(buffer);
+  },
+  open,
+  save,
+  forgotten() {}, // `ask` has seen to it
+  linked: true,
+};
+const { explorer, show } = vitvizExplorer.mount(root, COLOURS, host);
+const message = root.querySelector('.vv-message');
+const misread = message.textContent; // parts of the address that make no sense
+window.vitviz = { explorer };
+
+async function load() {
+  if (!props.value) return;
+  const manifest = JSON.parse(props.value);
+  const { id, image, model } = manifest;
+  const before = explorer.here.data?.manifest ?? manifest;
+  const opening = first === null;
+  first ??= manifest;
+  const led = manifest.turn !== undefined; // a link, or the history, led here
+  if (led) {
+    if (manifest.turn !== turn) return;
+    answered = turn;
+    if (sent.image !== wanted.image || sent.model !== wanted.model) return follow(); // it has led elsewhere since
+    // What the server makes of a link is what the link comes to, even where a part of it was refused.
+    if (explorer.pending) Object.assign(explorer.pending, { image, model });
+  }
+  if (id !== explorer.here.data?.manifest.id) {
+    await show(manifest);
+    if (explorer.here.data?.manifest.id !== id) return; // another one came meanwhile
+  } else explorer.pending = null;
+  if (misread && (opening || led)) explorer.tell([misread, message.textContent].filter(Boolean));
+  const followed = led && wanted.image === image && wanted.model === model;
+  const same = before.image === image && before.model === model;
+  if (led && !followed) explorer.change({ image, model }, true);
+  if (!led && !same) explorer.change({ image, model }); // a step of its own
+}
+watch('value', load);
+load();

@@ -1,0 +1,155 @@
+"""The explorer as a component of the page: its value is a manifest, its files are fetched piece by piece."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import gradio as gr
+import torch
+
+from vitviz.explain.attention import Fusion, rollout
+from vitviz.trace import TraceError
+from vitviz.viewer import bundle
+from vitviz.viewer.page import ROLLOUT_TOKENS, Scene, standalone
+from vitviz.viewer.payload import block_bytes, rollout_bytes
+
+MOST_PAGE_BYTES = 160_000_000  # 6,000 tokens of ViT-S
+FUSIONS: tuple[str, ...] = get_args(Fusion)
+HERE = Path(__file__).parent
+Rolling = dict[str, Any]
+
+
+class ExplorerView(gr.HTML):
+    """The explorer. Its value is a manifest as JSON; it fires `open` with an image and a model that a link names.
+
+    Args:
+        value: the manifest of what the page opens with.
+        find: the scene of a manifest's id; `None` for one that was forgotten. Ids are secrets of their visitor.
+    """
+
+    def __init__(self, value: str | None = None, *, find: Callable[[str], Scene | None], **options: Any) -> None:
+        # gradio makes it anew, without a value, for each visitor whose answer leaves it as it was.
+        glue = (HERE / "explore.js").read_text(encoding="utf-8")
+        script = bundle.script() + glue.replace("COLOURS", bundle.colours())
+        super().__init__(
+            value,
+            html_template=bundle.template(),
+            js_on_load=script,
+            apply_default_css=False,
+            server_functions=answers(find),
+            **options,
+        )
+
+    def get_block_name(self) -> str:
+        """The front end shows it as gradio's HTML component."""
+        return "html"
+
+
+def manifest(scene: Scene, name: str, turn: int | None = None) -> str:
+    """What the page's explorer shows, as JSON: addresses are `id/part`, and `answers` knows them.
+
+    Args:
+        name: the scene's id.
+        turn: which link of the browser this answers, if it does.
+    """
+    few = scene.trace.tokens.shape[1] <= ROLLOUT_TOKENS
+    blocks = [f"{name}/{block}" for block in range(scene.trace.depth)]
+    told = scene.manifest(name, scene.photo_url(), blocks, f"{name}/rollout" if few else None)
+    return json.dumps(told if turn is None else {**told, "turn": turn})
+
+
+def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], dict[str, str]]]:
+    """What the explorer may ask the server. Arguments come from the visitor: nothing in them is believed."""
+
+    def said(work: Callable[[Scene, list[Any]], bytes], asked: Any, count: int) -> dict[str, str]:
+        """What `work` makes of a list of `count`, the first of which is a name; what went wrong, in words."""
+        if not (isinstance(asked, list) and len(asked) == count and isinstance(asked[0], str)):
+            return {"error": f"Expected a list of {count} with a photograph's id first, got {asked!r:.40}."}
+        scene = find(asked[0])
+        if scene is None:
+            return {"error": "This photograph was put away. It is being opened again.", "forgotten": "yes"}
+        try:
+            return {"data": base64.b64encode(work(scene, asked[1:])).decode()}
+        except ValueError as error:
+            return {"error": str(error)}
+
+    def part(asked: Any) -> dict[str, str]:
+        """[id, block or "rollout"] -> a file of `vitviz.viewer.payload`."""
+        return said(_part, asked, 2)
+
+    def flow(asked: Any) -> dict[str, str]:
+        """[id, token or null, options] -> the rollout matrix's file, or one row of it as float32."""
+        return said(_flow, asked, 3)
+
+    def whole(asked: Any) -> dict[str, str]:
+        """[id] -> the page as one file."""
+        return said(_page, asked, 1)
+
+    return [part, flow, whole]
+
+
+def _part(scene: Scene, given: list[Any]) -> bytes:
+    (which,) = given
+    if which == "rollout":
+        return _matrix(scene, {})
+    known = {str(block): block for block in range(scene.trace.depth)}
+    if not isinstance(which, str) or which not in known:
+        raise TraceError(f"Expected a block from 0 to {scene.trace.depth - 1}, or rollout; got {which!r:.40}.")
+    return block_bytes(scene.trace, known[which])
+
+
+def _flow(scene: Scene, given: list[Any]) -> bytes:
+    token, options = given
+    return _matrix(scene, options) if token is None else _row(scene, token, options)
+
+
+def _page(scene: Scene, _: list[Any]) -> bytes:
+    """The page as one file, unless it would fill the server's memory and choke the browser."""
+    trace = scene.trace
+    queries_and_keys = 4 * trace.depth * trace.heads * trace.tokens.shape[1] * trace.head_width  # 2 bytes each
+    size = queries_and_keys * 4 // 3  # in base64
+    if size > MOST_PAGE_BYTES:
+        raise ValueError(
+            f"A page of {trace.tokens.shape[1]:,} tokens would have {size / 1e6:.0f} MB, and the most is "
+            f"{MOST_PAGE_BYTES / 1e6:.0f}. Choose less detail."
+        )
+    return standalone(scene).encode()
+
+
+def _rolling(options: Any) -> Rolling:
+    """Options of rollout, with their types checked; their values are checked by `rollout` itself."""
+    known: dict[str, Callable[[Any], bool]] = {
+        "fuse": lambda value: value in FUSIONS,
+        "discard": _is_number,
+        "residual": _is_number,
+        "start": lambda value: isinstance(value, int) and not isinstance(value, bool),
+    }
+    if not isinstance(options, dict) or not all(
+        name in known and known[name](value) for name, value in options.items()
+    ):
+        raise ValueError(f"Expected options of rollout among {', '.join(known)}, got {options!r:.80}.")
+    rolling: Rolling = options
+    return rolling
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _matrix(scene: Scene, options: Any) -> bytes:
+    if scene.trace.tokens.shape[1] > ROLLOUT_TOKENS:
+        raise ValueError(f"Expected at most {ROLLOUT_TOKENS} tokens for rollout from every one, ask for a row instead.")
+    return rollout_bytes(scene.trace, **_rolling(options))
+
+
+def _row(scene: Scene, token: Any, options: Any) -> bytes:
+    """Rollout to one token, -1 for the mean over patches: (N,) float32, little endian."""
+    if not isinstance(token, int) or isinstance(token, bool):
+        raise TraceError(f"Expected a token's number, or -1 for all patches; got {token!r:.40}.")
+    scores = rollout(scene.trace, "mean" if token < 0 else token, **_rolling(options))
+    row = torch.cat([scores.prefix[0], scores.patches[0].flatten()]).cpu().numpy()  # (N,)
+    return bytes(row.astype("<f4").tobytes())
