@@ -250,7 +250,7 @@ def finer(page: Browser, index: int) -> None:
 def test_a_finer_look_is_said_in_patches_and_time(opened: Browser, app: Running, small: list[str]) -> None:
     choose(opened, small[0])
     expect_model(opened, app, small[0])
-    expect(opened.locator("#detail input")).to_have_value("The model's own · 77 patches")
+    expect(opened.locator("#detail input")).to_have_value("Own · 77 patches")
     opened.click("#detail input")
     words = opened.locator("#detail [role=option]").all_text_contents()
     assert re.search(r"2 x · 308 patches · (under a second|about \d+ (s|min))", words[1])
@@ -262,7 +262,7 @@ def test_a_finer_look_is_said_in_patches_and_time(opened: Browser, app: Running,
     expect_map(opened, view.attention(-1, 1))
     choose(opened, MODEL)  # another model starts with its own size
     expect_model(opened, app, MODEL, 1)
-    expect(opened.locator("#detail input")).to_have_value(re.compile("The model's own"))
+    expect(opened.locator("#detail input")).to_have_value(re.compile("^Own"))
 
 
 def test_too_fine_a_look_is_refused_and_everything_stays(
@@ -274,7 +274,7 @@ def test_too_fine_a_look_is_refused_and_everything_stays(
     notice = opened.locator("#notice [role=alert]")
     expect(notice).to_contain_text("memory")
     expect(notice).to_contain_text("largest that fits")
-    expect(opened.locator("#detail input")).to_have_value(re.compile("The model's own"))
+    expect(opened.locator("#detail input")).to_have_value(re.compile("^Own"))
     assert reading(opened) == before
     finer(opened, 1)
     expect_map(opened, app.view(CHURCH, side=448).attention())

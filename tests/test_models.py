@@ -184,7 +184,7 @@ def test_choices_go_from_the_models_own_to_the_largest(mode: str, own: int, patc
 def test_a_model_as_large_as_allowed_has_no_finer_choice() -> None:
     found = detail.choices(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
     assert [choice.value for choice in found] == [OWN]
-    assert found[0].words == "The model's own · 256 patches"
+    assert found[0].words == "Own · 256 patches"
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class Choice:
     def words(self) -> str:
         """As a person reads it: "2 x · 1,024 patches · about 3 s"."""
         if self.side is None:
-            return f"The model's own · {self.patches:,} patches"
+            return f"Own · {self.patches:,} patches"
         cost = "" if self.seconds is None else f" · {about(self.seconds)}"
         return f"{self.finer:.2g} x · {self.patches:,} patches{cost}"
 
