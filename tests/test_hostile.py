@@ -536,7 +536,7 @@ def test_a_long_file_takes_about_as_much_memory_as_it_is_long(good: list[Path], 
         torch.save(state, path, _use_new_zipfile_serialization=name.endswith(".pt"))
     size = path.stat().st_size
     assert size > 5e7
-    said = said_within(int(2.6 * size), good, {name: path}, heads=None)
+    said = said_within(int(3.6 * size), good, {name: path}, heads=None)
     assert "NaN or infinity in norm.bias" in said[name]
     assert "NaN" not in said_within(size // 2, good, {name: path}, heads=None).get(name, "")
 

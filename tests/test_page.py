@@ -303,6 +303,12 @@ def test_nothing_sticks_out(page: Browser, app: Running, width: int) -> None:
     assert box is not None
     assert box["y"] < 300  # the picture is on the first screen, on a phone too
     assert box["width"] > (0.9 * width if width < 760 else 450)
+    if width < 760:  # the picture, what it says, photographs, controls, thumbnails
+        parts = (".vv-picture", ".vv-note", "#photo", "#examples", ".vv-predictions", ".vv-queries", ".vv-heads")
+        places = [page.locator(part).first.bounding_box() for part in parts]
+        tops = [place["y"] for place in places if place]
+        assert len(tops) == len(parts)
+        assert tops == sorted(tops)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

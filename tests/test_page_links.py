@@ -14,7 +14,7 @@ from conftest import watch
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 from running import (
     CHURCH,
     DOG,
@@ -187,6 +187,36 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
     for _ in range(4):
         page.go_forward()
     expect_map(page, app.view(KOALA).attention(4, query=(16, 3)))
+
+
+def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app: Running) -> None:
+    ready(page, app.url)
+    for name, photo in (("Dog", DOG), ("Koala", KOALA)):
+        example(page, name)
+        expect_map(page, app.view(photo).attention())
+    held: list[Route] = []
+    gate = [False]
+
+    def hold(route: Route) -> None:
+        if gate[0]:
+            route.continue_()
+        else:
+            held.append(route)
+
+    page.route("**/queue/join**", hold)
+    for _ in range(2):
+        page.go_back()
+    page.go_forward()
+    page.go_forward()
+    page.go_back()
+    page.wait_for_timeout(500)
+    assert len(held) == 1
+    gate[0] = True
+    held[0].continue_()
+    expect_map(page, app.view(DOG).attention())
+    assert address(page)["image"] == "Dog"
+    layer(page, 0)
+    expect_map(page, app.view(DOG).attention(0))
 
 
 def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser, app: Running, tmp_path: Path) -> None:
