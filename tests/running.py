@@ -130,6 +130,11 @@ def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
         page.wait_for_timeout(50)
 
 
+def expect_unchanged(page: Browser, before: dict[str, Any]) -> None:
+    """The page shows what it showed; that it draws it once more is no change."""
+    assert {**reading(page), "waiting": False} == before
+
+
 def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
     """Where a reading is not of this map, in words."""
     values = heatmap.values  # (gh, gw)

@@ -10,7 +10,20 @@ import pytest
 import tiny
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import CHURCH, DOG, MODEL, Running, axe, complete, example, expect_map, folder, head, reading, ready
+from running import (
+    CHURCH,
+    DOG,
+    MODEL,
+    Running,
+    axe,
+    complete,
+    example,
+    expect_map,
+    expect_unchanged,
+    folder,
+    head,
+    ready,
+)
 
 from vitviz import budget
 from vitviz.model import ViT
@@ -105,7 +118,7 @@ def test_a_famous_model_without_a_network_is_refused_and_everything_stays(opened
     choose(opened, DINO)  # a second time: the menu has gone back once more
     expect(opened.locator("#model select")).to_have_value(DINO)
     expect(opened.locator("#model select")).to_have_value(MODEL)
-    assert reading(opened) == before
+    expect_unchanged(opened, before)
     head(opened, 2)
     expect_map(opened, app.view().attention(-1, 2))
 
@@ -133,7 +146,7 @@ def test_a_name_that_does_not_do_is_refused_in_words(opened: Browser, app: Runni
     opened.keyboard.type(text)  # the form has the focus
     opened.keyboard.press("Enter")
     expect(opened.locator("#notice [role=alert]")).to_contain_text(words)
-    assert reading(opened) == before
+    expect_unchanged(opened, before)
     opened.keyboard.press("Escape")
     expect(opened.locator("#another")).not_to_be_visible()
 
@@ -275,7 +288,7 @@ def test_too_fine_a_look_is_refused_and_everything_stays(
     expect(notice).to_contain_text("memory")
     expect(notice).to_contain_text("largest that fits")
     expect(opened.locator("#detail input")).to_have_value(re.compile("^Own"))
-    assert reading(opened) == before
+    expect_unchanged(opened, before)
     finer(opened, 1)
     expect_map(opened, app.view(CHURCH, side=448).attention())
     expect(notice).to_have_count(0)
@@ -319,7 +332,7 @@ def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, gener
     choose(page, ANOTHER)
     page.locator("#another input[type=file]").set_input_files(str(bad))
     expect(page.locator("#notice [role=alert]")).to_contain_text("bad.pt could not be opened")
-    assert reading(page) == before
+    expect_unchanged(page, before)
     assert "/gradio" not in page.locator("#notice").inner_text()  # nobody needs to know where uploads lie
     page.locator("#another input[type=file]").set_input_files(str(good))
     expect(page.locator("#badge")).to_contain_text("2 x 2 patches")

@@ -20,9 +20,9 @@ from running import (
     complete,
     example,
     expect_map,
+    expect_unchanged,
     head,
     layer,
-    reading,
     ready,
     unfold,
     upload,
@@ -144,7 +144,7 @@ def test_a_file_that_is_no_picture_is_refused_in_words(opened: Browser, app: Run
     upload(opened, bogus)
     expect(opened.get_by_role("alert")).to_contain_text("holiday.jpg")
     assert str(tmp_path) not in opened.get_by_role("alert").inner_text()
-    assert reading(opened) == before  # the old picture stays
+    expect_unchanged(opened, before)  # the old picture stays
     head(opened, 2)  # what is on the page can still be asked
     expect_map(opened, app.view().attention(head=2))
     head(opened, "mean")
