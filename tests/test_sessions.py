@@ -10,33 +10,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
+from offered import WIDTH, folder, made
 from PIL import Image
 
 from vitviz.explorer import Explorer
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
-from vitviz.ui.menu import Menu, MenuError, short_licence
-from vitviz.ui.models import bytes_of
+from vitviz.image import ImageError
+from vitviz.model import ViT
+from vitviz.ui.menu import Menu, MenuError
 from vitviz.ui.sessions import Sessions, Shown, Wanted
 from vitviz.ui.settings import Settings
-from vitviz.weights.checkpoint import save
 from vitviz.weights.famous import FAMOUS
-
-SIZE = bytes_of(tiny.model())
-HEIGHT, WIDTH = (side * tiny.PATCH for side in tiny.GRID)
-
-
-def folder(path: Path, seed: int = 0, **changes: object) -> str:
-    """A model as a folder."""
-    model = tiny.model(seed, **changes)
-    model.pretrained = Pretrained(
-        name=f"Tiny {seed}",
-        preprocess=Preprocess(mode="crop", height=HEIGHT, width=WIDTH),
-        labels=tuple(f"class {i}" for i in range(model.config.classes)),
-        licence="MIT (tests); nothing else",
-    )
-    save(model, path)
-    return str(path)
 
 
 @pytest.fixture
@@ -51,53 +34,7 @@ def sources(tmp_path: Path) -> tuple[str, ...]:
     return tuple(folder(tmp_path / name, seed) for seed, name in enumerate(("a", "b", "c")))
 
 
-def made(sources: tuple[str, ...], photo: Path, room: float = 10.0, **allowed: bool) -> Sessions:
-    """Sessions with memory for `room` models."""
-    menu = Menu(Settings(models=sources, memory=round(room * SIZE), **allowed), bundled=[])
-    return Sessions(menu, photo)
-
-
-# --- the menu
-
-
-def test_the_menu_has_those_of_this_machine_first_and_the_famous_ones(sources: tuple[str, ...]) -> None:
-    menu = Menu(Settings(models=sources))
-    (_, here), (_, famous) = menu.groups
-    assert menu.default == here[0].source == "dinov2-s14-imagenette"
-    assert here[0].licence == "Apache-2.0 and MIT"
-    assert here[0].size == pytest.approx(44.1e6, rel=0.01)
-    assert [offer.source for offer in here[1:]] == list(sources)
-    assert (here[1].title, here[1].licence) == ("Tiny 0", "MIT")
-    assert [offer.source for offer in famous] == [one.source for one in FAMOUS]
-    assert famous[4].words == "DINO S/16 · 87 MB · Apache-2.0"
-
-
-def test_the_operators_models_may_be_anything(tmp_path: Path) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text("[1")
-    (tmp_path / "mine.pt").write_bytes(bytes(3_000_000))
-    odd = (str(tmp_path / "broken"), str(tmp_path / "mine.pt"), FAMOUS[1].source, "timm:something", "nowhere")
-    here = Menu(Settings(models=odd), bundled=[]).groups[0][1]
-    assert [offer.words for offer in here] == [
-        "broken",
-        "mine.pt · 3 MB",
-        f"{FAMOUS[1].title} · 346 MB · {FAMOUS[1].licence}",
-        "timm:something",
-        "nowhere",
-    ]
-
-
-def test_a_page_needs_a_model() -> None:
-    with pytest.raises(MenuError, match="checkpoints"):
-        Menu(Settings(), bundled=[])
-
-
-@pytest.mark.parametrize(
-    ("licence", "short"), [("MIT", "MIT"), ("A-2.0 (b) and C (d); for research", "A-2.0 and C"), ("", "")]
-)
-def test_licences_in_a_word(licence: str, short: str) -> None:
-    assert short_licence(licence) == short
-
+# --- what may be named
 
 NAMES = ["timm:vit_tiny_patch16_224.augreg_in21k", "hf:facebook/dinov2-small", "hf:bare", "torchvision:vit_l_32.A_B"]
 
@@ -265,6 +202,39 @@ def test_events_that_cross_change_one_thing_each(sources: tuple[str, ...], photo
     assert sessions.again("visitor", sent).wanted == Wanted(str(photo), sources[1], 2 * WIDTH)
     sessions.with_model("visitor", sessions.wanted(None, sources[2], 2 * WIDTH))
     assert sessions.again("visitor", sent).wanted == Wanted(str(photo), sources[2])  # in its own size
+
+
+def test_the_newest_photograph_is_opened_when_the_model_is_free(
+    sources: tuple[str, ...], photo: Path, tmp_path: Path
+) -> None:
+    other = tmp_path / "other.png"
+    Image.new("RGB", (50, 40), "red").save(other)
+    sessions = made(sources, photo)
+    newest = [str(photo)]
+    opening = threading.Thread(
+        target=sessions.with_photo, args=("visitor", sessions.wanted(str(photo), sources[0]), lambda: newest[0])
+    )
+    with sessions._turn:  # the model is busy with somebody else's photograph
+        opening.start()
+        newest[0] = str(other)
+    opening.join(30)
+    assert sessions.last("visitor") == Wanted(str(other), sources[0])
+
+
+def test_a_broken_photograph_is_not_what_is_opened_again(sources: tuple[str, ...], photo: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    sessions = made(sources, photo)
+    first = sessions.with_photo("visitor", sessions.wanted(str(photo), sources[0]))
+    sent = sessions.wanted(str(broken), sources[0])  # what stands in the input of the page
+    with pytest.raises(ImageError):
+        sessions.with_photo("visitor", sent)
+    sessions._open.clear()  # as if many others had opened photographs
+    again = sessions.again("visitor", sent)
+    assert again is not first
+    assert again.wanted == first.wanted
+    sessions.close("visitor")
+    assert sessions.last("visitor") is None
 
 
 def test_a_model_that_was_switched_while_another_loaded_counts(

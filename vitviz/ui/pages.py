@@ -18,6 +18,7 @@ from vitviz.ui.api import add_endpoints
 from vitviz.ui.choosing import Chooser, Updates
 from vitviz.ui.explore import ExplorerView, manifest
 from vitviz.ui.menu import Menu
+from vitviz.ui.newest import Newest
 from vitviz.ui.parts import OpenDropdown, PhotoInput, Wall
 from vitviz.ui.sessions import Sessions, Shown, Wanted
 from vitviz.ui.settings import Settings, settings
@@ -60,7 +61,7 @@ class Page:
     """
 
     def __init__(self, sessions: Sessions) -> None:
-        self.sessions = sessions
+        self.sessions, self.newest = sessions, Newest()
         self.examples = examples()
         self.first = sessions.open("", None, sessions.menu.default)
         with gr.Blocks(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)) as demo:
@@ -152,28 +153,45 @@ class Page:
         changed = [*opened, self.chooser.notice, self.status]
         asked = [self.photo, self.chooser.model, self.detail]
         self.chooser.wire(self.status, self.photo, opened, self._opened, runs)
-        self.photo.input(self.new_photo, asked, changed, **latest)  # not `change`: what we put there ourselves is open
+        # A photograph is named first, and then whichever was named last is opened: see `Newest`.
+        look: dict[str, Any] = {"fn": self.look, "inputs": asked, "outputs": changed, **runs}
+        named: dict[str, Any] = {"trigger_mode": "multiple", **quiet}
+        # Not `change`: what we put there ourselves is open.
+        self.photo.input(self.new_photo, asked, [self.problem, self.status], **named).then(**look)
+        self.gallery.choose(self.chosen_example, asked[1:], [self.photo, self.status], **named).then(**look)
         self.detail.input(self.new_detail, asked, changed, **latest)
         self.viewer.forgotten(self.again, asked, changed, **latest)
         linking = [self.photo, self.chooser.model, self.chooser.brought]
         self.viewer.open(self.linked, linking, self.chooser.changed, **runs)
-        # One after the other: "always_last" would repeat the first event's data.
-        chosen = self.gallery.choose(
-            self.chosen_example, None, [self.photo], concurrency_limit=1, trigger_mode="multiple", **quiet
-        )
-        chosen.then(self.new_photo, asked, changed, **latest)
         demo.unload(self.left)
 
-    def new_photo(self, request: gr.Request, photo: str | None, *others: str) -> Iterator[Updates]:
+    def new_photo(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Updates:
         """A photograph was given. One that was taken away stays on the page."""
         if photo is None:
-            yield {self.problem: ""}
-        else:
-            yield from self._run(self.sessions.with_photo, request, photo, *others)
+            return {self.problem: ""}
+        visitor = request.session_hash or ""
+        self.newest.name(visitor, photo)
+        return {self.status: self._expected(visitor, model, fineness)}
 
-    def chosen_example(self, event: gr.EventData) -> str:
+    def chosen_example(self, request: gr.Request, event: gr.EventData, model: str, fineness: str) -> Updates:
         """An example was chosen."""
-        return str(self.examples[int(event.value) % len(self.examples)].path)
+        visitor, path = request.session_hash or "", str(self.examples[int(event.value) % len(self.examples)].path)
+        if not self.newest.name(visitor, path, float(event.turn)):
+            return {self.photo: gr.skip()}
+        return {self.photo: path, self.status: self._expected(visitor, model, fineness)}
+
+    def look(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Updates:
+        """Open the photograph that the visitor named last. What was overtaken meanwhile says nothing."""
+        visitor = request.session_hash or ""
+        named = self.newest.get(visitor) or photo
+        if named is None:
+            return {self.status: draw.working()}
+
+        def change(visitor: str, wanted: Wanted) -> Shown:
+            return self.sessions.with_photo(visitor, wanted, lambda: self.newest.get(visitor) or named)
+
+        updates = self._answer(change, visitor, named, model, fineness)
+        return updates if self.newest.get(visitor) in (None, named) else {self.status: gr.skip()}
 
     def new_detail(self, request: gr.Request, *asked: Any) -> Iterator[Updates]:
         """Another size of input was chosen."""
@@ -193,6 +211,7 @@ class Page:
         if event.model is not None and event.model != model:
             updates.append(self.chooser.switch(request, str(event.model), named or photo, model, brought))
         if named:
+            self.newest.name(request.session_hash or "", named)
             updates.append(self._run(self.sessions.with_photo, request, named, model, detail.OWN))
         for update in chain.from_iterable(updates):
             said += update.pop(self.chooser.notice, "")
@@ -212,19 +231,21 @@ class Page:
     ) -> Iterator[Updates]:
         """Run the model, and say so. What cannot be opened is said, and the page stays as it was."""
         visitor = request.session_hash or ""
+        yield {self.status: self._expected(visitor, model, fineness)}
+        yield self._answer(change, visitor, photo, model, fineness)
+
+    def _answer(
+        self, change: Callable[[str, Wanted], Shown], visitor: str, photo: str | None, model: str, fineness: str
+    ) -> Updates:
         try:
-            yield {self.status: self._expected(visitor, model, fineness)}
             shown = change(visitor, self.sessions.wanted(photo, model, side_of(fineness)))
         except ImageError as error:
-            yield {self.problem: draw.problem(str(error)), self.status: draw.working()}
-            return
+            return {self.problem: draw.problem(str(error)), self.status: draw.working()}
         except ValueError as error:
-            held = self.sessions.held(visitor)
-            before = fineness_of(held.wanted if held else None)
             words = draw.problem(str(error), "That did not work.")
-            yield {self.chooser.notice: words, self.detail: before, self.status: draw.working()}
-            return
-        yield {self.chooser.notice: "", **self._opened(shown)}
+            before = fineness_of(self.sessions.last(visitor))
+            return {self.chooser.notice: words, self.detail: before, self.status: draw.working()}
+        return {self.chooser.notice: "", **self._opened(shown)}
 
     def _opened(self, shown: Shown) -> Updates:
         """What changes with a photograph that was opened."""
@@ -246,10 +267,14 @@ class Page:
 
     def _expected(self, visitor: str, model: str, fineness: str) -> str:
         """What to say while a photograph is being opened: how much work it is, and how long it may take."""
-        loading, held = self.sessions.begin(visitor, model), self.sessions.held(visitor)
-        if not loading.done():
-            return draw.working("Loading the model")
-        explorer, pace = loading.result(), self.sessions.pace(model)
+        held = self.sessions.held(visitor)
+        try:
+            loading = self.sessions.begin(visitor, model)
+            if not loading.done():
+                return draw.working("Loading the model")
+            explorer, pace = loading.result(), self.sessions.pace(model)
+        except ValueError:  # said when the photograph is opened
+            return draw.working()
         size = (held or self.first).view.photo.size
         limit = self.sessions.menu.settings.side
         for choice in detail.choices(explorer.model.config, explorer.preprocess, size, pace, limit):
@@ -261,6 +286,7 @@ class Page:
     def left(self, request: gr.Request) -> None:
         """The visitor closed the page."""
         self.sessions.close(request.session_hash or "")
+        self.newest.left(request.session_hash or "")
         self.chooser.left(request)
 
 

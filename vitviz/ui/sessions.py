@@ -70,6 +70,9 @@ class Sessions:
         self.menu, self.path = menu, str(default)
         self._limit = limit
         self._open: OrderedDict[str, Shown] = OrderedDict()
+        self._last: dict[
+            str, Wanted
+        ] = {}  # by visitor; it stays when the photograph is forgotten
         self._uploads: dict[str, dict[str, Offer]] = {}
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
@@ -145,39 +148,53 @@ class Sessions:
             MenuError: if this visitor may not use the model, or the input is larger than allowed.
             ImageError, ExplorerError: see `Explorer.open`.
         """
-        return self._settle(visitor, lambda held: Wanted(str(photo or (held or self).path), model, side))
+        return self._settle(visitor, lambda last: Wanted(str(photo or (last or self).path), model, side))
 
-    # One event changes one thing. The others are what the visitor has by then, whatever it was when the event was sent;
-    # what came with the event counts only where nothing is open.
+    # One event changes one thing. The others are what the visitor had last, whatever it was when the event was sent;
+    # what came with the event counts only where nothing was open.
 
     def again(self, visitor: str, wanted: Wanted) -> Shown:
-        """What the visitor has open, opened again if it was forgotten."""
-        return self._settle(visitor, lambda held: held.wanted if held else wanted)
+        """What the visitor had open last, opened again if it was forgotten."""
+        return self._settle(visitor, lambda last: last or wanted)
 
-    def with_photo(self, visitor: str, wanted: Wanted) -> Shown:
-        """Another photograph, with the visitor's model and size; see `open`."""
-        return self._settle(visitor, lambda held: replace(held.wanted, path=wanted.path) if held else wanted)
+    def with_photo(self, visitor: str, wanted: Wanted, newest: Callable[[], str] | None = None) -> Shown:
+        """Another photograph, with the visitor's model and size; see `open`.
+
+        Args:
+            visitor: who.
+            wanted: what came with the event.
+            newest: the photograph that counts when the model is free; by default the one that is wanted.
+        """
+
+        def choose(last: Wanted | None) -> Wanted:
+            return replace(last or wanted, path=newest() if newest else wanted.path)
+
+        return self._settle(visitor, choose)
 
     def with_side(self, visitor: str, wanted: Wanted) -> Shown:
         """The visitor's photograph in another size; see `open`."""
-        return self._settle(visitor, lambda held: replace(held.wanted, side=wanted.side) if held else wanted)
+        return self._settle(visitor, lambda last: replace(last, side=wanted.side) if last else wanted)
 
     def with_model(self, visitor: str, wanted: Wanted) -> Shown:
         """The visitor's photograph with another model, in that model's own size; see `open`."""
-        return self._settle(visitor, lambda held: Wanted((held or wanted).path, wanted.model, None))
+        return self._settle(visitor, lambda last: Wanted((last or wanted).path, wanted.model, None))
 
     def wanted(self, photo: str | None, model: str, side: int | None = None) -> Wanted:
         """What came with an event; without a photograph, the default."""
         return Wanted(photo or self.path, model, side)
 
-    def _settle(self, visitor: str, choose: Callable[[Shown | None], Wanted]) -> Shown:
-        """Open what `choose` makes of what the visitor has open."""
+    def last(self, visitor: str) -> Wanted | None:
+        """What a visitor opened last."""
+        with self._lock:
+            return self._last.get(visitor)
+
+    def _settle(self, visitor: str, choose: Callable[[Wanted | None], Wanted]) -> Shown:
+        """Open what `choose` makes of what the visitor opened last."""
         while True:
-            model = choose(self.held(visitor)).model
+            model = choose(self.last(visitor)).model
             explorer = self.begin(visitor, model).result()  # may take long: nobody is held up
             with self._turn:
-                held = self.held(visitor)
-                wanted = choose(held)
+                held, wanted = self.held(visitor), choose(self.last(visitor))
                 if wanted.model == model:  # else another one was opened meanwhile
                     return held if held and held.wanted == wanted else self._run(visitor, explorer, wanted)
 
@@ -187,6 +204,7 @@ class Sessions:
         shown = Shown(explorer.open(wanted.path, size=wanted.side), wanted, explorer.preprocess)
         self._paces[wanted.model] = faster(shown.view, self._paces.get(wanted.model))
         with self._lock:
+            self._last[visitor] = wanted
             if self.models.holds(explorer):  # or this would keep a model alive that has just gone
                 self._open[visitor] = shown
                 self._open.move_to_end(visitor)
@@ -208,6 +226,7 @@ class Sessions:
         """Forget a visitor who left."""
         with self._lock:
             self._open.pop(visitor, None)
+            self._last.pop(visitor, None)
             self._uploads.pop(visitor, None)
 
     def _drop(self, model: str, explorer: Explorer) -> None:

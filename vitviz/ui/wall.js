@@ -9,7 +9,9 @@ function draw() {
 
 box.addEventListener('click', (event) => {
   const button = event.target.closest('button');
-  if (button) trigger('choose', { kind: button.dataset.kind, value: button.dataset.value });
+  if (!button) return;
+  const turn = performance.now(); // the server puts choices in order by it, however they arrive
+  trigger('choose', { kind: button.dataset.kind, value: button.dataset.value, turn });
 });
 watch('value', draw);
 draw();

@@ -1,0 +1,50 @@
+"""The menu of models: what it says, and what it needs."""
+
+from pathlib import Path
+
+import pytest
+from offered import folder
+
+from vitviz.ui.menu import Menu, MenuError, short_licence
+from vitviz.ui.settings import Settings
+from vitviz.weights.famous import FAMOUS
+
+
+def test_the_menu_has_those_of_this_machine_first_and_the_famous_ones(tmp_path: Path) -> None:
+    sources = (folder(tmp_path / "a"), folder(tmp_path / "b", 1))
+    menu = Menu(Settings(models=sources))
+    (_, here), (_, famous) = menu.groups
+    assert menu.default == here[0].source == "dinov2-s14-imagenette"
+    assert here[0].licence == "Apache-2.0 and MIT"
+    assert here[0].size == pytest.approx(44.1e6, rel=0.01)
+    assert [offer.source for offer in here[1:]] == list(sources)
+    assert (here[1].title, here[1].licence) == ("Tiny 0", "MIT")
+    assert [offer.source for offer in famous] == [one.source for one in FAMOUS]
+    assert famous[4].words == "DINO S/16 · 87 MB · Apache-2.0"
+
+
+def test_the_operators_models_may_be_anything(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("[1")
+    (tmp_path / "mine.pt").write_bytes(bytes(3_000_000))
+    odd = (str(tmp_path / "broken"), str(tmp_path / "mine.pt"), FAMOUS[1].source, "timm:something", "nowhere")
+    here = Menu(Settings(models=odd), bundled=[]).groups[0][1]
+    assert [offer.words for offer in here] == [
+        "broken",
+        "mine.pt · 3 MB",
+        f"{FAMOUS[1].title} · 346 MB · {FAMOUS[1].licence}",
+        "timm:something",
+        "nowhere",
+    ]
+
+
+def test_a_page_needs_a_model() -> None:
+    with pytest.raises(MenuError, match="checkpoints"):
+        Menu(Settings(), bundled=[])
+
+
+@pytest.mark.parametrize(
+    ("licence", "short"), [("MIT", "MIT"), ("A-2.0 (b) and C (d); for research", "A-2.0 and C"), ("", "")]
+)
+def test_licences_in_a_word(licence: str, short: str) -> None:
+    assert short_licence(licence) == short
