@@ -37,7 +37,7 @@ types: $(VENV)/.test
 	@rm -f vitviz/ui/*.pyi
 	$(PY) -m mypy
 
-# Never fails: without a Chromium the browser tests are skipped, and it says why.
+# Never fails: without a Chromium the browser tests are skipped (in CI they fail), and it says why.
 chromium:
 	@sh scripts/install_chromium.sh
 

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The browser tests drive the system's Chromium. Where there is none, and it can be installed without asking anybody, install
-# it. Says in one line what it did or why it did not, and never fails: the tests that need it are then skipped.
+# it. Says in one line what it did or why it did not, and never fails: the tests that need it are
+# then skipped, or fail where CI is set.
 
 for name in chromium chromium-browser google-chrome google-chrome-stable; do
     if command -v "$name" >/dev/null 2>&1; then exit 0; fi

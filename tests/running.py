@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import socket
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import heap
 import httpx
 import numpy as np
 import tiny
+from fastapi.dependencies import models as fastapi_models
+from PIL import Image
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
-from vitviz.explorer import View
 from vitviz.heatmap import Heatmap
 from vitviz.model import Pretrained
 from vitviz.preprocess import Preprocess
@@ -23,6 +27,7 @@ from vitviz.ui.pages import EXAMPLES, Page
 from vitviz.ui.server import launch
 from vitviz.ui.sessions import Sessions
 from vitviz.ui.settings import Settings
+from vitviz.view import View
 from vitviz.weights.checkpoint import save
 
 WAIT = 15  # seconds; a busy machine draws slowly
@@ -76,6 +81,18 @@ class Running:
         launch(self.demo, "127.0.0.1", port, upload=upload, prevent_thread_lock=True, quiet=True)
         self.url = f"http://127.0.0.1:{port}/"
 
+    def close(self) -> None:
+        """Stop serving, and let go of every model and photograph that was open."""
+        self.demo.close()
+        # FastAPI remembers the endpoints of every app in caches of its module, and through them the app with all that
+        # it holds: about 110 MB of models and photographs, and two threads, for each server that was ever started.
+        for one in vars(fastapi_models).values():
+            if hasattr(one, "cache_clear"):
+                one.cache_clear()
+        del self.demo, self.page, self.sessions  # pytest still holds the last test's arguments, and so this
+        gc.collect()
+        heap.trim()
+
     def view(self, photo: Path = CHURCH, model: str = MODEL, side: int | None = None) -> View:
         """What Python sees of a photograph."""
         return self.sessions.open("test", photo, model, side).view
@@ -97,6 +114,40 @@ class Running:
         """Call one of the explorer's functions as a stranger's program may."""
         asked = {"data": data, "component_id": self.page.viewer._id, "fn_name": function, "session_hash": session}
         return httpx.post(f"{self.url}gradio_api/component_server/", json=asked, timeout=30)
+
+
+def served(*models: str, **allowed: bool) -> Iterator[Running]:
+    """The app with these models on its menu, until a test module is done with it."""
+    running = Running(*models, **allowed)
+    yield running
+    running.close()
+
+
+class Gate:
+    """Holds back a page's requests to `pattern` until it is opened; then all pass."""
+
+    def __init__(self, page: Browser, pattern: str) -> None:
+        self.held: list[Route] = []
+        self._is_open = False
+        page.route(pattern, self._came)
+
+    def _came(self, route: Route) -> None:
+        if self._is_open:
+            route.continue_()
+        else:
+            self.held.append(route)
+
+    def open(self) -> None:
+        self._is_open = True
+        for route in self.held:
+            route.continue_()
+
+
+def own_photograph(folder: Path, name: str = "mine.png") -> Path:
+    """A photograph that is none of the examples."""
+    photo = folder / name
+    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
+    return photo
 
 
 def ready(page: Browser, url: str) -> None:

@@ -23,6 +23,7 @@ from running import (
     folder,
     head,
     ready,
+    served,
 )
 
 from vitviz import budget
@@ -45,9 +46,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 @pytest.fixture(scope="module")
 def app(small: list[str]) -> Iterator[Running]:
-    running = Running(*small)
-    yield running
-    running.demo.close()
+    yield from served(*small)
 
 
 @pytest.fixture
@@ -300,9 +299,7 @@ def test_too_fine_a_look_is_refused_and_everything_stays(
 @pytest.fixture(scope="module")
 def closed(small: list[str]) -> Iterator[Running]:
     """A page as on a Space: nothing is typed, nothing uploaded."""
-    running = Running(small[0], typed=False)
-    yield running
-    running.demo.close()
+    yield from served(small[0], typed=False)
 
 
 def test_a_closed_page_has_no_form(page: Browser, closed: Running) -> None:
@@ -314,9 +311,7 @@ def test_a_closed_page_has_no_form(page: Browser, closed: Running) -> None:
 @pytest.fixture(scope="module")
 def generous(small: list[str]) -> Iterator[Running]:
     """A page that takes checkpoints."""
-    running = Running(small[0], upload=True)
-    yield running
-    running.demo.close()
+    yield from served(small[0], upload=True)
 
 
 def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, generous: Running, tmp_path: Path) -> None:

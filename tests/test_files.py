@@ -1,10 +1,8 @@
-"""One file of weights: the family is recognised, what was assumed is said, and the numbers are those of the library."""
+"""One file of weights: the family is recognised, what was assumed is said, the numbers are those of the library."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,92 +10,24 @@ import hf_cases
 import pytest
 import timm
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from safetensors.torch import save_file
-from timm.layers import LayerNorm, QuickGELU, SwiGLUPacked
-from timm_models import ROTARY, distilled, eva, shaken, vit
-from torch import Tensor, nn
+from timm.layers import SwiGLUPacked
+from timm_models import eva, shaken, vit
+from torch import nn
 from torchvision.models import VisionTransformer as TorchvisionViT
+from weight_files import DINOV3, PIXELS, SQUARE, TIMM, State, assert_equal, state_of, written
 
 import vitviz
-from vitviz.cli import main
 from vitviz.model import ViT
 from vitviz.weights.checkpoint import save
 from vitviz.weights.checks import CheckpointError
-from vitviz.weights.families import FAMILIES
-from vitviz.weights.files import NESTS, load_file
+from vitviz.weights.files import load_file
 from vitviz.weights.recognise import recognise
 from vitviz.weights.source import ConvertError
 
-State = dict[str, Tensor]
-PIXELS = 35  # the tiny models of timm see 7 x 7 patches of 5
-SQUARE: dict[str, Any] = {"img_size": PIXELS, "norm_layer": partial(LayerNorm, eps=1e-6)}
-EPS5: dict[str, Any] = {"img_size": PIXELS, "norm_layer": partial(LayerNorm, eps=1e-5)}
-DINOV3: dict[str, Any] = ROTARY | EPS5 | {"rope_temperature": 100.0}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On tensors this small, threads spend their time waiting for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def state_of(model: nn.Module) -> State:
-    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
-
-
-def written(state: State, folder: Path, suffix: str) -> Path:
-    path = folder / f"weights{suffix}"
-    if suffix == ".safetensors":
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
-    else:
-        torch.save(state, path, _use_new_zipfile_serialization=suffix != ".bin")  # .bin: as torch wrote before 1.6
-    return path
-
-
-@torch.no_grad()
-def assert_equal(model: ViT, theirs: Callable[[Tensor], Tensor], side: int = PIXELS) -> None:
-    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(5))
-    expected = theirs(images)
-    assert expected[0].std() > 1e-2
-    torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-4)
-    assert not model.training
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 # --- timm's names
-
-TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
-    "vit": (lambda: vit(**SQUARE), None),
-    "vit without a classifier": (lambda: vit(**SQUARE, num_classes=0), None),
-    "vit without biases": (lambda: vit(**SQUARE, qkv_bias=False, proj_bias=False), None),
-    "vit with normed queries and keys": (lambda: vit(**SQUARE, qk_norm=True), None),
-    "deit": (lambda: distilled(**SQUARE), None),
-    "deit3": (lambda: vit(**SQUARE, no_embed_class=True, init_values=1e-6), None),
-    "dinov2": (lambda: vit(**SQUARE, init_values=1e-5, num_classes=0), None),
-    "dinov2 with registers": (lambda: vit(**SQUARE, init_values=1e-5, reg_tokens=4, no_embed_class=True), None),
-    "dinov2 giant": (lambda: vit(**SQUARE, mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1e-5), None),
-    "mae, fine-tuned": (lambda: vit(**SQUARE, global_pool="avg"), None),
-    "gap with registers": (
-        lambda: vit(**SQUARE, class_token=False, global_pool="avg", reg_tokens=2, no_embed_class=True, fc_norm=False),
-        None,
-    ),
-    "gap": (lambda: vit(**SQUARE, class_token=False, global_pool="avg"), "vit"),
-    "clip": (lambda: vit(**EPS5, pre_norm=True), "clip"),
-    "clip, quick gelu": (lambda: vit(**EPS5, pre_norm=True, act_layer=QuickGELU), "clip-quickgelu"),
-    "siglip": (lambda: vit(**SQUARE, class_token=False, global_pool="map"), "siglip"),
-    "siglip 2": (lambda: vit(**SQUARE, class_token=False, global_pool="map", act_layer="gelu_tanh"), "siglip-tanh"),
-    "siglip gap": (
-        lambda: vit(**SQUARE, class_token=False, global_pool="avg", fc_norm=False, act_layer="gelu_tanh"),
-        "siglip-tanh",
-    ),
-    "dinov3": (lambda: eva(**DINOV3, qkv_bias=False, num_classes=0), None),
-    "dinov3 with biases": (lambda: eva(**DINOV3), None),
-    "dinov3 swiglu": (lambda: eva(**DINOV3, swiglu_mlp=True, swiglu_align_to=8), None),
-}
 
 
 @pytest.mark.parametrize("suffix", [".pt", ".bin", ".safetensors"])
@@ -144,32 +74,6 @@ def test_heads_of_large_models_are_those_of_timm(name: str) -> None:
         theirs: Any = timm.create_model(name, depth=1)
     found = recognise({name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()})
     assert any(f"{theirs.blocks[0].attn.num_heads} heads" in words for words in found.assumed)
-
-
-def test_a_width_that_is_not_published_asks_for_its_heads(tmp_path: Path) -> None:
-    path = written(state_of(vit(**SQUARE)), tmp_path, ".pt")
-    with pytest.raises(ConvertError, match=r"width 60.*--heads"):
-        vitviz.load(path)
-    with pytest.raises(ConvertError, match="expected a divisor of 60, got 7"):
-        vitviz.load(path, heads=7)
-    for wrong in (0, -5, True, 2.5):
-        with pytest.raises(ConvertError, match="whole number of at least 1"):
-            vitviz.load(path, heads=wrong)  # type: ignore[arg-type]
-    normed = written(state_of(vit(**SQUARE, qk_norm=True)), tmp_path, ".pth")
-    assert vitviz.load(normed).config.heads == 5  # the norm of a query is as long as a head is wide
-    with pytest.raises(ConvertError, match="expected 5 heads of width 12, got 6"):
-        vitviz.load(normed, heads=6)
-
-
-@pytest.mark.parametrize("family", ["clip", "siglip", "gap"])
-def test_what_names_do_not_tell_is_asked_for(tmp_path: Path, family: str) -> None:
-    path = written(state_of(TIMM[family][0]()), tmp_path, ".pt")
-    with pytest.raises(ConvertError, match=r"do not tell .*--family.*GELU|do not tell .*--family.*siglip"):
-        vitviz.load(path, heads=5)
-    with pytest.raises(ConvertError, match=r"not those of family dinov3: expected"):
-        vitviz.load(path, heads=5, family="dinov3")
-    with pytest.raises(ConvertError, match="Unknown family 'resnet': expected one of vit"):
-        vitviz.load(path, heads=5, family="resnet")
 
 
 # --- facebookresearch's names
@@ -294,170 +198,3 @@ def test_the_weights_of_a_folder_are_loaded_with_its_settings(tmp_path: Path) ->
     hf_cases.assert_same(case, theirs, vitviz.load(tmp_path / "theirs" / "model.safetensors"), (28, 52))
     with pytest.raises(CheckpointError, match="brings its own settings"):
         vitviz.load(tmp_path, heads=5)
-
-
-# --- wrappers
-
-WRAPPED: dict[str, Callable[[State], Any]] = {
-    **{nest: (lambda state, nest=nest: {nest: state, "epoch": 3, "lr": [0.1, None]}) for nest in NESTS},
-    "two deep": lambda state: {"state_dict": {"model": state}},
-    "teacher first": lambda state: {"student": {"a": torch.zeros(2)}, "teacher": state, "model": {"b": torch.zeros(1)}},
-    "module.": lambda state: {f"module.{name}": tensor for name, tensor in state.items()},
-    "module.backbone.": lambda state: {"model": {f"module.backbone.{name}": tensor for name, tensor in state.items()}},
-    "_orig_mod.": lambda state: {f"_orig_mod.{name}": tensor for name, tensor in state.items()},
-    "parameters": lambda state: {name: nn.Parameter(tensor) for name, tensor in state.items()},
-    "half": lambda state: {name: tensor.half().float() for name, tensor in state.items()},
-    "not contiguous": lambda state: {
-        name: tensor.t().clone().t() if tensor.ndim == 2 else tensor for name, tensor in state.items()
-    },
-    "with a projection head": lambda state: {
-        "teacher": {f"backbone.{name}": tensor for name, tensor in state.items()}
-        | {"dino_head.mlp.0.weight": torch.zeros(2, 3)}
-    },
-}
-
-
-@pytest.mark.parametrize("wrap", WRAPPED)
-def test_wrappers_are_taken_off(tmp_path: Path, wrap: str) -> None:
-    theirs = vit(**SQUARE, num_classes=0)
-    with torch.no_grad():
-        for parameter in theirs.parameters():
-            parameter.copy_(parameter.half().float())
-    path = tmp_path / "weights.pth"
-    torch.save(WRAPPED[wrap](state_of(theirs)), path)
-    model = vitviz.load(path, heads=5)
-    assert_equal(model, theirs)
-    assert model.pretrained is not None
-    assert ("weights under" in model.pretrained.source) == (
-        wrap in NESTS or "teacher" in wrap or wrap in ("two deep", "module.backbone.", "with a projection head")
-    )
-
-
-def test_a_prefix_that_one_tensor_lacks_stays(tmp_path: Path) -> None:
-    state = {f"module.{name}": tensor for name, tensor in state_of(vit(**SQUARE)).items()}
-    with pytest.raises(ConvertError, match="Cannot tell a family"):
-        vitviz.load(written(state | {"norm2.weight": torch.zeros(2)}, tmp_path, ".pt"), heads=5)
-    classifier = {f"backbone.{name}": tensor for name, tensor in state_of(vit(**SQUARE, num_classes=0)).items()}
-    with pytest.raises(ConvertError, match="Cannot tell a family"):  # not dropped in silence
-        vitviz.load(written(classifier | {"head.weight": torch.zeros(3, 60)}, tmp_path, ".pt"), heads=5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-def test_other_precisions_become_float32(tmp_path: Path, dtype: torch.dtype) -> None:
-    theirs = vit(**SQUARE)
-    state = {name: tensor.to(dtype) for name, tensor in state_of(theirs).items()}
-    theirs.load_state_dict(state)
-    for suffix in (".pt", ".bin", ".safetensors"):
-        model = vitviz.load(written(state, tmp_path, suffix), heads=5)
-        assert {tensor.dtype for tensor in model.state_dict().values()} == {torch.float32}
-        assert_equal(model, theirs)
-
-
-# --- nothing is forced
-
-WHOLE = ["deit", "dinov2 with registers", "siglip", "dinov3 swiglu", "vit with normed queries and keys"]
-STATES = {name: state_of(TIMM[name][0]()) for name in WHOLE}
-
-
-@given(data=st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_tensor_that_is_missing_reshaped_or_too_many_is_refused(tmp_path: Path, data: st.DataObject) -> None:
-    kind = data.draw(st.sampled_from(WHOLE))
-    state = dict(STATES[kind])
-    # Without registers, and without a class token beside them, it is a whole model of another kind.
-    whole = {"reg_token", "cls_token"} if kind == "dinov2 with registers" else set()
-    name = data.draw(st.sampled_from(sorted(set(state) - whole)))
-    tensor = state.pop(name)
-    change = data.draw(st.sampled_from(["missing", "longer", "one axis more", "turned", "beside", "empty"]))
-    if change == "longer":
-        state[name] = torch.cat([tensor, tensor[-1:]])
-    elif change == "one axis more":
-        state[name] = tensor[None].clone()
-    elif change == "turned":
-        state[name] = tensor.movedim(0, -1).contiguous() if tensor.ndim > 1 else tensor[:-1].clone()
-    elif change == "beside":
-        state |= {name: tensor, name + "_2": tensor.clone()}
-    elif change == "empty":
-        state[name] = tensor[:0].clone()
-    if state.get(name) is not None and change != "beside" and state[name].shape == tensor.shape:
-        return  # a square matrix turned
-    path = written(state, tmp_path, data.draw(st.sampled_from([".pt", ".safetensors"])))
-    with pytest.raises((CheckpointError, ConvertError)):
-        vitviz.load(path, family=TIMM[kind][1], heads=5)
-
-
-# Only the first tensor of a part of the model is missing: the part is not there, and that is another model.
-@pytest.mark.parametrize("name", ["head.weight", "head_dist.weight", "dist_token", "cls_token", "norm.bias"])
-def test_half_of_a_part_is_refused(tmp_path: Path, name: str) -> None:
-    state = dict(STATES["deit"])
-    del state[name]
-    with pytest.raises(ConvertError):
-        vitviz.load(written(state, tmp_path, ".pt"), heads=5)
-
-
-# --- models that cannot be shown
-
-NOT_SHOWN = {
-    "swin_tiny_patch4_window7_224": "Swin.*windows",
-    "swinv2_tiny_window8_256": "Swin.*windows",
-    "maxvit_tiny_tf_224": "MaxViT.*windows",
-    "beit_base_patch16_224": "BEiT.*bias",
-    "vit_base_r50_s16_224": "hybrid.*stem",
-    "cait_xxs24_224": "CaiT.*heads",
-    "convit_tiny": "ConViT.*position",
-    "xcit_nano_12_p16_224": "XCiT.*channels",
-    "tnt_s_patch16_224": "TNT.*inside",
-    "pvt_v2_b0": "stages",
-    "samvit_base_patch16_224": "SAM.*windows",
-    "resnet18": "convolutional network.*no attention",
-    "eva02_tiny_patch14_224": "EVA",
-    "vit_pe_core_tiny_patch16_384": "position|Perception",
-    "vit_base_patch16_rope_reg1_gap_256": "position",
-    "vit_small_patch16_rope_ape_224": "EVA",
-}
-
-
-@pytest.mark.parametrize("name", [name for name in NOT_SHOWN if timm.is_model(name)])
-def test_a_model_that_cannot_be_shown_is_refused_by_name(name: str) -> None:
-    with torch.device("meta"):
-        state = timm.create_model(name).state_dict()
-    with pytest.raises(ConvertError, match=NOT_SHOWN[name]):
-        recognise({key: tuple(tensor.shape) for key, tensor in state.items()})
-
-
-def test_other_libraries_models_that_cannot_be_shown_are_refused_by_name() -> None:
-    import transformers as hf
-    from torchvision import models
-
-    cases = [
-        (lambda: models.swin_t(), "Swin"),
-        (lambda: models.maxvit_t(), "MaxViT"),
-        (lambda: hf.SwinForImageClassification(hf.SwinConfig()), "Swin"),
-        (lambda: hf.Swinv2Model(hf.Swinv2Config()), "Swin"),
-        (lambda: hf.BeitForImageClassification(hf.BeitConfig(use_relative_position_bias=True)), "BEiT"),
-        (lambda: hf.ViTMAEForPreTraining(hf.ViTMAEConfig()), "MAE"),
-        (lambda: hf.ResNetModel(hf.ResNetConfig()), "names"),
-        (lambda: hf.BertModel(hf.BertConfig(num_hidden_layers=1)), "names"),
-    ]
-    for build, words in cases:
-        with torch.device("meta"):
-            state = build().state_dict()
-        with pytest.raises(ConvertError, match=words):
-            recognise({key: tuple(tensor.shape) for key, tensor in state.items()})
-
-
-def test_every_family_can_be_named_and_is_described() -> None:
-    assert set(FAMILIES) >= {family for _, family in TIMM.values() if family}
-    assert all(family.who for family in FAMILIES.values())
-
-
-# --- the command line
-
-
-def test_the_command_line_passes_family_and_heads_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(state_of(TIMM["clip"][0]()), tmp_path, ".pt")
-    assert main(["summary", "--model", str(path), "--heads", "5"]) == 2
-    assert "--family" in capsys.readouterr().err
-    assert main(["summary", "--model", str(path), "--heads", "5", "--family", "clip"]) == 0
-    assert main(["summary", "--heads", "5"]) == 2
-    assert "brings its own settings" in capsys.readouterr().err

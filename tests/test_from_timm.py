@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,8 @@ import skimage.data
 import timm
 import torch
 from timm.data import create_transform, resolve_data_config
-from timm.layers import GELU, LayerNorm, QuickGELU, SwiGLUPacked
-from timm_models import OTHER, ROTARY, SIZES, distilled, eva, shaken, vit
-from torch import Tensor, nn
+from timm_models import FAMILIES, OTHER, SIZES, shaken, vit
+from torch import Tensor
 
 from vitviz.config import ViTConfig
 from vitviz.image import decode
@@ -25,14 +22,7 @@ from vitviz.weights.from_timm import about, convert_timm, timm_model
 from vitviz.weights.source import ConvertError
 from vitviz.weights.timm_settings import settings_of
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """On tensors this small, threads spend their time waiting for one another."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def attentions(model: Any, images: Tensor) -> list[Tensor]:
@@ -61,46 +51,6 @@ def check_equal(theirs: Any, ours: ViT, images: Tensor) -> None:
     logits = theirs(images)
     assert logits[0].std() > 1e-2
     torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-4)
-
-
-FAMILIES: dict[str, Callable[[], nn.Module]] = {
-    "vit": vit,
-    "vit without a classifier": lambda: vit(num_classes=0),
-    "vit of one colour": lambda: vit(in_chans=1),
-    "vit without biases": lambda: vit(qkv_bias=False, proj_bias=False),
-    "vit without positions": lambda: vit(pos_embed="none"),
-    "deit": distilled,
-    "deit3": lambda: vit(no_embed_class=True, init_values=1e-6),
-    "dinov2": lambda: vit(init_values=1e-5, num_classes=0),
-    "dinov2 with registers": lambda: vit(init_values=1e-5, reg_tokens=2, no_embed_class=True),
-    "registers with positions": lambda: vit(reg_tokens=2),
-    "dinov2 giant": lambda: vit(mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1e-5),
-    "clip": lambda: vit(pre_norm=True, norm_layer=partial(LayerNorm, eps=1e-5), act_layer=QuickGELU),
-    "clip with exact gelu": lambda: vit(pre_norm=True, norm_layer=nn.LayerNorm, act_layer=GELU),
-    "siglip": lambda: vit(class_token=False, global_pool="map", act_layer="gelu_tanh"),
-    "siglip with torch's gelu": lambda: vit(
-        class_token=False, global_pool="map", act_layer=partial(nn.GELU, approximate="tanh")
-    ),
-    "siglip without a classifier": lambda: vit(class_token=False, global_pool="map", num_classes=0),
-    "attention pooling over prefix and patches": lambda: vit(global_pool="map", pool_include_prefix=True),
-    "gap": lambda: vit(class_token=False, global_pool="avg", reg_tokens=2, no_embed_class=True),
-    "gap with a class token": lambda: vit(global_pool="avg"),
-    "gap, norm before": lambda: vit(class_token=False, global_pool="avg", fc_norm=False),
-    "qk norm": lambda: vit(qk_norm=True, norm_layer=partial(LayerNorm, eps=1e-2)),
-    "eva": eva,
-    "eva without a bias": lambda: eva(qkv_bias=False, global_pool="token"),
-    "eva with attention pooling": lambda: eva(global_pool="map"),
-    "dinov3": lambda: eva(**ROTARY, qkv_bias=False),
-    "dinov3 with biases": lambda: eva(**ROTARY, global_pool="token"),
-    "dinov3 swiglu": lambda: eva(**ROTARY, swiglu_mlp=True, swiglu_align_to=8),
-    "rotary, packed swiglu": lambda: eva(**ROTARY, swiglu_mlp=True),
-    "rotary, neighbours turned": lambda: eva(**ROTARY | {"rope_rotate_half": False}),
-    "rotary, neighbours turned, qk norm": lambda: eva(**ROTARY | {"rope_rotate_half": False}, qk_norm=True),
-    "rotary, three projections": lambda: eva(**ROTARY, qkv_fused=False),
-    "rotary, three projections without a bias": lambda: eva(**ROTARY, qkv_fused=False, qkv_bias=False),
-    "rotary, plain attention": lambda: eva(**ROTARY, attn_type="rope"),
-    "rotary, plain attention, three projections": lambda: eva(**ROTARY, attn_type="rope", qkv_fused=False),
-}
 
 
 @pytest.mark.parametrize("size", [SIZES["img_size"], OTHER], ids=["native", "other"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,9 +22,9 @@ from PIL import ExifTags, Image, ImageCms, features
 from vitviz.image import ImageError, decode
 
 
-def pixels(source: object) -> np.ndarray:
+def pixels(source: Any) -> np.ndarray:
     """Decode, check what holds for every picture, and return (H, W, 3)."""
-    picture = decode(source)  # type: ignore[arg-type]
+    picture = decode(source)
     assert (type(picture), picture.mode) == (Image.Image, "RGB")
     assert (picture.info, dict(picture.getexif())) == ({}, {})
     return np.asarray(picture).astype(int)
@@ -123,9 +124,9 @@ def test_arrays_refused(array: np.ndarray, words: str) -> None:
 @pytest.mark.parametrize(
     ("source", "words"), [(None, "nothing came. Choose an image"), (3, "int came"), ([1, 2], "list came")]
 )
-def test_other_types_refused(source: object, words: str) -> None:
+def test_other_types_refused(source: Any, words: str) -> None:
     with pytest.raises(ImageError, match=words):
-        decode(source)  # type: ignore[arg-type]
+        decode(source)
 
 
 # ---- orientation, frames, privacy

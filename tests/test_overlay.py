@@ -1,4 +1,4 @@
-"""Overlays colour exactly the pixels each patch saw, and scales mean what they say."""
+"""Overlays colour exactly the pixels each patch saw, and mark them."""
 
 import math
 
@@ -7,35 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib import colormaps
+from pictures import GH, GW, flat, inside, photograph, pixels, whole
 from PIL import Image
 
 from vitviz.preprocess import Geometry, Preprocess
-from vitviz.render.colors import OverlayError, Scale, lut, resolve
+from vitviz.render.colors import OverlayError, lut
 from vitviz.render.overlay import overlay, patch_edges, patch_grid
-
-GH, GW = 3, 7  # different primes: a swapped axis cannot hide
-
-
-def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
-
-
-def flat(width: int, height: int, level: int) -> Image.Image:
-    return Image.new("RGB", (width, height), (level, level, level))
-
-
-def whole(width: int, height: int) -> Geometry:
-    """The model saw all of the photograph and nothing else."""
-    return Geometry(image=(width, height), input=(GH * 16, GW * 16), frame=(0.0, 0.0, float(width), float(height)))
-
-
-def inside(width: int = 120, height: int = 90) -> Geometry:
-    """The model saw the middle of the photograph, cut between pixels."""
-    return Geometry(image=(width, height), input=(48, 112), frame=(20.3, 11.7, width - 18.2, height - 9.4))
-
-
-def pixels(image: Image.Image) -> np.ndarray:
-    return np.asarray(image).astype(int)
 
 
 def patch_of_every_pixel(geometry: Geometry, grid: tuple[int, int]) -> np.ndarray:
@@ -249,90 +226,6 @@ def test_patch_grid_leaves_numbers_out_rather_than_unreadable():
 def test_patch_grid_refuses_an_empty_grid():
     with pytest.raises(OverlayError, match="at least 1"):
         patch_grid(flat(10, 10, 0), whole(10, 10), (0, 4))
-
-
-# ---- scales ----
-
-
-def test_a_shared_scale_gives_equal_colours_to_equal_numbers():
-    strong, weak = np.linspace(0, 1, GH * GW).reshape(GH, GW), np.linspace(0, 0.1, GH * GW).reshape(GH, GW)
-    weak[2, 3] = strong[2, 3]
-    shared = Scale.over([strong, weak])
-    assert (shared.vmin, shared.vmax, shared.kind) == (0.0, 1.0, "shared")
-    photo, geometry = flat(140, 90, 0), whole(140, 90)
-    both = [pixels(overlay(photo, v, geometry, vmin=shared.vmin, vmax=shared.vmax)) for v in (strong, weak)]
-    box = np.s_[60:90, 60:80]
-    assert np.array_equal(both[0][box], both[1][box])
-
-
-def test_a_scale_each_hides_strength_and_a_shared_one_shows_it():
-    strong = np.linspace(0, 1, GH * GW).reshape(GH, GW)
-    photo, geometry, shared = flat(140, 90, 0), whole(140, 90), Scale.over([strong, 0.25 * strong])
-    each = [overlay(photo, v, geometry).tobytes() for v in (strong, 0.25 * strong)]
-    assert each[0] == each[1]
-    common = [
-        overlay(photo, v, geometry, vmin=shared.vmin, vmax=shared.vmax).tobytes() for v in (strong, 0.25 * strong)
-    ]
-    assert common[0] == each[0]
-    assert common[1] != each[1]
-
-
-def test_a_fixed_range_does_not_flicker():
-    frames = [np.full((GH, GW), 0.3) for _ in range(3)]
-    for i, frame in enumerate(frames):
-        frame[0, 0] = i  # one patch changes a lot
-    drawn = [pixels(overlay(flat(140, 90, 50), f, whole(140, 90), vmin=0, vmax=2)) for f in frames]
-    assert np.array_equal(drawn[0][30:], drawn[1][30:])
-    assert np.array_equal(drawn[1][30:], drawn[2][30:])
-    assert not np.array_equal(drawn[0][:30, :20], drawn[2][:30, :20])
-
-
-def test_values_beyond_the_range_take_its_ends():
-    scale = Scale(0.0, 1.0)
-    assert scale.indices([[-5.0, 0.0, 0.5, 1.0, 9.0]]).tolist() == [[0, 0, 128, 255, 255]]
-
-
-@pytest.mark.parametrize("value", [0.0, -3.5, 1e-30, 1e30])
-@pytest.mark.parametrize("signed", [False, True])
-def test_a_constant_map_is_drawn_in_one_colour(value, signed):
-    with np.errstate(all="raise"):
-        got = pixels(overlay(flat(140, 90, 0), np.full((GH, GW), value), whole(140, 90), signed=signed, alpha=1.0))
-    assert len(np.unique(got.reshape(-1, 3), axis=0)) == 1
-    if signed and value == 0:
-        assert got.min() > 240  # zero has the middle colour
-
-
-def test_signed_maps_keep_zero_in_the_middle():
-    values = np.array([[-0.2, 0.0, 0.8]])
-    scale = Scale.over([values], "signed")
-    assert (scale.vmin, scale.vmax, scale.signed) == (np.float32(-0.8), np.float32(0.8), True)
-    assert scale.indices(values).tolist() == [[96, 128, 255]]
-    left, middle, right = pixels(overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, alpha=1.0))[0]
-    assert middle.min() > 240
-    assert left[2] > left[0]
-    assert right[0] > right[2]
-    one_end = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, vmax=0.8)
-    both_ends = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, vmin=-0.8, vmax=0.8)
-    assert one_end.tobytes() == both_ends.tobytes()
-
-
-def test_gamma_bends_values_and_when_signed_magnitudes():
-    assert Scale(0, 1).indices([[0.0, 0.25, 1.0]], gamma=0.5).tolist() == [[0, 128, 255]]
-    signed = Scale(-1, 1, signed=True).indices([[-0.25, 0.0, 0.25]], gamma=0.5)
-    assert signed.tolist() == [[64, 128, 191]]
-    with pytest.raises(OverlayError, match="gamma"):
-        Scale(0, 1).indices([[0.5]], gamma=0.0)
-
-
-def test_resolve_knows_every_choice_and_refuses_others():
-    maps = [np.array([[0.0, 2.0]], np.float32), np.array([[-1.0, 1.0]], np.float32)]
-    assert resolve("shared", maps, signed=False) == Scale(-1, 2, "shared")
-    assert resolve("signed", maps, signed=False) == Scale(-2, 2, "signed", signed=True)
-    assert resolve((0, 5), maps, signed=False) == Scale(0, 5, "fixed")
-    assert resolve(Scale(0, 9), maps, signed=False) == Scale(0, 9)
-    for wrong in ("global", (1, 2, 3)):
-        with pytest.raises(OverlayError, match="scale: expected"):
-            resolve(wrong, maps, signed=False)
 
 
 # ---- refusals ----

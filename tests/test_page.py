@@ -1,18 +1,18 @@
 """The app as a visitor uses it, in a real browser with the real model, held against Python's numbers."""
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 from running import (
     CHURCH,
     DOG,
     MODEL,
+    Gate,
     Running,
     at_patch,
     axe,
@@ -23,6 +23,7 @@ from running import (
     expect_unchanged,
     head,
     layer,
+    own_photograph,
     ready,
     unfold,
     upload,
@@ -30,19 +31,6 @@ from running import (
 
 from vitviz.explorer import Explorer
 from vitviz.viewer.page import percent
-
-
-@pytest.fixture(scope="module")
-def app() -> Iterator[Running]:
-    running = Running()
-    yield running
-    running.demo.close()
-
-
-@pytest.fixture
-def opened(page: Browser, app: Running) -> Browser:
-    ready(page, f"{app.url}?__theme=light")
-    return page
 
 
 def test_the_page_opens_with_the_first_example_analysed(opened: Browser, app: Running) -> None:
@@ -111,8 +99,7 @@ def test_the_keyboard_moves_the_patch(opened: Browser, app: Running) -> None:
 
 
 def test_an_uploaded_photograph_is_analysed(opened: Browser, app: Running, tmp_path: Path) -> None:
-    photo = tmp_path / "mine.png"
-    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
+    photo = own_photograph(tmp_path)
     upload(opened, photo)
     view = app.view(photo)
     expect_map(opened, view.attention())
@@ -253,24 +240,13 @@ def forget(app: Running) -> None:
 
 
 def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running) -> None:
-    held: list[Route] = []
-    gate = [False]
-
-    def hold(route: Route) -> None:
-        if gate[0]:
-            route.continue_()
-        else:
-            held.append(route)
-
-    opened.route("**/component_server/**", hold)
+    gate = Gate(opened, "**/component_server/**")
     example(opened, "Dog")
     opened.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Dog'")
-    while not held:
+    while not gate.held:
         opened.wait_for_timeout(20)
     forget(app)
-    gate[0] = True
-    for route in held:
-        route.continue_()
+    gate.open()
     expect_map(opened, app.view(DOG).attention())
     layer(opened, 0)
     expect_map(opened, app.view(DOG).attention(0))

@@ -6,7 +6,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import ELSEWHERE, find_chromium, watch
+from conftest import CHROMIUMS, ELSEWHERE, find_chromium, no_chromium, watch
 from playwright.sync_api import Browser, Page
 
 PAGES = {
@@ -79,3 +79,10 @@ def test_the_systems_chromium_comes_first(tmp_path: Path, monkeypatch: pytest.Mo
     system = tmp_path / "google-chrome"
     system.touch(mode=0o755)
     assert find_chromium(str(downloaded)) == str(system)
+
+
+def test_without_a_chromium_tests_are_left_out_but_fail_in_ci() -> None:
+    with pytest.raises(pytest.skip.Exception, match=CHROMIUMS[0]):
+        no_chromium(in_ci=False)
+    with pytest.raises(pytest.fail.Exception, match=CHROMIUMS[0]):
+        no_chromium(in_ci=True)

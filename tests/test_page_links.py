@@ -14,19 +14,20 @@ from conftest import watch
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import Route, expect
+from playwright.sync_api import expect
 from running import (
     CHURCH,
     DOG,
     MODEL,
+    Gate,
     Running,
     click_patch,
     complete,
     example,
     expect_map,
-    folder,
     head,
     layer,
+    own_photograph,
     ready,
     upload,
 )
@@ -36,18 +37,6 @@ from vitviz.ui.pages import EXAMPLES
 from vitviz.viewer.page import shrink
 
 KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 18 rows, where the first example has 13
-
-
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return folder(tmp_path_factory.mktemp("models") / "small", registers=2)
-
-
-@pytest.fixture(scope="module")
-def app(small: str) -> Iterator[Running]:
-    running = Running(small)
-    yield running
-    running.demo.close()
 
 
 def state(page: Browser) -> dict:
@@ -60,6 +49,13 @@ def said(page: Browser) -> str:
 
 def address(page: Browser) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def with_own(page: Browser, app: Running, photo: Path) -> None:
+    """Open the page and give it a photograph."""
+    ready(page, app.url)
+    upload(page, photo)
+    expect_map(page, app.view(photo).attention())
 
 
 # --- links
@@ -194,25 +190,15 @@ def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app
     for name, photo in (("Dog", DOG), ("Koala", KOALA)):
         example(page, name)
         expect_map(page, app.view(photo).attention())
-    held: list[Route] = []
-    gate = [False]
-
-    def hold(route: Route) -> None:
-        if gate[0]:
-            route.continue_()
-        else:
-            held.append(route)
-
-    page.route("**/queue/join**", hold)
+    gate = Gate(page, "**/queue/join**")
     for _ in range(2):
         page.go_back()
     page.go_forward()
     page.go_forward()
     page.go_back()
     page.wait_for_timeout(500)
-    assert len(held) == 1
-    gate[0] = True
-    held[0].continue_()
+    assert len(gate.held) == 1
+    gate.open()
     expect_map(page, app.view(DOG).attention())
     assert address(page)["image"] == "Dog"
     layer(page, 0)
@@ -220,11 +206,7 @@ def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app
 
 
 def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser, app: Running, tmp_path: Path) -> None:
-    photo = tmp_path / "mine.png"
-    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
-    ready(page, app.url)
-    upload(page, photo)
-    expect_map(page, app.view(photo).attention())
+    with_own(page, app, own_photograph(tmp_path))
     assert "image" not in address(page)
     example(page, "Dog")
     expect_map(page, app.view(DOG).attention())
@@ -269,11 +251,7 @@ def test_the_link_is_copied_and_opens_the_same(writer: Browser, app: Running) ->
 
 
 def test_a_link_without_the_photograph_says_so(writer: Browser, app: Running, tmp_path: Path) -> None:
-    photo = tmp_path / "secret holiday.png"
-    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
-    ready(writer, app.url)
-    upload(writer, photo)
-    expect_map(writer, app.view(photo).attention())
+    with_own(writer, app, own_photograph(tmp_path, "secret holiday.png"))
     layer(writer, 6)
     writer.click("[data-do=link]")
     expect(writer.locator(".vv-message")).to_contain_text("not in it")
@@ -354,11 +332,7 @@ def _photo(page: Browser) -> bytes:
 
 
 def test_no_path_of_the_server_is_in_the_page(page: Browser, app: Running, tmp_path: Path) -> None:
-    photo = tmp_path / "mine.png"
-    Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
-    ready(page, app.url)
-    upload(page, photo)
-    expect_map(page, app.view(photo).attention())
+    with_own(page, app, own_photograph(tmp_path, "mine.png"))
     told = page.evaluate("JSON.stringify(window.vitviz.explorer.here.data.manifest)")
     told = json.dumps({name: value for name, value in json.loads(told).items() if name != "photo"})
     assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", told)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 
 import pytest
 import tiny
@@ -17,32 +16,18 @@ from running import (
     complete,
     example,
     expect_map,
-    folder,
     head,
     layer,
-    ready,
 )
 
 SIDE = tiny.GRID[1] * tiny.PATCH  # pixels
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return folder(tmp_path_factory.mktemp("models") / "small", registers=2)
-
-
-@pytest.fixture(scope="module")
-def app(small: str) -> Iterator[Running]:
-    running = Running(small)
-    yield running
-    running.demo.close()
-
-
 @pytest.fixture
-def opened(page: Browser, app: Running) -> Browser:
-    ready(page, app.url)
-    complete(page)
-    return page
+def opened(opened: Browser) -> Browser:
+    """The page as it opens, with everything there."""
+    complete(opened)
+    return opened
 
 
 @pytest.fixture

@@ -13,37 +13,21 @@ import httpx
 import pytest
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
-from running import CHURCH, DOG, MODEL, Running, folder
+from running import CHURCH, DOG, MODEL, Running, folder, served
 
 from vitviz.viewer.payload import block_bytes
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return folder(tmp_path_factory.mktemp("models") / "small", registers=2)
-
-
-@pytest.fixture(scope="module")
-def app(small: str) -> Iterator[Running]:
-    running = Running(small)
-    yield running
-    running.demo.close()
-
-
-@pytest.fixture(scope="module")
 def closed(small: str) -> Iterator[Running]:
     """A page as on a Space: nothing is typed, nothing uploaded."""
-    running = Running(small, typed=False)
-    yield running
-    running.demo.close()
+    yield from served(small, typed=False)
 
 
 @pytest.fixture(scope="module")
 def generous(small: str) -> Iterator[Running]:
     """A page that takes checkpoints."""
-    running = Running(small, upload=True)
-    yield running
-    running.demo.close()
+    yield from served(small, upload=True)
 
 
 def no_more_than_words(text: str) -> None:
@@ -98,25 +82,25 @@ def test_doors_stay_shut(app: Running, path: str) -> None:
 # --- the explorer's functions
 
 
-def opened(app: Running, visitor: str, photo: Path = DOG) -> str:
+def photograph_of(app: Running, visitor: str, photo: Path = DOG) -> str:
     """The id of a photograph that a visitor has open."""
     return app.sessions.open(visitor, photo, MODEL).name
 
 
 def test_who_has_the_id_gets_the_file(app: Running) -> None:
-    name = opened(app, "visitor")
+    name = photograph_of(app, "visitor")
     answer = app.ask("part", [name, "3"]).json()
     assert base64.b64decode(answer["data"]) == block_bytes(app.view(DOG).trace, 3)
     assert app.ask("part", [app.page.first.name, "3"]).json()["data"] != answer["data"]
 
 
 def test_ids_cannot_be_guessed_and_end_with_their_photograph(app: Running) -> None:
-    names = {opened(app, f"visitor {i}") for i in range(8)}
+    names = {photograph_of(app, f"visitor {i}") for i in range(8)}
     assert len(names) == 8
     assert all(len(base64.urlsafe_b64decode(name + "==")) >= 16 for name in names)
-    mine = opened(app, "visitor 0")
+    mine = photograph_of(app, "visitor 0")
     assert mine in names
-    opened(app, "visitor 0", CHURCH)
+    photograph_of(app, "visitor 0", CHURCH)
     assert "forgotten" in app.ask("part", [mine, "0"]).json()
     app.sessions.close("visitor 1")
     still = [name for name in names if "data" in app.ask("part", [name, "0"]).json()]
@@ -142,7 +126,7 @@ def test_ids_cannot_be_guessed_and_end_with_their_photograph(app: Running) -> No
     ids=lambda one: repr(one)[:20],
 )
 def test_strangers_are_answered_in_words(app: Running, function: str, data: Any) -> None:
-    opened(app, "somebody")  # or there would be no name to compare with
+    photograph_of(app, "somebody")  # or there would be no name to compare with
     answer = app.ask(function, data)
     assert answer.status_code == 200
     assert "error" in answer.json()

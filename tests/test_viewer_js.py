@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,10 +18,10 @@ from vitviz.explain.attention import attention, rollout, rollout_matrix
 from vitviz.explain.scores import TokenScores
 from vitviz.explorer import Explorer
 from vitviz.trace import Trace
-from vitviz.viewer.payload import PayloadError, block_bytes, rollout_bytes
+from vitviz.viewer.payload import Dtype, PayloadError, block_bytes, rollout_bytes
 
 ROOT = Path(__file__).parents[1]
-LIMITS = {"float32": 1e-6, "float16": 2e-3}  # in probability
+LIMITS: dict[Dtype, float] = {"float32": 1e-6, "float16": 2e-3}  # in probability
 MODELS = {
     "class token": {},
     "registers": {"registers": 3},
@@ -135,13 +136,13 @@ def test_files_that_are_not_what_they_should_be_are_refused() -> None:
 
 
 def test_what_cannot_be_packed_is_refused() -> None:
-    whole = tiny.trace()
+    whole, unknown = tiny.trace(), cast(Any, "int8")
     with pytest.raises(PayloadError, match="batch of 2"):
         block_bytes(whole, 0)
     with pytest.raises(PayloadError, match="batch of 2"):
         rollout_bytes(whole)
     with pytest.raises(PayloadError, match="'int8'"):
-        block_bytes(trace("registers"), 0, "int8")  # type: ignore[arg-type]
+        block_bytes(trace("registers"), 0, unknown)
     with pytest.raises(ValueError, match="Expected one of the blocks"):
         block_bytes(trace("registers"), 3)
 
@@ -327,7 +328,7 @@ def test_attention_that_is_not_finite_is_refused() -> None:
     broken = model.trace(tiny.images(1))
     for dtype in LIMITS:
         with pytest.raises(PayloadError, match="finite"):
-            block_bytes(broken, 1, dtype)  # type: ignore[arg-type]
+            block_bytes(broken, 1, dtype)
 
 
 def test_halves_keep_every_bit_that_a_half_has() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,16 +29,12 @@ from viewer_pages import (
     view,
 )
 
-from vitviz.explorer import Explorer, View
+from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.render.colors import Scale, lut
 from vitviz.render.overlay import overlay
+from vitviz.view import View
 from vitviz.viewer.page import standalone
-
-
-@pytest.fixture
-def offline(page: Page) -> Iterator[Page]:
-    yield from viewer_pages.offline(page)
 
 
 @pytest.fixture(scope="module")
@@ -203,7 +198,8 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert said.high == -said.low == pytest.approx(np.abs(signed.values).max(), rel=5e-3)
     assert [(row, column) for row, column, _ in said.strongest] == [patch for patch, _ in top]
     assert [value for *_, value in said.strongest] == pytest.approx([value for _, value in top], rel=5e-3)
-    assert said.masses == {"CLS": 0.25}
+    assert said.masses == {}  # scores are no shares
+    expect(offline.locator(".vv-note")).to_contain_text("0.25 on CLS")
     assert said.spread is None
     assert said.distance is None
     expect(offline.locator(".vv-honest")).to_be_hidden()  # it speaks of attention

@@ -1,19 +1,20 @@
-"""Small random models of timm for the tests of its converters."""
+"""Small random models of timm, one for each family, for the tests of the converters and of files in timm's names."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
-from timm.layers import LayerNorm
+from timm.layers import GELU, LayerNorm, QuickGELU, SwiGLUPacked
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 # Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
-SIZES = {
+SIZES: dict[str, Any] = {
     "img_size": (3 * 5, 7 * 5),
     "patch_size": 5,
     "embed_dim": 5 * 12,
@@ -24,7 +25,7 @@ SIZES = {
     "dynamic_img_size": True,
 }
 OTHER = (11 * 5, 2 * 5)  # another grid, in both directions
-ROTARY = {
+ROTARY: dict[str, Any] = {
     "rope_type": "dinov3",
     "rope_temperature": 31.0,
     "rope_rotate_half": True,
@@ -56,3 +57,44 @@ def distilled(**changes: Any) -> nn.Module:
 
 def eva(**changes: Any) -> nn.Module:
     return shaken(Eva(**{**SIZES, **changes}))
+
+
+FAMILIES: dict[str, Callable[..., nn.Module]] = {
+    "vit": vit,
+    "vit without a classifier": partial(vit, num_classes=0),
+    "vit of one colour": partial(vit, in_chans=1),
+    "vit without biases": partial(vit, qkv_bias=False, proj_bias=False),
+    "vit without positions": partial(vit, pos_embed="none"),
+    "deit": distilled,
+    "deit3": partial(vit, no_embed_class=True, init_values=1e-6),
+    "dinov2": partial(vit, init_values=1e-5, num_classes=0),
+    "dinov2 with registers": partial(vit, init_values=1e-5, reg_tokens=2, no_embed_class=True),
+    "registers with positions": partial(vit, reg_tokens=2),
+    "dinov2 giant": partial(vit, mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1e-5),
+    "clip": partial(vit, pre_norm=True, norm_layer=partial(LayerNorm, eps=1e-5), act_layer=QuickGELU),
+    "clip with exact gelu": partial(vit, pre_norm=True, norm_layer=nn.LayerNorm, act_layer=GELU),
+    "siglip": partial(vit, class_token=False, global_pool="map", act_layer="gelu_tanh"),
+    "siglip with exact gelu": partial(vit, class_token=False, global_pool="map"),
+    "siglip with torch's gelu": partial(
+        vit, class_token=False, global_pool="map", act_layer=partial(nn.GELU, approximate="tanh")
+    ),
+    "siglip without a classifier": partial(vit, class_token=False, global_pool="map", num_classes=0),
+    "attention pooling over prefix and patches": partial(vit, global_pool="map", pool_include_prefix=True),
+    "gap": partial(vit, class_token=False, global_pool="avg", reg_tokens=2, no_embed_class=True),
+    "gap with a class token": partial(vit, global_pool="avg"),
+    "gap, norm before": partial(vit, class_token=False, global_pool="avg", fc_norm=False),
+    "qk norm": partial(vit, qk_norm=True, norm_layer=partial(LayerNorm, eps=1e-2)),
+    "eva": eva,
+    "eva without a bias": partial(eva, qkv_bias=False, global_pool="token"),
+    "eva with attention pooling": partial(eva, global_pool="map"),
+    "dinov3": partial(eva, **ROTARY, qkv_bias=False),
+    "dinov3 with biases": partial(eva, **ROTARY, global_pool="token"),
+    "dinov3 swiglu": partial(eva, **ROTARY, swiglu_mlp=True, swiglu_align_to=8),
+    "rotary, packed swiglu": partial(eva, **ROTARY, swiglu_mlp=True),
+    "rotary, neighbours turned": partial(eva, **ROTARY | {"rope_rotate_half": False}),
+    "rotary, neighbours turned, qk norm": partial(eva, **ROTARY | {"rope_rotate_half": False}, qk_norm=True),
+    "rotary, three projections": partial(eva, **ROTARY, qkv_fused=False),
+    "rotary, three projections without a bias": partial(eva, **ROTARY, qkv_fused=False, qkv_bias=False),
+    "rotary, plain attention": partial(eva, **ROTARY, attn_type="rope"),
+    "rotary, plain attention, three projections": partial(eva, **ROTARY, attn_type="rope", qkv_fused=False),
+}

