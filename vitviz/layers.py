@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vitviz.config import ViTConfig
+from vitviz.edits import Angles, BlockEdit, CutTrace
 from vitviz.positions import rotate
 from vitviz.trace import BlockTrace, Kept, TraceError
-
-Angles = tuple[Tensor, Tensor]
 
 # A trace runs an MLP on some tokens at a time: its wide middle then takes so many bytes at once, not 4 to 8 (N, D).
 PIECE_BYTES = 4 * 2**20
@@ -77,11 +76,13 @@ class Attention(nn.Module):
         out: Tensor = self.dropout(self.proj(mixed.transpose(1, 2).flatten(2)))  # (B, N, H * d) -> (B, N, D)
         return out
 
-    def forward(self, x: Tensor, angles: Angles | None = None) -> Tensor:
+    def forward(self, x: Tensor, angles: Angles | None = None, edit: BlockEdit | None = None) -> Tensor:
         """(B, N, D) -> (B, N, D), by PyTorch's fused attention; `angles` turn queries and keys (rotary positions)."""
         q, k, v = self.project(x, angles)
         rate = self.attention_dropout if self.training else 0.0
-        return self.merge(F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=self.scale))
+        mask = None if edit is None else edit.mask
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate, scale=self.scale)
+        return self.merge(mixed if edit is None else edit.heads(mixed))
 
     def attend(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, BlockTrace]:
         """What `merge` takes (B, H, N, d), and the queries and keys that it came from."""
@@ -111,15 +112,23 @@ class Attention(nn.Module):
             sums.append(lse)
         return mixed.transpose(1, 2), torch.cat(sums, dim=1)
 
-    def attend_explicitly(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, BlockTrace]:
-        """What `merge` takes (B, H, N, d), computed from probabilities through which gradients flow."""
+    def attend_explicitly(
+        self, x: Tensor, angles: Angles | None, mask: Tensor | None = None
+    ) -> tuple[Tensor, BlockTrace]:
+        """What `merge` takes (B, H, N, d), computed from probabilities that are kept, and through which gradients flow.
+
+        Where `mask` (1 or B, 1 or H, N, N) is false, an edge is cut.
+        """
         q, k, v = self.project(x, angles)
         q = q * self.scale
         logits = q @ k.mT  # (B, H, N, d) @ (B, H, d, N) -> (B, H, N, N)
+        if mask is not None:
+            logits = logits.masked_fill(~mask, -torch.inf)
         probabilities = logits.softmax(dim=-1)
-        if not probabilities.requires_grad:
+        if torch.is_grad_enabled() and not probabilities.requires_grad:
             probabilities.requires_grad_()  # frozen weights: the graph starts here
-        seen = BlockTrace(q, k, logits.detach().float().logsumexp(-1), probabilities)
+        made = BlockTrace if mask is None else CutTrace
+        seen = made(q, k, logits.detach().float().logsumexp(-1), probabilities)
         return probabilities @ v, seen  # (B, H, N, N) @ (B, H, N, d) -> (B, H, N, d)
 
 
@@ -226,34 +235,39 @@ class Block(nn.Module):
         self.ls2 = nn.Identity() if scale is None else LayerScale(config.width, scale)
         self.drop_path = DropPath(path_dropout)
 
-    def forward(self, x: Tensor, angles: Angles | None = None) -> Tensor:
+    def forward(self, x: Tensor, angles: Angles | None = None, edit: BlockEdit | None = None) -> Tensor:
         """(B, N, D) -> (B, N, D)."""
-        return self._add_mlp(self._add(x, self.attn(self.norm1(x), angles)))
+        return self._add_mlp(self._add(x, self.attn(self.norm1(x), angles, edit)))
 
-    def trace(self, x: Tensor, angles: Angles | None, keep: bool) -> tuple[Tensor, Kept]:
+    def trace(self, x: Tensor, angles: Angles | None, keep: bool, edit: BlockEdit | None = None) -> tuple[Tensor, Kept]:
         """As `forward`, without a gradient, and what was attended to.
 
         `keep` says whether queries and keys stay or are made again. No more than about 5 (B, N, D) are held at once
-        beside the result, which is why the branches are not `forward`'s.
+        beside the result, which is why the branches are not `forward`'s; where edges are cut, (B, H, N, N) too.
         """
         step = max(1, PIECE_BYTES // (x.shape[0] * self.mlp.fc1.out_features * x.element_size()))
-        if keep:
+        made: BlockTrace | None = None
+        if edit is not None and edit.mask is not None:
+            mixed, made = self.attn.attend_explicitly(self.norm1(x), angles, edit.mask)
+            lse = made.lse
+        elif keep:
             mixed, made = self.attn.attend(self.norm1(x), angles)
             lse = made.lse
         else:
             mixed, lse = self.attn.attend_by_head(x, self.norm1, step, angles)
-            made = None
-        out = self._add(x, self.attn.merge(mixed))
-        del mixed
-        for piece in out.split(step, dim=1):  # views (B, n, D)
-            piece.copy_(self._add_mlp(piece))
+        if edit is not None:
+            mixed = edit.heads(mixed)
+        out = torch.empty_like(x)
+        # Views (B, n, D) and (B, H, n, d) of some tokens: from here on none needs another.
+        for into, passed, some in zip(*(t.split(step, -2) for t in (out, x, mixed)), strict=True):
+            into.copy_(self._add_mlp(self._add(passed, self.attn.merge(some))))
         return out, Kept(x, lse, Recall(self, angles, x), made)
 
-    def trace_grad(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Kept]:
+    def trace_grad(self, x: Tensor, angles: Angles | None, edit: BlockEdit | None = None) -> tuple[Tensor, Kept]:
         """As `forward`, with the probabilities in the graph."""
-        mixed, seen = self.attn.attend_explicitly(self.norm1(x), angles)
+        mixed, seen = self.attn.attend_explicitly(self.norm1(x), angles, None if edit is None else edit.mask)
         kept = Kept(x, seen.lse, Recall(self, angles, x), seen)
-        return self._add_mlp(self._add(x, self.attn.merge(mixed))), kept
+        return self._add_mlp(self._add(x, self.attn.merge(mixed if edit is None else edit.heads(mixed)))), kept
 
     def _add(self, x: Tensor, attended: Tensor) -> Tensor:
         out: Tensor = x + self.drop_path(self.ls1(attended))

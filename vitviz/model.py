@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.config import ModelError, ViTConfig
-from vitviz.layers import Angles, AttentionPool, Block, PatchEmbed
+from vitviz.edits import Angles, BlockEdit, EditError, Edits
+from vitviz.layers import AttentionPool, Block, PatchEmbed
 from vitviz.positions import resize_positions, rotary_angles, sincos_positions
 from vitviz.preprocess import Preprocess
 from vitviz.trace import Kept, Trace, stays
@@ -177,41 +178,82 @@ class ViT(nn.Module):
         """The final norm, for models that have it before pooling: (B, N, D) -> (B, N, D)."""
         return tokens if self.config.norm_pooled else self.norm(tokens)
 
-    def forward(self, images: Tensor) -> Tensor:
-        """(B, channels, H, W) normalised pixels -> logits (B, C), or features (B, D) without a classifier."""
+    def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
+        """(B, channels, H, W) normalised pixels -> logits (B, C), or features (B, D) without a classifier.
+
+        `edits` change what happens inside this run alone: see `vitviz.edits`.
+        """
         tokens, grid = self.embed(images)
-        angles = self.angles(grid)
-        for block in self.blocks:
-            tokens = block(tokens, angles)
+        return self.run(tokens, self.angles(grid), edits)
+
+    def run(self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, start: int = 0) -> Tensor:
+        """From embedded tokens to the answer, for who embeds once and asks often.
+
+        Args:
+            tokens: (B, N, D), of `embed`; or what enters block `start`, such as `trace.stream(start)`.
+            angles: of `angles(grid)`.
+            edits: what to change; with `keep`, the patches are taken out of `tokens` here.
+            start: the first block to run, counted from 0; the edits of earlier ones are refused.
+
+        Returns:
+            Logits (B, C), or features without a classifier.
+
+        Raises:
+            EditError: if the edits do not fit the model, the tokens or `start`.
+        """
+        if not 0 <= start < self.config.depth:
+            raise ModelError(f"Expected a first block among 0..{self.config.depth - 1}, got {start}.")
+        tokens, angles, changes = self._edited(tokens, angles, edits)
+        if early := [index for index in changes if index < start]:
+            raise EditError(f"Expected edits of the blocks that run, from {start} on; got some of the blocks {early}.")
+        for index in range(start, self.config.depth):
+            tokens = self.blocks[index](tokens, angles, changes.get(index))
         return self.classify(self.finish(tokens))
 
-    def trace(self, images: Tensor, *, blocks: Iterable[int] | None = None, grad: bool = False) -> Trace:
+    def _edited(
+        self, tokens: Tensor, angles: Angles | None, edits: Edits | None
+    ) -> tuple[Tensor, Angles | None, dict[int, BlockEdit]]:
+        """The tokens that stay, their rotations, and what changes in which block."""
+        if not edits:
+            return tokens, angles, {}
+        batch, count = tokens.shape[:2]
+        changes = edits.by_block(self.config, batch, count, tokens.device)
+        return *edits.gather(tokens, angles, self.config), changes
+
+    def trace(
+        self, images: Tensor, *, blocks: Iterable[int] | None = None, grad: bool = False, edits: Edits | None = None
+    ) -> Trace:
         """Run once and keep what is needed to answer questions about attention.
 
         Args:
             images: (B, channels, H, W) normalised pixels.
             blocks: which blocks to keep, counted from 0, negative from the end; all by default.
             grad: keep probabilities (B, H, N, N) in the autograd graph, for gradient methods.
+            edits: what to change. The attention of the trace is the one that was used; where edges are cut its
+                probabilities (B, H, N, N) are kept. The patches that stay must be a rectangle: the trace's grid.
 
         Raises:
-            ModelError: if the images do not fit, a block does not exist, or dropout is active.
+            ModelError: if the images do not fit, a block does not exist, dropout is active, or the edits do not fit.
         """
         chosen = self._chosen(blocks)
         if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
             raise ModelError("A trace shows how the model predicts, without dropout: call model.eval() first.")
         with torch.set_grad_enabled(grad):
             tokens, grid = self.embed(images)
-            angles = self.angles(grid)
+            tokens, angles, changes = self._edited(tokens, self.angles(grid), edits)
+            grid = edits.grid(grid) if edits else grid
             inner = self.config.heads * self.config.head_size
             keep = stays(2 * len(chosen) * tokens.shape[0] * tokens.shape[1] * inner * tokens.element_size())
             kept: list[Kept] = []
             for index, block in enumerate(self.blocks):
+                edit = changes.get(index)
                 if index in chosen:
                     assert isinstance(block, Block)  # for the type checker: a ModuleList holds any module
-                    tokens, passed = block.trace_grad(tokens, angles) if grad else block.trace(tokens, angles, keep)
+                    seen = block.trace_grad(tokens, angles, edit) if grad else block.trace(tokens, angles, keep, edit)
+                    tokens, passed = seen
                     kept.append(passed)
                 else:
-                    tokens = block(tokens, angles)
+                    tokens = block(tokens, angles, edit)
             tokens = self.finish(tokens)
             logits = None if self.head is None else self.classify(tokens)
         return Trace(logits, tokens, grid, self.config.prefix, chosen, tuple(kept), self.config.depth)

@@ -47,9 +47,13 @@ def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> tuple[
 
 
 def rotate(x: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn the patches among the tokens (B, H, N, d); the prefix tokens, which lie nowhere, stay as they are."""
-    cos, sin = (angle.to(x) for angle in angles)  # (gh * gw, d)
-    prefix, patches = x.split([x.shape[2] - len(cos), len(cos)], dim=2)
+    """Turn the patches among the tokens (B, H, N, d); the prefix tokens, which lie nowhere, stay as they are.
+
+    The angles are (gh * gw, d), or (B, 1, K, d) where each image has patches of its own.
+    """
+    cos, sin = (angle.to(x) for angle in angles)
+    patched = cos.shape[-2]
+    prefix, patches = x.split([x.shape[2] - patched, patched], dim=2)
     first, second = patches.chunk(2, dim=-1)
     turned = patches * cos + torch.cat([-second, first], dim=-1) * sin
     return torch.cat([prefix, turned], dim=2)
