@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from vitviz.explain.case import Case, Method
 from vitviz.explain.scores import ExplainError, TokenScores
 from vitviz.trace import BlockTrace, Query, Trace
 
@@ -270,3 +271,36 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
         raise ExplainError(f"start is the first block to include: expected 0..{trace.depth - 1}, got {start}.")
     if missing := sorted(set(range(start, trace.depth)) - set(trace.blocks)):
         raise ExplainError(f"Rollout needs every block from {start} on; this trace did not keep {missing}.")
+
+
+def _of_trace(ask: Callable[..., TokenScores], case: Case, **options: Any) -> Tensor:
+    scores = ask(case.trace, **options)
+    return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)  # (B, P), (B, gh, gw) -> (B, N)
+
+
+METHODS = (
+    Method(
+        name="attention",
+        title="Attention",
+        paper="Vaswani et al. 2017, Attention Is All You Need, NeurIPS",
+        family="attention",
+        function=partial(_of_trace, attention),
+        about="Where a token looks in one block. It says where information was taken from, not what it was used for.",
+        class_specific=False,
+        signed=False,
+        cost=1.0,
+        options={"block": -1, "head": "mean", "query": None},
+    ),
+    Method(
+        name="rollout",
+        title="Attention rollout",
+        paper="Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, ACL",
+        family="attention",
+        function=partial(_of_trace, rollout),
+        about="Attention followed through all blocks. It is the same for every class.",
+        class_specific=False,
+        signed=False,
+        cost=1.1,
+        options={"query": None, "fuse": "mean", "discard": 0.0, "residual": 0.5, "start": 0},
+    ),
+)

@@ -26,6 +26,7 @@ class TokenScores:
         method: the method's name in the registry.
         options: the options it ran with, as plain data.
         signed: whether negative scores mean evidence against.
+        target: what was explained, in words; empty where the method is the same for every class.
     """
 
     patches: Tensor
@@ -34,13 +35,16 @@ class TokenScores:
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     signed: bool = False
+    target: str = ""
 
     @classmethod
-    def of(cls, tokens: Tensor, trace: Trace, method: str, *, signed: bool = False, **options: Any) -> TokenScores:
+    def of(
+        cls, tokens: Tensor, trace: Trace, method: str, *, signed: bool = False, target: str = "", **options: Any
+    ) -> TokenScores:
         """Split scores over all tokens (B, N) into patches (B, gh, gw) and prefix tokens (B, P)."""
         count = len(trace.prefix)
         patches = tokens[:, count:].unflatten(1, trace.grid)  # (B, gh * gw) -> (B, gh, gw)
-        return cls(patches, tokens[:, :count], trace.prefix, method, options, signed)
+        return cls(patches, tokens[:, :count], trace.prefix, method, options, signed, target)
 
     @property
     def tokens(self) -> int:
