@@ -1,0 +1,383 @@
+"""Methods over a folder: the same numbers after a stop, in two processes, and as one image at a time by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from PIL import Image
+
+from vitviz.explain import methods
+from vitviz.explain.attention import rollout
+from vitviz.explain.case import Case, Method
+from vitviz.explain.scores import ExplainError
+from vitviz.folders import FolderError
+from vitviz.image import decode
+from vitviz.model import Pretrained, ViT
+from vitviz.preprocess import Preprocess
+from vitviz.probe import ProbeError
+from vitviz.probe.evaluate import evaluate
+from vitviz.probe.faithfulness import faithfulness
+from vitviz.probe.records import Journal, fingerprint, part, processes, read
+from vitviz.probe.table import COLUMNS, Evaluation, evaluation
+from vitviz.weights.checkpoint import save
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+GRID, PATCH = (3, 5), 2
+NAMES = ["attention", "rollout"]
+FAST = {"steps": 3, "random": 2, "progress": False}
+
+
+def model(seed: int = 0, **changes: Any) -> ViT:
+    made = tiny.model(seed, grid=GRID, patch=PATCH, **{"classes": 3, **changes})
+    made.pretrained = Pretrained(
+        name="tiny",
+        preprocess=Preprocess(mode="squash", height=GRID[0] * PATCH, width=GRID[1] * PATCH),
+        labels=("ox", "golf ball", "church"),
+        licence="MIT",
+    )
+    return made
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Seven photographs of two classes."""
+    generator = np.random.default_rng(0)
+    for label, count in (("ox", 3), ("church", 4)):
+        (tmp_path / "photos" / label).mkdir(parents=True)
+        for index in range(count):
+            pixels = generator.integers(256, size=(20, 30, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / "photos" / label / f"{index}.png")
+    return tmp_path / "photos"
+
+
+def numbers(result: Evaluation) -> dict[tuple[str, str], list[float]]:
+    """All that is not time."""
+    names = ("deletion", "insertion", "positive", "negative", "gain", "whole")
+    return {(one["image"], one["method"]): [one[name] for name in names] for one in result.records}
+
+
+def assert_same(first: Evaluation, second: Evaluation) -> None:
+    one, other = numbers(first), numbers(second)
+    assert one.keys() == other.keys()
+    for key in one:
+        np.testing.assert_allclose(one[key], other[key], atol=1e-6, err_msg=str(key))
+    for row in first.rows:
+        for column in COLUMNS[:-1]:
+            assert row.means[column] == pytest.approx(second.row(row.method).means[column], abs=1e-6)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+# ---- what the numbers are
+
+
+@pytest.mark.parametrize("aim", ["true", "predicted"])
+def test_each_number_is_that_of_the_image_by_itself(photos: Path, aim: str) -> None:
+    vit = model()
+    result = evaluate(vit, photos, NAMES, seed=5, target=aim, **FAST)
+    assert result.images == 7
+    assert {row.method for row in result.rows} == {*NAMES, "random"}
+    gains, chances = [], []
+    for label, index in (("ox", 0), ("church", 2)):
+        for path in sorted((photos / label).iterdir()):
+            images = torch.from_numpy(vit.pretrained.preprocess(decode(path)).pixels)[None]
+            target = index if aim == "true" else int(vit(images).argmax())
+            seed = zlib.crc32(f"5 {label}/{path.name}".encode())
+            maps = rollout(vit.trace(images))
+            (one,) = faithfulness(vit, images, maps, target, seed=seed, steps=3, random=2)
+            found = numbers(result)[f"{label}/{path.name}", "rollout"]
+            expected = [one.deletion.area, one.insertion.area, one.positive, one.negative, one.gain]
+            np.testing.assert_allclose(found, [*expected, one.deletion.probabilities[0]], atol=1e-6)
+            gains.append(one.gain)
+            chances.append(one.deletion.random_area)
+    row, chance = result.row("rollout"), result.row("random")
+    assert row.images == 7
+    assert row.means["gain"] == pytest.approx(np.mean(gains), abs=1e-6)
+    assert row.errors["gain"] == pytest.approx(np.std(gains, ddof=1) / 7**0.5, abs=1e-6)
+    assert chance.means["deletion"] == chance.means["insertion"] == pytest.approx(np.mean(chances), abs=1e-6)
+    assert chance.means["gain"] == 0
+    assert row.means["seconds"] > 0
+    with pytest.raises(ProbeError, match="rows"):
+        result.row("gae")
+
+
+def test_a_limit_options_and_a_training_model(photos: Path) -> None:
+    vit = model().train()
+    result = evaluate(vit, photos, "rollout", limit=3, options={"rollout": {"fuse": "max"}}, **FAST)
+    assert vit.training
+    assert sorted({one["image"] for one in result.records}) == ["church/0.png", "ox/0.png", "ox/1.png"]
+    plain = evaluate(vit, photos, "rollout", limit=3, **FAST)
+    assert not np.allclose(result.row("rollout").means["gain"], plain.row("rollout").means["gain"])
+    assert result.row("random").means["deletion"] == pytest.approx(plain.row("random").means["deletion"])
+
+
+def test_methods_that_a_model_does_not_admit_are_said_to_be(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(case: Case) -> torch.Tensor:
+        raise ExplainError("Expected another model.")
+
+    broken = Method(
+        name="broken",
+        title="Broken",
+        paper="",
+        family="attention",
+        function=refuse,
+        about="",
+        class_specific=False,
+        signed=False,
+        cost=1.0,
+    )
+    monkeypatch.setattr("vitviz.probe.evaluate.METHODS", {"broken": broken, "rollout": methods.METHODS["rollout"]})
+    monkeypatch.setitem(methods.METHODS, "broken", broken)
+    out = tmp_path / "results.jsonl"
+    result = evaluate(model(), photos, out=out, **FAST)
+    assert {row.method for row in result.rows} == {"rollout", "random"}
+    assert result.left_out == {"broken": "Expected another model."}
+    assert "Expected another model." in result.markdown()
+    assert "Expected another model." in result.table()
+    before = out.read_bytes()
+    assert evaluate(model(), photos, out=out, **FAST).left_out == result.left_out
+    assert out.read_bytes() == before
+    with pytest.raises(ExplainError, match="another model"):  # by its name it was meant
+        evaluate(model(), photos, ["broken"], out=out, **FAST)
+
+
+def record(image: str, method: str, **changes: Any) -> dict[str, Any]:
+    blank = dict.fromkeys(COLUMNS, 0.5)
+    return {"image": image, "method": method, **blank, **changes}
+
+
+def test_the_table_puts_the_best_first() -> None:
+    gains = {"gae": (0.3, 0.1), "rollout": (-0.2, 0.0), "random": (0.0, 0.0), "legrad": (0.4, 0.4)}
+    some = {
+        (image, name): record(image, name, gain=gain, seconds=None if name == "random" else 0.25)
+        for name, both in gains.items()
+        for image, gain in zip("ab", both, strict=True)
+    }
+    result = evaluation(["a", "b"], ["gae", "rollout", "legrad"], some, {})
+    assert [row.method for row in result.rows] == ["legrad", "gae", "random", "rollout"]
+    assert result.row("gae").means["gain"] == pytest.approx(0.2)
+    assert result.row("gae").errors["gain"] == pytest.approx(0.1)
+    assert "| gae | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.500 ± 0.000 | 0.200 ± 0.100 | 0.25 |" in (
+        result.markdown().splitlines()
+    )
+    table = list(csv.DictReader(io.StringIO(result.csv())))
+    assert [row["method"] for row in table] == ["legrad", "gae", "random", "rollout"]
+    assert float(table[1]["gain_error"]) == pytest.approx(0.1)
+    assert table[2]["seconds"] == ""
+    assert "legrad" in result.words()
+    widths = {len(line) for line in result.table().splitlines()[2:]}
+    assert len(widths) == 1
+    one = evaluation(["a"], ["rollout"], some, {})
+    assert "no method is better" in one.words()
+    assert "±" not in one.markdown().splitlines()[2]
+
+
+# ---- files
+
+
+def test_what_is_there_is_not_made_again(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "new" / "results.jsonl"
+    whole = evaluate(model(), photos, NAMES, **FAST)
+    first = evaluate(model(), photos, ["rollout"], limit=3, out=out, **FAST)
+    kept = {line for line in out.read_text().splitlines() if "rollout" in line}
+    more = evaluate(model(), photos, NAMES, out=out, **FAST)  # more images, and one more method
+    assert_same(more, whole)
+    assert kept <= set(out.read_text().splitlines())
+    assert len(lines(out)) == 1 + 7 * 3
+    assert_same(evaluate(model(), photos, ["rollout"], limit=3, out=out, **FAST), first)
+    assert len(lines(out)) == 1 + 7 * 3  # fewer were asked for; the others stay in the file
+    (photos / "ox" / "1.png").write_bytes(b"no image")  # nor is it read again
+    assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), whole)
+    assert [path.name for path in out.parent.iterdir()] == ["results.jsonl"]
+
+
+CHILD = """
+import os, signal, sys
+import torch
+from vitviz.probe import records
+from vitviz.probe.evaluate import evaluate
+from vitviz.weights.zoo import load
+
+torch.set_num_threads(1)
+folder, photos, out, stop = sys.argv[1:]
+add = records.Journal.add
+
+def add_and_die(self, some):
+    add(self, some)
+    if sum(1 for line in open(self.path)) >= int(stop):
+        with open(self.path, "ab") as file:
+            file.write(b'{"image": "church/1.png", "meth')
+        os.kill(os.getpid(), signal.SIGKILL)
+
+if int(stop):
+    records.Journal.add = add_and_die
+result = evaluate(load(folder), photos, ["attention", "rollout"], out=out, steps=3, random=2, progress=False)
+print(result.images, [row.method for row in result.rows])
+"""
+
+
+def child(tmp_path: Path, photos: Path, out: Path, stop: int, *launcher: str) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    if not (tmp_path / "model").exists():
+        save(model(), tmp_path / "model")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(script), str(tmp_path / "model"), str(photos), str(out), str(stop)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+
+
+def test_a_killed_run_goes_on_where_it_was(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    killed = child(tmp_path, photos, out, 1 + 3 * 3)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert not out.read_bytes().endswith(b"\n")
+    before = out.read_text().splitlines()[1:10]
+    result = evaluate(model(), photos, NAMES, out=out, **FAST)
+    assert_same(result, evaluate(model(), photos, NAMES, **FAST))
+    assert set(before) <= set(out.read_text().splitlines())  # times too: they were not run again
+    assert len(lines(out)) == 1 + 7 * 3
+
+
+def test_two_processes_are_as_good_as_one(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    both = child(tmp_path, photos, out, 0, *launcher)
+    assert both.returncode == 0, both.stderr
+    assert both.stdout.count("7 [") == 2  # each process has the whole table
+    assert [path.name for path in tmp_path.glob("results*")] == ["results.jsonl"]
+    before = out.read_bytes()
+    result = evaluate(model(), photos, NAMES, out=out, **FAST)
+    assert out.read_bytes() == before
+    assert_same(result, evaluate(model(), photos, NAMES, **FAST))
+
+
+def test_files_of_processes_that_were_stopped_count(photos: Path, tmp_path: Path) -> None:
+    whole, out = tmp_path / "whole.jsonl", tmp_path / "results.jsonl"
+    evaluate(model(), photos, NAMES, out=whole, **FAST)
+    header, *rest = whole.read_text().splitlines(keepends=True)
+    part(out, 0).write_text(header + "".join(rest[:6]))
+    part(out, 1).write_text(header + "".join(rest[6:12]) + rest[12][:20])
+    evaluate(model(), photos, NAMES, out=out, **FAST)
+    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))
+    assert not part(out, 0).exists()
+    assert not part(out, 1).exists()
+
+
+def test_files_of_other_settings_are_refused(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    evaluate(model(), photos, "rollout", limit=1, out=out, options={"rollout": {"query": (0, 1)}}, **FAST)
+    before = out.read_bytes()
+    same = {"limit": 1, "out": out, "options": {"rollout": {"query": (0, 1)}}, **FAST}
+    evaluate(model(), photos, "rollout", **same)  # a tuple comes back from JSON as a list
+    changes: list[tuple[str, dict[str, Any]]] = [
+        ("seed is 0 there and 1 here", {"seed": 1}),
+        ("target", {"target": "predicted"}),
+        ("baseline", {"baseline": "blur"}),
+        ("steps is 3 there and 4 here", {"steps": 4}),
+        ("random", {"random": 3}),
+        ("options", {"options": {}}),
+    ]
+    for words, change in changes:
+        with pytest.raises(ProbeError, match=words):
+            evaluate(model(), photos, "rollout", **{**same, **change})
+    with pytest.raises(ProbeError, match="weights"):
+        evaluate(model(seed=1), photos, "rollout", **same)
+    assert out.read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["my diary\n", "my diary", '{"a": 1}\n', "[]\n", "\n"])
+def test_other_peoples_files_are_left_alone(photos: Path, tmp_path: Path, text: str) -> None:
+    out = tmp_path / "results.jsonl"
+    out.write_text(text)
+    with pytest.raises(ProbeError, match="something else"):
+        evaluate(model(), photos, "rollout", out=out, **FAST)
+    assert out.read_text() == text
+
+
+def test_a_broken_line_in_the_middle_is_named(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    evaluate(model(), photos, "rollout", out=out, **FAST)
+    good = out.read_text().splitlines()
+    for wrong in (good[2][:-9], "[1]", '{"image": 3, "method": "rollout"}'):
+        out.write_text("\n".join([*good[:2], wrong, *good[3:]]) + "\n")
+        with pytest.raises(ProbeError, match="line 3"):
+            evaluate(model(), photos, "rollout", out=out, **FAST)
+
+
+def test_a_journal_begins_again_after_half_a_first_line(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Journal(path, {"seed": 1})
+    path.write_bytes(path.read_bytes()[:11])
+    Journal(path, {"seed": 1}).add([record("a", "rollout")])
+    assert set(read(path, {"seed": 1})[0]) == {("a", "rollout")}
+    with path.open("ab") as file:
+        file.write(b'{"image": "b", "meth')
+    Journal(path, {"seed": 1}).add([record("c", "rollout")])
+    assert set(read(path, {"seed": 1})[0]) == {("a", "rollout"), ("c", "rollout")}
+    path.write_bytes(b"")
+    Journal(path, {"seed": 2})
+    assert read(path, {"seed": 2}) == ({}, path.stat().st_size)
+
+
+def test_a_fingerprint_tells_models_apart() -> None:
+    first = fingerprint(model())
+    assert first == fingerprint(model())
+    other = model()
+    with torch.no_grad():
+        other.blocks[1].mlp.fc1.weight[0, 0] += 1e-4
+    assert len({first, fingerprint(other), fingerprint(model(1)), fingerprint(model().half())}) == 4
+
+
+def test_processes_are_those_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    assert processes() == (0, 1)
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    assert processes() == (2, 3)
+    for wrong in ("3", "-1", "two"):
+        monkeypatch.setenv("RANK", wrong)
+        with pytest.raises(ProbeError, match="torchrun"):
+            processes()
+
+
+# ---- what is refused
+
+
+def test_what_cannot_be_evaluated_is_refused(photos: Path) -> None:
+    with pytest.raises(ProbeError, match="classifier"):
+        evaluate(tiny.model(grid=GRID, patch=PATCH), photos, "rollout", **FAST)
+    with pytest.raises(ExplainError, match="nonsense"):
+        evaluate(model(), photos, ["rollout", "nonsense"], **FAST)
+    with pytest.raises(ExplainError, match="nonsense"):
+        evaluate(model(), photos, "rollout", options={"nonsense": {}}, **FAST)
+    with pytest.raises(ExplainError, match="no option"):
+        evaluate(model(), photos, "rollout", options={"rollout": {"nonsense": 1}}, **FAST)
+    with pytest.raises(ProbeError, match="options"):
+        evaluate(model(), photos, "rollout", options={"rollout": {"query": object()}}, **FAST)
+    for wrong in ({"limit": 0}, {"target": "wrong"}):
+        with pytest.raises(ProbeError):
+            evaluate(model(), photos, "rollout", **FAST, **wrong)
+    with pytest.raises(FolderError):
+        evaluate(model(), photos / "nowhere", "rollout", **FAST)
+    (photos / "ox" / "broken.png").write_bytes(b"no image")
+    with pytest.raises(FolderError, match=r"ox/broken\.png"):
+        evaluate(model(), photos, "rollout", **FAST)
