@@ -28,10 +28,11 @@ from playwright.sync_api import CDPSession, Page, sync_playwright
 
 import vitviz
 from vitviz.config import preset
-from vitviz.explorer import Explorer, View
+from vitviz.explorer import Explorer
 from vitviz.model import ViT
 from vitviz.ui.pages import build
 from vitviz.ui.server import launch
+from vitviz.view import View
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from vitviz import budget
 from vitviz.budget import available_bytes, container_bytes, forward_bytes, is_out_of_memory, largest_side, machine_bytes
 from vitviz.config import ViTConfig
-from vitviz.explorer import Explorer, ExplorerError
+from vitviz.explorer import Explorer
 from vitviz.model import ViT
+from vitviz.view import ExplorerError
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
 

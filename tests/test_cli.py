@@ -9,7 +9,8 @@ import pytest
 from PIL import Image
 
 import vitviz
-from vitviz.cli import build_parser, main, parse_head, parse_query
+from vitviz.cli import build_parser, main
+from vitviz.commands.options import parse_head, parse_query
 
 MODEL = "dinov2-s14-imagenette"
 CHURCH = Path(__file__).parents[1] / "examples" / "church.jpg"

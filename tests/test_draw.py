@@ -11,11 +11,12 @@ import pytest
 import tiny
 from PIL import Image
 
-from vitviz.explorer import Explorer, View
+from vitviz.explorer import Explorer
 from vitviz.model import Pretrained
 from vitviz.preprocess import Preprocess
 from vitviz.ui import draw
 from vitviz.ui.menu import Offer
+from vitviz.view import View
 from vitviz.viewer.page import STAGE_SIDE, percent, shrink, standalone
 
 HOSTILE = '<img src=x onerror="alert(1)">'

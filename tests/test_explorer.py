@@ -11,13 +11,15 @@ from PIL import Image
 
 import vitviz.explorer
 import vitviz.trace
+import vitviz.view
 from vitviz.explain.attention import attention, rollout
 from vitviz.explain.scores import ExplainError
-from vitviz.explorer import Explorer, ExplorerError, View, query_words
+from vitviz.explorer import Explorer
 from vitviz.image import ImageError
 from vitviz.model import Pretrained, ViT
 from vitviz.preprocess import Preprocess
 from vitviz.trace import TraceError
+from vitviz.view import ExplorerError, View, query_words
 
 HEIGHT, WIDTH = tiny.config().image_size
 LABELS = tuple(f"word {i}" for i in range(tiny.CLASSES))
@@ -74,13 +76,13 @@ def test_layers_and_heads_are_counted_from_one_in_titles(view: View) -> None:
 
 
 def test_all_heads_and_all_layers(view: View) -> None:
-    heads = view.heads(1, (0, 9))
+    heads = view.head_maps(1, (0, 9))
     assert len(heads) == tiny.HEADS
     for index, heatmap in enumerate(heads):
         np.testing.assert_array_equal(heatmap.values, view.attention(1, index, (0, 9)).values)
     mean = np.mean([heatmap.values for heatmap in heads], axis=0)
     np.testing.assert_allclose(view.attention(1, "mean", (0, 9)).values, mean, atol=1e-6)
-    layers = view.layers("max")
+    layers = view.layer_maps("max")
     assert len(layers) == tiny.DEPTH
     for block, heatmap in enumerate(layers):
         np.testing.assert_array_equal(heatmap.values, view.attention(block, "max").values)
@@ -92,7 +94,7 @@ def test_the_model_runs_once_for_any_number_of_questions() -> None:
     model.norm.register_forward_hook(lambda *_: runs.append("norm"))
     view = Explorer(model).open(photo())
     for row in range(7):
-        view.heads(1, (row, 0)), view.layers("min", (row, 3)), view.rollout((row, 5), discard=0.5)
+        view.head_maps(1, (row, 0)), view.layer_maps("min", (row, 3)), view.rollout((row, 5), discard=0.5)
     view.predictions(), view.seen(), view.attention()
     assert runs == ["patches", "norm"]
 
@@ -200,9 +202,9 @@ def same_answers(half: View, full: View) -> None:
 
 def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    real = vitviz.explorer.methods.attention
-    monkeypatch.setattr(vitviz.explorer.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
-    monkeypatch.setattr(vitviz.explorer, "CACHED_QUESTIONS", 3)
+    real = vitviz.view.methods.attention
+    monkeypatch.setattr(vitviz.view.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
+    monkeypatch.setattr(vitviz.view, "CACHED_QUESTIONS", 3)
     view = Explorer(tiny.model()).open(photo())
     first = view.attention(0, "max")
     again = view.attention(0, "max", "cls")  # the default, said aloud
@@ -223,7 +225,7 @@ def test_one_row_answers_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None
     real = vitviz.trace.Trace.row
     monkeypatch.setattr(vitviz.trace.Trace, "row", lambda *a: asked.append(a[1:]) or real(*a))
     for _ in range(2):
-        view.heads(1, (2, 3)), view.attention(1, 4, (2, 3)), view.attention(1 - tiny.DEPTH, 0, (2, 3))
+        view.head_maps(1, (2, 3)), view.attention(1, 4, (2, 3)), view.attention(1 - tiny.DEPTH, 0, (2, 3))
     assert asked == [(1, (2, 3))]
     for head in (tiny.HEADS, -1):
         with pytest.raises(ExplainError, match=str(head)):
@@ -232,10 +234,10 @@ def test_one_row_answers_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_answers_of_a_large_input_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     row = 4 * tiny.HEADS * (1 + 7 * 11)
-    monkeypatch.setattr(vitviz.explorer, "CACHED_BYTES", 4 * row)
+    monkeypatch.setattr(vitviz.view, "CACHED_BYTES", 4 * row)
     view = Explorer(tiny.model()).open(photo())
     for column in range(7):
-        view.heads(0, (0, column))
+        view.head_maps(0, (0, column))
     assert view._answers.cache_info().currsize == 4
 
 
@@ -278,7 +280,7 @@ def test_where_it_ran_is_told(view: View) -> None:
 
 
 def test_questions_that_cannot_be_answered(view: View) -> None:
-    for ask in (view.attention, view.rollout, view.heads, view.layers):
+    for ask in (view.attention, view.rollout, view.head_maps, view.layer_maps):
         with pytest.raises(TraceError, match="7 x 11"):
             ask(query=(7, 0))
     with pytest.raises(TraceError, match="3"):

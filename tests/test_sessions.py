@@ -214,7 +214,7 @@ def test_the_newest_photograph_is_opened_when_the_model_is_free(
     opening = threading.Thread(
         target=sessions.with_photo, args=("visitor", sessions.wanted(str(photo), sources[0]), lambda: newest[0])
     )
-    with sessions._turn:  # the model is busy with somebody else's photograph
+    with sessions.turn:  # the model is busy with somebody else's photograph
         opening.start()
         newest[0] = str(other)
     opening.join(30)

@@ -176,7 +176,7 @@ before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
 view = explorer.open(photo, size=2048)
 sums = [map.values.sum() + map.prefix_mass["CLS"] for map in (
-    *view.heads(0, (100, 27)), *view.heads(1), *view.layers("max"), view.rollout(),
+    *view.head_maps(0, (100, 27)), *view.head_maps(1), *view.layer_maps("max"), view.rollout(),
 )]
 print(view.trace.grid, min(sums), max(sums), status("VmHWM") - before, sep="|")
 """

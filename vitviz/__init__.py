@@ -9,7 +9,7 @@ torch.Size([1, 3, 17, 17])
 
 from vitviz.config import ModelError, ViTConfig, preset
 from vitviz.explain.attention import attention, rollout
-from vitviz.explorer import Explorer, View, best_device
+from vitviz.explorer import Explorer, best_device
 from vitviz.heatmap import Heatmap
 from vitviz.image import ImageError
 from vitviz.model import Pretrained, ViT
@@ -17,6 +17,7 @@ from vitviz.preprocess import Preprocess
 from vitviz.render.overlay import overlay
 from vitviz.summary import summary
 from vitviz.trace import Trace
+from vitviz.view import View
 from vitviz.weights.zoo import bundled, load
 
 __version__ = "0.1.0"

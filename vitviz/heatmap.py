@@ -6,6 +6,7 @@ place.
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from collections.abc import Mapping
@@ -43,11 +44,12 @@ class Heatmap:
         title: what the map shows, in words for people ("Layer 12, head 4").
         unit: "attention" is printed in percent; any other word is printed beside the numbers.
         signed: the values have a meaning on both sides of zero.
-        prefix_mass: what is not in the picture: the share, 0 to 1, of each kind of prefix token, e.g. {"CLS": 0.12}.
+        prefix_mass: what is not in the picture, for each kind of prefix token, e.g. {"CLS": 0.12}: a share, 0 to 1, of
+            attention (and of maps without a unit), else a number in the map's own unit.
         query: (row, column) of the patch the map was asked from, outlined in pictures.
 
     Raises:
-        HeatmapError: for a photograph of another size than the geometry's, a mass outside 0 to 1, or a query outside
+        HeatmapError: for a photograph of another size than the geometry's, a share outside 0 to 1, or a query outside
             the grid.
         OverlayError: for values that are not a finite 2-D array. Both are ValueErrors.
 
@@ -87,7 +89,10 @@ class Heatmap:
                 f"that the geometry belongs to, got {self.photo.size[0]} x {self.photo.size[1]}."
             )
         for name, mass in masses.items():
-            if not -1e-4 <= mass <= 1.0 + 1e-4:  # sums of float32 probabilities overshoot a little; NaN fails too
+            if self.unit not in ("", "attention"):
+                if not math.isfinite(mass):
+                    raise HeatmapError(f"prefix_mass: expected a finite number for {name!r}, got {mass}.")
+            elif not -1e-4 <= mass <= 1.0 + 1e-4:  # sums of float32 probabilities overshoot a little; NaN fails too
                 raise HeatmapError(
                     f"prefix_mass: expected a share from 0 to 1 for {name!r}, got {mass}; divide by the row's sum."
                 )
@@ -105,6 +110,12 @@ class Heatmap:
     def grid(self) -> tuple[int, int]:
         """(gh, gw): patches down and across."""
         return self.values.shape[0], self.values.shape[1]
+
+    def mass_words(self) -> str:
+        """What is not in the picture, as a person reads it: "12.0 % on CLS"; empty where all of it is."""
+        share = self.unit in ("", "attention")
+        masses = self.prefix_mass.items()
+        return ", ".join(f"{100 * mass:.1f} % on {name}" if share else f"{mass:.3g} on {name}" for name, mass in masses)
 
     def scale(self, choice: ScaleChoice = "each") -> Scale:
         """The `Scale` for a choice: "each" (own minimum and maximum; symmetric when the map is signed), "signed", a

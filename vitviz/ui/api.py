@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 from gradio.data_classes import FileData
 
-from vitviz.explorer import View
 from vitviz.ui.sessions import Sessions
+from vitviz.view import View
 
 PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 2}  # a program's download holds up no visitor
 

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 
 from vitviz.config import ViTConfig
-from vitviz.explorer import View
 from vitviz.preprocess import Preprocess
+from vitviz.view import View
 
 OWN = "own"
 MOST_PATCHES = 25_000  # 2,048 pixels in patches of 14 are 21,316; patches of 8 would be 65,536 and take an hour

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitviz.explorer import View
 from vitviz.image import decode
 from vitviz.ui.menu import Offer
+from vitviz.view import View
 
 
 def badge(view: View) -> str:

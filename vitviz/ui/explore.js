@@ -73,6 +73,7 @@ const host = {
   open,
   save,
   forgotten() {}, // `ask` has seen to it
+  opened: () => window.dispatchEvent(new Event('vitviz-opened')), // the other tabs follow
   linked: true,
 };
 const { explorer, show } = vitvizExplorer.mount(root, COLOURS, host);

@@ -17,6 +17,7 @@ from vitviz.ui import detail, draw
 from vitviz.ui.api import add_endpoints
 from vitviz.ui.choosing import Chooser, Updates
 from vitviz.ui.explore import ExplorerView, manifest
+from vitviz.ui.insight import Panel
 from vitviz.ui.menu import Menu
 from vitviz.ui.newest import Newest
 from vitviz.ui.parts import OpenDropdown, PhotoInput, Wall
@@ -28,6 +29,7 @@ HERE = Path(__file__).parent
 EXAMPLES = Path(__file__).parents[2] / "examples"
 # What runs a model waits here, and holds up nothing else; `Sessions` sees to it that one model runs at a time.
 RUNS: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 8}
+PANELS = {"Explain": "why", "Heads": "heads", "Layers": "layers"}
 SEEN_SIDE = 640  # pixels; what the model saw is shown no larger
 
 HEADER = """
@@ -74,6 +76,9 @@ class Page:
                     with gr.Column(elem_id="source", min_width=220):
                         self._source()
                     self.viewer = ExplorerView(self._manifest(self.first), find=self._scene, elem_id="viewer")
+                for title, name in PANELS.items():
+                    with gr.Tab(title):
+                        Panel(name, self._open, sessions.turn, elem_classes="panel")
                 with gr.Tab("How to read this"):
                     gr.Markdown((HERE / "help.md").read_text(encoding="utf-8"), elem_classes="help")
             self._wire(demo)
@@ -134,8 +139,11 @@ class Page:
 
     def _scene(self, name: str) -> Scene | None:
         """What the browser may ask about by this name. The first one is everybody's."""
-        shown = self.first if name == self.first.name else self.sessions.find(name)
+        shown = self._open(name)
         return None if shown is None else self._as_scene(shown)
+
+    def _open(self, name: str) -> Shown | None:
+        return self.first if name == self.first.name else self.sessions.find(name)
 
     def _as_scene(self, shown: Shown) -> Scene:
         image = next((example.name for example in self.examples if str(example.path) == shown.path), None)
@@ -153,25 +161,27 @@ class Page:
         changed = [*opened, self.chooser.notice, self.status]
         asked = [self.photo, self.chooser.model, self.detail]
         self.chooser.wire(self.status, self.photo, opened, self._opened, runs)
-        # A photograph is named first, and then whichever was named last is opened: see `Newest`.
-        look: dict[str, Any] = {"fn": self.look, "inputs": asked, "outputs": changed, **runs}
-        named: dict[str, Any] = {"trigger_mode": "multiple", **quiet}
-        # Not `change`: what we put there ourselves is open.
-        self.photo.input(self.new_photo, asked, [self.problem, self.status], **named).then(**look)
-        self.gallery.choose(self.chosen_example, asked[1:], [self.photo, self.status], **named).then(**look)
+        self.photo.input(self.new_photo, asked, changed, **runs)  # not `change`: what we put there ourselves is open
+        # In two steps: a generator that sometimes leaves the photograph out would hand back a broken one.
+        chosen = self.gallery.choose(
+            self.chosen_example, asked[1:], [self.photo, self.status], trigger_mode="multiple", **quiet
+        )
+        chosen.then(self.look, asked, changed, **runs)
         self.detail.input(self.new_detail, asked, changed, **latest)
         self.viewer.forgotten(self.again, asked, changed, **latest)
         linking = [self.photo, self.chooser.model, self.chooser.brought]
         self.viewer.open(self.linked, linking, self.chooser.changed, **runs)
         demo.unload(self.left)
 
-    def new_photo(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Updates:
+    def new_photo(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Iterator[Updates]:
         """A photograph was given. One that was taken away stays on the page."""
         if photo is None:
-            return {self.problem: ""}
+            yield {self.problem: ""}
+            return
         visitor = request.session_hash or ""
         self.newest.name(visitor, photo)
-        return {self.status: self._expected(visitor, model, fineness)}
+        yield {self.status: self._expected(visitor, model, fineness)}
+        yield self.look(request, photo, model, fineness)
 
     def chosen_example(self, request: gr.Request, event: gr.EventData, model: str, fineness: str) -> Updates:
         """An example was chosen."""
@@ -181,17 +191,15 @@ class Page:
         return {self.photo: path, self.status: self._expected(visitor, model, fineness)}
 
     def look(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Updates:
-        """Open the photograph that the visitor named last. What was overtaken meanwhile says nothing."""
+        """Open the photograph that the visitor named last. What was overtaken meanwhile shows nothing."""
         visitor = request.session_hash or ""
-        named = self.newest.get(visitor) or photo
-        if named is None:
-            return {self.status: draw.working()}
+        named = self.newest.get(visitor) or self.sessions.wanted(photo, model).path
 
         def change(visitor: str, wanted: Wanted) -> Shown:
             return self.sessions.with_photo(visitor, wanted, lambda: self.newest.get(visitor) or named)
 
         updates = self._answer(change, visitor, named, model, fineness)
-        return updates if self.newest.get(visitor) in (None, named) else {self.status: gr.skip()}
+        return updates if self.newest.get(visitor) in (None, named) else {self.status: draw.working()}
 
     def new_detail(self, request: gr.Request, *asked: Any) -> Iterator[Updates]:
         """Another size of input was chosen."""

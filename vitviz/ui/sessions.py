@@ -10,11 +10,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from vitviz.explorer import Explorer, View
+from vitviz.explorer import Explorer
 from vitviz.preprocess import Preprocess
 from vitviz.ui.detail import Pace, faster
 from vitviz.ui.menu import Menu, MenuError, Offer
 from vitviz.ui.models import Models
+from vitviz.view import View
 
 # Memory for open photographs, in bytes. ViT-S at 224 px keeps 10 MB of queries and keys, a phone's photograph 36 MB.
 OPEN_BYTES = 2**30
@@ -70,13 +71,11 @@ class Sessions:
         self.menu, self.path = menu, str(default)
         self._limit = limit
         self._open: OrderedDict[str, Shown] = OrderedDict()
-        self._last: dict[
-            str, Wanted
-        ] = {}  # by visitor; it stays when the photograph is forgotten
+        self._last: dict[str, Wanted] = {}  # by visitor; it stays when the photograph is forgotten
         self._uploads: dict[str, dict[str, Offer]] = {}
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
-        self._turn = threading.Lock()  # held while a model runs: two at once take twice the time and the memory
+        self.turn = threading.Lock()  # held while a model runs: two at once take twice the time and the memory
         room = menu.settings.memory
         self.models = Models(menu.load, room, menu.default, lambda name: menu.offer(name).size, self._drop)
 
@@ -193,7 +192,7 @@ class Sessions:
         while True:
             model = choose(self.last(visitor)).model
             explorer = self.begin(visitor, model).result()  # may take long: nobody is held up
-            with self._turn:
+            with self.turn:
                 held, wanted = self.held(visitor), choose(self.last(visitor))
                 if wanted.model == model:  # else another one was opened meanwhile
                     return held if held and held.wanted == wanted else self._run(visitor, explorer, wanted)
@@ -215,7 +214,7 @@ class Sessions:
     def look(self, photo: str, model: str) -> View:
         """A photograph as a model sees it, for a program that asks once; nothing is remembered."""
         explorer = self.begin("", model).result()
-        with self._turn:
+        with self.turn:
             return explorer.open(photo)
 
     def pace(self, model: str) -> Pace | None:

@@ -79,6 +79,7 @@ export class Answers {
     this.refused = new Set(); // tokens whose rows it could not compute
     this.wanted = null; // the token whose row is asked for next
     this.asking = false;
+    this.age = 0; // how often the options of rollout have changed
     this.out = null;
   }
 
@@ -100,6 +101,7 @@ export class Answers {
 
   /** Rollout is asked for with other options: what came is of no use. */
   forget() {
+    this.age += 1;
     this.rows.clear();
     this.refused.clear();
   }

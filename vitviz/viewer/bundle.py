@@ -71,9 +71,9 @@ def colours() -> str:
 
 
 @cache
-def template() -> str:
-    """The explorer's HTML, without anything to show."""
-    return (HERE / "viewer.html").read_text(encoding="utf-8")
+def template(name: str = "viewer.html") -> str:
+    """The HTML of the explorer, or of a panel beside it, without anything to show."""
+    return (HERE / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -62,13 +62,16 @@ function flow(explorer, { data, loading }, question) {
 
 async function fetchRow(explorer, { answers, manifest }) {
   answers.asking = true;
+  const asked = {};
   try {
     while (!answers.rows.has(answers.wanted) && !answers.refused.has(answers.wanted)) {
-      const token = answers.wanted;
-      answers.rows.set(token, await explorer.host.rollout(manifest.id, token, explorer.rolling));
+      Object.assign(asked, { token: answers.wanted, age: answers.age });
+      const row = await explorer.host.rollout(manifest.id, asked.token, explorer.rolling);
+      if (asked.age === answers.age) answers.rows.set(asked.token, row); // else it is of other options
     }
   } catch (error) {
-    answers.refused.add(answers.wanted);
+    if (asked.age !== answers.age) return; // nobody waits for it any more
+    answers.refused.add(asked.token);
     explorer.tell([`Rollout could not be had: ${error.message ?? error}`]);
   } finally {
     answers.asking = false;

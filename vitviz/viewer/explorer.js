@@ -42,6 +42,7 @@ import { Wall } from './wall.js';
  * @property {() => void} forgotten - the server no longer has this photograph open
  * @property {((what: {image: string | null, model: string | null}) => void) | null} open - for links that name another
  * @property {((id: string) => void) | null} save - write the page as a file
+ * @property {() => void} [opened] - another photograph or model is here
  * @property {boolean} linked - the address holds the state
  */
 
@@ -151,6 +152,7 @@ export class Explorer {
     side.loading.start(side.block);
     if (this.rolled) this.roll();
     this.dirty();
+    this.host.opened?.();
   }
 
   load({ manifest, answers }) {
@@ -242,9 +244,11 @@ export class Explorer {
     this.settling = setTimeout(async () => {
       const { manifest, answers } = this.here.data;
       answers.forget();
+      const { age } = answers;
       if (manifest.rollout === null) return this.dirty();
       try {
-        answers.addRollout(parseRollout(await this.host.rollout(manifest.id, null, this.rolling)));
+        const came = parseRollout(await this.host.rollout(manifest.id, null, this.rolling));
+        if (age === answers.age) answers.addRollout(came); // else newer options are under way
       } catch (error) {
         this.tell([`Rollout could not be had: ${error.message}`]);
       }

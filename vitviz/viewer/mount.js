@@ -1,12 +1,8 @@
 // Where the explorer meets a page: it gets a place, its colours, a host, and manifests.
 import { Explorer } from './explorer.js';
+import { decoded } from './payload.js';
 
-/** @param {string} text - base64 @returns {Uint8Array} */
-export function bytes(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const raw = atob(text);
-  return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));
-}
+export const bytes = decoded;
 
 /** @param {string} url @returns {Promise<HTMLImageElement>} decoded */
 async function picture(url) {
@@ -24,7 +20,7 @@ async function picture(url) {
  * @returns {{explorer: Explorer, show: (manifest: import('./explorer.js').Manifest) => Promise<void>}}
  */
 export function mount(root, colours, host) {
-  const tables = Object.fromEntries(Object.entries(colours).map(([name, text]) => [name, bytes(text)]));
+  const tables = Object.fromEntries(Object.entries(colours).map(([name, text]) => [name, decoded(text)]));
   const explorer = new Explorer(root, tables, host);
   let latest = '';
   return {
@@ -45,7 +41,7 @@ export function standalone() {
       const text = place?.textContent.trim();
       if (!text) throw new TypeError('A part of this page is missing: it was cut short when it was saved or sent.');
       try {
-        return bytes(text).buffer;
+        return decoded(text).buffer;
       } catch (error) { // SyntaxError or DOMException, by the browser's age
         throw new TypeError(`A part of this page is damaged: it was cut short when it was saved or sent (${error.message}).`);
       }

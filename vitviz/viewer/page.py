@@ -113,7 +113,7 @@ def percent(value: float) -> str:
 
 
 def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
-    mass = ", ".join(f"{100 * value:.1f} % on {name}" for name, value in heatmap.prefix_mass.items())
+    mass = heatmap.mass_words()
     return {
         "id": f"map-{index + 1}",
         "title": heatmap.title,

@@ -20,6 +20,7 @@ const HTML = `
 </figcaption>`;
 
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
+const COVER = '#6b7280';
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
 const TYPE = 0.86; // of the page's type, which is larger in full screen
 
@@ -129,6 +130,16 @@ export class Pane {
       marks.clearRect(left, top, right - left, bottom - top); // the last one counts: crossings are not tinted twice
       marks.fillStyle = rgba(colour, amount);
       marks.fillRect(left, top, right - left, bottom - top);
+    }
+  }
+
+  /** Patches that are not there. @param {number[]} patches - in reading order */
+  cover(patches) {
+    const { marks, enlarge: { xs, ys }, grid } = this;
+    marks.fillStyle = COVER;
+    for (const patch of patches) {
+      const [row, column] = [Math.floor(patch / grid[1]), patch % grid[1]];
+      marks.fillRect(xs[column], ys[row], xs[column + 1] - xs[column], ys[row + 1] - ys[row]);
     }
   }
 

@@ -123,3 +123,10 @@ export function parseRollout(buffer) {
   const matrix = floats(buffer, HEADER, tokens * tokens, bits);
   return { tokens, start: found.block, prefix: found.prefix, grid: found.grid, matrix };
 }
+
+/** @param {string} text - base64 @returns {Uint8Array} */
+export function decoded(text) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const raw = atob(text);
+  return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));
+}

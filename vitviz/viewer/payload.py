@@ -35,6 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitviz.edits import CutTrace
 from vitviz.explain.attention import Fusion, rollout_matrix
 from vitviz.trace import Trace
 
@@ -73,6 +74,11 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     """
     _check(trace, dtype)
     kept = trace.block(block)
+    if isinstance(kept, CutTrace):
+        raise PayloadError(
+            "Expected a trace without cut edges: the browser makes attention of queries and keys, which know of no "
+            "cut. Ask the trace itself."
+        )
     queries, keys, lse = kept.queries[0].float(), kept.keys[0].float(), kept.lse[0].float()  # (H, N, d) twice, (H, N)
     if dtype == "float16":
         queries, keys, lse = _halved(queries, keys, lse)

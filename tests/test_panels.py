@@ -1,0 +1,253 @@
+"""The panels beside the explorer in a real browser: why, heads, layers, held against Python's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from running import DOG, MODEL, Running, axe, example, expect_map, ready
+
+from vitviz.explain.methods import METHODS
+from vitviz.heatmap import Heatmap
+from vitviz.render.colors import lut
+
+SLOW = 60_000  # milliseconds; the model runs many times
+
+
+def tab(page: Browser, name: str) -> Any:
+    """Go to a panel, and what it is drawn in."""
+    page.get_by_role("tab", name=name).click()
+    panel = page.locator(f".vv[aria-label='{LABELS[name]}']")
+    expect(panel).to_be_visible()
+    return panel
+
+
+LABELS = {"Explain": "Why this answer", "Heads": "Heads", "Layers": "Layers"}
+
+
+def explained(page: Browser) -> Any:
+    """The panel of explanations, once it shows a map."""
+    panel = tab(page, "Explain")
+    expect(panel.locator(".vv-title")).not_to_have_text("", timeout=SLOW)
+    return panel
+
+
+def drawn(page: Browser, heatmap: Heatmap) -> float:
+    """How far the colours over the photograph are from a map's, in steps of 255."""
+    colours = page.evaluate(
+        """() => {
+            const { pane } = window.vitvizPanels.why;
+            const { xs, ys } = pane.enlarge;
+            const { data, width } = pane.heat.getImageData(0, 0, pane.heat.canvas.width, pane.heat.canvas.height);
+            const middle = (edges, i) => Math.floor((edges[i] + edges[i + 1]) / 2);
+            const patches = (edges) => Array.from({ length: edges.length - 1 }, (_, i) => middle(edges, i));
+            return patches(ys).map((y) => patches(xs).map((x) => {
+                const at = 4 * (y * width + x);
+                return [...data.subarray(at, at + 3)];
+            }));
+        }"""
+    )
+    low, high = float(heatmap.values.min()), float(heatmap.values.max())
+    if heatmap.signed:
+        high = float(np.abs(heatmap.values).max())
+        low = -high
+    table = lut("RdBu_r" if heatmap.signed else "viridis").astype(int)  # (256, 3)
+    shown = np.array(colours)[:, :, None].astype(int)  # (gh, gw, 1, 3)
+    index = np.abs(shown - table).sum(-1).argmin(-1)
+    return float(np.abs(index - 255 * (heatmap.values - low) / (high - low)).max())
+
+
+def bars(panel: Any) -> dict[str, float]:
+    """What the bars say, by class."""
+    rows = panel.locator(".vv-moved li").all()
+    return {
+        row.locator(".vv-name").inner_text(): float(row.locator("i").get_attribute("style").split(":")[1].split(";")[0])
+        for row in rows
+    }
+
+
+def test_it_opens_with_a_map_of_the_predicted_class(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    view = app.view()
+    heatmap = view.explain("gae")
+    expect(panel.locator(".vv-title")).to_have_text(heatmap.title)
+    assert drawn(opened, heatmap) <= 1.5
+    expect(panel.locator(".vv-about")).to_contain_text("Outside the picture: 0.1 on CLS")
+    expect(panel.locator("[data-ask=target]")).to_have_value(str(view.best(1)[0]))
+    assert panel.locator(".vv-method").count() == len(METHODS)
+    assert bars(panel) == pytest.approx(dict(view.predictions(5)), abs=1e-4)
+
+
+def test_another_class_and_another_method(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    view = app.view()
+    panel.locator("[data-ask=target]").select_option(label="parachute")
+    panel.locator("[data-method=legrad]").click()
+    heatmap = view.explain("legrad", "parachute")
+    expect(panel.locator(".vv-title")).to_have_text(heatmap.title, timeout=SLOW)
+    assert drawn(opened, heatmap) <= 1.5
+    panel.locator("[data-ask=against]").select_option(label="church")
+    panel.locator("[data-method=attn_lrp]").click()
+    heatmap = view.explain("attn_lrp", contrast=("parachute", "church"))
+    expect(panel.locator(".vv-title")).to_have_text(heatmap.title, timeout=SLOW)
+    assert heatmap.signed
+    assert drawn(opened, heatmap) <= 1.5
+    panel.locator("[data-method=rollout]").click()
+    expect(panel.locator(".vv-title")).to_have_text(view.explain("rollout").title, timeout=SLOW)
+
+
+def test_a_map_is_tested_beside_it(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    view = app.view()
+    panel.locator("[data-do=test]").click()
+    expect(panel.locator(".vv-chart")).to_have_count(2, timeout=SLOW)
+    test = view.faithfulness(view.explain("gae"))[0]
+    expect(panel.locator(".vv-verdict")).to_have_text(test.words())
+    said = panel.locator(".vv-chart svg").first.get_attribute("aria-label")
+    assert f"Area {test.deletion.area:.2f}" in said
+    points = panel.locator(".vv-chart").first.locator("polyline").first.get_attribute("points").split(" ")
+    down = np.array([float(point.split(",")[1]) for point in points])  # in the drawing, from its top
+    ticks = (
+        panel.locator(".vv-chart")
+        .first.locator(".vv-rule")
+        .evaluate_all("(rules) => rules.map((rule) => rule.getBBox().y)")
+    )
+    np.testing.assert_allclose((ticks[0] - down) / (ticks[0] - ticks[2]), test.deletion.probabilities, atol=2e-3)
+    expect(panel.locator("[data-method=gae] small")).to_contain_text(f"{test.gain:+.2f} over random")
+    assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # the best first
+
+
+def test_the_strongest_patches_are_taken_away(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    view = app.view()
+    panel.locator("input[data-do=away]").fill("60")
+    rows, columns = view.trace.grid
+    values = view.explain("gae").values.ravel()
+    gone = np.argsort(-values, kind="stable")[: round(0.6 * rows * columns)]
+    change = view.intervene(drop=[divmod(int(patch), columns) for patch in gone])
+    expect(panel.locator(".vv-moved small").first).not_to_have_text("", timeout=SLOW)
+    after = dict(zip(view.labels, change.after[0], strict=True))
+    assert bars(panel) == pytest.approx({label: after[label] for label in bars(panel)}, abs=2e-3)
+    covered = opened.evaluate(
+        "(() => { const { marks } = window.vitvizPanels.why.pane; const { width, height } = marks.canvas;"
+        " const { data } = marks.getImageData(0, 0, width, height);"
+        " return data.filter((_, i) => i % 4 === 3 && data[i] > 0).length / (width * height); })()"
+    )
+    assert covered == pytest.approx(0.6, abs=0.02)
+
+
+def test_all_methods_side_by_side(opened: Browser, app: Running, small: str) -> None:
+    opened.select_option("#model select", small)  # a tiny model: the bundled one would take minutes for all of them
+    opened.wait_for_function(f"window.vitviz.explorer.here.data.manifest.model === {small!r}")
+    panel = explained(opened)
+    panel.locator("[data-do=all]").click()
+    expect(panel.locator("[data-do=all]")).to_be_enabled(timeout=SLOW)
+    quick = [name for name, method in METHODS.items() if method.cost <= 20]
+    expect(panel.locator(".vv-all figure")).to_have_count(len(quick))
+    gains = [float(text.split(" ")[0].replace("−", "-")) for text in panel.locator(".vv-all small").all_inner_texts()]
+    assert gains == sorted(gains, reverse=True)
+    expect(panel.locator(".vv-one-scale")).to_contain_text("One scale")
+
+
+def test_another_photograph_is_another_question(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    opened.get_by_role("tab", name="Explore").click()
+    example(opened, "Dog")
+    expect_map(opened, app.view(DOG).attention())
+    panel = tab(opened, "Explain")
+    heatmap = app.view(DOG).explain("gae")
+    expect(panel.locator(".vv-title")).to_have_text(heatmap.title, timeout=SLOW)
+    assert drawn(opened, heatmap) <= 1.5
+
+
+def test_the_heads_are_told_apart(opened: Browser, app: Running) -> None:
+    panel = tab(opened, "Heads")
+    view = app.view()
+    expect(panel.locator(".vv-dot")).to_have_count(view.trace.depth * view.trace.heads, timeout=SLOW)
+    found = view.heads(["distance", "mass_cls"])
+    said = [float(text) for text in panel.locator(".vv-cell").all_inner_texts()]
+    np.testing.assert_allclose(said, found["distance"].ravel(), rtol=0.06)
+    panel.locator("[data-ask=statistic]").select_option("mass_cls")
+    first = f"{100 * found['mass_cls'][0, 0]:.0f} %"
+    expect(panel.locator(".vv-cell").first).to_have_text(first)
+    panel.locator(".vv-cell[data-place='4,2']").click()
+    expect_map(opened, view.attention(4, 2))
+
+
+def test_heads_are_switched_off(opened: Browser, app: Running) -> None:
+    panel = tab(opened, "Heads")
+    view = app.view()
+    expect(panel.locator(".vv-moved li").first).to_be_visible(timeout=SLOW)
+    panel.locator("[data-ask=off]").check()
+    off = [(11, 0), (11, 3), (10, 5)]
+    for block, head in off:
+        panel.locator(f".vv-cell[data-place='{block},{head}']").click()
+    expect(panel.locator(".vv-off")).to_contain_text("Off: 3 of 72, layer.head 12.1, 12.4, 11.6")
+    opened.wait_for_timeout(400)
+    expect(panel.locator(".vv-moved small").first).not_to_have_text("", timeout=SLOW)
+    after = dict(zip(view.labels, view.intervene(heads=off).after[0], strict=True))
+    opened.wait_for_timeout(500)
+    assert bars(panel) == pytest.approx({label: after[label] for label in bars(panel)}, abs=1e-3)
+    panel.locator("[data-do=on]").click()
+    expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
+
+
+def test_the_table_of_heads_is_walked_by_keys(opened: Browser) -> None:
+    panel = tab(opened, "Heads")
+    cells = panel.locator(".vv-cell")
+    expect(cells.first).to_be_visible(timeout=SLOW)
+    assert [cell.get_attribute("tabindex") for cell in cells.all()].count("0") == 1
+    cells.first.focus()
+    for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+        opened.keyboard.press(key)
+    assert opened.evaluate("document.activeElement.dataset.place") == "2,1"
+
+
+def test_the_layers_read_the_class(opened: Browser, app: Running) -> None:
+    panel = tab(opened, "Layers")
+    view = app.view()
+    expect(panel.locator(".vv-alike canvas")).to_have_count(view.trace.depth, timeout=SLOW)
+    expect(panel.locator(".vv-read canvas")).to_have_count(view.trace.depth)
+    read = view.lens(view.best(4))
+    words = panel.locator(".vv-chart svg").get_attribute("aria-label")
+    for place, name in enumerate(read.names):
+        shares = ", ".join(f"{100 * p:.0f} %" for p in read.probabilities[:, read.classes[place]])
+        assert f"{name}: {shares}" in words
+    colours = opened.evaluate(
+        "(() => { const canvas = document.querySelectorAll('.vv-alike canvas')[6];"
+        " return [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]; })()"
+    )
+    shown = np.array(colours).reshape(*view.trace.grid, 4)[..., :3] / 255
+    np.testing.assert_allclose(shown, view.colours().colours[6], atol=1 / 255)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_panels_pass_axe(page: Browser, app: Running, theme: str) -> None:
+    ready(page, f"{app.url}?__theme={theme}")
+    panel = explained(page)
+    panel.locator("[data-do=test]").click()
+    expect(panel.locator(".vv-chart")).to_have_count(2, timeout=SLOW)
+    assert not axe(page)
+    panel = tab(page, "Heads")
+    expect(panel.locator(".vv-dot").first).to_be_visible(timeout=SLOW)
+    assert not axe(page)
+    panel = tab(page, "Layers")
+    expect(panel.locator(".vv-alike canvas").first).to_be_visible(timeout=SLOW)
+    assert not axe(page)
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_nothing_sticks_out_of_the_panels(page: Browser, app: Running, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    ready(page, app.url)
+    for name, sign in (("Explain", ".vv-moved li"), ("Heads", ".vv-dot"), ("Layers", ".vv-alike canvas")):
+        panel = tab(page, name)
+        expect(panel.locator(sign).first).to_be_visible(timeout=SLOW)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_the_model_on_the_menu_is_the_one_that_is_asked(opened: Browser) -> None:
+    assert opened.input_value("#model select") == MODEL

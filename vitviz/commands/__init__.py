@@ -1,0 +1,1 @@
+"""The commands of `vitviz`: what is typed, what is asked of the library, what is printed and written."""

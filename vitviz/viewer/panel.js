@@ -1,0 +1,88 @@
+// What the panels beside the explorer share: questions to the server, one at a time, and the photograph they are about.
+import { write } from './words.js';
+
+/** @typedef {(name: string, id: string, ...more: unknown[]) => Promise<any>} Ask - rejects with a TypeError in words */
+
+/** Asks one question at a time. What was asked about another photograph, or by an older question, answers nobody. */
+export class Asking {
+  /** @param {HTMLElement} root - with a .vv-message in it @param {Ask} ask */
+  constructor(root, ask) {
+    this.root = root;
+    this.ask = ask;
+    this.id = null;
+    this.turn = 0;
+    this.last = Promise.resolve();
+  }
+
+  /** Another photograph: what is on its way is for nobody. */
+  about(id) {
+    this.id = id;
+    this.turn += 1;
+    this.last = Promise.resolve();
+    this.say('');
+  }
+
+  /**
+   * @param {string} name - of the server's function
+   * @returns {Promise<any | null>} the answer; null if another photograph came meanwhile, or it went wrong (and was said)
+   */
+  async get(name, ...more) {
+    const { id, turn } = this;
+    const before = this.last;
+    const mine = (async () => {
+      await before;
+      return turn === this.turn ? this.ask(name, id, ...more) : null;
+    })();
+    this.last = mine.catch(() => null);
+    try {
+      const answer = await mine;
+      return turn === this.turn ? answer : null;
+    } catch (error) {
+      if (turn === this.turn) this.say(error.message);
+      return null;
+    }
+  }
+
+  say(words) {
+    const place = this.root.querySelector('.vv-message');
+    place.hidden = !words;
+    write(place, words);
+  }
+}
+
+/** Waits until nothing has been asked for a while, then does the last. @param {number} pause - milliseconds */
+export function settled(pause, work) {
+  let waiting = 0;
+  return (...given) => {
+    clearTimeout(waiting);
+    waiting = setTimeout(() => work(...given), pause);
+  };
+}
+
+/**
+ * Follow the explorer: `opened` is called with the photograph that is open, and with each one after it. While the panel is
+ * out of sight it waits: what nobody looks at costs the server nothing.
+ * @param {HTMLElement} root - of the panel
+ * @param {(shown: {manifest: import('./explorer.js').Manifest, image: CanvasImageSource}) => void} opened
+ */
+export function follow(root, opened) {
+  let waiting = null;
+  let seen = false;
+  const tell = () => {
+    if (!seen || waiting === null) return;
+    const shown = waiting;
+    waiting = null;
+    opened(shown);
+  };
+  const came = () => {
+    const { here } = window.vitviz.explorer;
+    if (here.data) waiting = { manifest: here.data.manifest, image: here.pane.original };
+    tell();
+  };
+  new IntersectionObserver((entries) => {
+    seen = entries[entries.length - 1].isIntersecting;
+    tell();
+  }).observe(root);
+  window.addEventListener('vitviz-opened', came);
+  if (window.vitviz) came();
+}
