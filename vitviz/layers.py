@@ -18,7 +18,7 @@ from vitviz.positions import rotate
 from vitviz.trace import BlockTrace, Kept, TraceError
 
 # A trace runs an MLP on some tokens at a time: its wide middle then takes so many bytes at once, not 4 to 8 (N, D).
-PIECE_BYTES = 4 * 2**20
+PIECE_BYTES = 2 * 2**20
 
 
 class PatchEmbed(nn.Module):

@@ -143,21 +143,21 @@ class Why {
       return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"></canvas>
         <figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
     }).join('');
-    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}; blue and red where a map has two signs.`);
+    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}, brighter by its square root; blue and red where a map has two signs.`);
     this.root.style.setProperty('--shape', gw / gh);
     this.root.querySelectorAll('.vv-all canvas').forEach((canvas, place) => {
       const { signed } = this.found.get(this.key(made[place].name));
-      this.small(canvas, shares[place], { vmin: signed ? -most : 0, vmax: most, signed });
+      this.small(canvas, shares[place], { vmin: signed ? -most : 0, vmax: most, signed }, 0.5);
     });
   }
 
   /** One pixel a patch. */
-  small(canvas, values, scale) {
+  small(canvas, values, scale, gamma = 1) {
     const layer = canvas.getContext('2d');
     const [gh, gw] = this.manifest.grid;
     const pixels = layer.createImageData(gw, gh);
     const index = new Uint8Array(gh * gw);
-    indices(values, scale, 1, index);
+    indices(values, scale, gamma, index);
     colourGrid(index, this.tables[scale.signed ? SIGNED : 'viridis'], new Uint32Array(pixels.data.buffer));
     layer.putImageData(pixels, 0, 0);
   }
