@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vitviz.config import ViTConfig
 from vitviz.explain import gradient
 from vitviz.explain.case import Case
-from vitviz.explain.gradient import attend_pool, attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
+from vitviz.explain.gradient import attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
 from vitviz.explain.scores import ExplainError
 from vitviz.model import ViT
 
@@ -169,7 +169,7 @@ def test_the_written_out_model_is_the_model(changes: dict) -> None:
 def test_pooling_written_out_is_the_pooling(pooled: bool) -> None:
     model = cases.model({"pooling": "attention", "width": 20, "norm_pooled": pooled})
     tokens = torch.randn(2, 16, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    probabilities, out = attend_pool(model.attn_pool, tokens)
+    probabilities, out = model.attn_pool.attend(tokens)
     cases.close(out, model.attn_pool(tokens), 1e-12)
     cases.close(probabilities.sum(-1), torch.ones(2, 5, 1))
 

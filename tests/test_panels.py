@@ -163,6 +163,20 @@ def test_another_photograph_is_another_question(opened: Browser, app: Running) -
     assert drawn(opened, heatmap) <= 1.5
 
 
+def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running) -> None:
+    explained(opened)
+    with app.sessions._lock:  # as if many others had opened photographs; the first example is never forgotten
+        app.sessions._open.clear()
+    opened.get_by_role("tab", name="Explore").click()
+    example(opened, "Dog")
+    expect_map(opened, app.view(DOG).attention())
+    with app.sessions._lock:
+        app.sessions._open.clear()
+    panel = tab(opened, "Explain")
+    expect(panel.locator(".vv-title")).to_have_text(app.view(DOG).explain("gae").title, timeout=SLOW)
+    expect(panel.locator(".vv-message")).not_to_be_visible()
+
+
 def test_the_heads_are_told_apart(opened: Browser, app: Running) -> None:
     panel = tab(opened, "Heads")
     view = app.view()

@@ -318,9 +318,24 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, D)."""
-        q = self.q(self.latent.expand(len(x), -1, -1)).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
+        q, k, v = self._project(x)
+        return self._finish(F.scaled_dot_product_attention(q, k, v))  # (B, H, 1, d)
+
+    def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """As `forward`, with the probabilities in the graph: (B, N, D) -> (B, H, 1, N) and what is pooled (B, D)."""
+        q, k, v = self._project(x)
+        probabilities = (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1)  # (B, H, 1, d) @ (B, H, d, N)
+        if torch.is_grad_enabled() and not probabilities.requires_grad:
+            probabilities.requires_grad_()  # frozen weights: the graph starts here
+        return probabilities, self._finish(probabilities @ v)
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The query (B, H, 1, d), keys and values (B, H, N, d)."""
+        q = self.q(self.latent.expand(len(x), -1, -1)).unflatten(2, (self.heads, -1)).transpose(1, 2)
         k, v = self.kv(x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
-        mixed = F.scaled_dot_product_attention(q, k, v)  # (B, H, 1, d)
-        pooled = self.proj(mixed.transpose(1, 2).flatten(2))  # (B, 1, H * d) -> (B, 1, D)
+        return q, k, v
+
+    def _finish(self, mixed: Tensor) -> Tensor:
+        pooled = self.proj(mixed.transpose(1, 2).flatten(2))  # (B, H, 1, d) -> (B, 1, D)
         out: Tensor = (pooled + self.mlp(self.norm(pooled))).squeeze(1)
         return out

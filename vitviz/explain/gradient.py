@@ -24,7 +24,7 @@ from vitviz.edits import Angles
 from vitviz.explain.attention import discard_weakest
 from vitviz.explain.case import Case, Method
 from vitviz.explain.scores import ExplainError
-from vitviz.layers import AttentionPool, Block
+from vitviz.layers import Block
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,23 +84,12 @@ def _answer(case: Case, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     model = case.model
     if model.attn_pool is None:
         return case.target.score(model.classify(tokens)), None
-    probabilities, pooled = attend_pool(model.attn_pool, tokens)
+    probabilities, pooled = model.attn_pool.attend(tokens)
     assert model.head is not None  # there is a target, so there is a classifier
     logits = model.head(model.norm(pooled) if model.config.norm_pooled else pooled)
     if model.head_dist is not None:
         logits = (logits + model.head_dist(tokens[:, 1])) / 2
     return case.target.score(logits), probabilities
-
-
-def attend_pool(pool: AttentionPool, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention pooling with its probabilities in the graph: (B, N, D) -> (B, H, 1, N) and what is pooled (B, D)."""
-    q = pool.q(pool.latent).unflatten(2, (pool.heads, -1)).transpose(1, 2)  # (1, 1, D) -> (1, H, 1, d)
-    k, v = pool.kv(tokens).unflatten(2, (2, pool.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
-    probabilities = (q @ k.mT * q.shape[-1] ** -0.5).softmax(dim=-1)  # (1, H, 1, d) @ (B, H, d, N) -> (B, H, 1, N)
-    if torch.is_grad_enabled() and not probabilities.requires_grad:
-        probabilities.requires_grad_()  # frozen weights: the graph starts here
-    pooled = pool.proj((probabilities @ v).transpose(1, 2).flatten(2))  # (B, H, 1, d) -> (B, 1, D)
-    return probabilities, (pooled + pool.mlp(pool.norm(pooled))).squeeze(1)
 
 
 def _rows_read(case: Case) -> Tensor:
@@ -173,7 +162,7 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
     rows = _rows_read(case)  # (B, N)
     if case.model.attn_pool is not None:
         with torch.no_grad():
-            pooling = attend_pool(case.model.attn_pool, case.trace.tokens)[0].mean((1, 2))  # (B, H, 1, N) -> (B, N)
+            pooling = case.model.attn_pool.attend(case.trace.tokens)[0].mean((1, 2))  # (B, H, 1, N) -> (B, N)
         rows = rows + (1 - rows.sum(1, keepdim=True)) * pooling
     *_, seen = backward(case, index)
     attention, gradient = (_mix(rows[:, None], one) for one in (seen.attention, seen.gradient))  # (B, H, N) each

@@ -10,6 +10,13 @@ let answered = 0;
 let since = 0; // when it was asked last
 let lost = ''; // the photograph that was put away and is being opened again
 
+/** The server has put a photograph away: it is opened again, once, whoever noticed. */
+function forgotten(id) {
+  if (lost === id) return;
+  lost = id;
+  trigger('forgotten');
+}
+
 async function ask(name, id, ...more) {
   let answer;
   try {
@@ -17,10 +24,7 @@ async function ask(name, id, ...more) {
   } catch (error) { // gradio's own, of whatever kind
     throw new TypeError(`The server does not answer (${error.message}).`);
   }
-  if (answer.forgotten && lost !== id) {
-    lost = id;
-    trigger('forgotten');
-  }
+  if (answer.forgotten) forgotten(id);
   if (answer.error) throw Object.assign(new TypeError(answer.error), { forgotten: 'forgotten' in answer });
   return vitvizExplorer.bytes(answer.data).buffer;
 }
@@ -79,7 +83,7 @@ const host = {
 const { explorer, show } = vitvizExplorer.mount(root, COLOURS, host);
 const message = root.querySelector('.vv-message');
 const misread = message.textContent; // parts of the address that make no sense
-window.vitviz = { explorer };
+window.vitviz = { explorer, forgotten };
 
 async function load() {
   if (!props.value) return;

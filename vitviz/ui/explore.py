@@ -13,6 +13,7 @@ import torch
 
 from vitviz.explain.attention import Fusion, rollout
 from vitviz.trace import TraceError
+from vitviz.ui.parts import Answer, answered
 from vitviz.viewer import bundle
 from vitviz.viewer.page import ROLLOUT_TOKENS, Scene, standalone
 from vitviz.viewer.payload import block_bytes, rollout_bytes
@@ -62,30 +63,21 @@ def manifest(scene: Scene, name: str, turn: int | None = None) -> str:
     return json.dumps(told if turn is None else {**told, "turn": turn})
 
 
-def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], dict[str, str]]]:
+def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], Answer]]:
     """What the explorer may ask the server. Arguments come from the visitor: nothing in them is believed."""
 
-    def said(work: Callable[[Scene, list[Any]], bytes], asked: Any, count: int) -> dict[str, str]:
-        """What `work` makes of a list of `count`, the first of which is a name; what went wrong, in words."""
-        if not (isinstance(asked, list) and len(asked) == count and isinstance(asked[0], str)):
-            return {"error": f"Expected a list of {count} with a photograph's id first, got {asked!r:.40}."}
-        scene = find(asked[0])
-        if scene is None:
-            return {"error": "This photograph was put away. It is being opened again.", "forgotten": "yes"}
-        try:
-            return {"data": base64.b64encode(work(scene, asked[1:])).decode()}
-        except ValueError as error:
-            return {"error": str(error)}
+    def said(work: Callable[[Scene, list[Any]], bytes], asked: Any, count: int) -> Answer:
+        return answered(find, lambda scene, rest: base64.b64encode(work(scene, rest)).decode(), asked, count)
 
-    def part(asked: Any) -> dict[str, str]:
+    def part(asked: Any) -> Answer:
         """[id, block or "rollout"] -> a file of `vitviz.viewer.payload`."""
         return said(_part, asked, 2)
 
-    def flow(asked: Any) -> dict[str, str]:
+    def flow(asked: Any) -> Answer:
         """[id, token or null, options] -> the rollout matrix's file, or one row of it as float32."""
         return said(_flow, asked, 3)
 
-    def whole(asked: Any) -> dict[str, str]:
+    def whole(asked: Any) -> Answer:
         """[id] -> the page as one file."""
         return said(_page, asked, 1)
 

@@ -16,6 +16,7 @@ import numpy as np
 from vitviz.explain.methods import METHODS, method_named
 from vitviz.probe.curves import Curve
 from vitviz.probe.heads import STATISTICS
+from vitviz.ui.parts import Answer, answered
 from vitviz.ui.sessions import Shown
 from vitviz.view import View
 from vitviz.viewer import bundle
@@ -26,7 +27,6 @@ BEST = 5  # classes
 SHOWN = 4  # classes of the lens
 
 Find = Callable[[str], Shown | None]
-Answer = dict[str, str]
 
 
 class Panel(gr.HTML):
@@ -59,17 +59,12 @@ def answers(find: Find, turn: threading.Lock) -> list[Callable[[Any], Answer]]:
     """What a panel may ask the server. Arguments come from the visitor: nothing in them is believed."""
 
     def said(work: Callable[..., Any], asked: Any, count: int) -> Answer:
-        """What `work` makes of a list of `count`, the first of which is a photograph's name; errors in words."""
-        if not (isinstance(asked, list) and len(asked) == count and isinstance(asked[0], str)):
-            return {"error": f"Expected a list of {count} with a photograph's id first, got {asked!r:.40}."}
-        shown = find(asked[0])
-        if shown is None:
-            return {"error": "This photograph was put away. Choose it again in Explore."}
-        try:
+
+        def alone(shown: Shown, rest: list[Any]) -> str:
             with turn:
-                return {"data": json.dumps(work(shown.view, *asked[1:]))}
-        except ValueError as error:
-            return {"error": str(error)}
+                return json.dumps(work(shown.view, *rest))
+
+        return answered(find, alone, asked, count)
 
     def outline(asked: Any) -> Answer:
         """[id] -> what can be asked of this photograph and model."""

@@ -1,16 +1,20 @@
-"""The page's own components: a photograph input that leaves decoding to us, walls of buttons, the menu of models."""
+"""The page's own components: a photograph input that leaves decoding to us, walls of buttons, the menu of models; and
+how components answer the browser.
+"""
 
 from __future__ import annotations
 
 import filecmp
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gradio as gr
 from gradio.blocks import Block
 
 HERE = Path(__file__).parent
+Found = TypeVar("Found")
+Answer = dict[str, str]
 
 
 class PhotoInput(gr.Image):
@@ -84,3 +88,28 @@ class ModelMenu(_Html):
         template = (HERE / "menu.html").read_text(encoding="utf-8")
         script = (HERE / "menu.js").read_text(encoding="utf-8")
         super().__init__(value, html_template=template, js_on_load=script, apply_default_css=False, **options)
+
+
+def answered(
+    find: Callable[[str], Found | None], work: Callable[[Found, list[Any]], str], asked: Any, count: int
+) -> Answer:
+    """What `work` makes of what was asked. It comes from the visitor: nothing in it is believed.
+
+    Args:
+        find: the open photograph of a name; `None` for one that was forgotten. Names are secrets of their visitor.
+        work: from the photograph and the rest of the list to what is sent.
+        asked: expected to be a list, the first of which is a photograph's name.
+        count: of that list.
+
+    Returns:
+        "data"; or "error" in words, with "forgotten" where the photograph was.
+    """
+    if not (isinstance(asked, list) and len(asked) == count and isinstance(asked[0], str)):
+        return {"error": f"Expected a list of {count} with a photograph's id first, got {asked!r:.40}."}
+    found = find(asked[0])
+    if found is None:
+        return {"error": "This photograph was put away. It is being opened again.", "forgotten": "yes"}
+    try:
+        return {"data": work(found, asked[1:])}
+    except ValueError as error:
+        return {"error": str(error)}
