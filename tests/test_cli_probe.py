@@ -88,7 +88,9 @@ def test_lens_prints_a_row_for_each_layer(
         assert list(saved["names"]) == list(read.names)
 
 
-def test_evaluate_prints_and_writes_a_table(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_evaluate_prints_and_writes_a_table(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     for index in (3, 8):
         inside = tmp_path / "data" / f"thing {index}"
         inside.mkdir(parents=True)
@@ -104,6 +106,9 @@ def test_evaluate_prints_and_writes_a_table(model: str, tmp_path: Path, capsys: 
     assert run("evaluate", model, *options) == 0  # everything is there already
     assert capsys.readouterr().out == said
     assert results.read_bytes() == before
+    monkeypatch.setattr("vitviz.commands.probe.processes", lambda: (1, 2))  # the second of two under torchrun
+    assert run("evaluate", model, *options) == 0
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_where_it_ran_is_told(view: View) -> None:
     assert view.device == "CPU"
     assert view.seconds > 0.0
     assert Explorer(tiny.model(), device="cpu").open(photo()).device == "CPU"
-    assert isinstance(vitviz.explorer.best_device(), torch.device)
+    assert isinstance(vitviz.best_device(), torch.device)
 
 
 def test_questions_that_cannot_be_answered(view: View) -> None:

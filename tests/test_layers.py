@@ -18,7 +18,7 @@ DRAWING = ("vitviz.render.colors", "vitviz.render.colorbar", "vitviz.render.over
 # From the ground up. "room.*" is a whole package, everything else one module; a new file has to be placed here.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("vitviz.image",),
-    ("vitviz.preprocess", "vitviz.trace", "vitviz.config", "vitviz.compat"),
+    ("vitviz.preprocess", "vitviz.trace", "vitviz.config", "vitviz.compat", "vitviz.devices"),
     ("vitviz.positions", "vitviz.edits", "vitviz.budget", "vitviz.render", *DRAWING),
     ("vitviz.layers",),
     ("vitviz.model",),

@@ -8,8 +8,9 @@ torch.Size([1, 3, 17, 17])
 """
 
 from vitviz.config import ModelError, ViTConfig, preset
+from vitviz.devices import best_device
 from vitviz.explain.attention import attention, rollout
-from vitviz.explorer import Explorer, best_device
+from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.image import ImageError
 from vitviz.model import Pretrained, ViT

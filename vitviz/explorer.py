@@ -15,29 +15,6 @@ from vitviz.preprocess import Preprocess
 from vitviz.view import ExplorerError, View
 
 
-def best_device() -> torch.device:
-    """CUDA if there is one, then Apple's MPS, then the CPU."""
-    return next(torch.device(name) for name, there in _devices().items() if there)
-
-
-def device_named(name: str | None) -> torch.device:
-    """The device that a person asked for; the best there is for `None`.
-
-    Raises:
-        ExplorerError: if there is no such device here.
-    """
-    if name is None:
-        return best_device()
-    here = [known for known, there in _devices().items() if there]
-    if name.split(":")[0] not in here:
-        raise ExplorerError(f"Expected a device of this machine, one of {', '.join(here)}; got {name!r}.")
-    return torch.device(name)
-
-
-def _devices() -> dict[str, bool]:
-    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-
-
 class Explorer:
     """A model, ready to look at photographs.
 

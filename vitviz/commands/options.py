@@ -6,9 +6,10 @@ import argparse
 from pathlib import Path
 from typing import cast, get_args
 
+from vitviz.devices import device_named
 from vitviz.explain.attention import Fusion
 from vitviz.explain.case import Named
-from vitviz.explorer import Explorer, device_named
+from vitviz.explorer import Explorer
 from vitviz.model import ViT
 from vitviz.view import View
 from vitviz.weights.zoo import load

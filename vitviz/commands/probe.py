@@ -19,6 +19,7 @@ from vitviz.commands.options import (
 from vitviz.probe.evaluate import evaluate
 from vitviz.probe.folder import folder_statistics
 from vitviz.probe.heads import CHEAP, STATISTICS
+from vitviz.probe.records import processes
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -123,6 +124,8 @@ def _evaluate(args: argparse.Namespace) -> None:
     methods = "all" if args.methods == ["all"] else args.methods
     options = {"limit": args.limit, "seed": args.seed, "out": args.out, "target": args.aim}
     found = evaluate(explorer.model, args.data, methods, **options)
+    if processes()[0] > 0:
+        return  # under torchrun every process has the table: the first one shows it
     print(found.table())
     print(f"\n{found.words()}")
     if args.table:

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 
-from vitviz.explorer import Explorer, best_device
+from vitviz.devices import best_device
+from vitviz.explorer import Explorer
 from vitviz.model import ViT
 from vitviz.ui.menu import byte_words
 
