@@ -1,0 +1,41 @@
+"""Where a model runs: what this machine has, what a person asked for, and whose turn it is under torchrun."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+
+class DeviceError(ValueError):
+    """A device that is not here; the text names those that are."""
+
+
+def best_device() -> torch.device:
+    """CUDA if there is one, then Apple's MPS, then the CPU.
+
+    Under torchrun every process of a machine gets a GPU of its own (LOCAL_RANK), if there are as many.
+    """
+    best = next(name for name, there in _devices().items() if there)
+    rank = os.environ.get("LOCAL_RANK", "")
+    if best == "cuda" and rank.isdigit() and int(rank) < torch.cuda.device_count():
+        return torch.device("cuda", int(rank))
+    return torch.device(best)
+
+
+def device_named(name: str | None) -> torch.device:
+    """The device that a person asked for; the best there is for `None`.
+
+    Raises:
+        DeviceError: if there is no such device here.
+    """
+    if name is None:
+        return best_device()
+    here = [known for known, there in _devices().items() if there]
+    if name.split(":")[0] not in here:
+        raise DeviceError(f"Expected a device of this machine, one of {', '.join(here)}; got {name!r}.")
+    return torch.device(name)
+
+
+def _devices() -> dict[str, bool]:
+    return {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
