@@ -9,7 +9,7 @@ from torch import Tensor
 
 import vitviz.layers
 import vitviz.trace
-from vitviz.layers import fused_attention
+from vitviz.layers import fused_attention, pieces_of
 from vitviz.trace import BlockTrace, Trace, TraceError
 
 PREFIXES = {
@@ -254,9 +254,20 @@ def test_a_question_after_training_went_on_is_refused(monkeypatch: pytest.Monkey
 def test_an_mlp_in_pieces_is_the_same_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = tiny.model(layer_scale=0.3), tiny.images()
     expected = model(images)
+    monkeypatch.setattr(vitviz.layers, "PIECE_TOKENS", 1)
     for size in (1, 5000, 2**30):
         monkeypatch.setattr(vitviz.layers, "PIECE_BYTES", size)
         close(model.trace(images).logits, expected)
+
+
+@given(st.integers(1, 9), st.integers(1, 5000), st.integers(1, 2**17))
+def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, middle: int) -> None:
+    step = pieces_of(batch, tokens, middle)
+    count = -(-tokens // step)
+    assert 1 <= step <= tokens
+    assert step <= count or step * count - tokens < count  # the last one is hardly shorter than the others
+    most = max(vitviz.layers.PIECE_BYTES, vitviz.layers.PIECE_TOKENS * middle)
+    assert batch * step * middle <= 1.5 * most + batch * middle or step == 1
 
 
 def test_extreme_logits_stay_finite() -> None:

@@ -19,6 +19,7 @@ from vitviz.trace import BlockTrace, Kept, TraceError
 
 # A trace runs an MLP on some tokens at a time: its wide middle then takes so many bytes at once, not 4 to 8 (N, D).
 PIECE_BYTES = 2 * 2**20
+PIECE_TOKENS = 256  # below so many, reading the weights anew costs more than the smaller middle saves
 
 
 class PatchEmbed(nn.Module):
@@ -194,6 +195,19 @@ class MLP(nn.Module):
         return out
 
 
+def pieces_of(batch: int, tokens: int, middle: int) -> int:
+    """How many tokens of each image go through an MLP at a time: pieces of one length, of about PIECE_BYTES.
+
+    Args:
+        batch, tokens: B and N.
+        middle: bytes that one token takes in the middle of the MLP.
+    """
+    most = max(PIECE_BYTES, PIECE_TOKENS * middle)
+    # Rounded to the nearest count and shared out evenly: a last piece of two tokens would read all weights for them.
+    count = max(1, round(batch * tokens * middle / most))
+    return -(-tokens // count)
+
+
 class LayerScale(nn.Module):
     """A learned scale for each channel (Touvron et al. 2021, "Going deeper with Image Transformers")."""
 
@@ -245,7 +259,7 @@ class Block(nn.Module):
         `keep` says whether queries and keys stay or are made again. No more than about 5 (B, N, D) are held at once
         beside the result, which is why the branches are not `forward`'s; where edges are cut, (B, H, N, N) too.
         """
-        step = max(1, PIECE_BYTES // (x.shape[0] * self.mlp.fc1.out_features * x.element_size()))
+        step = pieces_of(x.shape[0], x.shape[1], self.mlp.fc1.out_features * x.element_size())
         made: BlockTrace | None = None
         if edit is not None and edit.mask is not None:
             mixed, made = self.attn.attend_explicitly(self.norm1(x), angles, edit.mask)
