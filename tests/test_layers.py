@@ -13,7 +13,14 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 # Numpy and Pillow only: the colour tables, one overlay, many side by side.
-DRAWING = ("vitviz.render.colors", "vitviz.render.colorbar", "vitviz.render.overlay", "vitviz.render.sheet")
+DRAWING = (
+    "vitviz.render.colors",
+    "vitviz.render.colorbar",
+    "vitviz.render.overlay",
+    "vitviz.render.sheet",
+    "vitviz.render.answers",
+    "vitviz.render.confusion",
+)
 
 # From the ground up. "room.*" is a whole package, everything else one module; a new file has to be placed here.
 FLOORS: tuple[tuple[str, ...], ...] = (
@@ -24,12 +31,12 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("vitviz.model",),
     ("vitviz.heatmap", "vitviz.weights.*", "vitviz.summary", "vitviz.folders"),
     ("vitviz.explain.*", "vitviz.training.*"),
-    ("vitviz.probe.*", "vitviz.validate", "vitviz.viewer.*"),
+    ("vitviz.probe.*", "vitviz.validate", "vitviz.viewer.*", "vitviz.card"),
     ("vitviz.view",),
     ("vitviz.explorer",),
-    ("vitviz.render.figures", "vitviz.render.export"),
+    ("vitviz.render.figures.*", "vitviz.render.export"),
     ("vitviz",),  # vitviz/__init__.py, the names that a user imports
-    ("vitviz.ui.*",),
+    ("vitviz.ui.*", "vitviz.outcome"),
     ("vitviz.commands.*",),
     ("vitviz.cli", "app"),
     ("vitviz.__main__",),
@@ -38,7 +45,7 @@ LENGTH = range(40, 401)  # a longer file is two rooms, a shorter one belongs nex
 SHORT = {"vitviz.__main__", "app"}  # and every __init__.py
 
 # Packages from outside: the rooms that may import them; "lazy" ones only inside the function that needs them.
-FIGURES = ("vitviz.render.figures", "vitviz.training.*")
+FIGURES = ("vitviz.render.figures.*", "vitviz.training.*")
 ONLY_IN = {
     "gradio": ("vitviz.ui.*", "app"),
     "gradio_client": ("vitviz.ui.*", "app"),
@@ -54,7 +61,7 @@ LAZY = {"timm", "transformers", "huggingface_hub", "captum", "torchvision", "onn
 NO_TORCH = ("vitviz.image", "vitviz.preprocess", *DRAWING, "vitviz.heatmap")
 # What may be imported though requirements.txt does not name it: with gradio, or only by who has it already.
 UNNAMED = {"starlette", "fastapi", "timm", "transformers", "onnx"}
-CALLED = {"pillow": "PIL", "imageio-ffmpeg": "imageio_ffmpeg"}
+CALLED = {"pillow": "PIL", "imageio-ffmpeg": "imageio_ffmpeg", "tensorboardx": "tensorboardX"}
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,29 @@ def close(a: Tensor | NDArray, b: Tensor | NDArray, tolerance: float = 1e-5) -> 
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
+def test_each_classifier_by_itself() -> None:
+    """A distilled model without one of its classifiers is a plain one that reads that token; the answer is the mean."""
+    model, images = tiny.model(distillation_token=True), tiny.images()
+    p, numbers = parameters(model), forward(parameters(model), model.config, images.double().numpy())
+    tokens, grid = model.embed(images)
+    tokens = model.encode(tokens, model.angles(grid))
+    close(tokens, numbers.tokens)
+    logits = model.heads_logits(tokens)
+    for token, head in enumerate(("head", "head_dist")):
+        close(logits[token], numbers.tokens[:, token] @ p[f"{head}.weight"].T + p[f"{head}.bias"])
+    assert len(logits) == 2
+    close((logits[0] + logits[1]) / 2, model(images), 1e-7)
+
+
+def test_one_classifier_gives_what_the_model_answers() -> None:
+    model, images = tiny.model(pooling="cls+mean", registers=2), tiny.images()
+    tokens, grid = model.embed(images)
+    (logits,) = model.heads_logits(model.encode(tokens, model.angles(grid)))
+    assert logits.equal(model(images))
+    with pytest.raises(ModelError):
+        tiny.model(classes=0).heads_logits(tokens)
+
+
 @pytest.mark.parametrize("changes", VARIANTS.values(), ids=VARIANTS.keys())
 def test_forward_is_the_papers_formula(changes: dict) -> None:
     model, images = tiny.model(**changes), tiny.images()

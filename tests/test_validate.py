@@ -152,3 +152,66 @@ def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(ValidationError, match="NaN"):
         validate(Broken(), tmp_path)
+
+
+# ---- data sets, and what is taken for what
+
+
+def idx(path: Path, values: Tensor) -> None:
+    """An IDX file of bytes, as MNIST comes."""
+    header = bytes((0, 0, 8, values.ndim)) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    path.write_bytes(header + values.to(torch.uint8).numpy().tobytes())
+
+
+def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
+    labels = tuple("3456789")  # of ten digits this model knows seven, in places of their own
+    digits = torch.arange(10)
+    shades = torch.tensor([0, 0, 0, *SHADES])
+    for half in ("train", "t10k"):
+        idx(tmp_path / f"{half}-images-idx3-ubyte", shades[:, None, None].expand(10, 28, 28))
+        idx(tmp_path / f"{half}-labels-idx1-ubyte", digits)
+    few = dataclasses.replace(ABOUT, labels=labels, class_ids=labels)
+    with pytest.raises(ValidationError, match="10 classes of mnist; it lacks 0, 1, 2"):
+        validate(Shades(few), "mnist", root=tmp_path)
+
+    class Digits(Shades):
+        """Knows the digits in reverse; ranks them by shade, zeros as the first of them."""
+
+        def __init__(self) -> None:
+            ViT.__init__(self, dataclasses.replace(CONFIG, classes=10), about)
+            self.shapes = []
+
+        def forward(self, images: Tensor) -> Tensor:
+            near = -(images.mean((1, 2, 3))[:, None] * 255 - shades).abs() - 1e-3 * torch.arange(10)
+            return near.flip(1)
+
+    names = tuple(reversed("0123456789"))
+    about = dataclasses.replace(ABOUT, labels=names, class_ids=())
+    result = validate(Digits(), "mnist", root=tmp_path, batch_size=3)
+    assert result.counts == (1,) * 10
+    assert result.labels == names
+    assert result.right == (1,) * 7 + (0, 0, 1)  # 2, 1 and 0 are of one shade, and 0 is said
+    assert result.mistakes() == [("2", "0", 1), ("1", "0", 1)]
+    assert validate(Digits(), "mnist", root=tmp_path, limit=4).images == 4
+
+
+def test_of_a_folder_with_two_sides_the_validation_side_is_taken(tmp_path: Path) -> None:
+    for side, shade in (("train", 10), ("val", 50)):
+        photo(tmp_path / side / "g10" / "a.png", shade)
+        photo(tmp_path / side / "g50" / "a.png", shade)
+    result = validate(Shades(), tmp_path)
+    assert result.right == (0, 1)
+    with pytest.raises(ValidationError, match="root"):
+        validate(Shades(), tmp_path / "val", root=tmp_path)
+
+
+def test_confusion_has_the_truth_down_and_answers_across(tmp_path: Path) -> None:
+    photo(tmp_path / "g10" / "a.png", 10)
+    photo(tmp_path / "g10" / "b.png", 250)  # taken for a class that does not occur in the data
+    photo(tmp_path / "g10" / "c.png", 250)
+    photo(tmp_path / "g50" / "a.png", 10)
+    result = validate(Shades(), tmp_path)
+    labels, counts = result.confusion()
+    assert labels == ("shade 10", "shade 50", "shade 250")
+    assert counts.tolist() == [[1, 0, 2], [1, 0, 0], [0, 0, 0]]
+    assert result.mistakes(1) == [("shade 10", "shade 250", 2)]

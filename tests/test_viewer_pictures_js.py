@@ -272,3 +272,53 @@ def test_the_photograph_is_left_as_it_is_and_must_have_its_size() -> None:
     script.run()
     assert np.array_equal(kept.given[0], pixels)
     assert "59 x 97" in short.error
+
+
+# ---- all thumbnails of a wall on one sheet ----
+
+
+@pytest.mark.parametrize("size", [(35, 19), (28, 12), (7, 3), (5, 2)])  # wide, high: also coarser than the grid
+@pytest.mark.parametrize("fine", [1, 2])
+def test_a_thumbnail_on_the_sheet_is_its_map_enlarged(size: tuple[int, int], fine: int) -> None:
+    (wide, high), table, script = size, lut("viridis"), Script()
+    corners, width, height = [[1, 0], [42, 3], [2, 25]], 80, 47
+    index = np.random.default_rng(8).integers(0, 256, (3, *GRID)).astype(np.uint8)
+    packed = script.call("colours", "packed", table.ravel())
+    places = script.call("sheet", "placed", GRID, [wide, high], corners, width, fine)
+    first = script.call(
+        "sheet", "stamp", places.part(), 0, index[0].ravel(), packed.part(), empty(width * height, "uint32")
+    )
+    last = script.call(
+        "sheet", "stamp", places.part(), 2, index[2].ravel(), packed.part(), first.argument(4), give=(4,)
+    )
+    script.run()
+    out = last.given[0]  # the one in the middle was not asked for
+    got = out.view(np.uint8).reshape(height, width, 4)
+    rows, columns = (
+        np.floor((np.arange(n) + 0.5) * count / n).astype(int) for n, count in ((high, GRID[0]), (wide, GRID[1]))
+    )
+    free = np.ones((height, width), bool)
+    for which in (0, 2):
+        left, top = corners[which]
+        part = got[top : top + high, left : left + wide]
+        expected = table[index[which][np.ix_(rows, columns)]]
+        shown = part[..., 3] > 0
+        assert np.array_equal(part[shown][:, :3], expected[shown])
+        cut = part[..., 3] < 255
+        reach = 3 * fine
+        assert not cut[reach : high - reach].any() and not cut[:, reach : wide - reach].any()  # corners, nothing else
+        assert cut[0, 0] and cut[0, -1] and cut[-1, 0] and cut[-1, -1]
+        assert np.array_equal(part[..., 3], part[::-1, ::-1, 3])
+        free[top : top + high, left : left + wide] = False
+    assert (got[free] == 0).all()
+
+
+def test_a_faded_colour_is_nearer_to_grey() -> None:
+    table, script = lut("viridis"), Script()
+    packed = script.call("colours", "packed", table.ravel())
+    faded = script.call("colours", "faded", packed.part())
+    script.run()
+    got = faded.value.view(np.uint8).reshape(256, 4)
+    level = (table @ [0.2126, 0.7152, 0.0722])[:, None]  # (256, 1), as grayscale() of CSS has it
+    assert (got[:, 3] == 255).all()
+    assert np.abs(got[:, :3] - (table + 0.6 * (level - table))).max() <= 0.5 + 1e-9

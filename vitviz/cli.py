@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from vitviz import __version__
-from vitviz.commands import look, probe, serve
+from vitviz.commands import figures, look, predict, probe, serve, train
 
 DESCRIPTION = """\
 Look inside a Vision Transformer.
@@ -20,11 +20,13 @@ Look inside a Vision Transformer.
   vitviz explain photo.jpg --method gae --target church --test    why "church", and whether that is true
   vitviz explain photo.jpg --method attention --layer 12 --head 3 --query 7,4 -o look.png
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
+  vitviz figures photo.jpg -o figures --format pdf  the path it takes through the model, for print
   vitviz export photo.jpg --html page.html          the explorer as one file that opens without a network
   vitviz heads photo.jpg                            what tells the heads apart
   vitviz lens photo.jpg                             what it would answer after each layer
   vitviz evaluate --data imagenette/val --limit 200 which method tells the truth
   vitviz validate --data imagenette/val             top-1 and top-5 on a folder of images
+  vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny      from nothing, or --from another model
   vitviz app                                        the page in a browser
 """
 
@@ -36,7 +38,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"vitviz {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for room in (look, probe, serve):
+    for room in (predict, look, probe, serve, train, figures):
         room.add(commands)
     return parser
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ SUFFIXES = (
 )  # fmt: skip
 """Files that count as images, in lower case. One that then cannot be decoded is an error, not left out."""
 
+One = TypeVar("One")
 Labelled = tuple[Path, int]
 """An image file and the number that goes with it: the index of its class, or whatever the caller counts by."""
 
@@ -74,7 +75,7 @@ def find_classes(folder: Path, about: Pretrained) -> dict[int, list[Path]]:
     """
     if not folder.is_dir():
         raise FolderError(f"Expected a folder with one subfolder for each class, but {str(folder)!r} is none.")
-    classes = _class_names(about)
+    classes = class_names(about)
     inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     known = ", ".join((about.class_ids or about.labels)[:12])
     if unknown := [path.name for path in inside if path.name not in classes]:
@@ -95,12 +96,12 @@ def find_classes(folder: Path, about: Pretrained) -> dict[int, list[Path]]:
     return found
 
 
-def spread(found: Mapping[int, Sequence[Path]], limit: int | None) -> list[Labelled]:
+def spread(found: Mapping[int, Sequence[One]], limit: int | None) -> list[tuple[One, int]]:
     """All images, or `limit` of them: the first of each class, then the second of each, and so on."""
     if limit is None:
         return [(path, index) for index, paths in found.items() for path in paths]
     turns = [(turn, index, path) for index, paths in found.items() for turn, path in enumerate(paths)]
-    return [(path, index) for _, index, path in sorted(turns)[:limit]]
+    return [(path, index) for _, index, path in sorted(turns, key=lambda one: one[:2])[:limit]]
 
 
 def batches(found: Sequence[Labelled], preprocess: Preprocess, size: int) -> Iterator[Batch]:
@@ -136,8 +137,8 @@ def _stack(same: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:
     return Batch(torch.stack(pixels), torch.tensor(classes), paths, geometries)
 
 
-def _class_names(about: Pretrained) -> dict[str, int]:
-    """Names of class folders -> index. Labels that two classes share (ImageNet has two cranes) are left out."""
+def class_names(about: Pretrained) -> dict[str, int]:
+    """Ids and labels of classes -> index. Labels that two classes share (ImageNet has two cranes) are left out."""
     once = {label: index for index, label in enumerate(about.labels) if about.labels.count(label) == 1}
     return once | {wnid: index for index, wnid in enumerate(about.class_ids)}
 

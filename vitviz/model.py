@@ -166,13 +166,24 @@ class ViT(nn.Module):
 
     def classify(self, tokens: Tensor) -> Tensor:
         """Logits (B, C) from final tokens; what the classifier would read, (B, D), where there is none."""
-        pooled = self.read_out(tokens)
         if self.head is None:
-            return pooled
-        logits: Tensor = self.head(pooled)
-        if self.head_dist is not None:
-            logits = (logits + self.head_dist(tokens[:, 1])) / 2
-        return logits
+            return self.read_out(tokens)
+        logits = self.heads_logits(tokens)
+        return logits[0] if len(logits) == 1 else (logits[0] + logits[1]) / 2
+
+    def heads_logits(self, tokens: Tensor) -> tuple[Tensor, ...]:
+        """Logits of each classifier by itself, for training: (B, N, D) final tokens -> one or two of (B, C).
+
+        The first reads what is pooled; the second, where there is a distillation token, reads that token (DeiT).
+        `classify` gives their mean.
+
+        Raises:
+            ModelError: if there is no classifier.
+        """
+        if self.head is None:
+            raise ModelError("Expected a model with a classifier, got one without. Make it with classes > 0.")
+        logits: Tensor = self.head(self.read_out(tokens))
+        return (logits,) if self.head_dist is None else (logits, self.head_dist(tokens[:, 1]))
 
     def finish(self, tokens: Tensor) -> Tensor:
         """The final norm, for models that have it before pooling: (B, N, D) -> (B, N, D)."""
@@ -201,6 +212,10 @@ class ViT(nn.Module):
         Raises:
             EditError: if the edits do not fit the model, the tokens or `start`.
         """
+        return self.classify(self.encode(tokens, angles, edits, start=start))
+
+    def encode(self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, start: int = 0) -> Tensor:
+        """As `run`, as far as the final tokens, normed as `classify` takes them: (B, N, D) -> (B, N, D)."""
         if not 0 <= start < self.config.depth:
             raise ModelError(f"Expected a first block among 0..{self.config.depth - 1}, got {start}.")
         tokens, angles, changes = self._edited(tokens, angles, edits)
@@ -208,7 +223,7 @@ class ViT(nn.Module):
             raise EditError(f"Expected edits of the blocks that run, from {start} on; got some of the blocks {early}.")
         for index in range(start, self.config.depth):
             tokens = self.blocks[index](tokens, angles, changes.get(index))
-        return self.classify(self.finish(tokens))
+        return self.finish(tokens)
 
     def _edited(
         self, tokens: Tensor, angles: Angles | None, edits: Edits | None

@@ -1,9 +1,8 @@
-"""Look at a photograph: predictions, attention and attribution over it, sheets, the explorer as a file."""
+"""Look at a photograph: attention and attribution over it, sheets, the explorer as a file."""
 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from vitviz.commands.options import (
     parse_class,
     parse_head,
     parse_query,
+    parse_setting,
 )
 from vitviz.explain.methods import METHODS
 from vitviz.heatmap import Heatmap
@@ -25,21 +25,10 @@ from vitviz.view import View
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
-    """predict, explain, sheet, export."""
-    _add_predict(commands)
+    """explain, sheet, export."""
     _add_explain(commands)
     _add_sheet(commands)
     _add_export(commands)
-
-
-def _add_predict(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("predict", help="the most probable classes of photographs")
-    command.add_argument("photos", nargs="+", help="image files")
-    command.add_argument("-k", type=int, default=5, help="how many classes (default: 5)")
-    command.add_argument("--json", action="store_true", help="print JSON")
-    add_size(command)
-    add_model(command)
-    command.set_defaults(run=_predict)
 
 
 def _add_explain(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -96,22 +85,6 @@ def _add_export(commands: Commands[argparse.ArgumentParser]) -> None:
     command.set_defaults(run=_export)
 
 
-def _predict(args: argparse.Namespace) -> None:
-    explorer = open_explorer(args)
-    answers = [(photo, explorer.open(photo, size=args.size).predictions(args.k)) for photo in args.photos]
-    if args.json:
-        plain = [
-            {"photo": photo, "predictions": [{"label": label, "probability": p} for label, p in predictions]}
-            for photo, predictions in answers
-        ]
-        print(json.dumps(plain[0] if len(plain) == 1 else plain, indent=2))
-        return
-    for photo, predictions in answers:
-        print(photo)
-        for label, p in predictions:
-            print(f"  {p:7.2%}  {label}")
-
-
 def _explain(args: argparse.Namespace) -> None:
     output = Path(args.output)
     check_suffix(output, *PICTURES, ".npz")
@@ -137,7 +110,7 @@ def _map(view: View, args: argparse.Namespace) -> Heatmap:
         options = {"fuse": args.fuse, "discard": args.discard, "residual": args.residual, "start": args.start - 1}
         return view.rollout(query, **options)
     asked = _asked(view, args) if METHODS[args.method].class_specific else {}
-    return view.explain(args.method, **asked, **dict(_setting(text) for text in args.set))
+    return view.explain(args.method, **asked, **dict(parse_setting(text) for text in args.set))
 
 
 def _asked(view: View, args: argparse.Namespace) -> dict[str, Any]:
@@ -146,17 +119,6 @@ def _asked(view: View, args: argparse.Namespace) -> dict[str, Any]:
     if against is None:
         return {"target": target}
     return {"contrast": (view.best(1)[0] if target is None else target, against)}
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    """`block=3` is ("block", 3): numbers, true, false and null are what they are in JSON, all else is text."""
-    name, equals, value = text.partition("=")
-    if not (name and equals):
-        raise ValueError(f"--set: expected NAME=VALUE, got {text!r}.")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
 
 
 def _sheet(args: argparse.Namespace) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from pathlib import Path
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from vitviz.devices import device_named
 from vitviz.explain.attention import Fusion
@@ -90,3 +91,14 @@ def block_of(layer: int | None, view: View) -> int:
 def parse_class(text: str | None) -> Named | None:
     """A class typed by a person: a label, or its index, counted from 0 as in the model's outputs."""
     return int(text) if text is not None and text.isdecimal() else text
+
+
+def parse_setting(text: str) -> tuple[str, Any]:
+    """`block=3` is ("block", 3): numbers, true, false and null are what they are in JSON, all else is text."""
+    name, equals, value = text.partition("=")
+    if not (name and equals):
+        raise ValueError(f"--set: expected NAME=VALUE, got {text!r}.")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from vitviz.commands.options import (
     open_explorer,
     parse_class,
     parse_query,
+    parse_setting,
 )
 from vitviz.probe.evaluate import evaluate
 from vitviz.probe.folder import folder_statistics
@@ -70,6 +72,9 @@ def _add_evaluate(commands: Commands[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--out", metavar="FILE.jsonl", help="write results as they come, and go on from those that are there"
     )
+    command.add_argument(
+        "--set", action="append", default=[], metavar="METHOD.NAME=VALUE", help="an option of a method; may be repeated"
+    )
     command.add_argument("--table", metavar="FILE", help="write the table: .md or .csv")
     add_model(command)
     command.set_defaults(run=_evaluate)
@@ -122,7 +127,14 @@ def _evaluate(args: argparse.Namespace) -> None:
         check_suffix(Path(args.table), ".md", ".csv", option="--table")
     explorer = open_explorer(args)
     methods = "all" if args.methods == ["all"] else args.methods
-    options = {"limit": args.limit, "seed": args.seed, "out": args.out, "target": args.aim}
+    settings: dict[str, dict[str, Any]] = {}
+    for text in args.set:
+        name, value = parse_setting(text)
+        method, dot, option = name.partition(".")
+        if not (method and dot and option):
+            raise ValueError(f"--set: expected METHOD.NAME=VALUE, such as rollout.fuse=max; got {text!r}.")
+        settings.setdefault(method, {})[option] = value
+    options = {"limit": args.limit, "seed": args.seed, "out": args.out, "target": args.aim, "options": settings}
     found = evaluate(explorer.model, args.data, methods, **options)
     if processes()[0] > 0:
         return  # under torchrun every process has the table: the first one shows it

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import csv
+from pathlib import Path
 
-from vitviz.commands.options import Commands, add_model, load_model, open_explorer
+from vitviz.commands.options import Commands, add_model, check_suffix, load_model, open_explorer
+from vitviz.render.confusion import confusion_picture
 from vitviz.summary import summary
-from vitviz.validate import validate
+from vitviz.training.sources import NAMES
+from vitviz.validate import Validation, validate
 from vitviz.weights.famous import FAMOUS
 from vitviz.weights.zoo import bundled
 
@@ -20,10 +24,20 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _add_validate(commands: Commands[argparse.ArgumentParser]) -> None:
-    command = commands.add_parser("validate", help="accuracy on a folder of images, one subfolder a class")
-    command.add_argument("--data", required=True, help="the folder")
+    command = commands.add_parser(
+        "validate", help="accuracy on a folder of images, one subfolder a class, or a data set"
+    )
+    command.add_argument(
+        "--data",
+        required=True,
+        help=f"the folder, one subfolder a class, or one with train/ and val/; or {', '.join(NAMES)}",
+    )
+    command.add_argument("--root", metavar="FOLDER", help="where a named data set lies (default: the user's cache)")
     command.add_argument("--limit", type=int, help="at most so many images, spread over the classes")
     command.add_argument("--batch", type=int, default=32, help="images at once (default: 32)")
+    command.add_argument(
+        "--confusion", metavar="FILE", help="say what is taken for what, and write all of it: .png or .csv"
+    )
     add_model(command)
     command.set_defaults(run=_validate)
 
@@ -60,8 +74,29 @@ def _add_app(commands: Commands[argparse.ArgumentParser]) -> None:
 
 
 def _validate(args: argparse.Namespace) -> None:
+    out = Path(args.confusion) if args.confusion else None
+    if out:
+        check_suffix(out, ".png", ".csv", option="--confusion")
     explorer = open_explorer(args)
-    print(validate(explorer.model, args.data, batch_size=args.batch, limit=args.limit).table())
+    found = validate(explorer.model, args.data, root=args.root, batch_size=args.batch, limit=args.limit)
+    print(found.table())
+    if out:
+        _write_confusion(found, out)
+
+
+def _write_confusion(found: Validation, out: Path) -> None:
+    """The commonest mistakes on the terminal, all of them in a file."""
+    labels, counts = found.confusion()
+    if out.suffix.lower() == ".csv":
+        with out.open("w", encoding="utf-8", newline="") as file:
+            rows = ([label, *row] for label, row in zip(labels, counts.tolist(), strict=True))
+            csv.writer(file).writerows([["true / predicted", *labels], *rows])
+    else:
+        confusion_picture(counts, labels, title=found.model).save(out)
+    print()
+    for true, said, count in found.mistakes():
+        print(f"{count:>7,}  {true} taken for {said}")
+    print(f"-> {out}")
 
 
 def _summary(args: argparse.Namespace) -> None:

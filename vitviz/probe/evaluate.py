@@ -24,8 +24,9 @@ from vitviz.model import Pretrained, ViT
 from vitviz.probe import ProbeError
 from vitviz.probe.faithfulness import RANDOM, Faithfulness, faithfulness
 from vitviz.probe.intervene import Drop
-from vitviz.probe.records import Journal, Key, Record, fingerprint, known, part, processes, together, write
+from vitviz.probe.records import Journal, Key, Record, known, part, processes, together, write
 from vitviz.probe.table import CHANCE, Evaluation, evaluation
+from vitviz.weights.checkpoint import fingerprint
 
 Aim = Literal["true", "predicted"]
 

@@ -7,7 +7,6 @@ whole and flushed, so that a process that is killed leaves at most one broken li
 from __future__ import annotations
 
 import glob
-import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,7 +17,6 @@ from typing import Any
 
 import torch
 
-from vitviz.model import ViT
 from vitviz.probe import ProbeError
 
 Record = Mapping[str, Any]
@@ -170,15 +168,6 @@ def together(world: int) -> Iterator[Gather]:
     finally:
         if began:
             dist.destroy_process_group()
-
-
-def fingerprint(model: ViT) -> str:
-    """A model's sizes and weights as a few letters: other weights, other letters."""
-    digest = hashlib.blake2b(json.dumps(model.config.to_dict(), sort_keys=True).encode(), digest_size=12)
-    for name, weights in model.state_dict().items():
-        digest.update(f"{name} {weights.dtype}".encode())
-        digest.update(weights.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

@@ -107,7 +107,7 @@ def plan(
     face, margin, gap = font(type_size, path=typeface), round(1.8 * type_size), round(0.9 * type_size)
     sizes = [_fit(m.photo.size, thumb) for m in maps]
     wide, high = max(w for w, _ in sizes), max(h for _, h in sizes)
-    titles = [_wrap(text, face, wide) for text in ([m.title for m in maps] if labels is None else labels)]
+    titles = [wrap(text, face, wide) for text in ([m.title for m in maps] if labels is None else labels)]
     masses = _masses(maps, face, wide)
     texts = [
         (*mass, *([span(s, m.unit)] if shared is None else [])) for m, s, mass in zip(maps, scales, masses, strict=True)
@@ -117,9 +117,9 @@ def plan(
     columns = min(len(maps), columns or best_columns(len(maps), step_x, step_y))
     rows = -(-len(maps) // columns)
     inner = max(columns * step_x - gap, 20 * type_size)  # room for the title and the colour bar above a single map
-    heading = _wrap(title, font(round(1.5 * type_size), bold=True, path=typeface), inner) if title else ()
+    heading = wrap(title, font(round(1.5 * type_size), bold=True, path=typeface), inner) if title else ()
     clipped = shared is not None and any(m.values.min() < shared.vmin or m.values.max() > shared.vmax for m in maps)
-    words = _wrap(scale_words(shared, maps[0].unit, clipped), face, inner)
+    words = wrap(scale_words(shared, maps[0].unit, clipped), face, inner)
     top = margin + round(1.5 * line * len(heading)) + line * len(words) + gap
     left = margin + (inner - (columns * step_x - gap)) // 2
     cells = []
@@ -174,17 +174,19 @@ def _fit(size: tuple[int, int], thumb: int) -> tuple[int, int]:
     return max(1, round(size[0] * ratio)), max(1, round(size[1] * ratio))
 
 
-def _wrap(text: str, face: ImageFont.FreeTypeFont, width: int) -> tuple[str, ...]:
+def wrap(text: str, face: ImageFont.FreeTypeFont, width: int) -> tuple[str, ...]:
+    """The lines that a text takes at most `width` pixels wide; a word that is longer alone is shortened."""
     lines: list[str] = []
     for word in text.split():
         if lines and face.getlength(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
-    return tuple(_shorten(line, face, width) for line in lines)
+    return tuple(shorten(line, face, width) for line in lines)
 
 
-def _shorten(text: str, face: ImageFont.FreeTypeFont, width: int) -> str:
+def shorten(text: str, face: ImageFont.FreeTypeFont, width: int) -> str:
+    """As much of a text as fits into `width` pixels, with an ellipsis where some of it does not."""
     if face.getlength(text) <= width:
         return text
     while text and face.getlength(text + "\N{HORIZONTAL ELLIPSIS}") > width:

@@ -7,11 +7,12 @@ taken, never more than the file itself is long (in float32).
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
@@ -92,6 +93,23 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
     shapes = {name: entry.shape for name, entry in header.items()}
     model = blank(config, about, shapes, f"{str(path)!r} does not fit its {CONFIG}")
     return filled(model, read_tensors(path), f"in {str(path)!r}")
+
+
+def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
+    """A model's sizes and weights as a few letters: other weights, other letters.
+
+    Args:
+        model: on any device.
+        names: of the weights that count; all by default, and then the sizes count too.
+    """
+    digest = hashlib.blake2b(digest_size=12)
+    if names is None:
+        digest.update(json.dumps(model.config.to_dict(), sort_keys=True).encode())
+    for name, weights in model.state_dict().items():
+        if names is None or name in names:
+            digest.update(f"{name} {weights.dtype}".encode())
+            digest.update(weights.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def _need(folder: Path, name: str) -> Path:

@@ -1,0 +1,114 @@
+"""Small real data sets: folders of photographs, MNIST's IDX files, CIFAR's archives; and a server that gives them."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import hashlib
+import http.server
+import pickle
+import struct
+import tarfile
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitviz.compat import import_torchvision
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def photo(path: Path, width: int = 20, height: int = 14, seed: int = 0) -> Path:
+    """A picture of blots, so that resizing it gives something."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.fromarray(noise(5, 7, 3, seed=seed)).resize((width, height), Image.Resampling.BICUBIC)
+    image.save(path)
+    return path
+
+
+def folder(root: Path, counts: dict[str, tuple[int, int]], second: str = "val", suffix: str = ".png") -> Path:
+    """ROOT/train/CLASS/N.png and ROOT/val/CLASS/N.png: so many of each class on either side."""
+    for label, sides in counts.items():
+        for half, count in zip(("train", second), sides, strict=True):
+            for index in range(count):
+                photo(root / half / label / f"{index}{suffix}", seed=zlib.crc32(f"{half} {label} {index}".encode()))
+    return root
+
+
+def idx(array: np.ndarray) -> bytes:
+    return struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape) + array.tobytes()
+
+
+def mnist(root: Path, *, packed: bool = False, counts: tuple[int, int] = (30, 20), size: int = 28) -> Path:
+    """The four files of MNIST with pictures of noise; every digit occurs."""
+    root.mkdir(parents=True, exist_ok=True)
+    for seed, (half, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
+        parts = {
+            "images-idx3": noise(count, size, size, seed=seed),
+            "labels-idx1": np.arange(count, dtype=np.uint8) % 10,
+        }
+        for kind, array in parts.items():
+            name, data = f"{half}-{kind}-ubyte", idx(array)
+            (root / f"{name}.gz").write_bytes(gzip.compress(data)) if packed else (root / name).write_bytes(data)
+    return root
+
+
+def cifar(root: Path, name: str, monkeypatch: pytest.MonkeyPatch, per_file: int = 20) -> Path:
+    """CIFAR's files as its authors made them, with few images; torchvision is told their checksums."""
+    kind = getattr(import_torchvision().datasets, name)
+    base = root / kind.base_folder
+    base.mkdir(parents=True, exist_ok=True)
+    classes, key = (10, "labels") if name == "CIFAR10" else (100, "fine_labels")
+    for seed, (attribute, half) in enumerate((("train_list", "train"), ("test_list", "test"))):
+        sums = []
+        for number, (file, _) in enumerate(getattr(kind, attribute)):
+            labels = [(index * 7 + number) % classes for index in range(max(per_file, classes))]
+            batch = {"batch_label": half, key: labels, "data": noise(len(labels), 3072, seed=10 * seed + number)}
+            sums.append([file, write(base / file, batch)])
+        monkeypatch.setattr(kind, attribute, sums)
+    names = [f"class {index}" for index in range(classes)]  # torchvision reads them; ours come with the code
+    meta = {**kind.meta, "md5": write(base / kind.meta["filename"], {kind.meta["key"]: names})}
+    monkeypatch.setattr(kind, "meta", meta)
+    return root
+
+
+def write(path: Path, what: object) -> str:
+    """Pickle it; the checksum of the file."""
+    path.write_bytes(pickle.dumps(what, protocol=2))
+    return md5(path)
+
+
+def md5(path: Path) -> str:
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def packed(source: Path, archive: Path) -> Path:
+    """A folder as .tgz, with its own name in it."""
+    with tarfile.open(archive, "w:gz") as file:
+        file.add(source, source.name)
+    return archive
+
+
+class _Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@contextmanager
+def served(root: Path) -> Iterator[str]:
+    """The files of a folder by HTTP, on this machine."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/"
+    finally:
+        server.shutdown()
+        server.server_close()

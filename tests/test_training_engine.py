@@ -1,0 +1,401 @@
+"""Whole trainings of tiny models: that they learn, and that each setting does what it says."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+import training_cases as cases
+from torch import Tensor
+
+from vitviz.config import ViTConfig
+from vitviz.model import Pretrained, ViT
+from vitviz.training import TrainingError
+from vitviz.training.augment import Augment
+from vitviz.training.engine import Trainer
+from vitviz.training.feed import Feed, ahead, seed_of
+from vitviz.training.optim import factor
+from vitviz.training.parallel import World
+from vitviz.training.step import Learner
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# ---- it learns
+
+
+def test_the_loss_goes_down_and_everything_is_written(tmp_path: Path) -> None:
+    outcome = cases.train(tmp_path / "out", cases.recipe(epochs=6))
+    assert len(outcome.losses) == 6 * 6
+    assert float(outcome.losses[-6:].mean()) < 0.5 * float(outcome.losses[0]) < 0.6 * math.log(3)
+    assert outcome.top1 > 0.8
+    with (tmp_path / "out" / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    for number, (row, kept) in enumerate(zip(rows, outcome.epochs, strict=True)):
+        assert float(row["loss"]) == pytest.approx(float(outcome.losses[6 * number : 6 * number + 6].mean()), rel=1e-4)
+        assert float(row["top1"]) == pytest.approx(kept.top1, rel=1e-4)
+        assert int(row["step"]) == 6 * (number + 1)
+    assert (tmp_path / "out" / "curves.png").read_bytes().startswith(b"\x89PNG")
+    assert any("4 of 52" in note for note in outcome.notes)
+    assert not outcome.model.training
+    assert all(one.requires_grad for one in outcome.model.parameters())
+
+
+def test_32_images_are_learnt_by_heart(tmp_path: Path) -> None:
+    data = cases.data(train=32, val=5)
+    generator = torch.Generator().manual_seed(0)
+    data.train.classes[:] = torch.randint(3, (32,), generator=generator)  # labels that no rule explains
+    heart = cases.recipe(epochs=60, batch=16, lr=6e-3, weight_decay=0.0, ema=0.0)
+    vit = cases.model(data, width=32, mlp_width=64)
+    outcome = Trainer(vit, data, heart, tmp_path, device="cpu", progress=False).run()
+    assert outcome.epochs[-1].accuracy == 1.0
+    assert float(outcome.losses[-2:].mean()) < 0.05
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_learns_with_weights_in_single(tmp_path: Path, precision: str) -> None:
+    half = cases.train(tmp_path / "half", cases.recipe(epochs=4, precision=precision))
+    single = cases.train(tmp_path / "single", cases.recipe(epochs=4))
+    assert not torch.equal(half.losses, single.losses)  # it was another precision
+    torch.testing.assert_close(half.losses, single.losses, atol=0.15, rtol=0)
+    assert {one.dtype for one in half.model.parameters()} == {torch.float32}
+
+
+def test_events_can_be_read(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    outcome = cases.train(tmp_path)
+    (path,) = (tmp_path / "events").iterdir()
+    data, at, seen = path.read_bytes(), 0, {}
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 8], "little")
+        assert int.from_bytes(data[at + 8 : at + 12], "little") == masked_crc32c(data[at : at + 8])
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        seen |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        at += 12 + length + 4
+    for row in outcome.epochs:
+        assert seen["epoch/top1", row.step] == pytest.approx(row.top1)
+        assert seen["epoch/loss", row.step] == pytest.approx(row.loss)
+
+
+# ---- the first steps, written out
+
+
+def by_hand(vit: ViT, pixels: Tensor, classes: Tensor, rates: list[float], clip: float, decay: float) -> list[float]:
+    """AdamW of Loshchilov and Hutter, algorithm 2, on one batch again and again."""
+    mean, std = (torch.tensor(one)[:, None, None] for one in (cases.MEAN, cases.STD))
+    images = (pixels / 255 - mean) / std
+    moments = {name: (torch.zeros_like(one), torch.zeros_like(one)) for name, one in vit.named_parameters()}
+    losses = []
+    for number, rate in enumerate(rates, 1):
+        vit.zero_grad()
+        loss = -F.log_softmax(vit(images), dim=1)[torch.arange(len(images)), classes].mean()
+        loss.backward()
+        losses.append(float(loss.detach()))
+        length = math.sqrt(sum(float(one.grad.square().sum()) for one in vit.parameters()))
+        for name, one in vit.named_parameters():
+            grad = one.grad * min(1.0, clip / (length + 1e-6))
+            first, second = moments[name]
+            first.mul_(0.9).add_(0.1 * grad)
+            second.mul_(0.999).add_(0.001 * grad.square())
+            pull = decay if one.ndim > 1 and not name.endswith(("token", "embed")) else 0.0
+            with torch.no_grad():
+                one.mul_(1 - rate * pull)
+                one.sub_(rate * (first / (1 - 0.9**number)) / ((second / (1 - 0.999**number)).sqrt() + 1e-8))
+    return losses
+
+
+def test_losses_and_weights_are_those_of_adamw_by_hand(tmp_path: Path) -> None:
+    data = cases.data(train=8, val=5)
+    the_recipe = cases.recipe(epochs=7, batch=8, warmup=2.0, ema=0.0, clip=0.05, weight_decay=0.3)
+    outcome = Trainer(cases.model(data), data, the_recipe, tmp_path, device="cpu", progress=False).run()
+    other = cases.model(data)
+    rates = [3e-3 * factor(step, 7, 2) for step in range(7)]
+    pixels, classes = data.train.pixels(torch.arange(8)), data.train.classes
+    losses = by_hand(other, pixels, classes, rates, clip=0.05, decay=0.3)
+    assert outcome.losses.tolist() == pytest.approx(losses, abs=2e-5)
+    for name, one in other.state_dict().items():
+        if name.endswith("qkv.bias"):
+            continue  # the keys' bias changes no attention: its gradient is rounding alone, which Adam makes large
+        torch.testing.assert_close(outcome.model.state_dict()[name], one, atol=2e-4, rtol=1e-3, msg=name)
+    assert [row.lr for row in outcome.epochs] == pytest.approx(rates)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{}, {"path_dropout": 0.4}, {"augment": Augment(flip=True, mixup=0.4, cutmix=1.0, group=4), "smoothing": 0.1}],
+)
+def test_accumulated_parts_are_the_whole_batch(tmp_path: Path, changes: dict[str, Any]) -> None:
+    one = cases.train(tmp_path / "one", cases.recipe(**changes))
+    parts = cases.train(tmp_path / "parts", cases.recipe(accumulate=4, **changes))
+    torch.testing.assert_close(parts.losses, one.losses, atol=1e-5, rtol=1e-5)
+    assert parts.epochs[-1].accuracy == one.epochs[-1].accuracy
+
+
+def test_the_running_mean_is_validated_and_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = cases.data()
+    seen: list[dict[str, Tensor]] = []
+    learn = Learner.learn
+
+    def record(self: Learner, *args: Any) -> Tensor:
+        out = learn(self, *args)
+        seen.append({name: one.detach().clone() for name, one in self.named.items()})
+        return out
+
+    vit = cases.model(data)
+    mean = {name: one.detach().double().clone() for name, one in vit.named_parameters()}
+    monkeypatch.setattr(Learner, "learn", record)
+    outcome = Trainer(vit, data, cases.recipe(ema=0.7), tmp_path, device="cpu", progress=False).run()
+    for number, state in enumerate(seen, 1):
+        decay = min(0.7, (1 + number) / (10 + number))
+        mean = {name: decay * one + (1 - decay) * state[name].double() for name, one in mean.items()}
+    for name, one in outcome.model.named_parameters():
+        torch.testing.assert_close(one.detach().double(), mean[name], atol=1e-5, rtol=1e-4, msg=name)
+    # What is told is what this model does, on each image by itself.
+    table = torch.zeros(3, 3, dtype=torch.long)
+    losses, top5 = [], 0
+    for index, true in enumerate(data.val.classes.tolist()):
+        pixels = data.val.pixels(torch.tensor([index]))
+        fed = (pixels / 255 - torch.tensor(cases.MEAN)[:, None, None]) / torch.tensor(cases.STD)[:, None, None]
+        logits = outcome.model(fed)[0].detach()
+        table[true, int(logits.argmax())] += 1
+        losses.append(float(F.cross_entropy(logits[None], torch.tensor([true]))))
+        top5 += true in logits.topk(3).indices.tolist()
+    assert outcome.confusion.equal(table)
+    assert outcome.top1 == pytest.approx(int(table.diagonal().sum()) / len(data.val))
+    assert outcome.val_loss == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert outcome.top5 == top5 / len(data.val) == 1.0
+    assert outcome.per_class.tolist() == pytest.approx((table.diagonal() / table.sum(1)).tolist())
+
+
+# ---- what learns
+
+
+@pytest.mark.parametrize("last", [0, 2])
+@pytest.mark.parametrize("augment", [Augment(), Augment(flip=True)])
+def test_what_is_frozen_stays_and_what_is_not_learns(tmp_path: Path, last: int, augment: Augment) -> None:
+    data = cases.data()
+    vit = cases.model(data, pooling="cls+mean")
+    tiny.randomise(vit, 0)
+    before = cases.weights(vit)
+    frozen = cases.recipe(unfreeze_last=last, augment=augment, epochs=6, head_lr=0.03)
+    outcome = Trainer(vit, data, frozen, tmp_path, device="cpu", progress=False).run()
+    learns = ("head.", *(f"blocks.{index}." for index in range(3 - last, 3)), *(["norm."] if last else []))
+    for name, one in outcome.model.state_dict().items():
+        assert one.equal(before[name]) != name.startswith(learns), name
+    assert (tmp_path / "cache").exists() == (not augment.flip)
+    assert float(outcome.losses[-6:].mean()) < float(outcome.losses[:3].mean())
+
+
+def test_cached_rows_train_as_images_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same losses, but for what float16 on disk rounds away."""
+    cached = cases.train(tmp_path / "cached", cases.recipe(unfreeze_last=1))
+    monkeypatch.setattr("vitviz.training.engine.Recipe.augments", True, raising=True)
+    monkeypatch.setattr("vitviz.training.feed.Feed._train", unaugmented)
+    whole = cases.train(tmp_path / "whole", cases.recipe(unfreeze_last=1))
+    torch.testing.assert_close(cached.losses, whole.losses, atol=5e-3, rtol=0)
+
+
+def unaugmented(self: Feed, number: int) -> Any:
+    epoch, step = divmod(number, self.steps)
+    indices = self.order(epoch)[step * self.recipe.batch : (step + 1) * self.recipe.batch]
+    from vitviz.training.feed import Batch
+
+    return self._ready(Batch(self.data.train.pixels(indices), F.one_hot(self.data.train.classes[indices], 3).float()))
+
+
+# ---- a teacher
+
+
+def teacher() -> ViT:
+    """It knows the stripes, in another order, and other things."""
+    labels = ("church", "dog", "ox", "golf ball")
+    config = ViTConfig(image_size=(12, 12), patch_size=3, width=16, depth=2, heads=2, classes=4)
+    vit = ViT(
+        config,
+        Pretrained(name="teacher", preprocess=cases.data().preprocess((0.1, 0.2, 0.3), (0.5,) * 3), labels=labels),
+    )
+    tiny.randomise(vit, 3)
+    return vit.eval()
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize("augment", [Augment(), Augment(flip=True)])
+def test_a_student_learns_its_teacher_by_the_distillation_token(tmp_path: Path, kind: str, augment: Augment) -> None:
+    taught = cases.recipe(epochs=8, distill=kind, alpha=1.0, augment=augment, ema=0.0)
+    data = cases.data()
+    vit = cases.model(data, distillation_token=True)
+    outcome = Trainer(vit, data, taught, tmp_path, device="cpu", teacher=teacher(), progress=False).run()
+    assert not outcome.model.head.weight.any()  # alpha is 1: only the other classifier was told anything
+    assert outcome.model.head_dist.weight.any()
+    first, last = (float(part.mean()) for part in (outcome.losses[:6], outcome.losses[-6:]))
+    assert last < 0.8 * first
+
+
+def test_a_teacher_and_distillation_go_together(tmp_path: Path) -> None:
+    data = cases.data()
+    with pytest.raises(TrainingError, match="go together"):
+        Trainer(cases.model(data), data, cases.recipe(), tmp_path, teacher=teacher())
+    with pytest.raises(TrainingError, match="go together"):
+        Trainer(cases.model(data), data, cases.recipe(distill="soft"), tmp_path)
+
+
+# ---- what is refused
+
+
+def test_a_loss_that_is_no_number_stops_with_what_to_try(tmp_path: Path) -> None:
+    data = cases.data()
+    vit = cases.model(data)
+    with torch.no_grad():
+        vit.blocks[1].mlp.fc1.weight[0, 0] = math.nan
+    with pytest.raises(TrainingError, match=r"step 1 of 6 in epoch 1.*lower learning rate.*No state"):
+        Trainer(vit, data, cases.recipe(), tmp_path, device="cpu", save_every=0, progress=False).run()
+    assert not (tmp_path / "state.safetensors").exists()
+
+
+def test_weights_that_are_no_numbers_never_replace_a_good_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learn = Learner.learn
+
+    def spoil(self: Learner, batch: Any, number: int) -> Tensor:
+        out = learn(self, batch, number)
+        if number == 8:
+            with torch.no_grad():
+                self.named["head.weight"][0, 0] = math.inf
+        return out
+
+    monkeypatch.setattr(Learner, "learn", spoil)
+    with pytest.raises(TrainingError, match="weights are no longer finite"):
+        cases.train(tmp_path, save_every=0)
+    monkeypatch.setattr(Learner, "learn", learn)
+    assert cases.train(tmp_path, resume=True).losses.equal(cases.train(tmp_path / "other").losses)
+
+
+def test_what_does_not_fit_is_refused_in_words(tmp_path: Path) -> None:
+    data = cases.data()
+    about = cases.model(data).pretrained
+    sizes = cases.model(data).config
+    for match, vit, settings in [
+        ("classifier", ViT(sizes), {}),
+        ("at most the 52", cases.model(data), {"batch": 64}),
+        ("their order", ViT(sizes, Pretrained(name="", preprocess=about.preprocess, labels=("a", "b", "c"))), {}),
+        ("fed otherwise.*mode", ViT(sizes, Pretrained(name="", preprocess=tiny_crop(), labels=data.labels)), {}),
+    ]:
+        with pytest.raises(TrainingError, match=match):
+            Trainer(vit, data, cases.recipe(**settings), tmp_path / "x", device="cpu", progress=False).run()
+
+
+def tiny_crop() -> Any:
+    from vitviz.training.data import fitted
+
+    return fitted((cases.SIDE, cases.SIDE), "crop")
+
+
+# ---- batches
+
+
+def feed(recipe: Any, rank: int = 0, size: int = 1) -> Feed:
+    data = cases.data()
+    return Feed(data, recipe, data.preprocess(cases.MEAN, cases.STD), torch.device("cpu"), World(rank, size))
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:
+    one = feed(cases.recipe())
+    orders = [one.order(epoch) for epoch in range(3)]
+    for order in orders:
+        assert sorted(order.tolist()) == list(range(52))
+    assert len({tuple(order.tolist()) for order in orders}) == 3
+    assert orders[1].equal(feed(cases.recipe()).order(1))
+    assert not orders[1].equal(feed(cases.recipe(seed=6)).order(1))
+
+
+@pytest.mark.parametrize(
+    "augment", [Augment(), Augment(flip=True, crop_padding=1, mixup=0.5, policy="trivial", group=4)]
+)
+def test_batches_depend_neither_on_where_one_begins_nor_on_how_many_work(augment: Augment) -> None:
+    the_recipe = cases.recipe(augment=augment)
+    whole = list(feed(the_recipe).train(0))
+    assert len(whole) == 18
+    late = list(feed(the_recipe).train(7))
+    for one, other in zip(whole[7:], late, strict=True):
+        assert one.inputs.equal(other.inputs)
+        assert one.targets.equal(other.targets)
+    halves = [list(feed(the_recipe, rank, 2).train(0)) for rank in range(2)]
+    for one, first, second in zip(whole, *halves, strict=True):
+        assert one.inputs.equal(torch.cat([first.inputs, second.inputs]))
+        assert one.targets.equal(torch.cat([first.targets, second.targets]))
+
+
+def test_the_validation_images_are_shared_out_without_gap_or_overlap() -> None:
+    the_recipe = cases.recipe(batch=12)
+    whole = torch.cat([batch.inputs for batch in feed(the_recipe).val()])
+    parts = [torch.cat([batch.inputs for batch in feed(the_recipe, rank, 3).val()]) for rank in range(3)]
+    assert torch.cat(parts).equal(whole)
+    assert len(whole) == 23
+
+
+def test_batches_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(TrainingError, match="3 processes"):
+        feed(cases.recipe(), 0, 3)
+    with pytest.raises(TrainingError, match="groups of 8"):
+        feed(cases.recipe(augment=Augment(flip=True)), 0, 2)
+
+
+def test_what_is_made_ahead_comes_in_order_and_stops_when_it_is_left() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        made.append(number)
+        return number * number
+
+    assert list(ahead(make, range(7))) == [0, 1, 4, 9, 16, 25, 36]
+    made.clear()
+    items = ahead(make, range(1000))
+    assert next(items) == 0
+    items.close()
+    assert len(made) < 10
+    with pytest.raises(ZeroDivisionError):
+        list(ahead(lambda number: 1 / number, [1, 0]))
+
+
+def test_seeds_differ() -> None:
+    seeds = {seed_of(*numbers) for numbers in [(0, 1), (1, 0), (0, 1, 0), (0,), (1,), (0, -1)]}
+    assert len(seeds) == 6
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_the_callers_random_numbers_and_threads_stay(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    data = cases.data()
+    vit = cases.model(data, dropout=0.1)
+    trainer = Trainer(vit, data, cases.recipe(epochs=1, dropout=0.2), tmp_path, device="cpu", progress=False)
+    torch.manual_seed(3)
+    trainer.run()
+    assert torch.rand(3).equal(expected)
+    assert torch.get_num_threads() == 1
+    assert vit.config.dropout == 0.2
+
+
+def test_dropout_is_another_for_each_step_and_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = cases.train(tmp_path / "one", cases.recipe(dropout=0.3))
+    none = cases.train(tmp_path / "none", cases.recipe())
+    assert not one.losses.equal(none.losses)
+    seeds: list[int] = []
+    plant = torch.manual_seed
+    monkeypatch.setattr(torch, "manual_seed", lambda seed: (seeds.append(seed), plant(seed))[1])
+    again = cases.train(tmp_path / "again", cases.recipe(dropout=0.3))
+    assert again.losses.equal(one.losses)
+    assert len(set(seeds)) == 1 + 18  # one is for the model
+    seeds.clear()
+    cases.train(tmp_path / "parts", cases.recipe(dropout=0.3, accumulate=2))
+    assert len(set(seeds)) == 1 + 2 * 18
