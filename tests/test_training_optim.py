@@ -185,6 +185,19 @@ def test_a_block_of_which_both_branches_are_dropped_lets_an_image_pass() -> None
     assert type(model.blocks[2].drop_path).__name__ == "DropPath"
 
 
+def test_a_forward_pass_that_failed_half_way_does_not_shift_the_next() -> None:
+    model = tiny.model(path_dropout=0.5).train()
+    images = tiny.images(6)
+    with stochastic_depth(model) as draws:
+        assert draws is not None
+        draws.draw(7, 6)
+        draws.take(slice(0, 6), images.device)
+        whole = model(images)
+        model.blocks[1].drop_path(torch.zeros(6, 4, tiny.WIDTH))  # its attention ran, its MLP did not
+        draws.take(slice(0, 6), images.device)
+        torch.testing.assert_close(model(images), whole)
+
+
 def test_draws_do_not_depend_on_how_a_step_is_divided() -> None:
     model = tiny.model(path_dropout=0.5).train()
     images = tiny.images(6)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
+
+SMALL = 2**17  # numbers in a layer's output: below, the threads of a CPU spend their time waiting for one another
 
 
 class DeviceError(ValueError):
@@ -35,6 +39,23 @@ def device_named(name: str | None) -> torch.device:
     if name.split(":")[0] not in here:
         raise DeviceError(f"Expected a device of this machine, one of {', '.join(here)}; got {name!r}.")
     return torch.device(name)
+
+
+@contextmanager
+def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
+    """One thread where layers are small: where other programs run too, two took forty times as long.
+
+    Args:
+        numbers: in a layer's output, such as B * N * D.
+        device: nothing changes on others than the CPU.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu" and numbers < SMALL:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _devices() -> dict[str, bool]:

@@ -11,31 +11,32 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
-from vitviz.devices import best_device, device_named
-from vitviz.model import Pretrained, ViT
+from vitviz.devices import best_device, device_named, threads_for
+from vitviz.model import ViT
 from vitviz.training import TrainingError
 from vitviz.training.cache import Rows
 from vitviz.training.data import Data
 from vitviz.training.depth import Draws, set_dropout, stochastic_depth
-from vitviz.training.features import Tail, Whole, open_answers, open_features
+from vitviz.training.features import open_answers, open_features
 from vitviz.training.feed import Batch, Feed
 from vitviz.training.log import Epoch, Log
 from vitviz.training.measure import Measured, measure
 from vitviz.training.parallel import World, world
 from vitviz.training.recipes import Recipe
 from vitviz.training.result import Outcome, device_words
+from vitviz.training.short import network
 from vitviz.training.state import STATE, Progress, load_state, save_state
-from vitviz.training.step import Learner, what_to_try
+from vitviz.training.step import DTYPES, Learner, what_to_try
 from vitviz.training.stopping import Request, Stopped, listening
 from vitviz.training.teacher import Teacher
-from vitviz.training.transfer import freeze
+from vitviz.training.transfer import fed_as, freeze
 from vitviz.weights.checkpoint import fingerprint
 
 __all__ = ["Outcome", "Stopped", "Trainer"]
@@ -78,7 +79,7 @@ class Trainer:
         save_every: float = 180.0,
         progress: bool = True,
     ) -> None:
-        self.about = _check(model, data)
+        self.about = fed_as(model, data)
         if (teacher is None) != (recipe.distill == "none"):
             came = "no teacher came" if teacher is None else "there is a teacher"
             raise TrainingError(f"A teacher and distill='soft' or 'hard' go together; {came}, {recipe.distill!r}.")
@@ -106,6 +107,9 @@ class Trainer:
             set_dropout(self.model, self.recipe.dropout, self.recipe.path_dropout)
             freeze(self.model, self.recipe.unfreeze_last)
             draws = stack.enter_context(stochastic_depth(self.model))
+            gh, gw = self.model.config.grid_of(*self.data.train.size)
+            batch = self.recipe.batch // (here.size * self.recipe.accumulate)
+            stack.enter_context(threads_for(batch * gh * gw * self.model.config.width, self.device))
             return _Run(self, here, draws).run()
 
 
@@ -121,15 +125,13 @@ class _Run:
             asked.out.mkdir(parents=True, exist_ok=True)
         self.settings = self._settings()
         tensors, self.past = self._open()
-        network, rows, answers = self._network()
+        trained, rows, answers = self._network()
         asks = asked.teacher is not None and answers is None
-        if asked.teacher is not None:
-            asked.teacher.model.to(self.device)
         self.feed = Feed(
             self.data, self.recipe, asked.about.preprocess, self.device, here, rows=rows, answers=answers, asks=asks
         )
         teacher = asked.teacher if asks else None
-        self.learner = Learner(asked.model, network, self.recipe, self.feed.steps, here, draws=draws, teacher=teacher)
+        self.learner = Learner(asked.model, trained, self.recipe, self.feed.steps, here, draws=draws, teacher=teacher)
         self.total = self.recipe.epochs * self.feed.steps
         self.losses, self.right = torch.full((self.total,), math.nan), torch.zeros(self.total)
         self._take_over(tensors)
@@ -183,16 +185,20 @@ class _Run:
         sides = (("train", self.data.train), ("val", self.data.val))
         talks = self.asked.progress and self.here.first
         answers = None
-        if self.asked.teacher is not None and not recipe.augments:
+        if self.asked.teacher is not None:
             self.asked.teacher.model.to(self.device)
+        if self.asked.teacher is not None and not recipe.augments:
             answers = open_answers(self.asked.teacher, self.data.train, size, folder, name="teacher", progress=talks)
         if recipe.unfreeze_last is None or recipe.augments:
-            return Whole(model), None, answers
+            return network(model, None, None), None, answers
+        cast = DTYPES[recipe.precision]
         train, val = (
-            open_features(model, split, size, folder, name=name, unfreeze_last=recipe.unfreeze_last, progress=talks)
+            open_features(
+                model, split, size, folder, name=name, unfreeze_last=recipe.unfreeze_last, cast=cast, progress=talks
+            )
             for name, split in sides
         )
-        return Tail(model, recipe.unfreeze_last, model.config.grid_of(*size)), (train, val), answers
+        return network(model, recipe.unfreeze_last, model.config.grid_of(*size)), (train, val), answers
 
     def _take_over(self, tensors: dict[str, Tensor]) -> None:
         """Go on from a state, in every process."""
@@ -374,27 +380,3 @@ class _Run:
         if self.feed.rows is not None:
             notes.append("What stays frozen was computed once for every image, so images are not augmented.")
         return notes
-
-
-def _check(model: ViT, data: Data) -> Pretrained:
-    """What says how the model is fed, if that is how the data are."""
-    about = model.pretrained
-    if about is None or model.head is None:
-        raise TrainingError(
-            "Expected a classifier that knows how it is fed, with model.pretrained set; got one without."
-        )
-    if about.labels != data.labels or (about.class_ids and about.class_ids != data.class_ids):
-        raise TrainingError(
-            f"Expected a model of the data's {len(data.labels)} classes in their order ({', '.join(data.labels[:5])}, "
-            f"...), got one of {len(about.labels)} ({', '.join(about.labels[:5])}, ...). Give it a new head."
-        )
-    fed, shown = about.preprocess, data.preprocess(about.preprocess.mean, about.preprocess.std)
-    if replace(fed, multiple=shown.multiple) != shown:
-        wrong = [f"{name} {value!r} and {asdict(shown)[name]!r}" for name, value in asdict(fed).items()
-                 if value != asdict(shown)[name] and name != "multiple"]  # fmt: skip
-        raise TrainingError(
-            f"The model would be fed otherwise than it is trained: {'; '.join(wrong)}. Set its preprocessing to "
-            "data.preprocess(mean, std)."
-        )
-    model.config.grid_of(*data.train.size)
-    return about

@@ -54,4 +54,7 @@ def device_words(device: torch.device) -> str:
     """A device as people call it."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"CPU, {torch.get_num_threads()} threads" if device.type == "cpu" else "Apple GPU (MPS)"
+    if device.type != "cpu":
+        return "Apple GPU (MPS)"
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads != 1)}"

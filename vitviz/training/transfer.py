@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Literal
 
 import torch
@@ -18,6 +18,7 @@ from vitviz.model import Pretrained, ViT
 from vitviz.positions import resize_positions
 from vitviz.preprocess import Preprocess
 from vitviz.training import TrainingError
+from vitviz.training.data import Data
 
 HEADS = ("head.", "head_dist.")  # what is always new
 
@@ -179,3 +180,31 @@ def resized(preprocess: Preprocess, size: tuple[int, int]) -> Preprocess:
     short, new = min(preprocess.height, preprocess.width), min(size)
     resize = None if preprocess.resize is None else math.ceil(preprocess.resize * new / short)
     return replace(preprocess, height=size[0], width=size[1], resize=resize)
+
+
+def fed_as(model: ViT, data: Data) -> Pretrained:
+    """What says how a model is fed, if that is how the data are, and its classes are theirs.
+
+    Raises:
+        TrainingError: if they do not fit together.
+    """
+    about = model.pretrained
+    if about is None or model.head is None:
+        raise TrainingError(
+            "Expected a classifier that knows how it is fed, with model.pretrained set; got one without."
+        )
+    if about.labels != data.labels or (about.class_ids and about.class_ids != data.class_ids):
+        raise TrainingError(
+            f"Expected a model of the data's {len(data.labels)} classes in their order ({', '.join(data.labels[:5])}, "
+            f"...), got one of {len(about.labels)} ({', '.join(about.labels[:5])}, ...). Give it a new head."
+        )
+    fed, shown = about.preprocess, data.preprocess(about.preprocess.mean, about.preprocess.std)
+    if replace(fed, multiple=shown.multiple) != shown:
+        wrong = [f"{name} {value!r} and {asdict(shown)[name]!r}" for name, value in asdict(fed).items()
+                 if value != asdict(shown)[name] and name != "multiple"]  # fmt: skip
+        raise TrainingError(
+            f"The model would be fed otherwise than it is trained: {'; '.join(wrong)}. Set its preprocessing to "
+            "data.preprocess(mean, std)."
+        )
+    model.config.grid_of(*data.train.size)
+    return about
