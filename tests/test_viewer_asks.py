@@ -66,6 +66,27 @@ def test_a_strongest_patch_can_be_asked_from(explorer: Page) -> None:
     expect(first).to_be_focused()  # the list is another one now; who types stays in it
 
 
+def test_the_strongest_patches_are_numbered(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, query=[3, 3], pinned=True)
+    values = row_of(seen, 2, "mean", (3, 3), "row", "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
+    strongest = [divmod(int(place), seen.trace.grid[1]) for place in np.argsort(-values.ravel())[:5]]
+    aid = pixels(explorer, "(explorer) => explorer.sides[0].pane.aid.canvas")
+    across, down = aid.shape[1] / seen.photo.width, aid.shape[0] / seen.photo.height
+    cut = []
+    for row, column in strongest:
+        left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)
+        x, y = round(left * across) + 3, round(top * down) + 3  # within the frame
+        assert (right - left) * across > 20 < (bottom - top) * down
+        cut.append(aid[y : y + 12, x : x + 9])
+        white, dark = ((cut[-1][..., :3] > 200).all(-1), (cut[-1][..., :3] < 50).all(-1) & (cut[-1][..., 3] > 200))
+        assert white.sum() > 8
+        assert dark.sum() > 8
+    assert len({part.tobytes() for part in cut}) == 5
+    ask(explorer, numbered=False)
+    assert pixels(explorer, "(explorer) => explorer.sides[0].pane.aid.canvas").max() == 0
+
+
 def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path) -> None:
     context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
     problems = watch(context)
@@ -103,10 +124,43 @@ def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path)
 
 # ---- walls
 
+FRAMES = "() => new Promise((rest) => requestAnimationFrame(() => requestAnimationFrame(rest)))"
+
+
+def thumbnail(page: Page, selector: str, grid: tuple[int, int]) -> np.ndarray:
+    """The colours of a thumbnail's patches, (gh, gw, 3), as they stand on the screen where its button is."""
+    wall = f"document.querySelector({selector!r}).closest('.vv-wall, .vv-grid')"
+    sheet = pixels(page, f"() => {wall}.querySelector('.vv-sheet')")
+    left, top, wide, high = page.evaluate(
+        """(selector) => {
+            const map = document.querySelector(selector).querySelector('.vv-map');
+            const canvas = map.closest('.vv-wall, .vv-grid').querySelector('.vv-sheet');
+            const [part, whole] = [map, canvas].map((one) => one.getBoundingClientRect());
+            const fine = canvas.width / whole.width;
+            const [left, top] = [part.left - whole.left, part.top - whole.top];
+            return [left, top, part.width, part.height].map((length) => Math.round(length * fine));
+        }""",
+        selector,
+    )
+    shown = sheet[top : top + high, left : left + wide]
+    assert shown.shape[:2] == (high, wide)
+    rows, columns = (
+        ((np.arange(size) + 0.5) * count / size).astype(int) for size, count in ((high, grid[0]), (wide, grid[1]))
+    )
+    middle = [
+        np.round((np.arange(count) + 0.5) * size / count - 0.5).astype(int)
+        for count, size in zip(grid, (high, wide), strict=True)
+    ]
+    found = shown[np.ix_(*middle)][..., :3]
+    whole = shown[..., 3] == 255  # corners are round
+    assert whole.mean() > 0.97
+    assert np.array_equal(shown[..., :3][whole], found[np.ix_(rows, columns)][whole])  # every pixel is its patch's
+    return found
+
 
 def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
     """A thumbnail has Python's colours; halves may move a number to the next colour, no further."""
-    shown = pixels(page, f"() => document.querySelector({selector!r} + ' canvas')")[..., :3]
+    shown = thumbnail(page, selector, values.shape)
     assert_colours(shown, (scale or Scale.over([values], "each")).indices(values), 1)
 
 
@@ -181,16 +235,68 @@ def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
 
 
 def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
+    seen = view()
     ask(explorer, query=[3, 3], pinned=True)
-    rows = [row_of(view(), 1, head, (3, 3), "row", "attention") for head in range(5)]
+    rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
     head = int(np.argmax([row[1:4].sum() for row in rows]))
     cell = f".vv-grid [data-value='1,{head}']"
-    small = box(explorer, f"{cell} canvas")
+    small = box(explorer, f"{cell} .vv-map")
+    lens = explorer.locator(".vv-grid .vv-lens")
+    expect(lens).to_be_hidden()
     explorer.hover(cell)
     expect(explorer.locator(".vv-scale-words")).to_contain_text(f"Layer 2, head {head + 1}: CLS")
     found = re.search(r"registers\s(\d+)\s%", explorer.locator(".vv-scale-words").inner_text())
     assert found
     assert int(found[1]) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
-    assert box(explorer, f"{cell} canvas")["width"] > 2 * small["width"]
+    assert_enlarged(explorer, small, patches(seen, 1, head, (3, 3), "row"))
+    ask(explorer, query=[5, 8], pinned=True)  # it follows, as the small ones do
+    assert_enlarged(explorer, small, patches(seen, 1, head, (5, 8), "row"))
     explorer.mouse.move(5, 5)
     expect(explorer.locator(".vv-scale-words")).to_contain_text("Numbers are layers")
+    expect(lens).to_be_hidden()
+
+
+def assert_enlarged(page: Page, small: dict[str, float], values: np.ndarray) -> None:
+    """A larger picture of a thumbnail lies over it, within its group's width, with the same colours."""
+    large = box(page, ".vv-grid .vv-lens")
+    assert large["width"] > 2 * small["width"]
+    assert large["y"] == pytest.approx(small["y"], abs=1)
+    assert large["x"] <= small["x"] + 1
+    assert large["x"] + large["width"] >= small["x"] + small["width"] - 1
+    shown = pixels(page, "(explorer) => explorer.find('.vv-grid .vv-lens')")[..., :3]
+    assert_colours(shown, Scale.over([values], "each").indices(values), 1)
+
+
+def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> None:
+    explorer.locator(".vv-heads [data-value='0']").focus()
+    explorer.keyboard.press("Tab")  # the keyboard leads
+    second = explorer.locator(".vv-heads [data-value='1']")
+    expect(second).to_be_focused()
+    lens = explorer.locator(".vv-heads .vv-lens")
+    expect(lens).to_be_visible()
+    for width in (1440, 860):
+        explorer.set_viewport_size({"width": width, "height": 844})
+        explorer.evaluate(FRAMES)
+        small, large = box(explorer, ".vv-heads [data-value='1'] .vv-map"), box(explorer, ".vv-heads .vv-lens")
+        assert large["width"] == pytest.approx(1.25 * small["width"], rel=0.02)
+        assert large["x"] + large["width"] / 2 == pytest.approx(small["x"] + small["width"] / 2, abs=1)
+    explorer.locator(".vv-picture").focus()
+    expect(lens).to_be_hidden()
+
+
+def test_thumbnails_stay_with_their_buttons_when_the_page_changes_its_shape(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, query=[2, 2], pinned=True)
+    for width in (1440, 900, 390, 1024):
+        explorer.set_viewport_size({"width": width, "height": 844})
+        explorer.evaluate(FRAMES)
+        for wall, cell, block, head in (("grid", "2,4", 2, 4), ("heads", "4", 2, 4), ("layers", "0", 0, "mean")):
+            assert_thumbnail(explorer, f".vv-{wall} [data-value='{cell}']", patches(seen, block, head, (2, 2), "row"))
+    explorer.evaluate("document.querySelector('.vv-whole').open = false")
+    ask(explorer, query=[6, 1], pinned=True)
+    explorer.evaluate("document.querySelector('.vv-whole').open = true")
+    rest(explorer)
+    explorer.evaluate(FRAMES)
+    for head in (0, 4):
+        values = patches(seen, 1, head, (6, 1), "row")
+        assert_thumbnail(explorer, f".vv-grid [data-value='1,{head}']", values)

@@ -334,6 +334,41 @@ def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_p
     assert pixels(offline, "(explorer) => explorer.sides[0].pane.heat.canvas")[..., 3].max() == 255
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_block_on_show_comes_before_anything_else_is_asked(offline: Page, tmp_path: Path, lost: bool) -> None:
+    show(offline, tmp_path)
+    ask(offline, block=1)
+    first = offline.evaluate(
+        """async (lost) => {
+            const { explorer } = vitviz;
+            const { host, here: { data: { manifest }, pane } } = explorer;
+            const { fetch } = host;
+            window.asked = [];
+            let answer;
+            const held = new Promise((go) => { answer = go; });
+            host.fetch = async (url) => {
+                if (window.asked.push(url) > 1) return fetch(url);
+                await held;
+                if (lost) throw new TypeError('It did not come.');
+                return fetch(url);
+            };
+            explorer.open({ ...manifest, id: 'another' }, pane.original);
+            await new Promise((rest) => setTimeout(rest, 100));
+            const first = [...window.asked];
+            answer();
+            return first;
+        }""",
+        lost,
+    )
+    assert first == ["block-1"]
+    offline.wait_for_function("[0, 2].every((one) => vitviz.explorer.here.data.answers.has(one))")
+    assert sorted(offline.evaluate("window.asked")) == ["block-0", "block-1", "block-2", "rollout"]
+    if lost:
+        expect(offline.get_by_role("status")).to_contain_text("layer 2")
+    else:
+        assert offline.evaluate("vitviz.explorer.here.data.answers.complete")
+
+
 def test_a_page_that_lost_its_end_says_so(page: Page, tmp_path: Path) -> None:
     page.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))
     expect(page.get_by_role("alert")).to_contain_text("cut short")

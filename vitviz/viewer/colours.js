@@ -41,6 +41,8 @@ export function rint(x) {
   return rest < 0.5 ? down : down + 1;
 }
 
+const WHOLE = 2 ** 52; // beyond it there are no fractions: adding it rounds, halves to the even number, as `rint` does
+
 function lifted(t, gamma, signed) {
   if (!signed) return t ** gamma;
   const away = 2 * t - 1;
@@ -62,10 +64,11 @@ export function indices(values, scale, gamma, out, from = 0) {
     out.fill(rint(255 * (signed ? lifted(0.5, gamma, true) : 0)));
     return;
   }
+  const plain = gamma === 1;
   for (let i = 0; i < out.length; i += 1) {
     let t = (values[from + i] - vmin) / span;
     t = t < 0 ? 0 : t > 1 ? 1 : t;
-    out[i] = rint(255 * (gamma === 1 ? t : lifted(t, gamma, signed)));
+    out[i] = plain ? 255 * t + WHOLE - WHOLE : rint(255 * lifted(t, gamma, signed));
   }
 }
 
@@ -78,6 +81,18 @@ export function packed(bytes) {
   if (bytes.length !== 768) throw new RangeError(`colours: expected 256 x 3 bytes, got ${bytes.length}.`);
   return Uint32Array.from({ length: 256 }, (_, i) =>
     (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
+}
+
+const GREY = 0.6; // of a colour whose map is out of date
+
+/** A table whose colours are nearer to grey of the same lightness. @param {Uint32Array} table @returns {Uint32Array} (256) */
+export function faded(table) {
+  return table.map((colour) => {
+    const parts = [colour & 255, (colour >>> 8) & 255, (colour >>> 16) & 255];
+    const level = 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
+    const [r, g, b] = parts.map((part) => Math.round(part + GREY * (level - part)));
+    return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
+  });
 }
 
 /**

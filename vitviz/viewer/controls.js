@@ -10,6 +10,15 @@ const SHARES = new Set(['alpha', 'discard', 'residual']);
 
 let instances = 0;
 
+/** A property of an element; what it is already costs nothing. */
+function put(element, name, value) {
+  if (element[name] !== value) element[name] = value;
+}
+
+function press(button, pressed) {
+  if (button.getAttribute('aria-pressed') !== String(pressed)) button.setAttribute('aria-pressed', String(pressed));
+}
+
 export class Controls {
   /**
    * @param {HTMLElement} root - the viewer
@@ -63,6 +72,8 @@ export class Controls {
     this.find('[data-do=link]').hidden = !canLink;
     this.find('.vv-rollout').hidden = !canRoll;
     this.find('[data-key=start]').max = String(depth);
+    this.inputs = Array.from(this.root.querySelectorAll('.vv-side [data-key]'), (input) => (
+      { input, key: input.dataset.key, type: input.type, option: input.value }));
   }
 
   /**
@@ -72,22 +83,21 @@ export class Controls {
    *   map on show has colours of its own; `query`: on the side that the controls speak of
    */
   show(state, { comparing, playing, signed, query }) {
-    for (const input of this.root.querySelectorAll('.vv-side [data-key]')) {
-      const { key } = input.dataset;
+    for (const { input, key, type, option } of this.inputs) {
       const value = key === 'query' ? query : state[key];
-      if (input.type === 'radio') input.checked = input.value === value;
-      else if (input.type === 'checkbox') input.checked = Boolean(value);
+      if (type === 'radio') put(input, 'checked', option === value);
+      else if (type === 'checkbox') put(input, 'checked', Boolean(value));
       else if (key === 'cmap') this.colours(input, value, signed);
-      else if (document.activeElement !== input || input.type !== 'range') input.value = String(value);
-      if (input.type === 'range') write(input.nextElementSibling, SHARES.has(key) ? percent(value, 0) : String(value));
+      else if (document.activeElement !== input || type !== 'range') put(input, 'value', String(value));
+      if (type === 'range') write(input.nextElementSibling, SHARES.has(key) ? percent(value, 0) : String(value));
     }
     const patch = Array.isArray(query);
     write(this.find('.vv-where span'), patch ? `${queryWords(query).replace('patch ', '')}${state.pinned ? ', pinned' : ''}`
       : 'Point at the picture; click to stay.');
-    this.find('[data-do=unpin]').hidden = !(patch && state.pinned);
-    this.find('[data-do=compare]').setAttribute('aria-pressed', String(comparing));
+    put(this.find('[data-do=unpin]'), 'hidden', !(patch && state.pinned));
+    press(this.find('[data-do=compare]'), comparing);
     const button = this.find('[data-do=play]');
-    button.setAttribute('aria-pressed', String(playing));
+    press(button, playing);
     write(button, `${playing ? '■ Stop' : '▶ Play'} ${typeof state.head === 'number' ? 'heads' : 'layers'}`);
     const help = this.find('.vv-help');
     if (state.help && !help.open) help.showModal();
@@ -95,7 +105,10 @@ export class Controls {
   }
 
   colours(select, value, signed) {
-    select.value = signed ? 'signed' : value ?? FIRST;
+    const name = signed ? 'signed' : value ?? FIRST;
+    if (name === this.coloured) return; // to ask a list for its choice is as dear as to set it
+    this.coloured = name;
+    select.value = name;
     select.disabled = signed;
   }
 

@@ -207,11 +207,11 @@ function scaleWords(scale) {
 }
 
 function titled(explorer, selector, words, small) {
-  const text = `${words}|${small}`;
   const place = explorer.find(selector);
-  if (place.dataset.text === text) return;
-  place.dataset.text = text;
-  place.replaceChildren(words, ' ', Object.assign(document.createElement('small'), { textContent: small }));
+  if (place.childElementCount === 0) place.innerHTML = '<span></span> <small></small>';
+  const [first, second] = place.children;
+  write(first, words);
+  write(second, small);
 }
 
 export function drawMatrix(explorer) {

@@ -1,5 +1,5 @@
 // Fetches a photograph's files in the order in which they are looked at: the block on show, the rollout matrix, then from
-// the last block to the first. The server is asked for two at a time. Where all blocks would fill the browser's memory,
+// the last block to the first. The server is asked for two at a time, once the first is there. Where all blocks would fill the browser's memory,
 // only those that are looked at come, and the one not looked at for longest goes.
 import { PayloadError, parseBlock, parseRollout } from './payload.js';
 
@@ -19,6 +19,7 @@ export class Loading {
     this.events = events;
     this.queue = [];
     this.running = 0;
+    this.abreast = 1; // the block on show comes by itself: whatever the server did beside it would delay it
     this.held = []; // blocks that were asked for, the latest looked at last
     this.failed = new Set(); // what did not come: blocks, 'rollout'
     const { depth, heads, width, grid, prefix } = manifest;
@@ -62,10 +63,11 @@ export class Loading {
   }
 
   next() {
-    while (this.running < ABREAST && this.queue.length) {
+    while (this.running < this.abreast && this.queue.length) {
       this.running += 1;
       this.work(...this.queue.shift()).finally(() => {
         this.running -= 1;
+        this.abreast = ABREAST;
         this.next();
       });
     }

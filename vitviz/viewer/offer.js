@@ -1,4 +1,5 @@
 // What belongs to a photograph and model, and changes only with them: choices, thumbnails, predictions.
+import { prefixKinds } from './measures.js';
 import { headWords } from './words.js';
 
 const item = (kind, value, name, label, more) => ({ kind, value: String(value), name, label, ...more });
@@ -12,7 +13,8 @@ export function offer(explorer, { manifest }) {
   const { host, root, limits } = explorer;
   explorer.controls.build({ prefix, predictions, maps, depth, canSave: host.save !== null, canLink: host.linked,
     canRoll: host.rollout !== null, flows: limits.modes.includes('rollout') });
-  const sizes = { shape: (frame[2] - frame[0]) / (frame[3] - frame[1]), columns: heads, heads: heads + 3, layers: depth };
+  const sizes = { shape: (frame[2] - frame[0]) / (frame[3] - frame[1]), columns: heads, heads: heads + 3, layers: depth,
+    lines: new Set(prefixKinds(prefix)).size + 1 }; // below a head: each kind of mass, and the query's own
   for (const [name, size] of Object.entries(sizes)) root.style.setProperty(`--${name}`, String(size));
   const head = (one) => item('head', one, typeof one === 'number' ? `head ${one + 1}` : one, headWords(one, heads), { head: one });
   explorer.heads.build(['mean', 'max', 'min', ...Array(heads).keys()].map(head), grid, { words: true });

@@ -22,6 +22,7 @@ const HTML = `
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
 const COVER = '#6b7280';
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
+const STAMPS = 20;
 const TYPE = 0.86; // of the page's type, which is larger in full screen
 
 export class Pane {
@@ -45,6 +46,7 @@ export class Pane {
       events.resized();
     });
     this.shown = [0, 0]; // pixels of the screen
+    this.stamps = new Map(); // numbers as pictures
     this.type = 12;
     this.sized.observe(this.held);
     this.listen(events);
@@ -180,20 +182,33 @@ export class Pane {
 
   /** In the patch's corner; above or below it where the patch is too small to be seen behind a number. */
   number(patch, zoom, fine, label) {
-    const { aid } = this;
     const [left, top, width, height] = this.place(patch, zoom);
     const size = this.type * fine;
     const above = top > size ? top - size : top + height + fine;
     const inside = Math.min(width, height) > 1.4 * size;
-    const at = [left + 3 * fine, inside ? top + 3 * fine : above];
-    aid.font = `600 ${size}px system-ui, sans-serif`;
-    aid.textBaseline = 'top';
-    aid.lineJoin = 'round';
-    aid.lineWidth = 3 * fine;
-    aid.strokeStyle = '#0c0e12';
-    aid.strokeText(label, ...at);
-    aid.fillStyle = '#ffffff';
-    aid.fillText(label, ...at);
+    const stamp = this.stamp(label, size, fine);
+    this.aid.drawImage(stamp, Math.round(left + fine), Math.round((inside ? top + 3 * fine : above) - 2 * fine));
+  }
+
+  /** A number as a picture. Text drawn in place would have the browser lay out the page, in the middle of a frame. */
+  stamp(label, size, fine) {
+    const key = `${label} ${size} ${fine}`;
+    if (!this.stamps.has(key)) {
+      const canvas = document.createElement('canvas');
+      [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
+      const out = canvas.getContext('2d');
+      out.font = `600 ${size}px system-ui, sans-serif`;
+      out.textBaseline = 'top';
+      out.lineJoin = 'round';
+      out.lineWidth = 3 * fine;
+      out.strokeStyle = '#0c0e12';
+      out.strokeText(label, 2 * fine, 2 * fine);
+      out.fillStyle = '#ffffff';
+      out.fillText(label, 2 * fine, 2 * fine);
+      if (this.stamps.size >= STAMPS) this.stamps.clear(); // those of other sizes
+      this.stamps.set(key, canvas);
+    }
+    return this.stamps.get(key);
   }
 
   /** No colours over the photograph: there are no numbers to show. */

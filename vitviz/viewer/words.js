@@ -28,7 +28,10 @@ export function headWords(head, heads) {
 
 /** Words in a place of the page; what stands there already is left alone, and costs no layout. */
 export function write(place, text) {
-  if (place.textContent !== text) place.textContent = text;
+  const { firstChild } = place;
+  if (firstChild?.nodeType === Node.TEXT_NODE && firstChild === place.lastChild) {
+    if (firstChild.data !== text) firstChild.data = text; // the node stays: the browser has less to make anew
+  } else if (place.textContent !== text) place.textContent = text;
 }
 
 /** How many of something: "5 heads". */

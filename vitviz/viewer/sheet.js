@@ -1,0 +1,79 @@
+// All thumbnails of a wall in one picture: a browser lays out, paints and composes one canvas where a hundred took longer
+// than the arithmetic behind them. Pure: colour indices in, pixels out.
+
+const ROUND = 3; // corners, in pixels of the page
+
+/** A box in pixels: [left, top]. @typedef {[number, number]} Corner */
+
+/**
+ * Where the thumbnails lie. All have one size and one grid.
+ * @typedef {object} Places
+ * @property {number} width - of the sheet in pixels
+ * @property {Corner[]} corners - one for each thumbnail
+ * @property {Int32Array} columns - (w) which patch column each pixel of a thumbnail shows
+ * @property {Int32Array} rows - (h)
+ * @property {number} across - gw
+ * @property {Uint32Array} rim - pixels of a thumbnail that its round corners cut
+ * @property {Uint32Array} cover - what is left of each, as the highest byte of a pixel
+ */
+
+/** The patch of `count` in whose part each of `size` pixels has its middle, as browsers enlarge without smoothing. */
+function nearest(count, size) {
+  return Int32Array.from({ length: size }, (_, i) => Math.floor(((i + 0.5) * count) / size));
+}
+
+/** Pixels that a round corner covers in part, or not at all. */
+function rounded(wide, high, radius, stride) {
+  const rim = [];
+  const cover = [];
+  const reach = Math.min(Math.ceil(radius), wide >> 1, high >> 1);
+  for (let y = 0; y < reach; y += 1) {
+    for (let x = 0; x < reach; x += 1) {
+      const share = radius + 0.5 - Math.hypot(radius - x - 0.5, radius - y - 0.5);
+      if (share >= 1) continue;
+      for (const column of [x, wide - 1 - x]) {
+        for (const row of [y, high - 1 - y]) {
+          rim.push(row * stride + column);
+          cover.push(Math.round(255 * Math.max(0, share)) << 24);
+        }
+      }
+    }
+  }
+  return { rim: Uint32Array.from(rim), cover: Uint32Array.from(cover) };
+}
+
+/**
+ * @param {[number, number]} grid - [gh, gw]
+ * @param {[number, number]} size - of a thumbnail: [width, height] in pixels of the sheet
+ * @param {Corner[]} corners
+ * @param {number} width - of the sheet
+ * @param {number} fine - pixels of the sheet in one of the page
+ * @returns {Places}
+ */
+export function placed([gh, gw], [wide, high], corners, width, fine) {
+  return { width, corners, columns: nearest(gw, wide), rows: nearest(gh, high), across: gw,
+    ...rounded(wide, high, ROUND * fine, width) };
+}
+
+/**
+ * Colour one thumbnail.
+ * @param {Places} places
+ * @param {number} which
+ * @param {Uint8Array} index - (gh, gw) colour indices
+ * @param {Uint32Array} table - (256), from `packed`
+ * @param {Uint32Array} out - pixels of the whole sheet
+ */
+export function stamp({ width, corners, columns, rows, across, rim, cover }, which, index, table, out) {
+  const [left, top] = corners[which];
+  const start = top * width + left;
+  const wide = columns.length;
+  let last = -1;
+  for (let y = 0, at = start; y < rows.length; y += 1, at += width) {
+    if (rows[y] === last) out.copyWithin(at, at - width, at - width + wide);
+    else {
+      last = rows[y];
+      for (let x = 0; x < wide; x += 1) out[at + x] = table[index[last * across + columns[x]]];
+    }
+  }
+  for (let i = 0; i < rim.length; i += 1) out[start + rim[i]] = (out[start + rim[i]] & 0xffffff) | cover[i];
+}
