@@ -161,7 +161,17 @@ def ctrl_c() -> None:
         time.sleep(0.001)
 
 
-def test_a_second_ctrl_c_is_not_held_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def pythons_own_ctrl_c() -> Iterator[None]:
+    """A worker of pytest-xdist is deaf to Ctrl-C: the process that started it hears it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_second_ctrl_c_is_not_held_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pythons_own_ctrl_c: None
+) -> None:
     learn = Learner.learn
 
     def twice(self: Learner, batch: Any, number: int) -> Tensor:
