@@ -6,6 +6,8 @@ import dataclasses
 import json
 import math
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from vitviz.layers import Block
 from vitviz.model import ViT
 from vitviz.training import TrainingError
 from vitviz.training.augment import Augment
-from vitviz.training.depth import set_dropout, stochastic_depth
+from vitviz.training.depth import Draws, set_dropout, stochastic_depth
 from vitviz.training.optim import Average, adamw, decays, factor, groups, layer_of, set_rate
 from vitviz.training.recipes import RECIPES, Recipe, recipe
 
@@ -185,12 +187,19 @@ def test_a_block_of_which_both_branches_are_dropped_lets_an_image_pass() -> None
     assert type(model.blocks[2].drop_path).__name__ == "DropPath"
 
 
-def test_a_forward_pass_that_failed_half_way_does_not_shift_the_next() -> None:
+@contextmanager
+def drawn(seed: int, count: int) -> Iterator[tuple[ViT, Draws]]:
+    """A model in training whose stochastic depth is drawn for a batch of so many."""
     model = tiny.model(path_dropout=0.5).train()
-    images = tiny.images(6)
     with stochastic_depth(model) as draws:
         assert draws is not None
-        draws.draw(7, 6)
+        draws.draw(seed, count)
+        yield model, draws
+
+
+def test_a_forward_pass_that_failed_half_way_does_not_shift_the_next() -> None:
+    images = tiny.images(6)
+    with drawn(7, 6) as (model, draws):
         draws.take(slice(0, 6), images.device)
         whole = model(images)
         model.blocks[1].drop_path(torch.zeros(6, 4, tiny.WIDTH))  # its attention ran, its MLP did not
@@ -199,11 +208,8 @@ def test_a_forward_pass_that_failed_half_way_does_not_shift_the_next() -> None:
 
 
 def test_draws_do_not_depend_on_how_a_step_is_divided() -> None:
-    model = tiny.model(path_dropout=0.5).train()
     images = tiny.images(6)
-    with stochastic_depth(model) as draws:
-        assert draws is not None
-        draws.draw(7, 6)
+    with drawn(7, 6) as (model, draws):
         draws.take(slice(0, 6), images.device)
         whole = model(images)
         draws.draw(7, 6)

@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -176,7 +176,7 @@ class _Run:
                 problem = str(error)
         if problem := self.here.tell(problem):
             raise TrainingError(problem)
-        return tensors, self.here.tell(past)
+        return tensors, Progress.from_dict(self.here.tell(asdict(past)))
 
     def _network(self) -> tuple[nn.Module, tuple[Rows, Rows] | None, Rows | None]:
         """What is trained: the whole model on images, or its tail on what the frozen rest has made of them."""
@@ -205,13 +205,15 @@ class _Run:
         if not self.past.step:
             return
         if self.here.first:
-            logged = {name: tensors.pop(f"log.{name}") for name in ("loss", "right")}
-            self.losses[: self.past.step], self.right[: self.past.step] = logged["loss"], logged["right"]
+            done = slice(self.past.step)
+            self.losses[done], self.right[done] = tensors.pop("log.loss"), tensors.pop("log.right")
             self.learner.restore(tensors)
         else:
             self.learner.blank()
         self.learner.share()
-        self.losses, self.right = self.here.tell((self.losses, self.right))
+        logged = torch.stack([self.losses, self.right]).to(self.device)  # (2, steps)
+        self.here.same([logged])
+        self.losses, self.right = logged.cpu()
         if self.past.scaler:
             self.learner.scaler.load_state_dict(dict(self.past.scaler))
 

@@ -6,6 +6,7 @@ Distributed"). A process by itself is a world of one, in which nothing is sent.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+CPU = torch.device("cpu")
 PATIENCE = timedelta(days=2)  # how long others wait: for features that one process computes, for a slow disk
 
 
@@ -26,6 +28,7 @@ class World:
 
     rank: int = 0
     size: int = 1
+    device: torch.device = CPU  # what is sent has to lie where the processes' backend takes it
 
     @property
     def first(self) -> bool:
@@ -45,12 +48,16 @@ class World:
                 dist.broadcast(tensor, src=0)
 
     def tell(self, value: Any) -> Any:
-        """The first process's plain value, in every process."""
+        """The first process's plain value (as JSON has them), in every process. No object is unpacked that was sent."""
         if self.size == 1:
             return value
-        box = [value]
-        dist.broadcast_object_list(box, src=0)
-        return box[0]
+        data = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8).to(self.device)
+        length = torch.tensor([len(data)], device=self.device)
+        dist.broadcast(length, src=0)
+        if not self.first:
+            data = torch.empty(int(length), dtype=torch.uint8, device=self.device)
+        dist.broadcast(data, src=0)
+        return json.loads(data.cpu().numpy().tobytes())
 
     def slice(self, count: int) -> slice:
         """The part of `count` things in order that is this process's; parts differ by one at most."""
@@ -70,7 +77,7 @@ def world(device: torch.device) -> Iterator[World]:
     if joins:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=PATIENCE)
     try:
-        yield World(dist.get_rank(), dist.get_world_size())
+        yield World(dist.get_rank(), dist.get_world_size(), device)
     finally:
         if joins:
             dist.destroy_process_group()

@@ -47,6 +47,11 @@ class Progress:
     sessions: int = 1
     scaler: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Progress:
+        """What `dataclasses.asdict` made plain, also by way of JSON."""
+        return cls(**{**data, "rows": tuple(data["rows"])})
+
 
 def save_state(path: Path, tensors: Mapping[str, Tensor], progress: Progress, settings: Mapping[str, Any]) -> None:
     """Replace the state. Whenever the process or the machine stops, the old one or the new one is there, whole.
@@ -96,8 +101,7 @@ def load_state(path: Path, settings: Mapping[str, Any]) -> tuple[dict[str, Tenso
         tensors = read_tensors(path)
     except CheckpointError as error:
         raise TrainingError(str(error)) from error
-    made = dict(facts["progress"])
-    return tensors, Progress(**{**made, "rows": tuple(made["rows"])})
+    return tensors, Progress.from_dict(facts["progress"])
 
 
 def position(path: Path) -> int:
