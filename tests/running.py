@@ -15,6 +15,7 @@ import httpx
 import numpy as np
 import tiny
 from fastapi.dependencies import models as fastapi_models
+from gradio_client import Client
 from PIL import Image
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import Route, expect
@@ -30,7 +31,8 @@ from vitviz.ui.settings import Settings
 from vitviz.view import View
 from vitviz.weights.checkpoint import save
 
-WAIT = 15  # seconds; a busy machine draws slowly
+WAIT = 45  # seconds; a busy machine draws slowly
+PATIENCE = 60  # seconds for an answer to a program: on a machine with other work, five (httpx's own) are not enough
 expect.set_options(timeout=1000 * WAIT)
 
 MODEL = "dinov2-s14-imagenette"
@@ -97,13 +99,18 @@ class Running:
         """What Python sees of a photograph."""
         return self.sessions.open("test", photo, model, side).view
 
+    def client(self) -> Client:
+        """What gradio gives to programs."""
+        return Client(self.url, verbose=False, httpx_kwargs={"timeout": PATIENCE})
+
     def call(self, handler: str, data: list, event: dict | None = None, session: str = "stranger") -> list:
         """Call a private endpoint as a stranger's program may; everything that it answers."""
         number = next(i for i, fn in self.demo.fns.items() if getattr(fn.fn, "__name__", "") == handler)
         asked = {"data": data, "event_data": event, "fn_index": number, "session_hash": session}
-        httpx.post(f"{self.url}gradio_api/queue/join", json=asked).raise_for_status()
+        httpx.post(f"{self.url}gradio_api/queue/join", json=asked, timeout=PATIENCE).raise_for_status()
         answers = []
-        with httpx.stream("GET", f"{self.url}gradio_api/queue/data?session_hash={session}", timeout=30) as lines:
+        data_of = f"{self.url}gradio_api/queue/data?session_hash={session}"
+        with httpx.stream("GET", data_of, timeout=PATIENCE) as lines:
             for line in lines.iter_lines():
                 answers.append(line)
                 if '"process_completed"' in line or '"close_stream"' in line:
@@ -113,7 +120,7 @@ class Running:
     def ask(self, function: str, data: Any, session: str = "stranger") -> httpx.Response:
         """Call one of the explorer's functions as a stranger's program may."""
         asked = {"data": data, "component_id": self.page.viewer._id, "fn_name": function, "session_hash": session}
-        return httpx.post(f"{self.url}gradio_api/component_server/", json=asked, timeout=30)
+        return httpx.post(f"{self.url}gradio_api/component_server/", json=asked, timeout=PATIENCE)
 
 
 def served(*models: str, **allowed: bool) -> Iterator[Running]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import httpx
 import pytest
-from gradio_client import Client, handle_file
+from gradio_client import handle_file
 from gradio_client.exceptions import AppError
-from running import CHURCH, DOG, MODEL, Running, folder, served
+from running import CHURCH, DOG, MODEL, PATIENCE, Running, folder, served
 
 from vitviz.viewer.payload import block_bytes
 
@@ -39,7 +39,7 @@ def no_more_than_words(text: str) -> None:
 
 
 def test_programs_can_ask_too(app: Running, tmp_path: Path) -> None:
-    client = Client(app.url, verbose=False)
+    client = app.client()
     best = client.predict(handle_file(CHURCH), api_name="/predict")
     assert best[0]["label"] == "church"
     answer = client.predict(handle_file(CHURCH), MODEL, "attention", 12, "4", api_name="/explain")
@@ -57,7 +57,7 @@ def test_programs_can_ask_too(app: Running, tmp_path: Path) -> None:
 
 
 def test_only_these_two_are_told_of(app: Running) -> None:
-    told = httpx.get(f"{app.url}gradio_api/info").json()
+    told = httpx.get(f"{app.url}gradio_api/info", timeout=PATIENCE).json()
     assert set(told["named_endpoints"]) == {"/predict", "/explain"}
     assert told["unnamed_endpoints"] == {}
 
@@ -69,14 +69,14 @@ def test_only_these_two_are_told_of(app: Running) -> None:
 )
 def test_programs_are_refused_in_words(app: Running, asked: tuple[str, int, str]) -> None:
     with pytest.raises(AppError) as refusal:
-        Client(app.url, verbose=False).predict(handle_file(CHURCH), MODEL, *asked, api_name="/explain")
+        app.client().predict(handle_file(CHURCH), MODEL, *asked, api_name="/explain")
     assert "xpected" in str(refusal.value)
     no_more_than_words(str(refusal.value))
 
 
 @pytest.mark.parametrize("path", ["file=https://example.com/x", "proxy=https://example.com/x", "file=/etc/passwd"])
 def test_doors_stay_shut(app: Running, path: str) -> None:
-    assert httpx.get(f"{app.url}gradio_api/{path}").status_code == 403
+    assert httpx.get(f"{app.url}gradio_api/{path}", timeout=PATIENCE).status_code == 403
 
 
 # --- the explorer's functions
@@ -152,9 +152,8 @@ def test_absurd_arguments_are_answered_in_words(app: Running) -> None:
         body = json.dumps(
             {"data": data, "component_id": app.page.viewer._id, "fn_name": function, "session_hash": "stranger"}
         )
-        answer = httpx.post(
-            f"{app.url}gradio_api/component_server/", content=body, headers={"Content-Type": "application/json"}
-        )
+        told = {"Content-Type": "application/json"}
+        answer = httpx.post(f"{app.url}gradio_api/component_server/", content=body, headers=told, timeout=PATIENCE)
         assert answer.status_code == 200, function
         assert "error" in answer.json()
         assert len(answer.text) < 400
@@ -181,7 +180,7 @@ def test_private_endpoints_refuse_models(
             answers = "".join(running.call(handler, [None, None, None], event))
             assert "could not be opened" in answers
         with pytest.raises(AppError, match=r"Expected the name|its menu"):
-            Client(running.url, verbose=False).predict(handle_file(CHURCH), source, api_name="/predict")
+            running.client().predict(handle_file(CHURCH), source, api_name="/predict")
     assert "could not be opened" in "".join(app.call("typed", [secret, None, None, None]))
 
 

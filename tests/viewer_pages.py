@@ -26,7 +26,7 @@ from vitviz.render.colors import lut
 from vitviz.view import View, query_words
 from vitviz.viewer.page import Scene, standalone
 
-expect.set_options(timeout=15_000)  # milliseconds; a busy machine draws slowly
+expect.set_options(timeout=45_000)  # milliseconds; a busy machine draws slowly
 
 ROOT = Path(__file__).parents[1]
 CHURCH = ROOT / "examples" / "church.jpg"
