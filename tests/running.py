@@ -131,7 +131,7 @@ def served(*models: str, **allowed: bool) -> Iterator[Running]:
 
 
 class Gate:
-    """Holds back a page's requests to `pattern` until it is opened; then all pass."""
+    """Holds back a page's requests to `pattern` while it is closed, as it is at first."""
 
     def __init__(self, page: Browser, pattern: str) -> None:
         self.held: list[Route] = []
@@ -148,6 +148,10 @@ class Gate:
         self._is_open = True
         for route in self.held:
             route.continue_()
+        self.held.clear()
+
+    def close(self) -> None:
+        self._is_open = False
 
 
 def own_photograph(folder: Path, name: str = "mine.png") -> Path:

@@ -182,6 +182,7 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
     expect_map(page, app.view().attention())  # where nothing was said, what the page opened with
     for _ in range(4):
         page.go_forward()
+    assert address(page)["layer"] == "5"
     expect_map(page, app.view(KOALA).attention(4, query=(16, 3)))
 
 
@@ -203,6 +204,34 @@ def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app
     assert address(page)["image"] == "Dog"
     layer(page, 0)
     expect_map(page, app.view(DOG).attention(0))
+
+
+def test_a_step_while_a_photograph_is_decoded_is_not_undone(page: Browser, app: Running) -> None:
+    ready(page, app.url)
+    for name, photo in (("Dog", DOG), ("Koala", KOALA)):
+        example(page, name)
+        expect_map(page, app.view(photo).attention())
+    page.evaluate("""() => {
+        const decode = HTMLImageElement.prototype.decode;
+        const gate = new Promise((open) => { window.openGate = open; });
+        window.held = 0;
+        HTMLImageElement.prototype.decode = async function () {
+            window.held += 1;
+            await gate;
+            return decode.call(this);
+        };
+    }""")
+    answers = Gate(page, "**/queue/join**")
+    answers.open()
+    page.go_back()
+    page.wait_for_function("window.held === 1")
+    answers.close()
+    page.go_back()
+    page.evaluate("window.openGate()")
+    expect_map(page, app.view(DOG).attention())  # it was on its way
+    assert "image" not in address(page)  # and does not overwrite where the person is now
+    answers.open()
+    expect_map(page, app.view().attention())
 
 
 def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser, app: Running, tmp_path: Path) -> None:

@@ -103,6 +103,7 @@ async function load() {
   if (id !== explorer.here.data?.manifest.id) {
     await show(manifest);
     if (explorer.here.data?.manifest.id !== id) return; // another one came meanwhile
+    if (led && answered !== turn) return; // it has led elsewhere while the photograph was decoded
   } else explorer.pending = null;
   if (misread && (opening || led)) explorer.tell([misread, message.textContent].filter(Boolean));
   const followed = led && wanted.image === image && wanted.model === model;
