@@ -234,6 +234,36 @@ def test_a_step_while_a_photograph_is_decoded_is_not_undone(page: Browser, app: 
     expect_map(page, app.view().attention())
 
 
+@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
+def test_parts_that_come_too_late_do_not_undo_a_step(page: Browser, app: Running, when: str) -> None:
+    ready(page, app.url)
+    example(page, "Dog")
+    expect_map(page, app.view(DOG).attention())
+    parts = Gate(page, "**/component_server/**")
+    example(page, "Koala")
+    page.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Koala'")
+    koala = len(parts.held)
+    assert koala
+    asked = Gate(page, "**/queue/join**")
+    page.go_back()
+    if when == "after the answer":
+        asked.open()
+        page.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Dog'")
+        asked.close()
+    else:
+        with app.sessions._lock:  # as if the server had opened it, and its answer was not here yet
+            app.sessions._open.clear()
+    with page.expect_response(lambda response: "put away" in response.text()):
+        parts.open()
+    page.wait_for_timeout(300)
+    assert len(asked.held) == (when == "before the answer")  # nobody asks for the koala again
+    asked.open()
+    expect_map(page, app.view(DOG).attention())
+    assert address(page)["image"] == "Dog"
+    page.go_forward()
+    expect_map(page, app.view(KOALA).attention())
+
+
 def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser, app: Running, tmp_path: Path) -> None:
     with_own(page, app, own_photograph(tmp_path))
     assert "image" not in address(page)

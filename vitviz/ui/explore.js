@@ -10,9 +10,15 @@ let answered = 0;
 let since = 0; // when it was asked last
 let lost = ''; // the photograph that was put away and is being opened again
 
-/** The server has put a photograph away: it is opened again, once, whoever noticed. */
+/** A link, or a step back, was asked for, and its answer is to come. */
+function underWay() {
+  return answered !== turn && performance.now() - since < PATIENCE;
+}
+
+/** The server has put a photograph away: it is opened again, once, whoever noticed, unless another one comes instead. */
 function forgotten(id) {
-  if (lost === id) return;
+  const shown = explorer.sides.some((side) => side.data?.manifest.id === id);
+  if (lost === id || !shown || underWay()) return;
   lost = id;
   trigger('forgotten');
 }
@@ -61,7 +67,7 @@ function open({ image, model }) {
 
 // One at a time: answers to several would come in any order, and leave the server with another photograph than the page.
 function follow() {
-  if (answered !== turn && performance.now() - since < PATIENCE) return; // `load` looks again when the answer is here
+  if (underWay()) return; // `load` looks again when the answer is here
   turn += 1;
   since = performance.now();
   sent = wanted;
@@ -99,11 +105,11 @@ async function load() {
     if (sent.image !== wanted.image || sent.model !== wanted.model) return follow(); // it has led elsewhere since
     // What the server makes of a link is what the link comes to, even where a part of it was refused.
     if (explorer.pending) Object.assign(explorer.pending, { image, model });
-  }
+  } else if (underWay()) return; // the server opened this before what the person has gone to since
   if (id !== explorer.here.data?.manifest.id) {
     await show(manifest);
     if (explorer.here.data?.manifest.id !== id) return; // another one came meanwhile
-    if (led && answered !== turn) return; // it has led elsewhere while the photograph was decoded
+    if (underWay()) return; // a step was taken while the photograph was decoded
   } else explorer.pending = null;
   if (misread && (opening || led)) explorer.tell([misread, message.textContent].filter(Boolean));
   const followed = led && wanted.image === image && wanted.model === model;
