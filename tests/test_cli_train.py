@@ -182,6 +182,7 @@ def options_of(table: object) -> dict[str, str]:
 OTHER = {
     "epochs": "7", "batch": "24", "lr": "0.25", "head_lr": "0.5", "weight_decay": "0.75", "betas": "0.5 0.625",
     "warmup": "0.375", "final_lr": "0.125", "smoothing": "0.25", "path_dropout": "0.5", "dropout": "0.25",
+    "patch_dropout": "0.75",
     "ema": "0.75", "clip": "3.5", "layer_decay": "0.875", "accumulate": "4", "precision": "bfloat16", "compile": "",
     "seed": "11", "unfreeze_last": "1 --from z", "distill": "hard --teacher z", "alpha": "0.25 --teacher z",
     "temperature": "5.5 --teacher z", "crop_padding": "5", "flip": "", "resized_crop": "0.25 0.75",

@@ -130,7 +130,11 @@ def test_losses_and_weights_are_those_of_adamw_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{}, {"path_dropout": 0.4}, {"augment": Augment(flip=True, mixup=0.4, cutmix=1.0, group=4), "smoothing": 0.1}],
+    [
+        {},
+        {"path_dropout": 0.4, "patch_dropout": 0.3},
+        {"augment": Augment(flip=True, mixup=0.4, cutmix=1.0, group=4), "smoothing": 0.1},
+    ],
 )
 def test_accumulated_parts_are_the_whole_batch(tmp_path: Path, changes: dict[str, Any]) -> None:
     one = cases.train(tmp_path / "one", cases.recipe(**changes))

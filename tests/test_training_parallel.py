@@ -101,7 +101,7 @@ def assert_close(out: Path, whole: Outcome) -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"path_dropout": 0.4, "layer_decay": 0.8, "head_lr": 1e-2},
+        {"path_dropout": 0.4, "patch_dropout": 0.5, "layer_decay": 0.8, "head_lr": 1e-2},
         {"augment": Augment(flip=True, crop_padding=1, mixup=0.4, policy="trivial", group=4), "accumulate": 2},
         {"unfreeze_last": 1, "smoothing": 0.1},
     ],

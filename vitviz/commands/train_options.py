@@ -89,6 +89,7 @@ RECIPE: _Table = (
     ("--smoothing", {"type": float, "metavar": "X", "help": "label smoothing"}),
     ("--dropout", {"type": float, "metavar": "X", "help": "of tokens and branches"}),
     ("--path-dropout", {"type": float, "metavar": "X", "help": "stochastic depth of the last block"}),
+    ("--patch-dropout", {"type": float, "metavar": "X", "help": "patches that an image goes without; none at the end"}),
     ("--ema", {"type": float, "metavar": "X", "help": "decay of the running mean of the weights; 0 for none"}),
     ("--clip", {"type": float, "metavar": "X", "help": "longest gradient; 0 for any"}),
     ("--accumulate", {"type": int, "metavar": "N", "help": "parts of a batch, for less memory"}),

@@ -33,7 +33,7 @@ class Draws:
         self._step = self.part  # (2 L, G)
         self.branches: list[Branch] = []
 
-    def draw(self, seed: int, images: int) -> None:
+    def draw(self, seed: int, images: int, _done: float = 0.0) -> None:
         """For all images of a step: kept branches grow by 1 / (1 - rate), so that the mean stays."""
         numbers = torch.rand(len(self.rates), images, generator=torch.Generator().manual_seed(seed))
         self._step = (numbers >= self.rates) / (1.0 - self.rates)

@@ -36,6 +36,7 @@ from vitviz.training.state import STATE, Progress, load_state, save_state
 from vitviz.training.step import DTYPES, Learner, what_to_try
 from vitviz.training.stopping import Request, Stopped, listening
 from vitviz.training.teacher import Teacher
+from vitviz.training.thinning import Thinning
 from vitviz.training.transfer import fed_as, freeze
 from vitviz.weights.checkpoint import fingerprint
 
@@ -106,17 +107,18 @@ class Trainer:
             self.model.to(self.device)
             set_dropout(self.model, self.recipe.dropout, self.recipe.path_dropout)
             freeze(self.model, self.recipe.unfreeze_last)
-            draws = stack.enter_context(stochastic_depth(self.model))
+            depth = stack.enter_context(stochastic_depth(self.model))
             gh, gw = self.model.config.grid_of(*self.data.train.size)
+            thinning = Thinning(self.recipe.patch_dropout, gh * gw) if self.recipe.patch_dropout else None
             batch = self.recipe.batch // (here.size * self.recipe.accumulate)
             stack.enter_context(threads_for(batch * gh * gw * self.model.config.width, self.device))
-            return _Run(self, here, draws).run()
+            return _Run(self, here, depth, thinning).run()
 
 
 class _Run:
     """One session of a training, from the state it finds to its end."""
 
-    def __init__(self, asked: Trainer, here: World, draws: Draws | None) -> None:
+    def __init__(self, asked: Trainer, here: World, depth: Draws | None, thinning: Thinning | None) -> None:
         self.asked, self.here, self.request = asked, here, Request()
         self.began = time.perf_counter()
         self.recipe, self.data, self.device = asked.recipe, asked.data, asked.device
@@ -125,12 +127,13 @@ class _Run:
             asked.out.mkdir(parents=True, exist_ok=True)
         self.settings = self._settings()
         tensors, self.past = self._open()
-        trained, rows, answers = self._network()
+        trained, rows, answers = self._network(thinning)
         asks = asked.teacher is not None and answers is None
         self.feed = Feed(
             self.data, self.recipe, asked.about.preprocess, self.device, here, rows=rows, answers=answers, asks=asks
         )
         teacher = asked.teacher if asks else None
+        draws = [drawn for drawn in (depth, thinning) if drawn is not None]
         self.learner = Learner(asked.model, trained, self.recipe, self.feed.steps, here, draws=draws, teacher=teacher)
         self.total = self.recipe.epochs * self.feed.steps
         self.losses, self.right = torch.full((self.total,), math.nan), torch.zeros(self.total)
@@ -178,7 +181,7 @@ class _Run:
             raise TrainingError(problem)
         return tensors, Progress.from_dict(self.here.tell(asdict(past)))
 
-    def _network(self) -> tuple[nn.Module, tuple[Rows, Rows] | None, Rows | None]:
+    def _network(self, thinning: Thinning | None) -> tuple[nn.Module, tuple[Rows, Rows] | None, Rows | None]:
         """What is trained: the whole model on images, or its tail on what the frozen rest has made of them."""
         model, recipe, folder = self.asked.model, self.recipe, self.asked.out / CACHE
         size = self.data.train.size
@@ -190,7 +193,7 @@ class _Run:
         if self.asked.teacher is not None and not recipe.augments:
             answers = open_answers(self.asked.teacher, self.data.train, size, folder, name="teacher", progress=talks)
         if recipe.unfreeze_last is None or recipe.augments:
-            return network(model, None, None), None, answers
+            return network(model, None, None, thinning), None, answers
         cast = DTYPES[recipe.precision]
         train, val = (
             open_features(

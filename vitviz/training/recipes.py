@@ -37,6 +37,8 @@ class Recipe:
         smoothing: label smoothing, the share of the target that is spread over all classes.
         augment: what is done to training images.
         path_dropout: stochastic depth of the last block; that of block i grows linearly from zero.
+        patch_dropout: the share of its patches that each training image goes without, until the last fifth of the
+            training; see `vitviz.training.thinning`.
         dropout: of tokens and branches.
         ema: decay of the running mean of the weights that is validated and saved; 0 for none.
         clip: the longest that the gradient of all weights together may be; 0 for any.
@@ -67,6 +69,7 @@ class Recipe:
     smoothing: float = 0.0
     augment: Augment = field(default_factory=Augment)
     path_dropout: float = 0.0
+    patch_dropout: float = 0.0
     dropout: float = 0.0
     ema: float = 0.0
     clip: float = 1.0
@@ -92,7 +95,7 @@ class Recipe:
             _check_number("head_lr", self.head_lr, above=0.0)
         for name in ("weight_decay", "warmup", "clip"):
             _check_number(name, getattr(self, name))
-        for name in ("smoothing", "path_dropout", "dropout", "ema"):
+        for name in ("smoothing", "path_dropout", "patch_dropout", "dropout", "ema"):
             _check_number(name, getattr(self, name), below=1.0)
         for beta in self.betas:
             _check_number("betas", beta, below=1.0)
@@ -108,6 +111,11 @@ class Recipe:
             )
         if self.unfreeze_last is not None:
             _check_whole("unfreeze_last", self.unfreeze_last, 0)
+            if self.patch_dropout and not self.augments:
+                raise TrainingError(
+                    f"patch_dropout: what stays frozen is computed once, from all patches; expected 0, got "
+                    f"{self.patch_dropout}. Leave it out, or let every block learn."
+                )
         self.objective()  # which checks its own
 
     @property

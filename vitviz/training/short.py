@@ -18,6 +18,7 @@ from vitviz.layers import Attention, Block
 from vitviz.model import ViT
 from vitviz.positions import rotate
 from vitviz.training.features import Tail, Whole
+from vitviz.training.thinning import Thinning
 
 
 def tokens_read(config: ViTConfig) -> int | None:
@@ -59,12 +60,19 @@ def _attend(attention: Attention, x: Tensor, angles: Angles | None, count: int) 
 
 
 class ShortWhole(Whole):
-    """`Whole`, with a short last block."""
+    """`Whole`, with a short last block, and in training without the patches that `thinning` leaves out."""
+
+    def __init__(self, model: ViT, thinning: Thinning | None = None) -> None:
+        super().__init__(model)
+        self.thinning = thinning
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:
         """(B, 3, H, W) -> one or two of (B, C): see `ViT.heads_logits`."""
         tokens, grid = self.model.embed(images)
-        return self.model.heads_logits(encode(self.model, tokens, self.model.angles(grid)))
+        angles = self.model.angles(grid)
+        if self.training and self.thinning is not None:
+            tokens, angles = self.thinning(tokens, angles, self.model.config)
+        return self.model.heads_logits(encode(self.model, tokens, angles))
 
 
 class ShortTail(Tail):
@@ -78,8 +86,10 @@ class ShortTail(Tail):
         return model.heads_logits(encode(model, rows, model.angles(self.grid), self.start))
 
 
-def network(model: ViT, unfreeze_last: int | None, grid: tuple[int, int] | None) -> nn.Module:
+def network(
+    model: ViT, unfreeze_last: int | None, grid: tuple[int, int] | None, thinning: Thinning | None = None
+) -> nn.Module:
     """What is trained: the model on images, or, with a `grid` of patches, its tail on a frozen trunk's rows."""
     if grid is None or unfreeze_last is None:
-        return ShortWhole(model)
+        return ShortWhole(model, thinning)
     return ShortTail(model, unfreeze_last, grid)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from vitviz.model import ViT
 from vitviz.training import TrainingError
-from vitviz.training.depth import Draws
 from vitviz.training.feed import Batch, seed_of
 from vitviz.training.losses import predicted
 from vitviz.training.optim import Average, adamw, factor, groups, set_rate
@@ -20,6 +19,16 @@ from vitviz.training.parallel import World
 from vitviz.training.recipes import Recipe
 
 DTYPES = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+class Drawn(Protocol):
+    """What a step draws at random, for all of its images at once."""
+
+    def draw(self, seed: int, images: int, done: float, /) -> None:
+        """For all images of a step, when so much of the training is done: 0..1."""
+
+    def take(self, images: slice, device: torch.device) -> None:
+        """Those images of the step are next."""
 
 
 class Learner:
@@ -31,7 +40,7 @@ class Learner:
         recipe: all settings.
         steps: of one epoch.
         world: this process among others.
-        draws: for stochastic depth, where the model has it.
+        draws: what is random in a step beside the images, each from a seed of its own.
         teacher: pixels (k, 3, H, W) from 0 to 255 -> logits (k, C).
     """
 
@@ -43,7 +52,7 @@ class Learner:
         steps: int,
         world: World,
         *,
-        draws: Draws | None = None,
+        draws: Sequence[Drawn] = (),
         teacher: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
         self.recipe, self.world, self.draws, self.teacher = recipe, world, draws, teacher
@@ -90,8 +99,8 @@ class Learner:
         size = len(batch) // parts
         seen = torch.zeros(2, device=self.device)
         self.network.train()
-        if self.draws is not None:
-            self.draws.draw(seed_of(self.recipe.seed, number, -1), self.recipe.batch)
+        for salt, drawn in enumerate(self.draws, 1):
+            drawn.draw(seed_of(self.recipe.seed, number, -salt), self.recipe.batch, number / self.total)
         for index in range(parts):
             part = batch if parts == 1 else batch.part(slice(index * size, (index + 1) * size))
             with self._alone(index + 1 < parts):
@@ -111,8 +120,8 @@ class Learner:
         """Gradients of one part, of so many in all processes; its share of the loss and its right answers: (2,)."""
         if self._drops:
             torch.manual_seed(seed_of(self.recipe.seed, number, index))
-        if self.draws is not None:
-            self.draws.take(slice(index * len(part), (index + 1) * len(part)), self.device)
+        for drawn in self.draws:
+            drawn.take(slice(index * len(part), (index + 1) * len(part)), self.device)
         answers = part.answers
         if answers is None and self.teacher is not None:
             assert part.pixels is not None  # the feed keeps them for a teacher that asks
