@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from gradio_client import handle_file
 from gradio_client.exceptions import AppError
 from running import CHURCH, DOG, MODEL, PATIENCE, Running, folder, served
 
+from vitviz.ui.insight import Panel
+from vitviz.view import View
 from vitviz.viewer.payload import block_bytes
 
 
@@ -235,3 +239,32 @@ def test_an_upload_that_was_none_is_not_read(generous: Running, small: str) -> N
         answers = "".join(generous.call("uploaded", [file, None, None, None]))
         assert "could not be opened" not in answers  # it did not come so far
         assert '"success":false' in answers.replace(" ", "")
+
+
+# --- many at once
+
+
+def test_a_photograph_does_not_wait_for_a_panels_long_answer(app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def slow(view: View, *_: object) -> dict[str, str]:
+        begun.set()
+        assert end.wait(30)
+        return {"answer": view.photo.mode}
+
+    monkeypatch.setattr("vitviz.ui.insight._lens", slow)
+    panel = next(one for one in app.demo.blocks.values() if isinstance(one, Panel))
+    asked = {"data": [app.page.first.name], "component_id": panel._id, "fn_name": "lens", "session_hash": "slow"}
+    address = f"{app.url}gradio_api/component_server/"
+    with ThreadPoolExecutor(2) as pool:
+        try:
+            first = pool.submit(httpx.post, address, json=asked, timeout=PATIENCE)
+            assert begun.wait(30)
+            photograph_of(app, "somebody who is in a hurry")
+            begun.clear()
+            second = pool.submit(httpx.post, address, json=asked, timeout=PATIENCE)
+            assert not begun.wait(0.5)  # one answer at a time is worked out
+            assert not first.done()
+        finally:
+            end.set()
+        assert [json.loads(one.result().json()["data"])["answer"] for one in (first, second)] == ["RGB", "RGB"]

@@ -35,7 +35,7 @@ class Panel(gr.HTML):
     Args:
         name: of its files in `vitviz/viewer/`: "why", "heads" or "layers".
         find: the open photograph of a name; `None` for one that was forgotten. Names are secrets of their visitor.
-        turn: held while a model runs.
+        turn: held while an answer is worked out.
     """
 
     def __init__(self, name: str, find: Find, turn: threading.Lock, **options: Any) -> None:

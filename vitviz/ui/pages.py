@@ -78,7 +78,7 @@ class Page:
                     self.viewer = ExplorerView(self._manifest(self.first), find=self._scene, elem_id="viewer")
                 for title, name in PANELS.items():
                     with gr.Tab(title):
-                        Panel(name, self._open, sessions.turn, elem_classes="panel")
+                        Panel(name, self._open, sessions.asking, elem_classes="panel")
                 with gr.Tab("How to read this"):
                     gr.Markdown((HERE / "help.md").read_text(encoding="utf-8"), elem_classes="help")
             self._wire(demo)

@@ -59,7 +59,7 @@ class Sessions:
     """Open photographs by visitor, the least recently used forgotten first, and the models that they were opened with.
 
     Forgetting loses nothing: every request names its photograph, model and size, and the photograph is opened again.
-    Models run one at a time, whoever asks.
+    Models open one photograph at a time, and answer one question about an open one beside it, whoever asks.
 
     Args:
         menu: the models on offer, and what else visitors may name.
@@ -75,7 +75,9 @@ class Sessions:
         self._uploads: dict[str, dict[str, Offer]] = {}
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
-        self.turn = threading.Lock()  # held while a model runs: two at once take twice the time and the memory
+        # Held while a model runs: several at once take as many times the time and the memory. What a panel asks may
+        # take a minute; nobody's photograph waits for that, so it has a turn of its own.
+        self.turn, self.asking = threading.Lock(), threading.Lock()
         room = menu.settings.memory
         self.models = Models(menu.load, room, menu.default, lambda name: menu.offer(name).size, self._drop)
 
