@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gradio as gr
+import httpx
 import pytest
 
 from vitviz.cli import main
+from vitviz.ui.server import launch
 from vitviz.ui.settings import GIGABYTE, Settings, SettingsError, settings
 from vitviz.weights.famous import FAMOUS
 
@@ -69,3 +72,15 @@ def test_the_famous_models_are_listed(capsys: pytest.CaptureFixture[str]) -> Non
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "dinov2-s14-imagenette"
     assert all(any(one.source in line and one.licence in line for line in lines) for one in FAMOUS)
+
+
+def test_a_busy_machine_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What gradio finds where its own request for the page takes longer than three seconds.
+    monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
+    with gr.Blocks() as demo:
+        gr.Markdown("It answers.")
+    try:
+        _, address, _ = launch(demo, "127.0.0.1", prevent_thread_lock=True, quiet=True)
+        assert "It answers." in httpx.get(address, timeout=60).text
+    finally:
+        demo.close()

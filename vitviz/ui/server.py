@@ -93,5 +93,8 @@ def launch(
         footer_links=["api"],
         run_history=False,
         app_kwargs={"middleware": [Middleware(Closed)]},
+        # It answers by now (`startup-events`). Else gradio asks for the page itself, gives up after three seconds, too
+        # few on a busy machine, and advises to share it with the world.
+        _frontend=False,
         **options,
     )
