@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -75,7 +76,11 @@ def test_it_opens_with_a_map_of_the_predicted_class(opened: Browser, app: Runnin
     heatmap = view.explain("gae")
     expect(panel.locator(".vv-title")).to_have_text(heatmap.title)
     assert drawn(opened, heatmap) <= 1.5
-    expect(panel.locator(".vv-about")).to_contain_text("Outside the picture: 0.1 on CLS")
+    outside = panel.locator(".vv-about")
+    expect(outside).to_contain_text(re.compile(r"Outside the picture: \d\.\d+ on CLS"))
+    said = re.search(r"([\d.]+) on CLS", outside.inner_text())
+    assert said is not None
+    assert float(said[1]) == pytest.approx(heatmap.prefix_mass["CLS"], rel=0.05)
     expect(panel.locator("[data-ask=target]")).to_have_value(str(view.best(1)[0]))
     assert panel.locator(".vv-method").count() == len(METHODS)
     assert bars(panel) == pytest.approx(dict(view.predictions(5)), abs=1e-4)

@@ -20,7 +20,7 @@ from vitviz.outcome import leave
 from vitviz.training import TrainingError
 from vitviz.training.data import Data, open_data
 from vitviz.training.engine import Outcome, Stopped, Trainer
-from vitviz.training.recipes import RECIPES, Recipe
+from vitviz.training.recipes import RECIPES, Known, Recipe
 from vitviz.training.transfer import resized, start_from
 from vitviz.weights.checkpoint import CONFIG
 from vitviz.weights.zoo import load
@@ -39,17 +39,22 @@ Train a Vision Transformer.
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
     """The command `train`."""
-    reached = "\n".join(f"  {name:<14} {known.about}" for name, known in RECIPES.items())
     command = commands.add_parser(
         "train",
         help="train a model, or fine-tune one",
         description=DESCRIPTION,
-        epilog=f"recipes:\n{reached}",
+        epilog="recipes:\n" + "\n".join(map(_about, RECIPES.values())),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=32),
         usage="vitviz train --data NAME_OR_FOLDER --out FOLDER [options]",
     )
     add_options(command)
     command.set_defaults(run=_train, parser=command)
+
+
+def _about(known: Known) -> str:
+    """A recipe, and what it reached."""
+    lines = [known.about, *(f"{one}, {one.machine}" for one in known.reached)]
+    return f"  {known.recipe.name:<14} " + ("\n" + 17 * " ").join(lines)
 
 
 def _train(args: argparse.Namespace) -> None:

@@ -169,7 +169,7 @@ def _check_number(
 # ---- named ones
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Reached:
     """What a recipe reached, and where: top-1 of the last weights on the validation split, 0..1."""
 
@@ -178,6 +178,10 @@ class Reached:
     machine: str
     command: str
     seed: int = 0
+
+    def __str__(self) -> str:
+        """For people: "81.05 % in 1.4 minutes"."""
+        return f"{100 * self.top1:.2f} % in {self.minutes:g} minutes"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,8 +204,18 @@ class Known:
     reached: tuple[Reached, ...] = ()
 
 
-def _known(name: str, about: str, data: str, model: Mapping[str, Any] | None = None, **changes: Any) -> Known:
-    return Known(recipe=Recipe(name=name, **changes), about=about, data=data, model=model or {})
+_EPYC = "two cores of an AMD EPYC, torch 2.13.0 on the CPU"
+
+
+def _known(
+    name: str,
+    about: str,
+    data: str,
+    model: Mapping[str, Any] | None = None,
+    reached: tuple[Reached, ...] = (),
+    **changes: Any,
+) -> Known:
+    return Known(recipe=Recipe(name=name, **changes), about=about, data=data, model=model or {}, reached=reached)
 
 
 _ALL = (
@@ -243,6 +257,7 @@ _ALL = (
             "heads": 2,
             "positions": "sincos",
         },
+        (Reached(0.8105, 1.4, _EPYC, "vitviz train --data fashion-mnist --recipe fashion-mnist --out models/fashion"),),
         epochs=5,
         batch=128,
         lr=5e-3,
@@ -253,6 +268,9 @@ _ALL = (
         "head",
         "A new classifier on a frozen pretrained backbone, whose features are computed once.",
         "a folder of one's own",
+        reached=(
+            Reached(0.96, 2.5, _EPYC, "vitviz train --data three --from frozen --freeze backbone --out models/three"),
+        ),
         epochs=5,
         batch=16,
         lr=1e-2,
@@ -264,6 +282,15 @@ _ALL = (
         "finetune",
         "The last four blocks of a pretrained model, gently, so that its attention stays object-shaped.",
         "imagenette",
+        reached=(
+            Reached(
+                0.9712,
+                43.3,
+                _EPYC,
+                "vitviz train --data imagenette --from frozen --recipe finetune --feed-as-source --precision bfloat16 "
+                "--out tuned",
+            ),
+        ),
         epochs=3,
         batch=32,
         lr=5e-5,
