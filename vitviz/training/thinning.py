@@ -32,7 +32,7 @@ class Thinning:
     def __init__(self, rate: float, patches: int) -> None:
         self.patches, self.kept = patches, max(1, round((1.0 - rate) * patches))
         self._step: Tensor | None = None  # (G, K)
-        self.part: Tensor | None = None  # (k, K); `None` where all stay
+        self.part: Tensor | None = None  # (k, K), in any order; `None` where all stay
 
     def draw(self, seed: int, images: int, done: float = 0.0) -> None:
         """For all images of a step, when so much of the training is done: 0..1."""
@@ -40,11 +40,11 @@ class Thinning:
             self._step = None
             return
         numbers = torch.rand(images, self.patches, generator=torch.Generator().manual_seed(seed))
-        self._step = numbers.topk(self.kept, sorted=False).indices.sort().values
+        self._step = numbers.topk(self.kept, sorted=False).indices
 
-    def take(self, images: slice, device: torch.device) -> None:
-        """Those images of the step are next."""
-        self.part = None if self._step is None else self._step[images].to(device, non_blocking=True)
+    def take(self, images: slice, _device: torch.device) -> None:
+        """Those images of the step are next. Their patches stay on the CPU: `Edits` looks at them, then sends them."""
+        self.part = None if self._step is None else self._step[images]
 
     def __call__(self, tokens: Tensor, angles: Angles | None, config: ViTConfig) -> tuple[Tensor, Angles | None]:
         """What enters the first block: (k, P + n, D) -> (k, P + K, D), and the rotations of what is left."""
