@@ -224,7 +224,7 @@ _ALL = (
         "The tutorial's size, from scratch on two cores: 4 blocks of width 48.",
         "cifar10",
         {"image_size": (32, 32), "patch_size": 4, "width": 48, "depth": 4, "heads": 4},
-        epochs=100,
+        epochs=90,
         batch=128,
         lr=2e-3,
         warmup=5.0,
