@@ -54,7 +54,8 @@ def add(commands: Commands[argparse.ArgumentParser]) -> None:
 def _about(known: Known) -> str:
     """A recipe, and what it reached."""
     lines = [known.about, *(f"{one}, {one.machine}" for one in known.reached)]
-    return f"  {known.recipe.name:<14} " + ("\n" + 17 * " ").join(lines)
+    width = max(map(len, RECIPES)) + 4
+    return f"  {known.recipe.name}".ljust(width) + f"\n{' ' * width}".join(lines)
 
 
 def _train(args: argparse.Namespace) -> None:

@@ -252,7 +252,7 @@ _ALL = (
         patch_dropout=0.5,
         ema=0.9995,
         precision="bfloat16",
-        augment=Augment(crop_padding=4, flip=True, policy="trivial"),
+        augment=Augment(crop_padding=4, flip=True, policy="trivial", mixup=0.2),
     ),
     _known(
         "vit-cifar10-gpu",
