@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from offered import folder
 
-from vitviz.ui.menu import Menu, MenuError, short_licence
+from vitviz.ui.menu import Menu, MenuError, byte_words, short_licence
 from vitviz.ui.settings import Settings
 from vitviz.weights.famous import FAMOUS
 
@@ -38,13 +38,33 @@ def test_the_operators_models_may_be_anything(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("count", "words"), [(9_000, "9 kB"), (481_368, "482 kB"), (44_100_000, "44 MB"), (1_300_000_000, "1.3 GB")]
+)
+def test_sizes_in_words(count: int, words: str) -> None:
+    assert byte_words(count) == words
+
+
+def test_the_size_is_of_the_weights_and_not_of_a_trainings_state(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    before = Menu(Settings(models=(source,)), bundled=[]).offer(source).size
+    (tmp_path / "a" / "state.safetensors").write_bytes(bytes(5_000_000))
+    assert Menu(Settings(models=(source,)), bundled=[]).offer(source).size == before > 0
+
+
 def test_a_page_needs_a_model() -> None:
     with pytest.raises(MenuError, match="checkpoints"):
         Menu(Settings(), bundled=[])
 
 
 @pytest.mark.parametrize(
-    ("licence", "short"), [("MIT", "MIT"), ("A-2.0 (b) and C (d); for research", "A-2.0 and C"), ("", "")]
+    ("licence", "short"),
+    [
+        ("MIT", "MIT"),
+        ("A-2.0 (b) and C (d); for research", "A-2.0 and C"),
+        ("unknown", "licence unknown"),
+        ("", ""),
+    ],
 )
 def test_licences_in_a_word(licence: str, short: str) -> None:
     assert short_licence(licence) == short

@@ -224,6 +224,15 @@ _ALL = (
         "The tutorial's size, from scratch on two cores: 4 blocks of width 48.",
         "cifar10",
         {"image_size": (32, 32), "patch_size": 4, "width": 48, "depth": 4, "heads": 4},
+        (
+            Reached(
+                0.764,
+                42.8,
+                _EPYC,
+                "OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 -m vitviz train --data cifar10 --recipe tiny-cifar10 "
+                "--out models/tiny",
+            ),
+        ),
         epochs=60,
         batch=128,
         lr=2e-3,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,15 +136,18 @@ def _folder(source: str, folder: Path) -> Offer:
     except (OSError, ValueError):
         said = None
     said = said if isinstance(said, dict) else {}
-    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    size = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))  # not the state of a training
     return Offer(source, str(said.get("name") or folder.name), size, short_licence(str(said.get("licence") or "")))
 
 
 def short_licence(licence: str) -> str:
     """A licence's names without what is said about them: "Apache-2.0 (DINOv2); for research" is "Apache-2.0"."""
-    return re.sub(r"\s*\([^)]*\)", "", licence).split(";")[0].strip()
+    short = re.sub(r"\s*\([^)]*\)", "", licence).split(";")[0].strip()
+    return "licence unknown" if short == "unknown" else short  # the word alone says nothing in a menu
 
 
 def byte_words(count: int) -> str:
     """A number of bytes as a person reads it, in units of a thousand as shops and downloads count."""
-    return f"{count / GIGABYTE:.1f} GB" if count >= GIGABYTE else f"{max(1, round(count / 10**6))} MB"
+    if count >= GIGABYTE:
+        return f"{count / GIGABYTE:.1f} GB"
+    return f"{round(count / 10**6)} MB" if count >= 10**6 else f"{math.ceil(count / 1000)} kB"
