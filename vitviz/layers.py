@@ -20,6 +20,7 @@ from vitviz.trace import BlockTrace, Kept, TraceError
 # A trace runs an MLP on some tokens at a time: its wide middle then takes so many bytes at once, not 4 to 8 (N, D).
 PIECE_BYTES = 2 * 2**20
 PIECE_TOKENS = 256  # below so many, reading the weights anew costs more than the smaller middle saves
+EXPLICIT_TOKENS = 1_024  # the most whose N x N probabilities are kept for a backward pass, see `mix`
 
 
 class PatchEmbed(nn.Module):
@@ -82,7 +83,7 @@ class Attention(nn.Module):
         q, k, v = self.project(x, angles)
         rate = self.attention_dropout if self.training else 0.0
         mask = None if edit is None else edit.mask
-        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=rate, scale=self.scale)
+        mixed = mix(q, k, v, self.scale, dropout=rate, mask=mask)
         return self.merge(mixed if edit is None else edit.heads(mixed))
 
     def attend(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, BlockTrace]:
@@ -131,6 +132,29 @@ class Attention(nn.Module):
         made = BlockTrace if mask is None else CutTrace
         seen = made(q, k, logits.detach().float().logsumexp(-1), probabilities)
         return probabilities @ v, seen  # (B, H, N, N) @ (B, H, N, d) -> (B, H, N, d)
+
+
+def mix(q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, mask: Tensor | None = None) -> Tensor:
+    """softmax(scale * q @ k.T) @ v: by PyTorch's fused attention, except where that is slow to learn from.
+
+    On the CPU its backward pass in half precision takes two to ten times as long as plain matrix products (torch 2.13,
+    17 to 1,025 tokens; `benchmarks/training.py --precision bfloat16`), which keep the N x N probabilities meanwhile.
+
+    Args:
+        q: (B, H, n, d).
+        k, v: (B, H, N, d).
+        scale: what the logits are multiplied by.
+        dropout: the share of the probabilities that become 0.
+        mask: (1 or B, 1 or H, n, N); false where an edge is cut.
+
+    Returns:
+        (B, H, n, d).
+    """
+    learns = torch.is_grad_enabled() and v.requires_grad and mask is None
+    if learns and v.device.type == "cpu" and v.element_size() == 2 and v.shape[2] <= EXPLICIT_TOKENS:
+        probabilities = ((q * scale) @ k.mT).softmax(dim=-1)  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
+        return F.dropout(probabilities, dropout) @ v  # (B, H, n, N) @ (B, H, N, d) -> (B, H, n, d)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
 
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:

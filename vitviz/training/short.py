@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from vitviz.config import ViTConfig
 from vitviz.edits import Angles
-from vitviz.layers import Attention, Block
+from vitviz.layers import Attention, Block, mix
 from vitviz.model import ViT
 from vitviz.positions import rotate
 from vitviz.training.features import Tail, Whole
@@ -56,7 +56,7 @@ def _attend(attention: Attention, x: Tensor, angles: Angles | None, count: int) 
     if angles is not None:
         k = rotate(k, angles)  # prefix tokens have no position: the query is not turned
     rate = attention.attention_dropout if attention.training else 0.0
-    return attention.merge(F.scaled_dot_product_attention(q, k, v, dropout_p=rate, scale=attention.scale))
+    return attention.merge(mix(q, k, v, attention.scale, dropout=rate))
 
 
 class ShortWhole(Whole):
