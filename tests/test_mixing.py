@@ -41,7 +41,8 @@ def test_the_mixture_and_its_gradients_are_the_formula(dtype: torch.dtype, queri
     assert result.dtype == dtype
     result.backward(weight.to(dtype))
     for mine, right in [(result, expected), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]:
-        assert mine is not None and right is not None
+        assert mine is not None
+        assert right is not None
         torch.testing.assert_close(mine.double(), right, rtol=0, atol=TOLERANCE[dtype])
 
 
