@@ -11,14 +11,15 @@ TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, tor
 DTYPES = pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 
 
-def parts(queries: int, keys: int, width: int = 8, batch: int = 3, heads: int = 2) -> tuple[Tensor, ...]:
+def parts(queries: int, keys: int, width: int = 8, batch: int = 3, heads: int = 2) -> tuple[Tensor, Tensor, Tensor]:
     """q, k, v in float64 that every precision holds exactly."""
     generator = torch.Generator().manual_seed(1)
-    counts = (queries, keys, keys)
-    return tuple(
-        torch.randn(batch, heads, n, width, generator=generator).to(torch.bfloat16).to(torch.float16).double()
-        for n in counts
-    )
+    q, k, v = (torch.randn(batch, heads, n, width, generator=generator) for n in (queries, keys, keys))
+    return rounded(q), rounded(k), rounded(v)
+
+
+def rounded(one: Tensor) -> Tensor:
+    return one.to(torch.bfloat16).to(torch.float16).double()
 
 
 def by_definition(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None = None) -> Tensor:
@@ -32,12 +33,14 @@ def by_definition(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | 
 @pytest.mark.parametrize("cut", [False, True], ids=["whole", "cut"])
 def test_the_mixture_and_its_gradients_are_the_formula(dtype: torch.dtype, queries: int, cut: bool) -> None:
     mask = torch.rand(1, 2, queries, 9, generator=torch.Generator().manual_seed(2)) < 0.7 if cut else None
-    exact = [one.requires_grad_() for one in parts(queries, 9)]
+    exact = parts(queries, 9)
+    for one in exact:
+        one.requires_grad_()
     expected = by_definition(*exact, scale=0.3, mask=mask)
     weight = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
     expected.backward(weight)
-    ours = [one.detach().to(dtype).requires_grad_() for one in exact]
-    result = mix(*ours, 0.3, mask=mask)
+    q, k, v = ours = [one.detach().to(dtype).requires_grad_() for one in exact]
+    result = mix(q, k, v, 0.3, mask=mask)
     assert result.dtype == dtype
     result.backward(weight.to(dtype))
     for mine, right in [(result, expected), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]:
@@ -66,9 +69,9 @@ def kept_for_the_backward_pass(tokens: int) -> int:
         sizes.append(one.numel())
         return one
 
-    ours = [one.bfloat16().requires_grad_() for one in parts(tokens, tokens, batch=1, heads=1)]
+    q, k, v = (one.bfloat16().requires_grad_() for one in parts(tokens, tokens, batch=1, heads=1))
     with torch.autograd.graph.saved_tensors_hooks(note, lambda one: one):
-        mix(*ours, 1.0)
+        mix(q, k, v, 1.0)
     return max(sizes)
 
 
