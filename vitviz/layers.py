@@ -357,7 +357,7 @@ class AttentionPool(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(B, N, D) -> (B, D)."""
         q, k, v = self._project(x)
-        return self._finish(F.scaled_dot_product_attention(q, k, v))  # (B, H, 1, d)
+        return self._finish(mix(q, k, v, q.shape[-1] ** -0.5))  # (B, H, 1, d)
 
     def attend(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """As `forward`, with the probabilities in the graph: (B, N, D) -> (B, H, 1, N) and what is pooled (B, D)."""
