@@ -111,3 +111,14 @@ def test_summary_models_and_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["summary"]) == 0
     assert "22,0" in capsys.readouterr().out  # ViT-S: 22.0 million
     assert all(word in build_parser().format_help() for word in ("predict", "explain", "validate", "app"))
+
+
+@pytest.mark.parametrize("command", ["predict x.jpg", "train --out x", "app"])
+def test_an_unknown_option_is_refused_by_its_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--colour", "red"])
+    name = f"vitviz {command.split()[0]}"
+    said = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said.startswith(f"usage: {name} ")
+    assert "--colour red" in said.splitlines()[-1]

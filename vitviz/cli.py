@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from vitviz import __version__
 from vitviz.commands import figures, look, predict, probe, serve, train
@@ -31,13 +32,24 @@ Look inside a Vision Transformer.
 """
 
 
+class Command(argparse.ArgumentParser):
+    """The parser of one command. It refuses what it does not know itself, with its own usage and not the program's."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse's, without leftovers."""
+        known, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}; `{self.prog} --help` lists what there is")
+        return known, unknown
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with all commands."""
     parser = argparse.ArgumentParser(
         prog="vitviz", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"vitviz {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=Command)
     for room in (predict, look, probe, serve, train, figures):
         room.add(commands)
     return parser
