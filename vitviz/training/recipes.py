@@ -242,7 +242,7 @@ _ALL = (
     ),
     _known(
         "vit-cifar10",
-        "A plain ViT from scratch, small enough for a morning on two cores; the bundled one.",
+        "A plain ViT from scratch, small enough for two cores; not final, see docs/roadmap.md.",
         "cifar10",
         {
             "image_size": (32, 32),
