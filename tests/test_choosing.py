@@ -1,5 +1,6 @@
 """Choosing a model and a detail, as a visitor does."""
 
+import math
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -69,13 +70,18 @@ def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", qu
     expect(page.locator("#model select")).to_have_value(model)
 
 
+def weights_of(source: str) -> int:
+    """Bytes of a folder's weights."""
+    return (Path(source) / "model.safetensors").stat().st_size
+
+
 def test_the_menu_says_what_each_model_is(opened: Browser, small: list[str]) -> None:
     groups = opened.locator("#model optgroup")
     assert groups.evaluate_all("all => all.map(one => one.label)") == ["On this machine", "Downloaded when chosen"]
     here = groups.first.locator("option").all_text_contents()
     assert here == [
         "DINOv2 S/14 · 10 classes · 44 MB · Apache-2.0 and MIT",
-        *(f"Tiny {Path(s).name} · 1 MB · MIT" for s in small),
+        *(f"Tiny {Path(s).name} · {math.ceil(weights_of(s) / 1000)} kB · MIT" for s in small),
     ]
     famous = groups.last.locator("option").all_text_contents()
     assert len(famous) == 10
@@ -208,7 +214,7 @@ def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
     choose(opened, small[0])
     status = opened.locator("#status")
     expect(status).to_be_visible()
-    expect(status).to_contain_text(re.compile(r"Loading Tiny registers \(1 MB\) · [12] s"))
+    expect(status).to_contain_text(re.compile(r"Loading Tiny registers \(144 kB\) · [12] s"))
     head(opened, 2)  # with the model that is there
     expect_map(opened, app.view().attention(-1, 2))
     other = browser.new_page()

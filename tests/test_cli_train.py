@@ -226,8 +226,8 @@ def test_what_is_not_given_is_gentle_with_learnt_weights() -> None:
     assert asked_recipe(parse("--from", "z", "--freeze", "backbone")) == RECIPES["head"].recipe
     assert asked_recipe(parse("--from", "z", "--freeze", "none")).unfreeze_last is None
     assert asked_recipe(parse("--teacher", "z")).distill == "soft"
-    halved = asked_recipe(parse("--recipe", "tiny-cifar10", "--epochs", "50"))
-    assert halved.warmup == RECIPES["tiny-cifar10"].recipe.warmup / 2
+    tiny = RECIPES["tiny-cifar10"].recipe
+    assert asked_recipe(parse("--recipe", tiny.name, "--epochs", str(tiny.epochs // 2))).warmup == tiny.warmup / 2
     bare = asked_recipe(parse("--recipe", "vit-cifar10", "--no-augment", "--flip"))
     assert bare.augment == Augment(flip=True)
 
