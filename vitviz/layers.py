@@ -137,8 +137,8 @@ class Attention(nn.Module):
 def mix(q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, mask: Tensor | None = None) -> Tensor:
     """softmax(scale * q @ k.T) @ v: by PyTorch's fused attention, except where that is slow to learn from.
 
-    On the CPU its backward pass in half precision takes two to ten times as long as plain matrix products (torch 2.13,
-    17 to 1,025 tokens; `benchmarks/training.py --precision bfloat16`), which keep the N x N probabilities meanwhile.
+    On the CPU its backward pass in bfloat16 takes ten times as long as plain matrix products at 32 tokens and 1.7 times
+    at 1,025 (torch 2.13; see benchmarks/README.md). The products keep the N x N probabilities meanwhile.
 
     Args:
         q: (B, H, n, d).

@@ -218,12 +218,15 @@ def _known(
     return Known(recipe=Recipe(name=name, **changes), about=about, data=data, model=model or {}, reached=reached)
 
 
+_CIFAR: dict[str, Any] = {"image_size": (32, 32), "patch_size": 4}
+_CIFAR_MEAN = {**_CIFAR, "class_token": False, "pooling": "mean"}
+
 _ALL = (
     _known(
         "tiny-cifar10",
         "The tutorial's size, from scratch on two cores: 4 blocks of width 48.",
         "cifar10",
-        {"image_size": (32, 32), "patch_size": 4, "width": 48, "depth": 4, "heads": 4},
+        {**_CIFAR, "width": 48, "depth": 4, "heads": 4},
         (
             Reached(
                 0.764,
@@ -244,15 +247,7 @@ _ALL = (
         "vit-cifar10",
         "A plain ViT from scratch, small enough for two cores; not final, see docs/roadmap.md.",
         "cifar10",
-        {
-            "image_size": (32, 32),
-            "patch_size": 4,
-            "width": 192,
-            "depth": 6,
-            "heads": 6,
-            "class_token": False,
-            "pooling": "mean",
-        },
+        {**_CIFAR_MEAN, "width": 192, "depth": 6, "heads": 6},
         epochs=72,
         batch=128,
         lr=1e-3,
@@ -267,15 +262,7 @@ _ALL = (
         "vit-cifar10-gpu",
         "The same, larger, for longer, with the augmentation that so few images need: wants a GPU.",
         "cifar10",
-        {
-            "image_size": (32, 32),
-            "patch_size": 4,
-            "width": 256,
-            "depth": 7,
-            "heads": 4,
-            "class_token": False,
-            "pooling": "mean",
-        },
+        {**_CIFAR_MEAN, "width": 256, "depth": 7, "heads": 4},
         epochs=200,
         batch=512,
         lr=1e-3,

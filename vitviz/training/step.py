@@ -27,7 +27,7 @@ class Drawn(Protocol):
     def draw(self, seed: int, images: int, done: float, /) -> None:
         """For all images of a step, when so much of the training is done: 0..1."""
 
-    def take(self, images: slice, device: torch.device) -> None:
+    def take(self, images: slice, device: torch.device, /) -> None:
         """Those images of the step are next."""
 
 
