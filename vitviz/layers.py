@@ -138,7 +138,8 @@ def mix(q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, 
     """softmax(scale * q @ k.T) @ v: by PyTorch's fused attention, except where that is slow to learn from.
 
     On the CPU its backward pass in bfloat16 takes ten times as long as plain matrix products at 32 tokens and 1.7 times
-    at 1,025 (torch 2.13; see benchmarks/README.md). The products keep the N x N probabilities meanwhile.
+    at 1,025 (torch 2.13; see benchmarks/README.md), in float16 no longer than they. The products keep the N x N
+    probabilities meanwhile.
 
     Args:
         q: (B, H, n, d).
@@ -151,7 +152,7 @@ def mix(q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, 
         (B, H, n, d).
     """
     learns = torch.is_grad_enabled() and v.requires_grad and mask is None
-    if learns and v.device.type == "cpu" and v.element_size() == 2 and v.shape[2] <= EXPLICIT_TOKENS:
+    if learns and v.device.type == "cpu" and v.dtype == torch.bfloat16 and v.shape[2] <= EXPLICIT_TOKENS:
         probabilities = ((q * scale) @ k.mT).softmax(dim=-1)  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
         return F.dropout(probabilities, dropout) @ v  # (B, H, n, N) @ (B, H, N, d) -> (B, H, n, d)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
