@@ -248,7 +248,7 @@ _ALL = (
         "A plain ViT from scratch, small enough for two cores: 6 blocks of width 192.",
         "cifar10",
         {**_CIFAR_MEAN, "width": 192, "depth": 6, "heads": 6, "positions": "sincos"},
-        epochs=60,
+        epochs=50,
         batch=64,
         lr=1e-3,
         warmup=2.0,
