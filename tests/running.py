@@ -237,7 +237,9 @@ def masses(heatmap: Heatmap) -> dict[str, float]:
 def percent(words: str) -> float:
     """A share as the page writes it."""
     assert words.endswith(" %"), words
-    return 0.0 if words.startswith("<") else float(words[:-2]) / 100  # "< 0.1 %" is nothing to speak of
+    if words.startswith("<"):
+        return 0.0  # "< 0.1 %" is nothing to speak of
+    return float(words.removeprefix("> ")[:-2]) / 100
 
 
 def at_patch(page: Browser, view: View, row: int, column: int) -> tuple[float, float]:

@@ -159,7 +159,8 @@ def test_measured_times(value: float, words: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "words"), [(0.93, "93.0 %"), (0.0004, "< 0.1 %"), (0.0, "< 0.1 %"), (1.0, "100.0 %"), (0.0316, "3.2 %")]
+    ("value", "words"),
+    [(0.93, "93.0 %"), (0.0004, "< 0.1 %"), (0.0, "< 0.1 %"), (1.0, "> 99.9 %"), (0.9994, "99.9 %"), (0.0316, "3.2 %")],
 )
 def test_probabilities_are_percent(value: float, words: str) -> None:
     assert percent(value) == words

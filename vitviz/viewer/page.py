@@ -108,8 +108,8 @@ class Scene:
 
 
 def percent(value: float) -> str:
-    """A probability as a person reads it: what is next to nothing is said to be so."""
-    return "< 0.1 %" if 0 <= value < 0.001 else f"{100 * value:.1f} %"
+    """A probability as a person reads it: never 0 % or 100 %, which no softmax says."""
+    return "< 0.1 %" if value < 0.001 else "> 99.9 %" if value >= 0.9995 else f"{100 * value:.1f} %"
 
 
 def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
