@@ -8,6 +8,7 @@ from offered import folder
 from vitviz.ui.menu import Menu, MenuError, byte_words, short_licence
 from vitviz.ui.settings import Settings
 from vitviz.weights.famous import FAMOUS
+from vitviz.weights.zoo import bundled
 
 
 def test_the_menu_has_those_of_this_machine_first_and_the_famous_ones(tmp_path: Path) -> None:
@@ -17,8 +18,8 @@ def test_the_menu_has_those_of_this_machine_first_and_the_famous_ones(tmp_path: 
     assert menu.default == here[0].source == "dinov2-s14-imagenette"
     assert here[0].licence == "Apache-2.0 and MIT"
     assert here[0].size == pytest.approx(44.1e6, rel=0.01)
-    assert [offer.source for offer in here[1:]] == list(sources)
-    assert (here[1].title, here[1].licence) == ("Tiny 0", "MIT")
+    assert [offer.source for offer in here] == [*bundled(), *sources]
+    assert (here[-2].title, here[-2].licence) == ("Tiny 0", "MIT")
     assert [offer.source for offer in famous] == [one.source for one in FAMOUS]
     assert famous[4].words == "DINO S/16 · 87 MB · Apache-2.0"
 
