@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import vitviz.trace
 from vitviz.config import ModelError
 from vitviz.edits import Cut, EditError, Edits
 from vitviz.explain.attention import rollout_matrix
@@ -272,6 +273,16 @@ def test_a_smaller_rectangle_can_be_traced() -> None:
     mixed = torch.stack([torch.arange(6), torch.tensor([0, 1, 11, 12, 22, 23])])  # 1 x 6 and 3 x 2
     with pytest.raises(EditError, match="rectangle"):
         model.trace(images, edits=Edits(keep=mixed))
+
+
+def test_each_image_of_a_batch_has_its_own_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, images = tiny.model(positions="rotary", head_width=16), tiny.images()
+    edits = Edits(keep=torch.stack([torch.arange(2, 8), torch.arange(14, 20)]))
+    together = model.trace(images, edits=edits).attention(1)
+    monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)  # queries and keys are made again
+    trace = model.trace(images, edits=edits)
+    for index in range(tiny.BATCH):
+        close(trace.image(index).attention(1)[0], together[index])
 
 
 # ---- together

@@ -25,6 +25,18 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 # --- what names do not tell
 
 
+def test_moco_has_twice_the_heads_at_a_width_where_others_have_six(tmp_path: Path) -> None:
+    theirs = timm.create_model("vit_small_patch16_224", depth=1, num_heads=12, img_size=32, num_classes=3).eval()
+    with torch.no_grad():
+        theirs.head.weight.normal_()
+        theirs.pos_embed[:, 0] = 0.0  # MoCo v3's positions are fixed, and the class token has none
+    path = written(theirs.state_dict(), tmp_path, ".pth")
+    with pytest.raises(ConvertError, match=r"MoCo v3.*--heads 12"):
+        vitviz.load(path)
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(vitviz.load(path, heads=12)(images), theirs(images), atol=1e-4, rtol=1e-4)
+
+
 def test_a_width_that_is_not_published_asks_for_its_heads(tmp_path: Path) -> None:
     path = written(state_of(vit(**SQUARE)), tmp_path, ".pt")
     with pytest.raises(ConvertError, match=r"width 60.*--heads"):

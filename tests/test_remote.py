@@ -10,7 +10,7 @@ import timm
 import torch
 import transformers as hf
 from hf_cases import CASES, assert_same
-from safetensors.torch import save_model
+from safetensors.torch import load_file, save_model
 
 from vitviz.cli import main
 from vitviz.weights import remote
@@ -84,6 +84,32 @@ def test_a_model_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert_same(case, theirs, ours, (28, 52))
     assert ours.pretrained is not None
     assert (ours.pretrained.name, ours.pretrained.licence) == ("google/tiny-vit", "apache-2.0")
+
+
+def in_the_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of google/tiny-vit in a cache of Hugging Face's, as other programs fill it."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
+    place = cache / "models--google--tiny-vit"
+    folder = place / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("abc")
+    return folder
+
+
+@pytest.mark.usefixtures("shut")
+@pytest.mark.parametrize("safe", [True, False])
+def test_what_is_in_the_cache_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["ViT-classifier"]
+    theirs, folder = case.build(), in_the_cache(tmp_path, monkeypatch)
+    theirs.save_pretrained(folder)
+    if not safe:  # an old repository has its tensors in a file of torch's
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    with pytest.raises(RemoteError, match="is not in this machine's cache"):
+        load("hf:google/tiny-vit")  # how to feed it is missing: the network may know
+    hf.ViTImageProcessor(size={"height": 44, "width": 44}).save_pretrained(folder)
+    assert_same(case, theirs, load("hf:google/tiny-vit"), (28, 52))
 
 
 def test_a_model_from_timm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,11 @@ def test_no_mass_is_left_out_where_there_is_little_room():
     assert [len(c.captions) for c in both] == [2, 3]
 
 
+def test_what_is_no_share_is_not_printed_as_one():
+    score = Heatmap(np.ones((GH, GW)), inside(), photograph(120, 90), unit="score", prefix_mass={"CLS": 4.1})
+    assert plan([score]).cells[0].captions == ("CLS 4.1",)
+
+
 def test_the_sheet_says_which_scale_it_has():
     low, high = np.zeros((GH, GW)), np.zeros((GH, GW))
     low[0, 0], high[0, 0] = 0.02, 0.4

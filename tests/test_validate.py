@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
     assert result.top5 == pytest.approx(4 / 5)
     assert result.per_class == (("shade 10", 3, pytest.approx(1 / 3)), ("shade 90", 2, 0.5))
     assert result.seconds > 0
+
+
+def test_a_model_in_half_precision_is_validated(tmp_path: Path) -> None:
+    for index in range(3):
+        photo(tmp_path / "shade 50" / f"{index}.png", 50)
+    torch.manual_seed(0)
+    model = ViT(CONFIG, ABOUT)
+    with torch.no_grad():
+        model.head.weight.normal_()
+    whole, half = (validate(one, tmp_path) for one in (model, copy.deepcopy(model).bfloat16()))
+    assert whole.right5 == half.right5
 
 
 def test_the_table_reads_like_a_table() -> None:

@@ -59,6 +59,11 @@ def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def double(tensor: torch.Tensor) -> torch.Tensor:
+    """In double precision, where the tensor is; on the CPU where its device has none (Apple's MPS)."""
+    return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
+
+
 def keep_freed_memory() -> bool:
     """Let this process keep the memory that it frees, until it ends; whether its C library can.
 

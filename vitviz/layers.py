@@ -5,8 +5,10 @@ Shapes: B images, H heads, N tokens, D width, d head width. Parameter names foll
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from functools import partial
+from itertools import starmap
 
 import torch
 import torch.nn.functional as F
@@ -176,10 +178,9 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tupl
     # Elsewhere which kernel runs depends on the device and on d, so the row sums are computed in pieces beside it.
     blank = torch.zeros(q.shape[:-1], device=q.device, dtype=torch.float32)
     pieces = BlockTrace(q, k, blank)
-    lse = torch.cat(
-        [(scale * q[:, :, start:stop].float() @ k.float().mT).logsumexp(-1) for start, stop in pieces.chunks()], dim=2
-    )
-    return mixed, lse
+    with torch.autocast(q.device.type, enabled=False):  # in half precision the sums would not fit the rows, see `rows`
+        lse = [(scale * q[:, :, some].float() @ k.float().mT).logsumexp(-1) for some in starmap(slice, pieces.chunks())]
+    return mixed, torch.cat(lse, dim=2)
 
 
 def quick_gelu(x: Tensor) -> Tensor:
@@ -335,6 +336,14 @@ class Recall:
             )
         with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):
             return self._block.attn.recall(self._block.norm1(x), self._angles)
+
+    def image(self, index: int) -> Recall:
+        """The same for one image of the batch: where each has patches of its own, so are their rotations."""
+        one = copy.copy(self)
+        if self._angles is not None and self._angles[0].ndim == 4:  # (B, 1, K, d), see `vitviz.positions.rotate`
+            cos, sin = self._angles
+            one._angles = cos[index : index + 1], sin[index : index + 1]
+        return one
 
     def _versions(self) -> list[tuple[int, int]]:
         """Where each weight lies and how often it was written to."""

@@ -171,6 +171,11 @@ class ViT(nn.Module):
         logits = self.heads_logits(tokens)
         return logits[0] if len(logits) == 1 else (logits[0] + logits[1]) / 2
 
+    @property
+    def distilled(self) -> bool:
+        """Whether the logits read the distillation token: there is a classifier of its own, and it says something."""
+        return self.head_dist is not None and bool(self.head_dist.weight.any())
+
     def heads_logits(self, tokens: Tensor) -> tuple[Tensor, ...]:
         """Logits of each classifier by itself, for training: (B, N, D) final tokens -> one or two of (B, C).
 

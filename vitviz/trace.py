@@ -10,9 +10,9 @@ by gh x gw patches, D width, d head width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import cast, overload
+from typing import Protocol, cast, overload
 
 import torch
 from torch import Tensor
@@ -132,6 +132,16 @@ class BlockTrace:
         return torch.autocast(self.lse.device.type, enabled=False)
 
 
+class Projection(Protocol):
+    """Makes queries and keys (B, H, N, d) of what entered a block (B, N, D), as the block did."""
+
+    def __call__(self, stream: Tensor, /) -> tuple[Tensor, Tensor]:
+        """(B, N, D) -> queries, keys."""
+
+    def image(self, index: int) -> Projection:
+        """The same for one image of the batch, as a batch of one."""
+
+
 @dataclass(frozen=True, eq=False)
 class Kept:
     """What a trace keeps of one block: enough to make its attention again.
@@ -143,7 +153,7 @@ class Kept:
 
     stream: Tensor
     lse: Tensor
-    project: Callable[[Tensor], tuple[Tensor, Tensor]]
+    project: Projection
     made: BlockTrace | None = None
 
     def open(self) -> BlockTrace:
@@ -153,7 +163,7 @@ class Kept:
     def image(self, index: int) -> Kept:
         """One image of the batch, as a batch of one (views, not copies)."""
         one = slice(index, index + 1)
-        return Kept(self.stream[one], self.lse[one], self.project, self.made and self.made.image(index))
+        return Kept(self.stream[one], self.lse[one], self.project.image(index), self.made and self.made.image(index))
 
     @property
     def nbytes(self) -> int:

@@ -218,7 +218,8 @@ def _from_memory(side: Side, chosen: Sequence[tuple[int, int]], preprocess: Prep
 
 def _ranking(model: ViT, images: Tensor) -> Tensor:
     """The five most probable classes, best first: (n, 3, H, W) -> (n, 5), or fewer columns for fewer classes."""
-    logits = model(images.to(next(model.parameters()).device)).cpu()  # (n, C)
+    weight = next(model.parameters())
+    logits = model(images.to(weight.device, weight.dtype)).float().cpu()  # (n, C)
     if not bool(logits.isfinite().all()):
         raise ValidationError("The model answers with NaN or infinity: its weights or its precision are at fault.")
     best: Tensor = logits.topk(min(5, logits.shape[1])).indices

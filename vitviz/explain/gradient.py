@@ -99,7 +99,7 @@ def _rows_read(case: Case) -> Tensor:
     rows = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
     for name in named:
         rows += trace.weights(name).to(rows) / len(named)
-    return rows if model.head_dist is None else (rows + trace.weights("distillation").to(rows)) / 2
+    return (rows + trace.weights("distillation").to(rows)) / 2 if model.distilled else rows
 
 
 def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5) -> Tensor:

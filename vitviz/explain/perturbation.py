@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitviz.devices import double
 from vitviz.explain.case import Case, Method, Target
 from vitviz.explain.scores import ExplainError
 
@@ -184,9 +185,9 @@ class LeastSquares:
     def fit(self, batches: Any) -> None:
         """Fit to the one batch there is: choices (S, F), scores (S,), weights (S,)."""
         ((choices, scores, weights),) = batches
-        root = weights.double().sqrt()[:, None]
-        inputs = torch.cat([choices.double(), torch.ones_like(root)], dim=1)  # (S, F + 1): the last is the intercept
-        found: Tensor = torch.linalg.pinv(root * inputs) @ (root[:, 0] * scores.double())  # (F + 1,)
+        root = double(weights).sqrt()[:, None]
+        inputs = torch.cat([double(choices), torch.ones_like(root)], dim=1)  # (S, F + 1): the last is the intercept
+        found: Tensor = torch.linalg.pinv(root * inputs) @ (root[:, 0] * double(scores))  # (F + 1,)
         self._found = found
 
     def representation(self) -> Tensor:

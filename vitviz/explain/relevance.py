@@ -139,7 +139,7 @@ def _read_row(model: ViT, tokens: Tensor) -> Tensor:
         parts.append([0])
     if "mean" in model.config.pooling:
         parts.append(list(range(len(model.config.prefix), count)))
-    if model.head_dist is not None:
+    if model.distilled:
         parts.append([1])
     row = tokens.new_zeros(batch, 1, count)
     for part in parts:

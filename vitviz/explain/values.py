@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitviz.devices import double
 from vitviz.explain.case import Case, Method
 from vitviz.explain.scores import ExplainError
 from vitviz.layers import Block, LayerScale
@@ -46,10 +47,10 @@ def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", que
     assert isinstance(module, Block)  # for the type checker: a ModuleList holds any module
     products = _products(module, stream)  # (B, N, H, H)
     if head == "sum":
-        return _norms_of_sums(case, block, query, products).to(stream.dtype)
+        return _norms_of_sums(case, block, query, products).to(stream)
     norms = products.diagonal(dim1=2, dim2=3).clamp_min(0).sqrt().transpose(1, 2)  # (B, N, H) -> (B, H, N)
-    added = trace.row(block, query) * norms  # the norm is linear in an attention, which is not negative
-    return (added.mean(1) if isinstance(head, str) else added[:, head]).to(stream.dtype)
+    added = double(trace.row(block, query)) * norms  # the norm is linear in an attention, which is not negative
+    return (added.mean(1) if isinstance(head, str) else added[:, head]).to(stream)
 
 
 def _products(block: Block, stream: Tensor) -> Tensor:
@@ -61,10 +62,10 @@ def _products(block: Block, stream: Tensor) -> Tensor:
     attn, scale = block.attn, block.ls1
     inner = attn.heads * attn.head_width
     bias = None if attn.qkv.bias is None else attn.qkv.bias[2 * inner :]
-    values = F.linear(block.norm1(stream), attn.qkv.weight[2 * inner :], bias).double()  # (B, N, H * d)
-    out = attn.proj.weight.double()  # (D, H * d)
+    values = double(F.linear(block.norm1(stream), attn.qkv.weight[2 * inner :], bias))  # (B, N, H * d)
+    out = double(attn.proj.weight)  # (D, H * d)
     if isinstance(scale, LayerScale):
-        out = scale.gamma.double()[:, None] * out
+        out = double(scale.gamma)[:, None] * out
     between = (out.T @ out).unflatten(0, (attn.heads, -1))  # (H * d, D) @ (D, H * d) -> (H, d, H * d)
     by_head = values.unflatten(2, (attn.heads, -1))  # (B, N, H, d)
     one = [
@@ -80,10 +81,10 @@ def _norms_of_sums(case: Case, block: int, query: Query, products: Tensor) -> Te
     used = weights.ne(0).any(dim=0).nonzero().flatten().tolist()
     total = products.new_zeros(weights.shape)
     for start, stop in [(used[0], used[0] + 1)] if len(used) == 1 else kept.chunks():
-        rows = kept.rows(start, stop).double().permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
+        rows = double(kept.rows(start, stop)).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
         squares = ((rows @ products) * rows).sum(3)  # (B, N, n, H) @ (B, N, H, H) -> (B, N, n)
         norms = squares.clamp_min_(0).sqrt_()
-        total += (norms @ weights[:, start:stop, None].double()).squeeze(2)  # (B, N, n) @ (B, n, 1)
+        total += (norms @ double(weights[:, start:stop, None])).squeeze(2)  # (B, N, n) @ (B, n, 1)
     return total
 
 

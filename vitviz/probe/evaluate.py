@@ -129,11 +129,11 @@ class _Job:
         self, model: ViT, settings: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], strict: bool
     ) -> None:
         self.model, self.settings, self.options, self.strict = model, settings, options, strict
-        self.device = next(model.parameters()).device
+        self.weight = next(model.parameters())
 
     def image(self, images: Tensor, key: str, truth: int, names: Sequence[str]) -> list[Record]:
         """The results of one image (1, channels, H, W), for methods and, if it is among the names, for chance."""
-        images = images.to(self.device)
+        images = images.to(self.weight.device, self.weight.dtype)
         chosen = truth
         if self.settings["target"] == "predicted":
             with torch.no_grad():
@@ -179,8 +179,8 @@ class _Job:
         """One method's map, and how long it took."""
         began = time.perf_counter()
         scores = attribute(self.model, images, chosen, name, **self.options.get(name, {}))
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)
+        if self.weight.is_cuda:
+            torch.cuda.synchronize(self.weight.device)
         return scores, time.perf_counter() - began
 
 

@@ -128,7 +128,7 @@ def head_ablations(
 def _lost(target: Target, whole: Tensor, without: Tensor) -> Tensor:
     """Probability and logit that the target lost, from (B, C) to (B * h, C): (2, B, h)."""
     times = len(without) // len(whole)
-    before, after = whole.double().cpu(), without.double().cpu()
+    before, after = whole.cpu().double(), without.cpu().double()
     each = target.repeat(times)
     lost = []
     for was, now in ((before.softmax(1), after.softmax(1)), (before, after)):

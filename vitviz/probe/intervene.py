@@ -153,7 +153,7 @@ def intervene(
     if plain.shape != logits.shape:
         raise InterveneError(f"Expected logits of shape {tuple(logits.shape)} in before, got {tuple(plain.shape)}.")
     labels = model.pretrained.labels if model.pretrained else ()
-    return Change(plain.detach().double().cpu().numpy(), logits.double().cpu().numpy(), labels)
+    return Change(plain.detach().cpu().double().numpy(), logits.cpu().double().numpy(), labels)
 
 
 def staying(dropped: Tensor) -> Tensor:

@@ -162,7 +162,9 @@ def _masses(maps: Sequence[MapLike], face: ImageFont.FreeTypeFont, width: int) -
     """The shares outside the picture, for the lines under each map: on one line if that fits under every map, else one
     a line.
     """
-    parts = [tuple(f"{name} {number(mass, 'attention')}" for name, mass in m.prefix_mass.items()) for m in maps]
+    units = ["attention" if m.unit in ("", "attention") else m.unit for m in maps]  # a share, or the map's own numbers
+    masses = [m.prefix_mass.items() for m in maps]
+    parts = [tuple(f"{name} {number(mass, unit)}" for name, mass in of) for of, unit in zip(masses, units, strict=True)]
     joined = [" \N{MIDDLE DOT} ".join(p) for p in parts]
     if all(face.getlength(text) <= width for text in joined):
         return [(text,) if text else () for text in joined]

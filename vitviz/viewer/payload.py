@@ -35,6 +35,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vitviz.devices import double
 from vitviz.edits import CutTrace
 from vitviz.explain.attention import Fusion, rollout_matrix
 from vitviz.trace import Trace
@@ -82,10 +83,10 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     queries, keys, lse = kept.queries[0].float(), kept.keys[0].float(), kept.lse[0].float()  # (H, N, d) twice, (H, N)
     if dtype == "float16":
         queries, keys, lse = _halved(queries, keys, lse)
-    precise = torch.float32 if dtype == "float16" else torch.float64  # halves have errors above float32's anyway
-    sums, mean_row, mean_column = _sweep(queries.to(precise), keys.to(precise), lse.to(precise), len(trace.prefix))
+    precise = Tensor.float if dtype == "float16" else double  # halves have errors above float32's anyway
+    sums, mean_row, mean_column = _sweep(precise(queries), precise(keys), precise(lse), len(trace.prefix))
     heads, tokens, width = queries.shape
-    arrays = [lse.double() + sums.double().log(), queries, keys, mean_row.float(), mean_column.float()]
+    arrays = [double(lse) + double(sums).log(), queries, keys, mean_row.float(), mean_column.float()]
     if not all(bool(array.isfinite().all()) for array in arrays):
         raise PayloadError(
             f"Expected finite attention in block {block % trace.depth} (counted from 0), got NaN or infinite numbers; "
@@ -131,10 +132,11 @@ def _check(trace: Trace, dtype: str) -> None:
 
 def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Queries and keys (H, N, d) as halves, keys centred and channels balanced, with the log-sum-exp moved along."""
-    centre = keys.double().mean(1, keepdim=True)  # (H, 1, d)
-    shift = (queries.double() @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
-    keys = keys.double() - centre
-    most_q, most_k = queries.double().abs().amax(1, keepdim=True), keys.abs().amax(1, keepdim=True)  # (H, 1, d)
+    queries, keys, lse = double(queries), double(keys), double(lse)
+    centre = keys.mean(1, keepdim=True)  # (H, 1, d)
+    shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
+    keys = keys - centre
+    most_q, most_k = queries.abs().amax(1, keepdim=True), keys.abs().amax(1, keepdim=True)  # (H, 1, d)
     # A power of two that makes the two largest about equal. Where one is zero there is nothing to balance.
     exponent = (0.5 * (most_k.log2() - most_q.log2())).round()
     factor = torch.where(exponent.isfinite(), exponent, 0.0).exp2()

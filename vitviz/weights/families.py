@@ -65,7 +65,7 @@ FAMILIES: dict[str, Family] = {
 
 # Published widths with heads that are not 64 wide: SigLIP SO400M, ViT-H, ViT-g, ViT-G.
 _HEADS = {1152: 16, 1280: 16, 1408: 16, 1664: 16}
-_WIDTHS = range(192, 1025, 64)  # up to ViT-L, every published one has heads of width 64
+_WIDTHS = range(192, 1025, 64)  # up to ViT-L, published ones have heads of width 64, but for MoCo v3's ViT-S
 DINOV2_HEADS, DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 
 

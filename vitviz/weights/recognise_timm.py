@@ -43,6 +43,7 @@ _UNREAD = (
     (r"blocks\.\d+\.attn\.qkv\.bias_mask$", ""),  # zero for keys, which `_keyless` does
 )
 _ROTARY_BASE = 100.0
+_MOCO_WIDTH = 384
 _PERIODS = "rope_embed.periods"
 
 
@@ -97,6 +98,11 @@ def recognise_timm(found: Shapes, family: str | None, heads: int | None) -> Reco
 
     def convert(tensors: Mapping[str, Tensor]) -> tuple[ViTConfig, State]:
         named = {name: tensors[theirs].float() for name, theirs in ours.items()}
+        if heads is None and told is None and width == _MOCO_WIDTH and front and not named["pos_embed"][:, 0].any():
+            raise ConvertError(
+                "Fixed positions at this width are those of MoCo v3's ViT-S, which has 12 heads where others have 6; "
+                "nothing in the file says which. Expected the number of heads: pass --heads 12 (heads=12 in Python)."
+            )
         if _PERIODS in found:
             _check_periods(tensors[_PERIODS])
         if rotary and not eva:

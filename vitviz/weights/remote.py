@@ -23,7 +23,9 @@ from vitviz.weights.timm_settings import settings_of
 from vitviz.weights.transformers_folder import load_transformers_folder
 
 CONNECT_SECONDS = 3.0
-FOLDER = ("config.json", "preprocessor_config.json", "README.md", "*.safetensors", "*.safetensors.index.json")
+ABOUT = ("config.json", "preprocessor_config.json", "processor_config.json", "README.md")
+SAFE, OLD = ("*.safetensors", "*.safetensors.index.json"), ("pytorch_model.bin",)
+NEEDED = ("config.json", "*processor_config.json")  # beside weights, for a folder to be whole
 
 
 class RemoteError(ValueError):
@@ -56,28 +58,42 @@ def online(host: str) -> bool:
     return True
 
 
-def fetch(repository: str, patterns: tuple[str, ...], needed: str) -> Path:
+def cached(repository: str, needed: tuple[str, ...]) -> Path | None:
+    """The folder of a Hugging Face repository in the cache; `None` where a file of one of these patterns is missing.
+
+    Other programs fetch some of a repository's files only, and the cache does not know which there are.
+
+    Raises:
+        RemoteError: if the repository's name is none.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
+
+    try:
+        folder = Path(snapshot_download(repository, allow_patterns=list(needed), local_files_only=True))
+    except LocalEntryNotFoundError:
+        return None
+    except HFValidationError as error:
+        raise RemoteError(f"Expected a repository as owner/name, got {repository!r}.") from error
+    return folder if all(any(folder.glob(pattern)) for pattern in needed) else None
+
+
+def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -> Path:
     """The local folder of a Hugging Face repository, from the cache, else from the hub with a progress bar.
 
     Args:
         repository: `owner/name`.
         patterns: the files to fetch.
-        needed: what must be there for the cache to be enough, as a pattern.
+        needed: what must be there for the cache to be enough, as patterns.
 
     Raises:
         RemoteError: if it is not cached and the hub cannot be reached, or the hub does not give it.
     """
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+    from huggingface_hub.errors import HfHubHTTPError
 
-    try:
-        folder = Path(snapshot_download(repository, allow_patterns=list(patterns), local_files_only=True))
-        if any(folder.glob(needed)):
-            return folder
-    except LocalEntryNotFoundError:
-        pass  # not in the cache: the next lines say what follows
-    except HFValidationError as error:
-        raise RemoteError(f"Expected a repository as owner/name, got {repository!r}.") from error
+    if (folder := cached(repository, needed)) is not None:
+        return folder
     host = urlparse(constants.ENDPOINT).hostname or ""
     if constants.HF_HUB_OFFLINE or not online(host):
         why = "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else ""
@@ -101,9 +117,10 @@ def _unreachable(what: str, where: str, why: str) -> RemoteError:
 
 
 def _hugging_face(name: str) -> ViT:
-    folder = fetch(name, FOLDER, "*.safetensors")
-    if not any(folder.glob("*.safetensors")):  # an old repository; its file is read with tensors only
-        folder = fetch(name, (*FOLDER, "pytorch_model.bin"), "pytorch_model.bin")
+    safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
+    folder = cached(name, safe) or cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
+    if not any(folder.glob(SAFE[0])) and not any(folder.glob(OLD[0])):  # an old repository: tensors only are read of it
+        folder = fetch(name, (*ABOUT, *OLD), old)
     return load_transformers_folder(folder, name=name, licence=_licence(folder))
 
 
@@ -129,7 +146,7 @@ def _timm(name: str) -> ViT:
     about = timm.get_pretrained_cfg(name)
     if about is None or not about.hf_hub_id:
         raise RemoteError(f"timm has no weights on the hub for {name!r}. timm.list_pretrained() lists those that have.")
-    folder = fetch(about.hf_hub_id, ("model.safetensors",), "model.safetensors")
+    folder = fetch(about.hf_hub_id, ("model.safetensors",), ("model.safetensors",))
     file = str(folder / "model.safetensors")
     return convert_timm(timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file}))
 
