@@ -7,6 +7,7 @@ import csv
 import dataclasses
 import json
 import shlex
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -105,6 +106,7 @@ def test_resuming_needs_the_folder_alone_and_changes_nothing(
     capsys.readouterr()
     assert main(["train", "--resume", "--out", str(trained), "--lr", "0.02"]) == 2
     assert "lr" in capsys.readouterr().err
+    assert main(["train", "--resume", "--out", str(trained)]) == 0  # what was refused is not kept
 
 
 def test_the_card_s_command_trains_the_same_model(trained: Path, tmp_path: Path) -> None:
@@ -115,6 +117,17 @@ def test_the_card_s_command_trains_the_same_model(trained: Path, tmp_path: Path)
     assert main([*command, "--device", "cpu"]) == 0
     first, second = (load_file(folder / "model.safetensors") for folder in (trained, tmp_path / "noisy"))
     assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_finished_model_is_not_begun_again_by_resuming(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tmp_path / "done"
+    shutil.copytree(trained, done, ignore=shutil.ignore_patterns("state.safetensors"))
+    before = {path.name: path.read_bytes() for path in done.iterdir() if path.is_file()}
+    assert main(["train", "--resume", "--out", str(done)]) == 2
+    assert "finished" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in done.iterdir() if path.is_file()} == before
 
 
 def test_a_model_is_never_trained_over(trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:

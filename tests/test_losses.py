@@ -248,8 +248,10 @@ def test_classes_are_found_by_id_before_label() -> None:
     assert class_columns(known, record("OX")).tolist() == [2]
     with pytest.raises(TrainingError, match="'crane'"):  # which of the two?
         class_columns(known, record("crane", "ox"))
-    with pytest.raises(TrainingError, match="'n9'"):
-        class_columns(known, record("ox", ids=("n9",)))
+    with pytest.raises(TrainingError, match="'n9'"):  # another ox, as its id says
+        class_columns(known, record("ox", "crane", ids=("n9", "n1")))
+    assert class_columns(known, record("ox", ids=("ox",))).tolist() == [2]  # a folder of one's own
+    assert class_columns(record("b", "aquarium_fish"), record("aquarium fish")).tolist() == [1]
 
 
 def test_a_teacher_without_a_classifier_is_refused() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import pickle
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import data_files as files
@@ -301,6 +303,22 @@ def test_cifar_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(DataError, match="could not be fetched"):
             find("cifar10", tmp_path / "third")
     same(found, find("cifar10", tmp_path / "here"))  # no network any more
+
+
+def test_processes_that_start_together_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fetched: list[Path] = []
+
+    def fetch(_: str, root: Path) -> None:
+        fetched.append(root)
+        time.sleep(0.3)  # the others would find half of it
+        files.cifar(root, "CIFAR10", monkeypatch)
+
+    monkeypatch.setitem(sources._NAMED, "cifar10", dataclasses.replace(sources._NAMED["cifar10"], fetch=fetch))
+    monkeypatch.setattr(sources, "reachable", lambda _: True)
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: sources.find("cifar10", tmp_path), range(3)))
+    assert fetched == [tmp_path]
+    assert len({one.place for one in found}) == 1
 
 
 def test_mnist_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

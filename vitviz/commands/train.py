@@ -21,6 +21,7 @@ from vitviz.training import TrainingError
 from vitviz.training.data import Data, open_data
 from vitviz.training.engine import Outcome, Stopped, Trainer
 from vitviz.training.recipes import RECIPES, Known, Recipe
+from vitviz.training.state import STATE
 from vitviz.training.transfer import resized, start_from
 from vitviz.weights.checkpoint import CONFIG
 from vitviz.weights.zoo import load
@@ -67,6 +68,11 @@ def _train(args: argparse.Namespace) -> None:
         args = recalled(args)
     elif not resume and first and (out / CONFIG).exists():
         raise TrainingError(f"{str(out)!r} holds a model already: name another folder, or --resume its training.")
+    if resume and (out / CONFIG).exists() and not (out / STATE).exists():
+        raise TrainingError(
+            f"--resume: {str(out)!r} holds a finished model, and not the state of its training ({STATE}). Train on "
+            f"from it in another folder: --from {out}."
+        )
     recipe = asked_recipe(args)
     model, data = _model_and_data(args, recipe)
     teacher = load(args.teacher) if hasattr(args, "teacher") else None
@@ -75,7 +81,8 @@ def _train(args: argparse.Namespace) -> None:
     trainer = Trainer(model, data, recipe, out, device=device, teacher=teacher, resume=resume, save_every=60 * minutes)
     if first:  # of several processes under torchrun
         print(data.words(), flush=True)
-        keep(args, out)
+        if not (out / STATE).exists():
+            keep(args, out)
     try:
         outcome = trainer.run()
     except Stopped as stopped:

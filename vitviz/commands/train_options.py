@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -199,7 +200,9 @@ def keep(args: argparse.Namespace, folder: Path) -> None:
     """Write what was asked for into the folder of the training."""
     folder.mkdir(parents=True, exist_ok=True)
     asked = {name: value for name, value in vars(args).items() if name not in NOT_KEPT}
-    (folder / SETTINGS).write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    beside = folder / f".{SETTINGS}.new"
+    beside.write_text(json.dumps(asked, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(beside, folder / SETTINGS)
 
 
 def recalled(args: argparse.Namespace) -> argparse.Namespace:

@@ -14,9 +14,8 @@ import math
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +28,7 @@ from torch import Tensor
 from vitviz.folders import show
 from vitviz.training import TrainingError
 from vitviz.training.data import Split
+from vitviz.training.parallel import alone
 
 FORMAT = "vitviz rows 1"
 SYNCED = 2**28  # bytes: after so many, what was written is waited for
@@ -106,7 +106,7 @@ def open_rows(
     path = folder / f"{name}-{key}.npy"
     folder.mkdir(parents=True, exist_ok=True)
     if not path.exists():
-        with _alone(path.with_suffix(".lock")):
+        with alone(path.with_suffix(".lock")):
             if not path.exists():  # another process may have made it meanwhile
                 _fill(compute, split, size, path, dtype, batch, name if progress else "")
     return Rows(path, size, np.load(path, mmap_mode="r", allow_pickle=False))
@@ -187,8 +187,8 @@ def _write(
             rows = compute(now).to("cpu", dtype).contiguous()
             if not bool(rows.isfinite().all()):
                 raise TrainingError(
-                    f"The rows of images {start} to {start + len(rows) - 1} are not finite in {dtype}. Keep them in "
-                    "float32; if they are not finite there either, the weights are at fault."
+                    f"The rows of images {start} to {start + len(rows) - 1} are not finite in {dtype}: they are "
+                    "too large for it, or the weights are at fault. With --freeze none nothing is kept."
                 )
             file.write(rows.numpy().data)
             file.flush()
@@ -249,21 +249,3 @@ def _need_room(path: Path, wanted: int) -> None:
 def _sync(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Only one process at a time is in here; a lock goes with its process, however that ends."""
-    if os.name == "nt":
-        yield
-        return
-    import fcntl
-
-    with path.open("wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError as error:
-            raise TrainingError(
-                f"{str(path)!r} cannot be locked: {error}. Choose a folder on a disk of this machine."
-            ) from error
-        yield

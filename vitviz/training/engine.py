@@ -25,7 +25,7 @@ from vitviz.training.cache import Rows
 from vitviz.training.data import Data
 from vitviz.training.depth import Draws, set_dropout, stochastic_depth
 from vitviz.training.features import open_answers, open_features
-from vitviz.training.feed import Batch, Feed
+from vitviz.training.feed import Batch, Feed, check_batch
 from vitviz.training.log import Epoch, Log
 from vitviz.training.measure import Measured, measure
 from vitviz.training.parallel import World, world
@@ -113,7 +113,8 @@ class Trainer:
             batch = self.recipe.batch // (here.size * self.recipe.accumulate)
             if self.device.type == "cpu":
                 keep_freed_memory()
-            stack.enter_context(threads_for(batch * gh * gw * self.model.config.width, self.device))
+            width = max(one.config.width for one in (self.model, self.teacher and self.teacher.model) if one)
+            stack.enter_context(threads_for(batch * gh * gw * width, self.device))
             return _Run(self, here, depth, thinning).run()
 
 
@@ -124,6 +125,7 @@ class _Run:
         self.asked, self.here, self.request = asked, here, Request()
         self.began = time.perf_counter()
         self.recipe, self.data, self.device = asked.recipe, asked.data, asked.device
+        check_batch(self.recipe, len(self.data.train), here)  # before hours of work for a cache
         self.path = asked.out / STATE
         if here.first:
             asked.out.mkdir(parents=True, exist_ok=True)

@@ -100,7 +100,7 @@ class Feed:
         answers: Rows | None = None,
         asks: bool = False,
     ) -> None:
-        _check_batch(recipe, len(data.train), world)
+        check_batch(recipe, len(data.train), world)
         self.data, self.recipe, self.device, self.world = data, recipe, device, world
         self.rows, self.answers, self.asks = rows, answers, asks
         self.classes = len(data.labels)
@@ -196,7 +196,12 @@ def seed_of(*numbers: int) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-def _check_batch(recipe: Recipe, images: int, world: World) -> None:
+def check_batch(recipe: Recipe, images: int, world: World) -> None:
+    """Refuse a batch that so many images, processes and parts do not divide.
+
+    Raises:
+        TrainingError: saying what would.
+    """
     batch, group = recipe.batch, recipe.augment.group
     if batch > images:
         raise TrainingError(f"batch: expected at most the {images} images there are to train on, got {batch}.")

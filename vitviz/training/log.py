@@ -185,7 +185,7 @@ def _events(folder: Path, step: int) -> Any:
     """TensorBoard's writer. It is imported here because that takes a while, and only trainings want it."""
     from tensorboardX import SummaryWriter
 
-    return SummaryWriter(str(folder), purge_step=step or None)
+    return SummaryWriter(str(folder), purge_step=step + 1 if step else None)
 
 
 def _rounded(row: Mapping[str, Any]) -> dict[str, Any]:

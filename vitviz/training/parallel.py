@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+from vitviz.training import TrainingError
 
 CPU = torch.device("cpu")
 PATIENCE = timedelta(days=2)  # how long others wait: for features that one process computes, for a slow disk
@@ -81,3 +84,29 @@ def world(device: torch.device) -> Iterator[World]:
     finally:
         if joins:
             dist.destroy_process_group()
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Only one process at a time is in here; a lock goes with its process, however that ends.
+
+    Args:
+        path: of the lock, a file that stays.
+
+    Raises:
+        TrainingError: where the disk knows no locks.
+    """
+    if os.name == "nt":
+        yield
+        return
+    import fcntl
+
+    try:
+        file = path.open("wb")
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        raise TrainingError(
+            f"{str(path)!r} cannot be locked: {error}. Choose a folder on a disk of this machine."
+        ) from error
+    with file:
+        yield

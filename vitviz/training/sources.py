@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlparse
@@ -15,6 +16,7 @@ from urllib.parse import urlparse
 import torch
 
 from vitviz.training.archives import fetch_cifar, fetch_whole, reachable, read_cifar, read_idx_files, urls
+from vitviz.training.parallel import alone
 from vitviz.training.sides import DataError, Side, class_folders
 
 __all__ = ["IMAGENETTE", "NAMES", "DataError", "Found", "Side", "default_root", "find"]
@@ -134,8 +136,11 @@ def _find_named(name: str, root: Path | None) -> Found:
     if found is None and root is None:
         found = _look(name, SYSTEM)
     if found is None:
-        _fetch(name, home)
-        found = _look(name, home)
+        with _room(name, home):
+            found = _look(name, home)  # another process may have fetched it meanwhile
+            if found is None:
+                _fetch(name, home)
+                found = _look(name, home)
     if found is None:
         raise DataError(f"{name} was fetched to {str(home)!r}, but is not there as expected: {named.expected}.")
     train, val, place = found
@@ -163,18 +168,28 @@ def _as_class_folders(name: str, folder: Path) -> tuple[Side, Side] | None:
     return Side(place[train.classes], train.paths), Side(place[val.classes], val.paths)
 
 
-def _fetch(name: str, root: Path) -> None:
-    named = _NAMED[name]
-    addresses = urls(named.torchvision)
+@contextmanager
+def _room(name: str, root: Path) -> Iterator[None]:
+    """The folder to fetch a data set to, for one process at a time: several would unpack over one another."""
+    addresses = urls(_NAMED[name].torchvision)
     if not any(map(reachable, addresses)):
         hosts = " and ".join(dict.fromkeys(urlparse(address).hostname or address for address in addresses))
         raise DataError(
             f"{name} is not in {str(root)!r}, and {hosts} cannot be reached from here. Expected there: "
-            f"{named.expected}; or train/ and test/ with a folder for each class. Put it there, or say where it lies "
-            f"(--root FOLDER). Names that are known: {', '.join(NAMES)}."
+            f"{_NAMED[name].expected}; or train/ and test/ with a folder for each class. Put it there, or say where it "
+            f"lies (--root FOLDER). Names that are known: {', '.join(NAMES)}."
         )
     try:
         root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{str(root)!r} cannot be made: {error}. Choose another folder with --root.") from error
+    with alone(root / f".{name}.lock"):
+        yield
+
+
+def _fetch(name: str, root: Path) -> None:
+    named = _NAMED[name]
+    try:
         named.fetch(named.torchvision, root)
     except (OSError, RuntimeError, ValueError, EOFError) as error:  # RuntimeError: another checksum, or no mirror left
         reason = " ".join(str(error).split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -57,23 +58,27 @@ class Teacher:
 def class_columns(teacher: Pretrained, student: Pretrained) -> Tensor | None:
     """For each of the student's classes (C,), its place among the teacher's; `None` where they are the same.
 
-    Class ids are compared where both have them, else labels, without regard to case.
+    Class ids are compared where the teacher knows one of the student's (a folder's ids are its names, not ImageNet's),
+    else labels, without regard to case.
 
     Raises:
-        TrainingError: naming the classes that the teacher does not have, or has more than once.
+        TrainingError: naming the classes that the teacher does not have, or that are not told apart.
     """
-    by_id = bool(teacher.class_ids and student.class_ids)
-    wanted, there = ((a.class_ids if by_id else a.labels) for a in (student, teacher))
-    places: dict[str, list[int]] = {}
-    for index, label in enumerate(there):
-        places.setdefault(label.casefold(), []).append(index)
-    found = [places.get(label.casefold(), []) for label in wanted]
-    if wrong := [label for label, at in zip(wanted, found, strict=True) if len(at) != 1]:
-        what = "class ids" if by_id else "labels"
+    there, wanted = _plain(teacher.class_ids), _plain(student.class_ids)
+    by_id = not set(there).isdisjoint(wanted)
+    if not by_id:
+        there, wanted = _plain(teacher.labels), _plain(student.labels)
+    names = student.class_ids if by_id else student.labels
+    if wrong := [name for name, one in zip(names, wanted, strict=True) if there.count(one) * wanted.count(one) != 1]:
         raise TrainingError(
-            f"Expected a teacher that has each of the student's {len(wanted)} classes once, by their {what}; it does "
-            f"not for {', '.join(map(repr, wrong[:5]))}{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}. "
-            "Choose a teacher that was trained on these classes."
+            f"Expected a teacher that has each of the student's {len(wanted)} classes once, by their "
+            f"{'class ids' if by_id else 'labels'}; it does not for {', '.join(map(repr, wrong[:5]))}"
+            f"{f' and {len(wrong) - 5} more' if len(wrong) > 5 else ''}. Choose a teacher "
+            "that was trained on these classes."
         )
-    columns = [at[0] for at in found]
+    columns = [there.index(one) for one in wanted]
     return None if columns == list(range(len(there))) else torch.tensor(columns)
+
+
+def _plain(names: Sequence[str]) -> list[str]:
+    return [name.casefold().replace("_", " ") for name in names]

@@ -95,7 +95,8 @@ def learning(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
     config = model.config
     if isinstance(unfreeze_last, bool) or not 0 <= unfreeze_last <= config.depth:
         raise TrainingError(
-            f"Expected to train the last 0 to {config.depth} blocks, all that the model has; got {unfreeze_last}."
+            f"Expected to train the last 0 to {config.depth} blocks, all that the model has; got {unfreeze_last}. "
+            "Give the number (--unfreeze-last), or let everything learn (--freeze none)."
         )
     blocks = [f"blocks.{index}" for index in range(config.depth - unfreeze_last, config.depth)]
     pooling = ["attn_pool"] if model.attn_pool is not None else []
