@@ -17,7 +17,7 @@ from vitviz.preprocess import Preprocess
 from vitviz.ui import draw
 from vitviz.ui.menu import Offer
 from vitviz.view import View
-from vitviz.viewer.page import STAGE_SIDE, percent, shrink, standalone
+from vitviz.viewer.page import LEAST_SIDE, STAGE_SIDE, percent, standalone
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 
@@ -102,11 +102,11 @@ def test_doubt_is_said_below_a_half() -> None:
     assert "Not sure" in manifest(view)["predictions"]
 
 
-@pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (90, 70)])
+@pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
 def test_the_small_copy_keeps_every_patch_in_place(size: tuple[int, int]) -> None:
     view = opened(size, labels=tuple(map(str, range(tiny.CLASSES))))
-    small, geometry = shrink(view.photo, view.geometry, STAGE_SIDE)
-    assert max(small.size) == min(STAGE_SIDE, max(size))
+    small, geometry = view.scene().picture()
+    assert max(small.size) == max(min(STAGE_SIDE, max(size)), LEAST_SIDE)
     assert geometry.image == small.size
     for patch in ((0, 0), (3, 5), (6, 10)):
         large = np.array(view.geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / size

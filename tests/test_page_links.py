@@ -34,7 +34,7 @@ from running import (
 
 from vitviz.render.overlay import overlay
 from vitviz.ui.pages import EXAMPLES
-from vitviz.viewer.page import shrink
+from vitviz.viewer.page import fitted
 
 KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 18 rows, where the first example has 13
 
@@ -367,7 +367,7 @@ def test_the_picture_is_saved_as_python_draws_it(page: Browser, app: Running) ->
     assert coming.value.suggested_filename == "vitviz.png"
     saved = Image.open(coming.value.path()).convert("RGB")
     photo = Image.open(io.BytesIO(_photo(page))).convert("RGB")
-    _, geometry = shrink(view.photo, view.geometry, max(photo.size))
+    _, geometry = fitted(view.photo, view.geometry, max(photo.size))
     drawn = overlay(photo, heatmap.values, geometry, cmap="magma", alpha=0.55, grid=True, query=heatmap.query)
     assert saved.size == drawn.size == photo.size
     off = np.abs(np.asarray(saved, int) - np.asarray(drawn, int))

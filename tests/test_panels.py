@@ -125,6 +125,44 @@ def test_a_map_is_tested_beside_it(opened: Browser, app: Running) -> None:
     assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # the best first
 
 
+def test_a_test_is_of_its_map_alone(opened: Browser) -> None:
+    panel = explained(opened)
+    untested = panel.locator(".vv-verdict").inner_text()
+    panel.locator("[data-do=test]").click()
+    expect(panel.locator(".vv-chart")).to_have_count(2, timeout=SLOW)
+    expect(panel.locator(".vv-verdict")).not_to_have_text(untested)
+    panel.locator("[data-method=legrad]").click()
+    expect(panel.locator(".vv-chart")).to_have_count(0, timeout=SLOW)
+    expect(panel.locator(".vv-verdict")).to_have_text(untested)
+
+
+def test_the_bars_are_without_the_patches_of_the_map_on_show(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    view = app.view()
+    panel.locator("input[data-do=away]").fill("60")
+    expect(panel.locator(".vv-moved small").first).not_to_have_text("", timeout=SLOW)
+    panel.locator("[data-method=legrad]").click()
+    rows, columns = view.trace.grid
+    gone = np.argsort(-view.explain("legrad").values.ravel(), kind="stable")[: round(0.6 * rows * columns)]
+    change = view.intervene(drop=[divmod(int(patch), columns) for patch in gone])
+    after = dict(zip(view.labels, change.after[0], strict=True))
+    expect(panel.locator(".vv-title")).to_have_text(view.explain("legrad").title, timeout=SLOW)
+    opened.wait_for_function("window.vitvizPanels.why.asking.last.then(() => true)")
+    opened.wait_for_timeout(300)
+    assert bars(panel) == pytest.approx({label: after[label] for label in bars(panel)}, abs=2e-3)
+
+
+def test_an_error_goes_when_it_is_mended(opened: Browser) -> None:
+    panel = explained(opened)
+    message, target = panel.locator(".vv-message"), panel.locator("[data-ask=target]")
+    panel.locator("[data-ask=against]").select_option(target.input_value())
+    expect(message).to_contain_text("two different classes", timeout=SLOW)
+    expect(panel.locator(".vv-note")).not_to_contain_text("being computed")
+    panel.locator("[data-ask=against]").select_option("")
+    panel.locator("[data-method=legrad]").click()
+    expect(message).to_be_hidden(timeout=SLOW)
+
+
 def test_the_strongest_patches_are_taken_away(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
@@ -194,6 +232,9 @@ def test_the_heads_are_told_apart(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-cell").first).to_have_text(first)
     panel.locator(".vv-cell[data-place='4,2']").click()
     expect_map(opened, view.attention(4, 2))
+    opened.evaluate("document.activeElement.blur()")
+    opened.keyboard.press("]")  # the panels are hidden, and take no keys from the explorer
+    expect_map(opened, view.attention(5, 2))
 
 
 def test_heads_are_switched_off(opened: Browser, app: Running) -> None:

@@ -34,7 +34,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.render.colors import Scale, lut
 from vitviz.render.overlay import overlay
 from vitviz.view import View
-from vitviz.viewer.page import standalone
+from vitviz.viewer.page import percent, standalone
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_numbers_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
 def test_numbers_of_the_bundled_model_are_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
     seen = church()
     show(offline, tmp_path, church_html)
-    expect(offline.locator(".vv-answer")).to_have_text(f"church {100 * seen.predictions(1)[0][1]:.1f} %")
+    expect(offline.locator(".vv-answer")).to_have_text(f"church {percent(seen.predictions(1)[0][1])}")
     expect(offline.locator(".vv-predictions .vv-name")).to_have_text([label for label, _ in seen.predictions()])
     for block, head, query, direction, mode in questions(seen):
         ask(offline, block=block, head=head, query=query, direction=direction, mode=mode, pinned=True)

@@ -12,7 +12,7 @@ from viewer_js import Answer, Script, empty, once
 from vitviz.preprocess import Geometry, Preprocess
 from vitviz.render.colors import Scale, lut
 from vitviz.render.overlay import overlay, patch_edges
-from vitviz.viewer.page import shrink
+from vitviz.viewer.page import fitted
 
 GRID = (3, 7)  # different primes: a swapped axis cannot hide
 
@@ -66,6 +66,24 @@ def test_patches_have_the_same_boxes_to_the_last_bit(name: str) -> None:
     assert np.array_equal(edges.value["ys"], ys)
 
 
+@pytest.mark.parametrize("mode", ["crop", "pad", "squash"])
+def test_two_models_are_asked_at_one_place_of_the_photograph(mode: str) -> None:
+    whole, part = prepared(150, 70, mode="native", multiple=10), prepared(150, 70, mode=mode)
+    grid, script = (7, 15), Script()
+    sides = {"geometry": plain(whole), "grid": list(grid)}, {"geometry": plain(part), "grid": GRID}
+    patches = np.argwhere(np.ones(grid)).tolist()
+    there = [script.call("geometry", "samePlace", patch, *sides) for patch in patches]
+    back = script.call("geometry", "samePlace", [3, 9], sides[0], sides[0])
+    script.run()
+    assert back.value == [3, 9]
+    left, top, right, bottom = part.seen
+    for (row, column), found in zip(patches, there, strict=True):
+        box = whole.patch_box(row, column, grid)
+        x = min(max((box[0] + box[2]) / 2, left), right - 1e-3)
+        y = min(max((box[1] + box[3]) / 2, top), bottom - 1e-3)
+        assert tuple(found.value) == part.patch_at(x, y, GRID)
+
+
 @pytest.mark.parametrize("name", GEOMETRIES)
 def test_points_lie_in_the_same_patches(name: str) -> None:
     """On every edge, one float beside it, at pixel corners and centres, and outside."""
@@ -88,7 +106,7 @@ def test_points_lie_in_the_same_patches(name: str) -> None:
 
 def test_a_smaller_copy_has_the_frame_that_the_page_gives_it() -> None:
     geometry = GEOMETRIES["between pixels"]
-    small, expected = shrink(photograph(*geometry.image), geometry, 47)
+    small, expected = fitted(photograph(*geometry.image), geometry, 47)
     got = once("geometry", "scaled", plain(geometry), *small.size).value
     assert tuple(got["image"]) == expected.image
     assert tuple(got["frame"]) == expected.frame

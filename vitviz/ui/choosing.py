@@ -131,6 +131,8 @@ class Chooser:
         size = f" ({byte_words(offer.size)})" if offer.size else ""
         for words in waiting(loading, f"Loading {offer.title}{size}"):
             yield {self._status: words}
+            if self._latest.get(visitor) != mine:
+                break  # nobody waits for this one: somebody else may have its place in the queue
         if self._latest.get(visitor) != mine:  # another one was chosen meanwhile
             yield {self._status: draw.working()}
             return

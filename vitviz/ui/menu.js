@@ -5,6 +5,7 @@ const OTHER = 'another';
 let menu = null;
 let typing = false; // arrow keys walk through the menu; nothing is loaded until they rest
 let pause = 0;
+let asked = null; // the model that is on its way
 
 function option(value, words, tip) {
   const made = document.createElement('option');
@@ -18,6 +19,7 @@ function draw() {
   if (!props.value) return;
   const before = menu;
   menu = JSON.parse(props.value);
+  asked = null;
   select.replaceChildren(...menu.groups.map((group) => {
     const made = document.createElement('optgroup');
     made.label = group.title;
@@ -44,7 +46,8 @@ function choose() {
   if (select.value === OTHER) {
     settle();
     ask(true);
-  } else if (select.value !== menu.chosen) {
+  } else if (select.value !== (asked ?? menu.chosen)) {
+    asked = select.value;
     trigger('choose', { source: select.value });
   }
 }

@@ -17,7 +17,11 @@ export function remember(explorer, quietly) {
   if (!explorer.host.linked || explorer.pending) return;
   const address = format(explorer.state, window.location.search) || window.location.pathname;
   if (address === (window.location.search || window.location.pathname)) return;
-  window.history[quietly ? 'replaceState' : 'pushState'](null, '', address);
+  try {
+    window.history[quietly ? 'replaceState' : 'pushState'](null, '', address);
+  } catch (error) {
+    if (error.name !== 'SecurityError') throw error; // Safari's, of a hundred in half a minute: a later change is written
+  }
 }
 
 /** The person went back or forward. @param {Explorer} explorer */

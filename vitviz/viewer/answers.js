@@ -102,6 +102,7 @@ export class Answers {
   /** Rollout is asked for with other options: what came is of no use. */
   forget() {
     this.age += 1;
+    this.rollout = null;
     this.rows.clear();
     this.refused.clear();
   }

@@ -1,4 +1,5 @@
 // Two panes side by side with one query: heads, layers, photographs or models. The controls speak of the chosen one.
+import { samePlace } from './geometry.js';
 import { defaultQuery } from './state.js';
 
 /** @typedef {import('./explorer.js').Explorer} Explorer */
@@ -18,7 +19,7 @@ function close(explorer) {
   explorer.leave(gone);
   if (explorer.asked === gone) {
     const { query } = explorer.state;
-    if (Array.isArray(query)) explorer.state.query = place(query, gone.data.manifest.grid, explorer.here.data.manifest.grid);
+    if (Array.isArray(query)) explorer.state.query = samePlace(query, gone.pane, explorer.here.pane);
     explorer.asked = explorer.here;
   }
   if (explorer.under?.side === gone) explorer.under = null;
@@ -37,16 +38,12 @@ function open(explorer, panes) {
   explorer.activate(1);
 }
 
-/** The patch of another grid that lies at the same place of the photograph. */
-function place(patch, from, to) {
-  return [0, 1].map((axis) => Math.min(to[axis] - 1, Math.floor(((patch[axis] + 0.5) / from[axis]) * to[axis])));
-}
-
 /** The query on a side: the same place where the grids differ. @param {Explorer} explorer */
 export function queryOn(explorer, side) {
   const { query } = explorer.state;
-  const { grid, prefix } = side.data.manifest;
-  if (Array.isArray(query)) return place(query, (explorer.asked ?? explorer.here).data.manifest.grid, grid);
+  const { prefix } = side.data.manifest;
+  const from = explorer.asked ?? explorer.here;
+  if (Array.isArray(query)) return from.pane === side.pane ? query : samePlace(query, from.pane, side.pane);
   const known = query === 'mean' || prefix.some((name) => name.toLowerCase() === query);
   return known ? query : defaultQuery({ prefix });
 }

@@ -66,7 +66,7 @@ async function fetchRow(explorer, { answers, manifest }) {
   try {
     while (!answers.rows.has(answers.wanted) && !answers.refused.has(answers.wanted)) {
       Object.assign(asked, { token: answers.wanted, age: answers.age });
-      const row = await explorer.host.rollout(manifest.id, asked.token, explorer.rolling);
+      const row = await explorer.host.rollout(manifest.id, asked.token, explorer.rolling(manifest));
       if (asked.age === answers.age) answers.rows.set(asked.token, row); // else it is of other options
     }
   } catch (error) {
@@ -108,7 +108,7 @@ function showMap(explorer, side, asked, query) {
   side.pane.paint(side.index, table, explorer.state);
   const unit = asked.unit === 'attention' ? percent : score;
   const place = { ...explorer.state, block: side.block, head: side.head, query };
-  side.pane.say({ title: title(place, manifest, explorer.rolling, asked.name), answer: manifest.answer,
+  side.pane.say({ title: title(place, manifest, explorer.rolling(manifest), asked.name), answer: manifest.answer,
     low: unit(scale.vmin), high: unit(scale.vmax), unit: asked.unit === 'attention' ? 'of attention' : asked.unit });
   side.pane.bar(bytes, explorer.state.gamma, asked.signed);
   const reading = read(asked.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },

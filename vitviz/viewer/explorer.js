@@ -150,7 +150,7 @@ export class Explorer {
     offer(this, data);
     side.loading = this.load(data);
     side.loading.start(side.block);
-    if (this.rolled) this.roll();
+    if (this.rolled) this.roll([side]);
     this.dirty();
     this.host.opened?.();
   }
@@ -232,28 +232,35 @@ export class Explorer {
     return Object.keys(ROLLING).some((key) => this.state[key] !== ROLLING[key]);
   }
 
-  /** What rollout is asked for with. @returns {Rolling} */
-  get rolling() {
+  /** What rollout is asked for with. @param {Manifest} manifest @returns {Rolling} */
+  rolling({ depth }) {
     const { fuse, discard, residual, start } = this.state;
-    return { fuse, discard, residual, start: Math.min(Number(start), this.here.data.manifest.depth) - 1 };
+    return { fuse, discard, residual, start: Math.min(Number(start), depth) - 1 };
   }
 
-  /** Rollout with other options, once they have settled. */
-  roll() {
-    clearTimeout(this.settling);
-    this.settling = setTimeout(async () => {
-      const { manifest, answers } = this.here.data;
-      answers.forget();
-      const { age } = answers;
-      if (manifest.rollout === null) return this.dirty();
-      try {
-        const came = parseRollout(await this.host.rollout(manifest.id, null, this.rolling));
-        if (age === answers.age) answers.addRollout(came); // else newer options are under way
-      } catch (error) {
-        this.tell([`Rollout could not be had: ${error.message}`]);
-      }
-      return this.dirty();
-    }, PAUSE);
+  /** Rollout with other options, once they have settled; the old one is gone at once, its title says what it is not. */
+  roll(sides = this.sides) {
+    const asked = new Map(sides.map(({ data, loading }) => [data, loading])); // two panes may show the same
+    for (const [data, loading] of asked) {
+      data.answers.forget();
+      loading.failed.delete('rollout');
+      clearTimeout(data.settling);
+      data.settling = setTimeout(() => this.rollAnew(data, loading), PAUSE);
+    }
+  }
+
+  async rollAnew({ manifest, answers }, loading) {
+    const { age } = answers;
+    if (manifest.rollout === null) return this.dirty();
+    try {
+      const came = parseRollout(await this.host.rollout(manifest.id, null, this.rolling(manifest)));
+      if (age === answers.age) answers.addRollout(came); // else newer options are under way
+    } catch (error) {
+      if (age !== answers.age) return undefined; // nobody waits for it any more
+      loading.failed.add('rollout');
+      this.tell([`Rollout could not be had: ${error.message}`]);
+    }
+    return this.dirty();
   }
 
   hover(side, patch) {

@@ -70,6 +70,26 @@ export function patchAt(geometry, x, y, grid) {
 }
 
 /**
+ * Another model's patch, or another photograph's, at the same place; at the edge of what it saw, where the place lies
+ * outside of that.
+ * @param {[number, number]} patch
+ * @param {{geometry: Geometry, grid: [number, number]}} from - whose patch it is
+ * @param {{geometry: Geometry, grid: [number, number]}} to
+ * @returns {[number, number]}
+ */
+export function samePlace(patch, from, to) {
+  const [left, top, right, bottom] = patchBox(from.geometry, ...patch, from.grid);
+  const middle = [(left + right) / 2, (top + bottom) / 2];
+  const seen = seenBox(to.geometry);
+  const [x, y] = [0, 1].map((axis) => {
+    const at = (middle[axis] / from.geometry.image[axis]) * to.geometry.image[axis];
+    const [first, last] = [seen[axis], seen[axis + 2]];
+    return Math.min(Math.max(at, first), last - (last - first) / 1e6);
+  });
+  return patchAt(to.geometry, x, y, to.grid) ?? [0, 0]; // a model that saw nothing of the photograph
+}
+
+/**
  * The first pixel of every patch column (gw + 1) and row (gh + 1), each with the end appended, clipped to the
  * photograph. A pixel belongs to the patch its centre lies in.
  * @param {Geometry} geometry

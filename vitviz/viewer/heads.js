@@ -25,6 +25,7 @@ class Heads {
     this.table = packed(this.raw);
     this.asking = new Asking(root, ask);
     this.values = new Map(); // by statistic: (L, H)
+    this.coming = new Map(); // questions under way, by statistic
     this.off = new Set(); // "layer,head"
     root.addEventListener('change', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-place], [data-do]')));
@@ -43,6 +44,8 @@ class Heads {
     this.manifest = manifest;
     this.asking.about(manifest.id);
     this.values.clear();
+    this.coming.clear();
+    this.find('.vv-bars').innerHTML = '';
     if (depth !== manifest.depth || heads !== manifest.heads) this.off.clear();
     const outline = await this.asking.get('outline');
     if (outline === null) return;
@@ -79,7 +82,9 @@ class Heads {
       this.root.classList.add('vv-waiting');
       if (slow) write(this.find('.vv-about'), `${about} Being computed …`);
       const names = slow ? [name] : this.outline.statistics.filter((one) => !one.slow).map((one) => one.name);
-      const found = await this.asking.get('statistics', names);
+      if (!this.coming.has(name)) this.coming.set(name, this.asking.get('statistics', names));
+      const found = await this.coming.get(name);
+      this.coming.delete(name);
       if (found === null) return;
       for (const [one, values] of Object.entries(found.values)) this.values.set(one, values);
       for (const [one, why] of Object.entries(found.missing)) this.values.set(one, why);
@@ -95,7 +100,7 @@ class Heads {
   words(value) {
     if (value === null || value === undefined) return '–';
     const { unit, high } = this.statistic;
-    return unit === '' && high === 1 ? percent(value, 0) : (Math.abs(value) >= 100 ? String(Math.round(value)) : Number(value) === 0 ? '0' : value.toPrecision(2));
+    return unit === '' && high === 1 ? percent(value, 0) : (Math.abs(value) >= 99.5 ? String(Math.round(value)) : Number(value) === 0 ? '0' : value.toPrecision(2));
   }
 
   colour(values, title, unit) {
@@ -108,14 +113,11 @@ class Heads {
     this.cells.forEach((cell, place) => {
       const [layer, head] = [Math.floor(place / heads), place % heads];
       const [r, g, b] = this.raw.subarray(3 * index[place], 3 * index[place] + 3);
-      const off = this.off.has(cell.dataset.place);
       cell.style.background = scale ? `rgb(${r} ${g} ${b})` : '';
       cell.style.color = luminance(r, g, b) > DARK ? '#000000' : '#ffffff';
-      cell.setAttribute('aria-pressed', String(off));
-      const value = scale ? this.words(flat[place]) : '';
-      write(cell, off ? '✕' : value);
-      cell.setAttribute('aria-label', `Layer ${layer + 1}, head ${head + 1}${value ? `: ${title} ${value}` : ''}${off ? ', off' : ''}`);
-      cell.title = cell.getAttribute('aria-label');
+      cell.dataset.value = scale ? this.words(flat[place]) : '';
+      cell.dataset.name = `Layer ${layer + 1}, head ${head + 1}${scale ? `: ${title} ${cell.dataset.value}` : ''}`;
+      this.mark(cell);
     });
     write(this.find('.vv-low'), scale ? this.words(scale.vmin) : '');
     write(this.find('.vv-high'), scale ? this.words(scale.vmax) : '');
@@ -124,6 +126,15 @@ class Heads {
     this.find('.vv-charts').innerHTML = scale ? dots({ title, across: `layer, 1 to ${depth}`, values,
       range: [Math.min(0, scale.vmin), scale.vmax], units: (value) => this.words(value),
       words: `One dot for each of ${depth * heads} heads.` }) : '';
+  }
+
+  /** Whether a head is off shows at once, whatever is being computed. */
+  mark(cell) {
+    const off = this.off.has(cell.dataset.place);
+    cell.setAttribute('aria-pressed', String(off));
+    write(cell, off ? '✕' : cell.dataset.value ?? '');
+    cell.title = `${cell.dataset.name ?? ''}${off ? ', off' : ''}`;
+    cell.setAttribute('aria-label', cell.title);
   }
 
   bar() {
@@ -143,11 +154,15 @@ class Heads {
       if (!this.off.delete(key)) this.off.add(key);
     } else {
       const [block, head] = place.dataset.place.split(',').map(Number);
-      window.vitviz.explorer.choose({ block, head });
+      const { explorer } = window.vitviz;
+      const side = explorer.sides.findIndex(({ data }) => data?.manifest.id === this.manifest.id);
+      if (side < 0) return; // another photograph is on its way into this table
+      explorer.activate(side);
+      explorer.choose({ block, head });
       document.querySelector('[role=tablist] [role=tab]')?.click(); // the explorer's
       return;
     }
-    this.show();
+    this.cells.forEach((cell) => this.mark(cell));
     this.without();
   }
 

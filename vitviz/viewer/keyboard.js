@@ -21,9 +21,14 @@ function inside({ target, key: pressed }) {
 /** Where nothing has focus, as before the first click. Arrows scroll the page there, unless the pointer is over the picture. */
 function outside(explorer, { target, key: pressed }) {
   const { root } = explorer;
-  if (target !== document.body || !root.isConnected || root.offsetParent === null) return false;
-  if (document.querySelectorAll('.vv').length > 1) return false; // whose key would it be?
+  if (target !== document.body || !root.isConnected || !shown(explorer)) return false;
+  if (document.querySelectorAll('.vv:not(.vv-panel, .vv-why)').length > 1) return false; // whose key would it be?
   return !pressed.startsWith('Arrow') || explorer.under !== null;
+}
+
+/** Not in a tab that is closed. The root itself may have no box: its parts lie in the grid of the page. */
+function shown(explorer) {
+  return explorer.find('.vv-panes').getClientRects().length > 0;
 }
 
 function key(explorer, event) {

@@ -47,8 +47,14 @@ export class Loading {
       else this.queue.push(job);
     }
     if (place < 0 || now) this.held = [...this.held.filter((one) => one !== block), block];
-    while (this.held.length > this.room) this.events.gone(this.held.shift());
+    while (this.held.length > this.room) this.leave(this.held.shift());
     if (now) this.next();
+  }
+
+  /** There is no room for a block: nobody waits for it any more. */
+  leave(block) {
+    this.queue = this.queue.filter(([what]) => what !== block);
+    this.events.gone(block);
   }
 
   /** Somebody comes back to a block: where it did not come, it is asked for once more. */
@@ -78,6 +84,7 @@ export class Loading {
     try {
       const buffer = await this.host.fetch(url);
       if (this.stopped) return;
+      if (typeof what === 'number' && !this.held.includes(what)) return; // it left while it was on its way
       deliver(parse(buffer));
       this.events.done();
     } catch (error) {

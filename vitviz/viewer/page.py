@@ -20,6 +20,7 @@ from vitviz.viewer import bundle
 from vitviz.viewer.payload import block_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
+LEAST_SIDE = 512  # marks are drawn on it: lines a pixel wide would hide the patches of a photograph of 32 pixels
 MANY = 12  # classes that are named in full
 ROLLOUT_TOKENS = 600  # up to here the whole rollout matrix goes along: it grows with N², its computing with N³
 
@@ -51,7 +52,7 @@ class Scene:
 
     def picture(self) -> tuple[Image.Image, Geometry]:
         """The photograph at the size of a page, and the geometry that fits it."""
-        return shrink(self.photo, self.geometry, STAGE_SIDE)
+        return fitted(self.photo, self.geometry, STAGE_SIDE, LEAST_SIDE)
 
     def photo_url(self) -> str:
         """The photograph at the size of a page, as an address that needs no server."""
@@ -124,11 +125,12 @@ def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
     }
 
 
-def shrink(photo: Image.Image, geometry: Geometry, side: int) -> tuple[Image.Image, Geometry]:
-    """A copy whose longer side is at most `side` pixels, with the frame scaled along."""
-    factor = min(1.0, side / max(photo.size))
+def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) -> tuple[Image.Image, Geometry]:
+    """A copy whose longer side has `least` to `most` pixels, with the frame scaled along."""
+    factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
-    small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
+    way = Image.Resampling.BILINEAR if factor < 1.0 else Image.Resampling.BICUBIC
+    small = photo if factor == 1.0 else photo.resize((width, height), way, reducing_gap=2.0 if factor < 1.0 else None)
     across, down = width / photo.width, height / photo.height
     left, top, right, bottom = geometry.frame
     frame = (left * across, top * down, right * across, bottom * down)

@@ -36,14 +36,17 @@ export class Asking {
     this.last = mine.catch(() => null);
     try {
       const answer = await mine;
+      if (turn === this.turn && this.trouble === name) this.say('');
       return turn === this.turn ? answer : null;
     } catch (error) {
-      if (turn === this.turn) this.say(error.message);
+      if (turn === this.turn) this.say(error.message, name);
       return null;
     }
   }
 
-  say(words) {
+  /** @param {string} words @param {string} [name] - of the question that went wrong: its next answer takes this away */
+  say(words, name = '') {
+    this.trouble = name;
     const place = this.root.querySelector('.vv-message');
     place.hidden = !words;
     write(place, words);

@@ -28,6 +28,8 @@ class Why {
     this.method = 'gae';
     this.found = new Map(); // by method and class
     this.tests = new Map();
+    this.judging = new Map(); // what is said while a test is under way
+    this.untested = this.find('.vv-verdict').textContent;
     this.under = null;
     root.addEventListener('change', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-do], [data-method]')));
@@ -52,7 +54,9 @@ class Why {
     this.asking.about(manifest.id);
     this.found.clear();
     this.tests.clear();
-    this.away = null;
+    this.judging.clear();
+    this.away = null; // the patches that the bars are without
+    this.find('.vv-bars').innerHTML = '';
     this.find('[data-do=away]').value = 0;
     write(this.find('[data-do=away]').nextElementSibling, percent(0, 0));
     this.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
@@ -63,7 +67,6 @@ class Why {
     if (!outline.classifies && this.about().specific) this.method = 'rollout';
     this.classes(other);
     this.list();
-    this.takeAway();
     this.show();
   }
 
@@ -82,7 +85,7 @@ class Why {
     target.innerHTML = `<optgroup label="Most probable">${best.map(option).join('')}</optgroup><optgroup label="All">${rest}</optgroup>`;
     against.innerHTML = `<option value="">any other</option><optgroup label="Most probable">${best.slice(1).map(option).join('')}
       </optgroup><optgroup label="All">${rest}</optgroup>`;
-    against.value = kept;
+    against.value = kept === target.value ? '' : kept; // a class is not held against itself
     this.find('.vv-class').hidden = !this.outline.classifies;
   }
 
@@ -181,7 +184,9 @@ class Why {
   /** The chosen method's map, its words and its test. */
   async show() {
     const found = await this.compute(this.method);
-    if (found) this.draw();
+    if (!found) return;
+    this.draw();
+    this.takeAway();
   }
 
   async compute(method) {
@@ -190,7 +195,7 @@ class Why {
       if (method === this.method) this.waiting(`${this.about(method).title} is being computed`);
       const found = await this.asking.get('explain', method, ...this.asked(method));
       if (found === null) {
-        if (method === this.method) this.waiting('');
+        if (method === this.method) this.waiting('', this.about(method).about);
         return null;
       }
       this.found.set(key, found);
@@ -199,9 +204,9 @@ class Why {
     return this.found.get(key);
   }
 
-  waiting(words) {
+  waiting(words, about = '') {
     this.pane.element.classList.toggle('vv-waiting', words !== '');
-    if (words) write(this.find('.vv-note'), `${words} …`);
+    if (words || about) write(this.find('.vv-note'), words ? `${words} …` : about);
   }
 
   /** Patches from the strongest on; ties in reading order. */
@@ -249,7 +254,7 @@ class Why {
     const button = this.find('[data-do=test]');
     button.disabled = !this.outline.classifies;
     this.find('.vv-charts').innerHTML = test ? this.charts(test) : '';
-    if (test) write(this.find('.vv-verdict'), test.words);
+    write(this.find('.vv-verdict'), test?.words ?? this.judging.get(this.claim()) ?? this.untested);
   }
 
   charts({ deletion, insertion }) {
@@ -272,11 +277,13 @@ class Why {
   async judge(names, words) {
     const open = names.filter((name) => !this.tests.has(this.claim(name)));
     if (open.length) {
-      write(this.find('.vv-verdict'), `${words} …`);
       const keys = open.map((name) => this.claim(name));
+      keys.forEach((key) => this.judging.set(key, `${words} …`));
+      this.verdict();
       const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`).value);
       const tests = await this.asking.get('judge', open, Number(target), against === '' ? null : Number(against));
-      if (tests === null) return;
+      keys.forEach((key) => this.judging.delete(key));
+      if (tests === null) return void this.verdict();
       keys.forEach((key, place) => this.tests.set(key, tests[place]));
       this.list();
     }
@@ -308,8 +315,11 @@ class Why {
     if (!this.outline.classifies) return;
     const found = this.found.get(this.key());
     const patches = found ? this.gone(found) : [];
+    if (this.away === String(patches)) return;
+    this.away = String(patches);
     const answer = await this.asking.get('without', patches, []);
     if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, (value) => percent(value));
+    else if (this.away === String(patches)) this.away = null;
   }
 }
 
