@@ -28,6 +28,7 @@ from vitviz.render.figures.page import DARK, LIGHT
 from vitviz.render.figures.places import positions
 from vitviz.render.figures.route import route
 from vitviz.render.figures.tokens import features, patches
+from vitviz.viewer.page import percent
 
 # Every kind of model: tokens in front, positions, pooling, shapes of the grid.
 CASES: dict[str, dict[str, Any]] = {
@@ -264,7 +265,7 @@ def test_the_shapes_are_those_that_come_out_of_the_modules(case: str) -> None:
         assert words_of(stage.shape) in drawn
     assert f"Block × {config.depth}" in drawn
     if config.classes:
-        assert all(f"{p:.1%}" in drawn for _, p in one.predictions(3))
+        assert all(percent(p) in drawn for _, p in one.predictions(3))
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -149,6 +149,7 @@ class _Run:
         self.epoch_began = time.perf_counter()
         self.training_began: float | None = None  # while no step runs
         self.saved, self.writing = time.perf_counter(), 0.0
+        self.saved_at: int | None = None  # the step at whose validation somebody wanted to stop
 
     # ---- before the first step
 
@@ -306,9 +307,14 @@ class _Run:
         return measure(self.learner.validated, self.feed, self.learner.cast, self._watch)
 
     def _watch(self, _done: int) -> None:
-        """Several processes would have to agree on an end in the middle of a validation; they end after a step."""
+        """Several processes would have to agree on an end in the middle of a validation: they end after a step, and the
+        first one saves what there is, should nobody wait for that.
+        """
         if self.request.signal and self.here.size == 1:
             self._stop()
+        if self.request.signal and self.saved_at != self.step:
+            self.saved_at = self.step
+            self._save()
 
     def _stop(self) -> NoReturn:
         self._save()

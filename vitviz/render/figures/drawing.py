@@ -15,6 +15,7 @@ from vitviz.render.figures.about import counted, model_of, model_words, photo_wo
 from vitviz.render.figures.page import INNER, PANEL, SMALL, Page, line_of, measure, shorten, wrap
 from vitviz.render.figures.route import Route, Shape, Stage, route
 from vitviz.view import View
+from vitviz.viewer.page import percent
 
 Point = tuple[float, float]
 
@@ -220,6 +221,6 @@ def _last(pen: Pen, source: View | ViT, way: Route, top: float) -> None:
     room = min(2.0, INNER - EDGE - left)
     for number, (label, probability) in enumerate(best):
         at = top + 0.11 + number * (LINE + 0.02)
-        share = f"{probability:.1%}"
-        pen.page.words(left, at, shorten(label, SMALL, room - measure("100.0%", SMALL) - 0.1))
+        share = percent(probability)
+        pen.page.words(left, at, shorten(label, SMALL, room - measure("> 99.9 %", SMALL) - 0.1))
         pen.page.words(left + room, at, share, across="right")
