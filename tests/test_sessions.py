@@ -292,10 +292,13 @@ def test_a_photograph_is_found_by_its_name_while_it_is_open(sources: tuple[str, 
     for name in ("", one.name[:-1], one.name + "x", one.name.upper(), "visitor", "é", "\ud800", "\x00"):
         assert sessions.find(name) is None
     finer = sessions.open("visitor", photo, sources[0], 2 * WIDTH)
-    assert sessions.find(one.name) is None
+    assert sessions.find(one.name) is one  # the other pane may still show it
     assert sessions.find(finer.name) is finer
+    finest = sessions.with_side("visitor", sessions.wanted(None, "", 3 * WIDTH))
+    assert (sessions.find(one.name), sessions.find(finer.name), sessions.find(finest.name)) == (None, finer, finest)
     sessions.close("visitor")
     assert sessions.find(finer.name) is None
+    assert sessions.find(finest.name) is None
 
 
 def test_open_photographs_are_bounded_and_forgetting_loses_nothing(sources: tuple[str, ...], photo: Path) -> None:

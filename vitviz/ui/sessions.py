@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
 
 from vitviz.explorer import Explorer
@@ -71,6 +72,9 @@ class Sessions:
         self.menu, self.path = menu, str(default)
         self._limit = limit
         self._open: OrderedDict[str, Shown] = OrderedDict()
+        self._before: OrderedDict[str, Shown] = (
+            OrderedDict()
+        )  # what was open before: the page may still compare with it
         self._last: dict[str, Wanted] = {}  # by visitor; it stays when the photograph is forgotten
         self._uploads: dict[str, dict[str, Offer]] = {}
         self._paces: dict[str, Pace] = {}
@@ -137,7 +141,8 @@ class Sessions:
         """The open photograph of this name, whoever's it is. Names come from visitors, so they may be anything."""
         given = name.encode(errors="replace")
         with self._lock:
-            found = (one for one in self._open.values() if secrets.compare_digest(one.name.encode(), given))
+            there = chain(self._open.values(), self._before.values())
+            found = (one for one in there if secrets.compare_digest(one.name.encode(), given))
             return next(found, None)
 
     def open(self, visitor: str, photo: str | Path | None, model: str, side: int | None = None) -> Shown:
@@ -207,11 +212,20 @@ class Sessions:
         with self._lock:
             self._last[visitor] = wanted
             if self.models.holds(explorer):  # or this would keep a model alive that has just gone
+                self._before.pop(visitor, None)
+                if visitor in self._open:
+                    self._before[visitor] = self._open[visitor]
                 self._open[visitor] = shown
                 self._open.move_to_end(visitor)
-            while len(self._open) > 1 and sum(one.size for one in self._open.values()) > self._limit:
-                self._open.popitem(last=False)
+            self._make_room()
         return shown
+
+    def _make_room(self) -> None:
+        """Forget what was open before, then what is, until the rest fits; never what was opened last."""
+        while self._before or len(self._open) > 1:
+            if sum(one.size for one in chain(self._open.values(), self._before.values())) <= self._limit:
+                return
+            (self._before or self._open).popitem(last=False)
 
     def look(self, photo: str, model: str) -> View:
         """A photograph as a model sees it, for a program that asks once; nothing is remembered."""
@@ -227,6 +241,7 @@ class Sessions:
         """Forget a visitor who left."""
         with self._lock:
             self._open.pop(visitor, None)
+            self._before.pop(visitor, None)
             self._last.pop(visitor, None)
             self._uploads.pop(visitor, None)
 
@@ -234,5 +249,6 @@ class Sessions:
         """Forget the photographs that were opened with a model that has gone; they would keep it alive."""
         self._paces.pop(model, None)
         with self._lock:
-            for visitor in [name for name, shown in self._open.items() if shown.view.model is explorer.model]:
-                del self._open[visitor]
+            for kept in (self._open, self._before):
+                for visitor in [name for name, shown in kept.items() if shown.view.model is explorer.model]:
+                    del kept[visitor]
