@@ -303,6 +303,27 @@ def test_a_finer_look_is_said_in_patches_and_time(opened: Browser, app: Running,
     expect(opened.locator("#detail input")).to_have_value(re.compile("^Own"))
 
 
+def test_what_is_chosen_is_for_the_pane_that_is_chosen(opened: Browser, app: Running, small: list[str]) -> None:
+    opened.get_by_role("button", name="Compare").click()
+    choose(opened, small[0])
+    models = "window.vitviz.explorer.sides.map(({ data }) => data.manifest.model)"
+    opened.wait_for_function(f"({models})[1] === {small[0]!r}")
+    opened.locator(".vv-picture").first.focus()
+    expect(opened.locator("#model select")).to_have_value(MODEL)
+    before = opened.evaluate("window.vitviz.explorer.sides.map(({ data }) => data.manifest.id)")
+    finer(opened, 1)
+    opened.wait_for_function(f"window.vitviz.explorer.sides[0].data.manifest.id !== {before[0]!r}")
+    assert opened.evaluate(models) == [MODEL, small[0]]
+    assert opened.evaluate("window.vitviz.explorer.sides[1].data.manifest.id") == before[1]
+    finer_grid = list(app.view(CHURCH, side=448).trace.grid)
+    assert opened.evaluate("window.vitviz.explorer.sides[0].data.manifest.grid") == finer_grid
+    opened.locator(".vv-picture").nth(1).focus()
+    expect(opened.locator("#model select")).to_have_value(small[0])
+    opened.get_by_role("tab", name="Explain").click()  # it is about the pane that is chosen
+    expect(opened.locator(".vv-why .vv-title")).not_to_have_text("")
+    assert opened.evaluate("window.vitvizPanels.why.manifest.id") == before[1]
+
+
 def test_too_fine_a_look_is_refused_and_everything_stays(
     opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,6 +111,10 @@ class Chooser:
             return
         yield from self.switch(request, source, *asked)
 
+    def turned(self, request: gr.Request, model: str, brought: tuple[str, ...]) -> Updates:
+        """The visitor goes on with a model that is open in another pane."""
+        return {self.model: model, self.menu: self._menu(request.session_hash or "", model, brought)}
+
     def left(self, request: gr.Request) -> None:
         """The visitor closed the page."""
         self._latest.pop(request.session_hash or "", None)

@@ -83,6 +83,10 @@ const host = {
   open,
   save,
   forgotten() {}, // `ask` has seen to it
+  turned(id) {
+    trigger('turned', { id });
+    window.dispatchEvent(new Event('vitviz-opened')); // the other tabs are about the pane that is chosen
+  },
   opened: () => window.dispatchEvent(new Event('vitviz-opened')), // the other tabs follow
   linked: true,
 };

@@ -171,6 +171,8 @@ class Page:
         self.viewer.forgotten(self.again, asked, changed, **latest)
         linking = [self.photo, self.chooser.model, self.chooser.brought]
         self.viewer.open(self.linked, linking, self.chooser.changed, **runs)
+        beside = [self.chooser.model, self.chooser.menu, self.badge, self.seen, self.detail]
+        self.viewer.turned(self.turned, [self.chooser.brought], beside, **quiet)
         demo.unload(self.left)
 
     def new_photo(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Iterator[Updates]:
@@ -208,6 +210,17 @@ class Page:
     def again(self, request: gr.Request, *asked: Any) -> Iterator[Updates]:
         """The visitor's photograph was forgotten, and the browser wants more of it."""
         yield from self._run(self.sessions.again, request, *asked)
+
+    def turned(self, request: gr.Request, event: gr.EventData, brought: tuple[str, ...]) -> Updates:
+        """The visitor went to the other of two panes: what stands beside them is of this one."""
+        shown = self._open(str(event.id))
+        if shown is None:  # it was put away; the pane shows what it has, and asks for more when it needs it
+            return {self.badge: gr.skip()}
+        self.sessions.turn_to(request.session_hash or "", shown)
+        updates = {**self._opened(shown), **self.chooser.turned(request, shown.wanted.model, brought)}
+        return {
+            part: update for part, update in updates.items() if part not in (self.viewer, self.problem, self.status)
+        }
 
     def linked(
         self, request: gr.Request, event: gr.EventData, photo: str | None, model: str, brought: tuple[str, ...]

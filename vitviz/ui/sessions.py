@@ -159,6 +159,18 @@ class Sessions:
     # One event changes one thing. The others are what the visitor had last, whatever it was when the event was sent;
     # what came with the event counts only where nothing was open.
 
+    def turn_to(self, visitor: str, shown: Shown) -> None:
+        """The visitor goes on with the other one of two panes: what is chosen next is for this one."""
+        with self._lock:
+            if (now := self._open.get(visitor)) is not shown:
+                self._before.pop(visitor, None)
+                if now is not None:
+                    self._before[visitor] = now
+                self._open[visitor] = shown
+            self._open.move_to_end(visitor)
+            self._last[visitor] = shown.wanted
+            self._make_room()
+
     def again(self, visitor: str, wanted: Wanted) -> Shown:
         """What the visitor had open last, opened again if it was forgotten."""
         return self._settle(visitor, lambda last: last or wanted)

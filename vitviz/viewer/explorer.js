@@ -43,6 +43,7 @@ import { Wall } from './wall.js';
  * @property {((what: {image: string | null, model: string | null}) => void) | null} open - for links that name another
  * @property {((id: string) => void) | null} save - write the page as a file
  * @property {() => void} [opened] - another photograph or model is here
+ * @property {(id: string) => void} [turned] - the controls speak of the other pane, which shows something else
  * @property {boolean} linked - the address holds the state
  */
 
@@ -324,7 +325,10 @@ export class Explorer {
     this.active = index;
     const { data, block, head } = this.here;
     this.state = { ...this.state, block, head, image: data.manifest.image, model: data.manifest.model };
-    if (data !== before) offer(this, data);
+    if (data !== before) {
+      offer(this, data);
+      this.host.turned?.(data.manifest.id);
+    }
     this.dirty();
   }
 
