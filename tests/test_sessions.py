@@ -292,13 +292,27 @@ def test_a_photograph_is_found_by_its_name_while_it_is_open(sources: tuple[str, 
     for name in ("", one.name[:-1], one.name + "x", one.name.upper(), "visitor", "é", "\ud800", "\x00"):
         assert sessions.find(name) is None
     finer = sessions.open("visitor", photo, sources[0], 2 * WIDTH)
-    assert sessions.find(one.name) is one  # the other pane may still show it
+    assert sessions.find(one.name) is None
     assert sessions.find(finer.name) is finer
-    finest = sessions.with_side("visitor", sessions.wanted(None, "", 3 * WIDTH))
-    assert (sessions.find(one.name), sessions.find(finer.name), sessions.find(finest.name)) == (None, finer, finest)
     sessions.close("visitor")
     assert sessions.find(finer.name) is None
-    assert sessions.find(finest.name) is None
+
+
+def test_two_panes_are_both_answered(sources: tuple[str, ...], photo: Path) -> None:
+    sessions = made(sources, photo)
+    one = sessions.open("visitor", photo, sources[0])
+    sessions.turn_to("visitor", one, one)  # a second pane begins with the same
+    other = sessions.with_model("visitor", sessions.wanted(None, sources[1]))
+    assert (sessions.find(one.name), sessions.find(other.name)) == (one, other)
+    sessions.turn_to("visitor", one, other)
+    finer = sessions.with_side("visitor", sessions.wanted(None, "", 2 * WIDTH))
+    assert (finer.wanted.model, finer.wanted.side) == (sources[0], 2 * WIDTH)  # of the pane that was turned to
+    assert (sessions.find(one.name), sessions.find(other.name)) == (None, other)
+    sessions.turn_to("visitor", finer, None)
+    assert (sessions.find(finer.name), sessions.find(other.name)) == (finer, None)
+    sessions.turn_to("visitor", finer, finer)
+    sessions.close("visitor")
+    assert sessions.find(finer.name) is None
 
 
 def test_open_photographs_are_bounded_and_forgetting_loses_nothing(sources: tuple[str, ...], photo: Path) -> None:

@@ -83,8 +83,8 @@ const host = {
   open,
   save,
   forgotten() {}, // `ask` has seen to it
-  turned(id) {
-    trigger('turned', { id });
+  turned(id, beside) {
+    trigger('turned', { id, beside });
     window.dispatchEvent(new Event('vitviz-opened')); // the other tabs are about the pane that is chosen
   },
   opened: () => window.dispatchEvent(new Event('vitviz-opened')), // the other tabs follow

@@ -216,7 +216,8 @@ class Page:
         shown = self._open(str(event.id))
         if shown is None:  # it was put away; the pane shows what it has, and asks for more when it needs it
             return {self.badge: gr.skip()}
-        self.sessions.turn_to(request.session_hash or "", shown)
+        other = None if event.beside is None else self._open(str(event.beside))
+        self.sessions.turn_to(request.session_hash or "", shown, other)
         updates = {**self._opened(shown), **self.chooser.turned(request, shown.wanted.model, brought)}
         return {
             part: update for part, update in updates.items() if part not in (self.viewer, self.problem, self.status)

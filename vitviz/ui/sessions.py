@@ -72,9 +72,7 @@ class Sessions:
         self.menu, self.path = menu, str(default)
         self._limit = limit
         self._open: OrderedDict[str, Shown] = OrderedDict()
-        self._before: OrderedDict[str, Shown] = (
-            OrderedDict()
-        )  # what was open before: the page may still compare with it
+        self._beside: OrderedDict[str, Shown] = OrderedDict()  # what the other one of two panes shows
         self._last: dict[str, Wanted] = {}  # by visitor; it stays when the photograph is forgotten
         self._uploads: dict[str, dict[str, Offer]] = {}
         self._paces: dict[str, Pace] = {}
@@ -141,7 +139,7 @@ class Sessions:
         """The open photograph of this name, whoever's it is. Names come from visitors, so they may be anything."""
         given = name.encode(errors="replace")
         with self._lock:
-            there = chain(self._open.values(), self._before.values())
+            there = chain(self._open.values(), self._beside.values())
             found = (one for one in there if secrets.compare_digest(one.name.encode(), given))
             return next(found, None)
 
@@ -159,15 +157,19 @@ class Sessions:
     # One event changes one thing. The others are what the visitor had last, whatever it was when the event was sent;
     # what came with the event counts only where nothing was open.
 
-    def turn_to(self, visitor: str, shown: Shown) -> None:
-        """The visitor goes on with the other one of two panes: what is chosen next is for this one."""
+    def turn_to(self, visitor: str, shown: Shown, beside: Shown | None) -> None:
+        """The visitor goes on with one of two panes: what is chosen next is for this one.
+
+        Args:
+            visitor: who.
+            shown: what this pane shows.
+            beside: what the other pane shows, which stays open too; `None` where there is no other pane.
+        """
         with self._lock:
-            if (now := self._open.get(visitor)) is not shown:
-                self._before.pop(visitor, None)
-                if now is not None:
-                    self._before[visitor] = now
-                self._open[visitor] = shown
-            self._open.move_to_end(visitor)
+            for kept, one in ((self._open, shown), (self._beside, beside)):
+                kept.pop(visitor, None)
+                if one is not None:
+                    kept[visitor] = one
             self._last[visitor] = shown.wanted
             self._make_room()
 
@@ -224,20 +226,17 @@ class Sessions:
         with self._lock:
             self._last[visitor] = wanted
             if self.models.holds(explorer):  # or this would keep a model alive that has just gone
-                self._before.pop(visitor, None)
-                if visitor in self._open:
-                    self._before[visitor] = self._open[visitor]
                 self._open[visitor] = shown
                 self._open.move_to_end(visitor)
             self._make_room()
         return shown
 
     def _make_room(self) -> None:
-        """Forget what was open before, then what is, until the rest fits; never what was opened last."""
-        while self._before or len(self._open) > 1:
-            if sum(one.size for one in chain(self._open.values(), self._before.values())) <= self._limit:
+        """Forget what other panes show, then photographs, until the rest fits; never what was opened last."""
+        while self._beside or len(self._open) > 1:
+            if sum(one.size for one in {*self._open.values(), *self._beside.values()}) <= self._limit:
                 return
-            (self._before or self._open).popitem(last=False)
+            (self._beside or self._open).popitem(last=False)
 
     def look(self, photo: str, model: str) -> View:
         """A photograph as a model sees it, for a program that asks once; nothing is remembered."""
@@ -253,7 +252,7 @@ class Sessions:
         """Forget a visitor who left."""
         with self._lock:
             self._open.pop(visitor, None)
-            self._before.pop(visitor, None)
+            self._beside.pop(visitor, None)
             self._last.pop(visitor, None)
             self._uploads.pop(visitor, None)
 
@@ -261,6 +260,6 @@ class Sessions:
         """Forget the photographs that were opened with a model that has gone; they would keep it alive."""
         self._paces.pop(model, None)
         with self._lock:
-            for kept in (self._open, self._before):
+            for kept in (self._open, self._beside):
                 for visitor in [name for name, shown in kept.items() if shown.view.model is explorer.model]:
                     del kept[visitor]

@@ -10,6 +10,7 @@ export function compare(explorer) {
   if (explorer.sides.length === 2) close(explorer);
   else open(explorer, panes);
   panes.classList.toggle('vv-two', explorer.sides.length === 2);
+  explorer.turned();
   explorer.dirty();
 }
 

@@ -43,7 +43,8 @@ import { Wall } from './wall.js';
  * @property {((what: {image: string | null, model: string | null}) => void) | null} open - for links that name another
  * @property {((id: string) => void) | null} save - write the page as a file
  * @property {() => void} [opened] - another photograph or model is here
- * @property {(id: string) => void} [turned] - the controls speak of the other pane, which shows something else
+ * @property {(id: string, beside: string | null) => void} [turned] - the controls speak of another pane, or there are
+ *   two now, or one: what they speak of, and what is beside it
  * @property {boolean} linked - the address holds the state
  */
 
@@ -327,9 +328,15 @@ export class Explorer {
     this.state = { ...this.state, block, head, image: data.manifest.image, model: data.manifest.model };
     if (data !== before) {
       offer(this, data);
-      this.host.turned?.(data.manifest.id);
+      this.turned();
     }
     this.dirty();
+  }
+
+  /** The host learns which pane is spoken of, and what the other one shows. */
+  turned() {
+    const other = this.sides.find((side) => side !== this.here);
+    this.host.turned?.(this.here.data.manifest.id, other ? other.data.manifest.id : null);
   }
 
   // Outside
