@@ -142,21 +142,21 @@ def test_a_file_that_is_no_picture_is_refused_in_words(opened: Browser, app: Run
 
 def test_a_photograph_taken_on_its_side_stands_upright(opened: Browser, app: Running, tmp_path: Path) -> None:
     photo = tmp_path / "phone.jpg"
-    upright = Image.new("RGB", (300, 500), "black")
-    upright.paste((255, 255, 255), (60, 20, 110, 70))  # a bright marker
+    upright = Image.new("RGB", (600, 1000), "black")
+    upright.paste((255, 255, 255), (120, 40, 220, 140))  # a bright marker
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was turned: show it a quarter turn clockwise
     upright.transpose(Image.Transpose.ROTATE_90).save(photo, exif=exif, quality=95)
     upload(opened, photo)
     view = app.view(photo)
-    assert view.photo.size == (300, 500)
+    assert view.photo.size == (600, 1000)
     expect_map(opened, view.attention())
     rows, columns = view.trace.grid
     marker = next(
         (row, column)
         for row in range(rows)
         for column in range(columns)
-        if _holds(view.geometry.patch_box(row, column, (rows, columns)), (85, 45))
+        if _holds(view.geometry.patch_box(row, column, (rows, columns)), (170, 90))
     )
     click_patch(opened, view, *marker)
     expect_map(opened, view.attention(query=marker))
@@ -172,7 +172,7 @@ def test_a_photograph_taken_on_its_side_stands_upright(opened: Browser, app: Run
         }""",
         [x, y],
     )
-    assert seen[:2] == [300, 500]
+    assert seen[:2] == [600, 1000]
     assert seen[2] > 240
     assert seen[3] < 15
 

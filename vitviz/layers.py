@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from itertools import starmap
 
@@ -178,7 +179,9 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tupl
     # Elsewhere which kernel runs depends on the device and on d, so the row sums are computed in pieces beside it.
     blank = torch.zeros(q.shape[:-1], device=q.device, dtype=torch.float32)
     pieces = BlockTrace(q, k, blank)
-    with torch.autocast(q.device.type, enabled=False):  # in half precision the sums would not fit the rows, see `rows`
+    kind = q.device.type
+    exact = torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    with exact:  # in half precision the sums would not fit the rows that are made of queries and keys later
         lse = [(scale * q[:, :, some].float() @ k.float().mT).logsumexp(-1) for some in starmap(slice, pieces.chunks())]
     return mixed, torch.cat(lse, dim=2)
 
