@@ -202,15 +202,21 @@ class Gate:
         return load(name)
 
 
-def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
-    opened: Browser, app: Running, small: list[str], browser, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, load = Gate(), app.sessions.menu.load
-    fresh = Sessions(app.sessions.menu, CHURCH).models  # nothing is loaded yet
+@pytest.fixture
+def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> Gate:
+    """Nothing but the first model is loaded, and every other one waits at the gate."""
+    made, load = Gate(), app.sessions.menu.load
+    fresh = Sessions(app.sessions.menu, CHURCH).models
     fresh._gone = app.sessions._drop
     monkeypatch.setattr(app.sessions, "models", fresh)
-    app.sessions.models.get(MODEL)
-    monkeypatch.setattr(fresh, "_load", lambda name: gate(load, name))
+    fresh.get(MODEL)
+    monkeypatch.setattr(fresh, "_load", lambda name: made(load, name))
+    return made
+
+
+def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
+    opened: Browser, app: Running, small: list[str], browser, gate: Gate
+) -> None:
     choose(opened, small[0])
     status = opened.locator("#status")
     expect(status).to_be_visible()
@@ -228,22 +234,14 @@ def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
     other.close()
 
 
-def test_one_may_stay_with_the_model_that_is_there(
-    opened: Browser, app: Running, small: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, load = Gate(), app.sessions.menu.load
-    fresh = Sessions(app.sessions.menu, CHURCH).models
-    fresh._gone = app.sessions._drop
-    monkeypatch.setattr(app.sessions, "models", fresh)
-    app.sessions.models.get(MODEL)
-    monkeypatch.setattr(fresh, "_load", lambda name: gate(load, name))
+def test_one_may_stay_with_the_model_that_is_there(opened: Browser, app: Running, small: list[str], gate: Gate) -> None:
     choose(opened, small[0])
     status = opened.locator("#status")
     expect(status).to_contain_text("Loading Tiny registers")
     choose(opened, MODEL)
     expect(status).not_to_be_visible()  # nobody waits for the other one
     gate.open.set()
-    fresh.get(small[0])
+    app.sessions.models.get(small[0])
     opened.wait_for_timeout(1000)
     expect_model(opened, app, MODEL)
 

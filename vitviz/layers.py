@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
-from itertools import starmap
 
 import torch
 import torch.nn.functional as F
@@ -178,12 +176,10 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tupl
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     # Elsewhere which kernel runs depends on the device and on d, so the row sums are computed in pieces beside it.
     blank = torch.zeros(q.shape[:-1], device=q.device, dtype=torch.float32)
-    pieces = BlockTrace(q, k, blank)
-    kind = q.device.type
-    exact = torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
-    with exact:  # in half precision the sums would not fit the rows that are made of queries and keys later
-        lse = [(scale * q[:, :, some].float() @ k.float().mT).logsumexp(-1) for some in starmap(slice, pieces.chunks())]
-    return mixed, torch.cat(lse, dim=2)
+    pieces = BlockTrace(
+        q.float() * scale, k, blank
+    )  # its logits are those that rows will be made of, also under autocast
+    return mixed, torch.cat([pieces.log_rows(*piece).logsumexp(-1) for piece in pieces.chunks()], dim=2)
 
 
 def quick_gelu(x: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ by gh x gw patches, D width, d head width.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Protocol, cast, overload
+from typing import Any, Protocol, cast, overload
 
 import torch
 from torch import Tensor
@@ -127,9 +128,10 @@ class BlockTrace:
         _, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(keys, queries, queries, scale=1.0)
         return cast(Tensor, sums).exp()  # (B, H, N)
 
-    def _exact(self) -> torch.autocast:
+    def _exact(self) -> AbstractContextManager[Any]:
         """Float32 stays float32, also for who asks under autocast."""
-        return torch.autocast(self.lse.device.type, enabled=False)
+        kind = self.lse.device.type
+        return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 class Projection(Protocol):

@@ -14,7 +14,7 @@ import torch
 from vitviz.commands.options import Commands
 from vitviz.commands.train_options import MODEL, add_options, asked_recipe, given, keep, recalled, spelled
 from vitviz.config import ViTConfig, preset
-from vitviz.devices import device_named
+from vitviz.devices import device_named, keep_freed_memory
 from vitviz.model import Pretrained, ViT
 from vitviz.outcome import leave
 from vitviz.training import TrainingError
@@ -79,6 +79,8 @@ def _train(args: argparse.Namespace) -> None:
     device = device_named(getattr(args, "device", None))
     minutes = getattr(args, "save_every", 3.0)
     trainer = Trainer(model, data, recipe, out, device=device, teacher=teacher, resume=resume, save_every=60 * minutes)
+    if trainer.device.type == "cpu":
+        keep_freed_memory()  # here, not in the engine: a program that calls that has an allocator of its own to mind
     if first:  # of several processes under torchrun
         print(data.words(), flush=True)
         if not (out / STATE).exists():

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor, nn
 
-from vitviz.devices import best_device, device_named, keep_freed_memory, threads_for
+from vitviz.devices import best_device, device_named, threads_for
 from vitviz.model import ViT
 from vitviz.training import TrainingError
 from vitviz.training.cache import Rows
@@ -111,8 +111,6 @@ class Trainer:
             gh, gw = self.model.config.grid_of(*self.data.train.size)
             thinning = Thinning(self.recipe.patch_dropout, gh * gw) if self.recipe.patch_dropout else None
             batch = self.recipe.batch // (here.size * self.recipe.accumulate)
-            if self.device.type == "cpu":
-                keep_freed_memory()
             width = max(one.config.width for one in (self.model, self.teacher and self.teacher.model) if one)
             stack.enter_context(threads_for(batch * gh * gw * width, self.device))
             return _Run(self, here, depth, thinning).run()

@@ -133,11 +133,13 @@ class Chooser:
             return
         offer = self.sessions.offer(visitor, source)
         size = f" ({byte_words(offer.size)})" if offer.size else ""
-        for words in waiting(loading, f"Loading {offer.title}{size}"):
+
+        def overtaken() -> bool:
+            return self._latest.get(visitor) != mine  # another one was chosen meanwhile
+
+        for words in waiting(loading, f"Loading {offer.title}{size}", overtaken):
             yield {self._status: words}
-            if self._latest.get(visitor) != mine:
-                break  # nobody waits for this one: somebody else may have its place in the queue
-        if self._latest.get(visitor) != mine:  # another one was chosen meanwhile
+        if overtaken():
             yield {self._status: draw.working()}
             return
         if failure := loading.exception():
@@ -176,11 +178,13 @@ class Chooser:
         return draw.menu(groups, chosen, menu.open_ended, next(self._numbers))
 
 
-def waiting(coming: Future[Any], words: str) -> Iterator[str]:
-    """Until something has come: what to say meanwhile, again and again, so that it is seen to go on."""
+def waiting(coming: Future[Any], words: str, overtaken: Callable[[], bool]) -> Iterator[str]:
+    """Until something has come, or nobody waits for it any more and others may have the place in the queue: what to say
+    meanwhile, again and again, so that it is seen to go on.
+    """
     began = time.monotonic()
     yield draw.working(words)
-    while not wait([coming], TICK, FIRST_COMPLETED).done:
+    while not wait([coming], TICK, FIRST_COMPLETED).done and not overtaken():
         yield draw.working(f"{words} · {time.monotonic() - began:.0f} s")
 
 

@@ -25,7 +25,6 @@ class Heads {
     this.table = packed(this.raw);
     this.asking = new Asking(root, ask);
     this.values = new Map(); // by statistic: (L, H)
-    this.coming = new Map(); // questions under way, by statistic
     this.off = new Set(); // "layer,head"
     root.addEventListener('change', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-place], [data-do]')));
@@ -44,7 +43,6 @@ class Heads {
     this.manifest = manifest;
     this.asking.about(manifest.id);
     this.values.clear();
-    this.coming.clear();
     this.find('.vv-bars').innerHTML = '';
     if (depth !== manifest.depth || heads !== manifest.heads) this.off.clear();
     const outline = await this.asking.get('outline');
@@ -82,9 +80,7 @@ class Heads {
       this.root.classList.add('vv-waiting');
       if (slow) write(this.find('.vv-about'), `${about} Being computed …`);
       const names = slow ? [name] : this.outline.statistics.filter((one) => !one.slow).map((one) => one.name);
-      if (!this.coming.has(name)) this.coming.set(name, this.asking.get('statistics', names));
-      const found = await this.coming.get(name);
-      this.coming.delete(name);
+      const found = await this.asking.get('statistics', names);
       if (found === null) return;
       for (const [one, values] of Object.entries(found.values)) this.values.set(one, values);
       for (const [one, why] of Object.entries(found.missing)) this.values.set(one, why);

@@ -129,8 +129,7 @@ def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) ->
     """A copy whose longer side has `least` to `most` pixels, with the frame scaled along."""
     factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
-    way = Image.Resampling.BILINEAR if factor < 1.0 else Image.Resampling.BICUBIC
-    small = photo if factor == 1.0 else photo.resize((width, height), way, reducing_gap=2.0 if factor < 1.0 else None)
+    small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
     across, down = width / photo.width, height / photo.height
     left, top, right, bottom = geometry.frame
     frame = (left * across, top * down, right * across, bottom * down)

@@ -118,8 +118,10 @@ def _unreachable(what: str, where: str, why: str) -> RemoteError:
 
 def _hugging_face(name: str) -> ViT:
     safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
-    folder = cached(name, safe) or cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
-    if not any(folder.glob(SAFE[0])) and not any(folder.glob(OLD[0])):  # an old repository: tensors only are read of it
+    folder = cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
+    if not any(
+        any(folder.glob(pattern)) for pattern in (SAFE[0], OLD[0])
+    ):  # an old repository: tensors only are read of it
         folder = fetch(name, (*ABOUT, *OLD), old)
     return load_transformers_folder(folder, name=name, licence=_licence(folder))
 
