@@ -17,6 +17,12 @@ MODELS: dict[str, dict[str, Any]] = {
     "class token": {},
     "registers, layer scale": {"registers": 3, "layer_scale": 0.3},
     "distillation and register": {"distillation_token": True, "registers": 1},
+    "distillation, no class token": {
+        "distillation_token": True,
+        "class_token": False,
+        "pooling": "mean",
+        "registers": 1,
+    },
     "mean, no prefix": {"class_token": False, "pooling": "mean"},
     "mean beside a class token": {"pooling": "mean", "norm_pooled": True},
     "class token and mean": {"pooling": "cls+mean", "registers": 2},
@@ -51,7 +57,7 @@ def rows_read(made: ViT) -> Tensor:
     rows = {"cls": cls, "mean": mean, "cls+mean": (cls + mean) / 2, "attention": 0 * mean}[config.pooling]
     if config.distillation_token:
         token = torch.zeros_like(rows)
-        token[1] = 1
+        token[config.prefix.index("distillation")] = 1
         rows = (rows + token) / 2
     return rows
 

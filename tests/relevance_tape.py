@@ -242,7 +242,7 @@ def walk(tape: Tape, model: ViT, image: Tensor) -> Walked:
         pooled = tape.norm(pooled, p["norm.weight"], p["norm.bias"], c.norm_eps)
     logits = tape.linear(pooled, p["head.weight"], p["head.bias"], "head")
     if "head_dist.weight" in p:
-        second = tape.proportional(lambda t: t[:, 1], side)
+        second = tape.proportional(lambda t: t[:, c.prefix.index("distillation")], side)
         second = tape.linear(second, p["head_dist.weight"], p["head_dist.bias"], "head")
         logits = tape.add(*(tape.same(lambda t: t / 2, one) for one in (logits, second)))
     return Walked(first, attentions, logits)

@@ -33,6 +33,7 @@ VARIANTS = {
     "no classifier": {"classes": 0},
     "large epsilon": {"norm_eps": 0.1},
     "distilled": {"distillation_token": True},
+    "distilled without a class token": {"pooling": "mean", "class_token": False, "distillation_token": True},
     "rotary": {"positions": "rotary", "head_width": 12, "registers": 2},
     "rotary, slow": {"positions": "rotary", "head_width": 20, "rotary_base": 10.0, "registers": 0},
     "norm of queries and keys": {"qk_norm": True},

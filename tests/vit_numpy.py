@@ -61,7 +61,8 @@ def forward(p: dict[str, Array], config: ViTConfig, images: Array, nudge: Mappin
         pooled = _norm(p, "norm", pooled, config.norm_eps)
     logits = pooled @ p["head.weight"].T + p["head.bias"] if config.classes else pooled
     if "head_dist.weight" in p:  # DeiT: the mean of two classifiers, each on its own token
-        logits = 0.5 * logits + 0.5 * (x[:, 1] @ p["head_dist.weight"].T + p["head_dist.bias"])
+        token = x[:, config.prefix.index("distillation")]
+        logits = 0.5 * logits + 0.5 * (token @ p["head_dist.weight"].T + p["head_dist.bias"])
     return Numbers(logits, x, attentions)
 
 

@@ -83,7 +83,7 @@ def answer(model: ViT, x: Tensor) -> tuple[Tensor | None, Tensor]:
         read = _norm(p, "norm", read, config)
     logits = p["head.weight"] @ read + p["head.bias"]
     if "head_dist.weight" in p:
-        logits = (logits + p["head_dist.weight"] @ x[1] + p["head_dist.bias"]) / 2
+        logits = (logits + p["head_dist.weight"] @ x[config.prefix.index("distillation")] + p["head_dist.bias"]) / 2
     return pooled, logits
 
 

@@ -141,6 +141,11 @@ class ViTConfig:
         first = ("CLS",) * self.class_token + ("distillation",) * self.distillation_token
         return first + tuple(f"register {i + 1}" for i in range(self.registers))
 
+    @property
+    def distillation_at(self) -> int:
+        """Where the distillation token stands, in models that have one: behind the class token, if that is there."""
+        return int(self.class_token)
+
     def grid_of(self, height: int, width: int) -> tuple[int, int]:
         """(gh, gw) for an image of height x width pixels.
 

@@ -188,7 +188,7 @@ class ViT(nn.Module):
         if self.head is None:
             raise ModelError("Expected a model with a classifier, got one without. Make it with classes > 0.")
         logits: Tensor = self.head(self.read_out(tokens))
-        return (logits,) if self.head_dist is None else (logits, self.head_dist(tokens[:, 1]))
+        return (logits,) if self.head_dist is None else (logits, self.head_dist(tokens[:, self.config.distillation_at]))
 
     def finish(self, tokens: Tensor) -> Tensor:
         """The final norm, for models that have it before pooling: (B, N, D) -> (B, N, D)."""

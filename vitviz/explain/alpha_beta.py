@@ -107,8 +107,10 @@ def watch(model: ViT, tokens: Tensor, angles: Angles | None) -> Seen:
         pooled = torch.cat([tokens[:, rows].mean(1) for rows in _read_rows(model)], dim=1)  # (B, D) or (B, 2 D)
     read = model.norm(pooled) if model.config.norm_pooled else pooled
     assert model.head is not None  # there is a target, so there is a classifier
-    heads = (model.head(read),) if model.head_dist is None else (model.head(read), model.head_dist(tokens[:, 1]))
-    return Seen(tuple(blocks), tokens, pool, pooled, read, heads)
+    heads = [model.head(read)]
+    if model.head_dist is not None:
+        heads.append(model.head_dist(tokens[:, model.config.distillation_at]))
+    return Seen(tuple(blocks), tokens, pool, pooled, read, tuple(heads))
 
 
 def _read_rows(model: ViT) -> list[slice]:
@@ -189,10 +191,10 @@ def attention_relevance(model: ViT, seen: Seen, relevance: Tensor, angles: Angle
 def _from_logits(model: ViT, seen: Seen, relevance: Tensor) -> tuple[Tensor, Tensor | None]:
     """From the logits (B, C) to the tokens after the last block (B, N, D), and to attention pooling's probabilities."""
     assert model.head is not None
-    side = None
+    side, at = None, model.config.distillation_at
     if model.head_dist is not None:
         relevance, side = split_sum(seen.heads[0] / 2, seen.heads[1] / 2, relevance)
-        side = _linear(model.head_dist, seen.tokens[:, 1], seen.heads[1], side)
+        side = _linear(model.head_dist, seen.tokens[:, at], seen.heads[1], side)
     relevance = _linear(model.head, seen.read, seen.heads[0], relevance)
     cam = None
     if seen.pool is not None:
@@ -205,7 +207,7 @@ def _from_logits(model: ViT, seen: Seen, relevance: Tensor) -> tuple[Tensor, Ten
             values = seen.tokens[:, some]
             tokens[:, some] += values * safe_divide(part, mean)[:, None] / values.shape[1]
     if side is not None:
-        tokens[:, 1] += side
+        tokens[:, at] += side
     return tokens, cam
 
 

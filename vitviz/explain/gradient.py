@@ -88,7 +88,7 @@ def _answer(case: Case, tokens: Tensor) -> tuple[Tensor, Tensor | None]:
     assert model.head is not None  # there is a target, so there is a classifier
     logits = model.head(model.norm(pooled) if model.config.norm_pooled else pooled)
     if model.head_dist is not None:
-        logits = (logits + model.head_dist(tokens[:, 1])) / 2
+        logits = (logits + model.head_dist(tokens[:, model.config.distillation_at])) / 2
     return case.target.score(logits), probabilities
 
 

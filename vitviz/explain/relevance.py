@@ -140,7 +140,7 @@ def _read_row(model: ViT, tokens: Tensor) -> Tensor:
     if "mean" in model.config.pooling:
         parts.append(list(range(len(model.config.prefix), count)))
     if model.distilled:
-        parts.append([1])
+        parts.append([model.config.distillation_at])
     row = tokens.new_zeros(batch, 1, count)
     for part in parts:
         row[:, :, part] += 1.0 / (len(part) * len(parts))

@@ -197,7 +197,8 @@ def run(model: ViT, tokens: Tensor, book: Tensor, angles: Angles | None, rules: 
     assert model.head is not None  # there is a target, so there is a classifier
     logits = rules.linear(pooled, model.head, rules.gamma_head, None)
     if model.head_dist is not None:
-        logits = (logits + rules.linear(tokens[:, 1], model.head_dist, rules.gamma_head, None)) / 2
+        token = tokens[:, model.config.distillation_at]
+        logits = (logits + rules.linear(token, model.head_dist, rules.gamma_head, None)) / 2
     return logits
 
 

@@ -116,7 +116,7 @@ def trunk(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
     if _hands_over_tokens(model):
         return tokens
     read = model.read_out(tokens)
-    return read if model.head_dist is None else torch.cat([read, tokens[:, 1]], dim=1)
+    return read if model.head_dist is None else torch.cat([read, tokens[:, model.config.distillation_at]], dim=1)
 
 
 def open_features(
