@@ -165,6 +165,8 @@ def test_feature_maps_are_what_the_filters_answer(case: str) -> None:
             (picture - 0.5).transpose(2, 0, 1) * 2 * np.abs(weights[index]).max(), weights[index], atol=1e-6
         )
         assert f"filter {index + 1}" in said(drawn)
+    beyond = np.abs(table[:, order[:7]]).max() > axes(drawn, f"answer {order[0]}").images[0].get_clim()[1]
+    assert (axes(drawn, "scale")._colorbar.extend != "neither") == beyond  # an arrow, whichever map goes beyond
     scales = {axes(drawn, f"answer {index}").images[0].get_clim() for index in order[:7]}
     assert len(scales) == 1
     (low, high), *_ = scales
@@ -283,6 +285,10 @@ def test_every_parameter_is_in_one_bar(case: str) -> None:
     assert "Others" not in named
     for one in found:
         assert f"{one.parameters:,}  (" in said(drawn)
+    numbers = axes(drawn, "bars").get_xaxis()
+    unit = 1_000_000 if "in millions" in numbers.label.get_text() else 1_000 if "thousand" in said(drawn) else 1
+    shown = [float(label.get_text().replace(",", "")) * unit for label in numbers.get_ticklabels()]
+    np.testing.assert_allclose(shown, numbers.get_ticklocs(), rtol=1e-9)
 
 
 def test_a_model_alone_is_drawn_at_the_size_it_is_made_for() -> None:

@@ -237,6 +237,8 @@ def test_a_map_without_order_has_no_correlation() -> None:
     assert overlap(ten, ten)[0] == 1
     assert overlap(ten, -ten)[0] == 0
     assert overlap(ten, np.roll(ten, 1))[0] == 0.5
+    level = np.zeros((1, 1000))
+    assert overlap(level, level)[0] == pytest.approx(0.1, abs=0.05)  # nothing is told apart: chance
 
 
 def test_sanity_says_what_it_found_and_refuses_what_it_cannot() -> None:

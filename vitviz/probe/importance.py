@@ -47,13 +47,14 @@ def head_gradients(model: ViT, trace: Trace, target: Target, of: Of = "logit") -
     if of not in get_args(Of):
         raise ProbeError(f"Expected the gradient of the loss or the logit, got {of!r}.")
     check_ready(model, trace)
-    angles, found = model.angles(trace.grid), []
+    found: list[Tensor] = []
     above: Tensor | None = None  # dS / d(what entered the block above), (B, N, D)
     # From the last block down, each run again from its own input: the graph of one block is in memory, not of all.
     with torch.inference_mode(False), torch.enable_grad():
+        angles = model.angles(trace.grid)
         for index in range(trace.depth - 1, trace.blocks[0] - 1, -1):
             stream = trace.stream(index).detach().clone().requires_grad_()
-            scale = torch.ones(len(stream), trace.heads, 1, 1, device=stream.device, requires_grad=True)
+            scale = stream.new_ones(len(stream), trace.heads, 1, 1).requires_grad_()
             tokens = _scaled(_block(model, index), stream, angles, scale)
             if above is None:
                 score = _score(target, model.classify(model.finish(tokens)), of).sum()

@@ -186,7 +186,12 @@ def _ranks(row: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def overlap(first: npt.NDArray[np.float64], second: npt.NDArray[np.float64]) -> Floats:
-    """The share of the top tenth of the patches that two maps have in common: (B, n) each -> (B,)."""
+    """The share of the top tenth of the patches that two maps have in common: (B, n) each -> (B,).
+
+    Where equal scores lie on both sides of the cut, each map chooses among its own by lot: patches that neither map
+    tells apart are not agreement.
+    """
     count = max(1, round(TOP * first.shape[1]))
-    tops = [ranked(torch.from_numpy(rows))[:, :count].numpy() for rows in (first, second)]  # (B, k) each
+    maps = (torch.from_numpy(rows) for rows in (first, second))
+    tops = [ranked(one, seed)[:, :count].numpy() for seed, one in enumerate(maps)]  # (B, k) each
     return np.array([len(np.intersect1d(one, other)) / count for one, other in zip(*tops, strict=True)])

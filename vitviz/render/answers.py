@@ -1,6 +1,6 @@
 """Photographs with a model's answers: one by itself, or many on a sheet, right and wrong ones told apart.
 
-Nothing is told by colour alone: a right answer has a tick, a wrong one a cross, and the true class stands below both.
+Nothing is told by colour alone: a right answer has a tick, a wrong one a cross and the true class below it.
 """
 
 from __future__ import annotations

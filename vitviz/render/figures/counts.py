@@ -37,7 +37,7 @@ MODULES: tuple[tuple[str, str, str, str], ...] = (
     ("head.", "", "Classifier", "head"),
     ("", "", "Others", "head"),
 )
-UNITS = ((1_000_000, "parameters, in millions"), (1_000, "parameters, in thousands"), (0.5, "parameters"))
+UNITS = ((1_000_000, "parameters, in millions"), (1_000, "parameters, in thousands"), (1, "parameters"))
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def parameters(source: View | ViT, *, photo: str = "", dark: bool = False) -> Fi
 
 def _scale(page: Page, axes: Axes, most: int, wide: float) -> None:
     """Round numbers along the bars, in thousands or millions where they are long."""
-    unit, words = next(pair for pair in UNITS if most >= 2 * pair[0])
+    unit, words = next((pair for pair in UNITS if most >= 2 * pair[0]), UNITS[-1])
     found = ticks(0, most / unit, max(2, min(6, int(wide / 0.5))))
     page.ticks(axes, "x", [tick * unit for tick in found], [number(tick, step=found[1]) for tick in found])
     page.name_axes(axes, words)

@@ -267,16 +267,25 @@ class Page:
             resample=True,
         )
 
-    def bar(self, image: AxesImage, name: str, box: tuple[float, float, float, float], words: str) -> None:
+    def bar(
+        self,
+        image: AxesImage,
+        name: str,
+        box: tuple[float, float, float, float],
+        words: str,
+        shown: Sequence[Floats] = (),
+    ) -> None:
         """The colours of `image` and their numbers, in a box (left, top, width, height); upright if it is higher
-        than wide. An arrow stands where values lie beyond.
+        than wide. An arrow stands where values lie beyond: those of `image`, or of all that are `shown` in its colours.
         """
         left, top, wide, high = box
         upright = high > wide
         # Upright, the numbers at its ends stay beside it, out of a title's way.
         axes = self.axes(name, left, top + 0.05, wide, high - 0.1) if upright else self.axes(name, *box)
         low, most = image.get_clim()
-        values: Floats = np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(image.get_array())))
+        values: Floats = np.concatenate(
+            [np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(one))) for one in shown or (image.get_array(),)]
+        )
         below, above = values.min() < low - 1e-6 * abs(low), values.max() > most + 1e-6 * abs(most)
         drawn = self.figure.colorbar(
             image,

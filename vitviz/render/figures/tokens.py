@@ -146,7 +146,7 @@ def features(view: View, *, count: int = 24, photo: str = "", dark: bool = False
                     page.words(
                         side - 0.05, at, name, colour=page.look.muted, across="center", down="bottom", rotation=90
                     )
-    page.bar(image, "scale", (side, rows * step + 0.08, 2.4, 0.09), "the filter's answer")
+    page.bar(image, "scale", (side, rows * step + 0.08, 2.4, 0.09), "the filter's answer", [answers[chosen]])
     return page.figure
 
 
@@ -203,5 +203,5 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         page.counted(axes, "x", values.shape[1])
         page.counted(axes, "y", len(values), air=2)
         page.name_axes(axes, "channel", "patch, in reading order")
-    page.bar(image, "scale", (SIDE, head + high + FOOT + 0.12, 2.4, 0.09), "value")
+    page.bar(image, "scale", (SIDE, head + high + FOOT + 0.12, 2.4, 0.09), "value", [flat, tokens])
     return page.figure
