@@ -1,7 +1,11 @@
 """The command line: the same answers as the API, and refusals in words."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +95,25 @@ def test_bad_input_is_one_line_and_exit_2(arguments: list[str], named: str, caps
     assert named in said
     assert said.startswith("vitviz: ")
     assert "Traceback" not in said
+
+
+def test_names_without_letters_for_them_end_no_work(tmp_path: Path) -> None:
+    photo = tmp_path / "naïve ×.jpg"
+    shutil.copy(CHURCH, photo)
+    command = [sys.executable, "-m", "vitviz", "predict", str(photo), "-k", "1"]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert rb"na\xefve \xd7.jpg" in done.stdout
+    assert b"church" in done.stdout
+
+
+def test_who_reads_no_further_gets_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "wb") as shut:
+        done = subprocess.run(
+            [sys.executable, "-m", "vitviz", "models"], stdout=shut, stderr=subprocess.PIPE, check=False
+        )
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_people_count_from_one() -> None:

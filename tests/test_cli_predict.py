@@ -98,7 +98,7 @@ def test_no_photograph_is_overwritten(
     model: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {name: (photos / name).read_bytes() for name in below(photos)}
-    for arguments in ([str(photos), "-o", str(photos)], [str(photos / "a.png"), "-o", str(photos)]):
+    for arguments in ([str(one), "-o", str(photos)] for one in (photos, photos / "a.png", photos / "b.jpg")):
         assert run(model, *arguments) == 2
         assert "-o" in capsys.readouterr().err
     assert {name: (photos / name).read_bytes() for name in below(photos)} == before

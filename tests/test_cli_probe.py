@@ -37,6 +37,10 @@ def test_explain_takes_every_method_and_a_class(model: str, view: vitviz.View, t
     with np.load(out) as saved:
         np.testing.assert_allclose(saved["values"], mine.values, atol=1e-6)
         assert "thing 5 rather than thing 7" in str(saved["title"])
+    signed = tmp_path / "signed.png"
+    assert run("explain", model, str(CHURCH), *options, "-o", str(signed)) == 0
+    with Image.open(signed) as drawn:  # in the colours of two signs
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(mine.overlay()))
     picture = tmp_path / "why.png"
     assert run("explain", model, str(CHURCH), "--method", "gae", "-o", str(picture)) == 0
     assert Image.open(picture).size == view.photo.size
@@ -76,7 +80,7 @@ def test_heads_takes_a_folder(model: str, tmp_path: Path, capsys: pytest.Capture
 def test_lens_prints_a_row_for_each_layer(
     model: str, view: vitviz.View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    out = tmp_path / "lens.npz"
+    out = tmp_path / "not there yet" / "lens.NPZ"
     assert run("lens", model, str(CHURCH), "-k", "2", "-o", str(out)) == 0
     lines = capsys.readouterr().out.splitlines()
     read = view.lens(view.best(2))
@@ -95,7 +99,7 @@ def test_evaluate_prints_and_writes_a_table(
         inside = tmp_path / "data" / f"thing {index}"
         inside.mkdir(parents=True)
         Image.effect_noise((100, 140), 60 + 10 * index).convert("RGB").save(inside / "one.png")
-    results, table = tmp_path / "results.jsonl", tmp_path / "table.md"
+    results, table = tmp_path / "results.jsonl", tmp_path / "tables" / "table.md"
     options = ["--data", str(tmp_path / "data"), "--methods", "rollout", "gae", "--out", str(results)]
     assert run("evaluate", model, *options, "--table", str(table)) == 0
     said = capsys.readouterr().out
@@ -103,7 +107,9 @@ def test_evaluate_prints_and_writes_a_table(
         assert name in said
         assert f"| {name} |" in table.read_text(encoding="utf-8")
     before = results.read_bytes()
-    assert run("evaluate", model, *options) == 0  # everything is there already
+    table = table.with_suffix(".csv")
+    assert run("evaluate", model, *options, "--table", str(table)) == 0  # everything is there already
+    assert not table.read_text(encoding="utf-8").endswith("\n\n")
     assert capsys.readouterr().out == said
     assert results.read_bytes() == before
     with_max = [*options[:-1], str(tmp_path / "max.jsonl"), "--set", "rollout.fuse=max"]
@@ -122,12 +128,19 @@ def test_evaluate_prints_and_writes_a_table(
         (["explain", str(CHURCH), "--method", "gae", "--set", "speed=2"], "speed"),
         (["explain", str(CHURCH), "--method", "gae", "--set", "speed"], "NAME=VALUE"),
         (["explain", str(CHURCH), "--set", "fuse=max"], "--set"),
+        (["explain", str(CHURCH), "--layer", "2"], "--method attention"),
+        (["explain", str(CHURCH), "--method", "gae", "--query", "7,4"], "--query"),
+        (["explain", str(CHURCH), "--target", "thing 3"], "every class"),
+        (["explain", str(CHURCH), "--method", "legrad", "--set", "start=soon"], "whole number"),
+        (["lens", str(CHURCH), "-k", "0"], "-k"),
+        (["lens", str(CHURCH), "-k", "-1"], "-k"),
         (["heads", str(CHURCH), "-o", "heads.txt"], ".csv"),
         (["heads", "nowhere.jpg"], "nowhere.jpg"),
         (["lens", str(CHURCH), "-o", "lens.png"], ".npz"),
         (["evaluate", "--data", "nowhere"], "nowhere"),
         (["evaluate", "--data", ".", "--table", "table.pdf"], "--table"),
         (["evaluate", "--data", ".", "--set", "fuse=max"], "METHOD.NAME=VALUE"),
+        (["evaluate", "--data", ".", "--methods", "gae", "--set", "rollout.fuse=max"], "rollout.fuse"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(

@@ -130,10 +130,17 @@ def test_a_finished_model_is_not_begun_again_by_resuming(
     assert {path.name: path.read_bytes() for path in done.iterdir() if path.is_file()} == before
 
 
-def test_a_model_is_never_trained_over(trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_never_trained_over(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     before = (trained / "model.safetensors").read_bytes()
     assert train(photos, trained, *SIZES) == 2
     assert "--resume" in capsys.readouterr().err
+    mine = tmp_path / "README.md"
+    mine.write_text("mine", encoding="utf-8")
+    assert train(photos, tmp_path, *SIZES) == 2
+    assert "README.md" in capsys.readouterr().err
+    assert mine.read_text(encoding="utf-8") == "mine"
     assert (trained / "model.safetensors").read_bytes() == before
 
 

@@ -374,6 +374,12 @@ def test_what_cannot_be_evaluated_is_refused(photos: Path) -> None:
         evaluate(model(), photos, "rollout", options={"nonsense": {}}, **FAST)
     with pytest.raises(ExplainError, match="no option"):
         evaluate(model(), photos, "rollout", options={"rollout": {"nonsense": 1}}, **FAST)
+    typo = {"options": {"gae": {"nonsense": 1}}, "out": photos.parent / "typo.jsonl"}
+    with pytest.raises(
+        ExplainError, match="no option"
+    ):  # before hours of work, though "all" leaves out what is refused
+        evaluate(model(), photos, "all", **typo, **FAST)
+    assert not typo["out"].exists()
     with pytest.raises(ProbeError, match="options"):
         evaluate(model(), photos, "rollout", options={"rollout": {"query": object()}}, **FAST)
     for wrong in ({"limit": 0}, {"target": "wrong"}):

@@ -58,6 +58,16 @@ def test_numbers_are_those_of_the_trace(view: View) -> None:
         assert heatmap.overlay().size == view.photo.size
 
 
+def test_numbers_come_from_json_and_numpy_too(view: View) -> None:
+    expected = view.attention(1, 2, (3, 4))
+    block, head, row = np.int64(1), np.int64(2), np.int32(3)
+    for found in (view.attention(block, head, (row, 4)), view.attention(1, 2, [3, 4])):
+        np.testing.assert_array_equal(found.values, expected.values)
+        assert (found.title, found.query) == (expected.title, expected.query)
+    listed, paired = (view.explain("value_attention", query=query) for query in ([3, 4], (3, 4)))
+    np.testing.assert_array_equal(listed.values, paired.values)
+
+
 def test_the_patch_asked_from_is_marked(view: View) -> None:
     assert view.attention(0, 0, (2, 7)).query == (2, 7)
     assert view.rollout((2, 7)).query == (2, 7)
@@ -283,6 +293,7 @@ def test_questions_that_cannot_be_answered(view: View) -> None:
     for ask in (view.attention, view.rollout, view.head_maps, view.layer_maps):
         with pytest.raises(TraceError, match="7 x 11"):
             ask(query=(7, 0))
-    with pytest.raises(TraceError, match="3"):
-        view.attention(3)
+    for block in (3, -4, -6):
+        with pytest.raises(TraceError, match=str(block)):
+            view.attention(block)
     assert dataclasses.is_dataclass(view.attention())

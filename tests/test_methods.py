@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import random
@@ -88,6 +89,12 @@ def test_a_class_is_named_by_index_or_label() -> None:
     assert class_index(model, 17) == 17
     assert class_index(model, "church") == class_index(model, " Church ") == 0
     assert class_index(model, "Gas Pump") == 1
+    assert class_index(model, "17") == 17
+    assert model.pretrained is not None
+    numbers = [str(count) for count in range(29, 0, -1)]
+    model.pretrained = dataclasses.replace(model.pretrained, labels=(*numbers[:-2], "A", "a"))
+    assert class_index(model, "28") == 1  # its label, not its place
+    assert (class_index(model, "A"), class_index(model, "a")) == (27, 28)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +207,20 @@ def test_options_that_a_method_does_not_have_are_refused_with_those_it_has() -> 
         attribute(labelled(), images(), 3, "legrad", blocks=2)
     for fact in ("legrad", "blocks", "start"):
         assert fact in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gradient_rollout", {"discard": "high"}),
+        ("legrad", {"start": "x"}),
+        ("legrad", {"start": 1.5}),
+        ("occlusion", {"window": True}),
+    ],
+)
+def test_options_that_are_no_numbers_are_refused(name: str, options: dict[str, Any]) -> None:
+    with pytest.raises(ExplainError, match=f"{next(iter(options))} as a.* number"):
+        attribute(labelled(), images(), 3, name, **options)
 
 
 @pytest.mark.parametrize("name", ["attention", "rollout", "value_attention"])

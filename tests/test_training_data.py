@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from pathlib import Path
 
@@ -174,6 +175,11 @@ def test_a_class_that_is_skipped_away_is_refused(photos: Path) -> None:
         path.write_bytes(b"broken")
     with pytest.raises(DataError, match="cat, dog, owl"):
         open_data(photos, size=(8, 8), broken="skip")
+    one = photos.parent / "one class"
+    for side in ("train", "val"):
+        shutil.copytree(photos / "train" / "cat", one / side / "all")
+    with pytest.raises(DataError, match=r"two classes.*all"):
+        open_data(one, size=(8, 8))
     with pytest.raises(DataError, match="refuse or skip"):
         open_data(photos, size=(8, 8), broken="ignore")  # type: ignore[arg-type]
 

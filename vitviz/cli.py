@@ -6,8 +6,10 @@ People count layers, heads, rows and columns from 1 here, as on the page; the Py
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Any
 
 from vitviz import __version__
@@ -57,9 +59,16 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; 0 when it worked, 2 with a sentence on standard error when the input was not right."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # a name that this terminal or file has no letters for ends no work
+            stream.reconfigure(errors="backslashreplace")
     args = build_parser().parse_args(argv)
     try:
         args.run(args)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (ValueError, OSError) as error:
         print(f"vitviz: {error}", file=sys.stderr)
         return 2

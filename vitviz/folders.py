@@ -19,7 +19,8 @@ from vitviz.model import Pretrained
 from vitviz.preprocess import Geometry, Preprocess
 
 SUFFIXES = (
-    ".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jp2", ".ppm", ".pgm"
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jp2", ".j2k",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif",
 )  # fmt: skip
 """Files that count as images, in lower case. One that then cannot be decoded is an error, not left out."""
 

@@ -190,23 +190,24 @@ class Heatmap:
         path.
         """
         target = Path(path)
-        if target.suffix != ".npz":
+        if target.suffix.lower() != ".npz":
             raise HeatmapError(
                 f"path: expected a name that ends in .npz, got {target.name!r}; for pictures use overlay().save(...)."
             )
-        np.savez(
-            target,
-            values=self.values,
-            image=np.array(self.geometry.image),
-            input=np.array(self.geometry.input),
-            frame=np.array(self.geometry.frame, dtype=np.float64),
-            title=np.array(self.title),
-            unit=np.array(self.unit),
-            signed=np.array(self.signed),
-            prefix_names=np.array(list(self.prefix_mass), dtype=np.str_),
-            prefix_mass=np.array(list(self.prefix_mass.values()), dtype=np.float64),
-            query=np.array([] if self.query is None else self.query, dtype=np.int64),
-        )
+        with target.open("wb") as file:  # to a name, NumPy adds an ending of its own
+            np.savez(
+                file,
+                values=self.values,
+                image=np.array(self.geometry.image),
+                input=np.array(self.geometry.input),
+                frame=np.array(self.geometry.frame, dtype=np.float64),
+                title=np.array(self.title),
+                unit=np.array(self.unit),
+                signed=np.array(self.signed),
+                prefix_names=np.array(list(self.prefix_mass), dtype=np.str_),
+                prefix_mass=np.array(list(self.prefix_mass.values()), dtype=np.float64),
+                query=np.array([] if self.query is None else self.query, dtype=np.int64),
+            )
         return target
 
     @classmethod

@@ -130,7 +130,9 @@ class View:
                 default (the mean where there is none).
         """
         query = self._query(query)
-        block = block + self.trace.depth if block < 0 else block  # so that one question has one name
+        if -self.trace.depth <= block < 0:  # so that one question has one name
+            block += self.trace.depth
+        head = _plain(head)
         if isinstance(head, int):  # one row of all heads answers for each of them
             methods.check_head(self.trace, head)
             scores = self._answers("heads", block=block, query=query)[head]
@@ -199,6 +201,7 @@ class View:
         Raises:
             ExplainError: if there is no such method, class or option.
         """
+        options = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
         asked = (method, target, contrast, *sorted(options.items()))
         scores = self._scores(
             asked,
@@ -306,7 +309,14 @@ class View:
         return ""
 
     def _query(self, query: Query | None) -> Query:
-        return self.trace.default_query if query is None else query
+        """The query by one name, whichever numbers it came in: JSON's lists and NumPy's integers are taken too."""
+        if query is None:
+            return self.trace.default_query
+        if isinstance(query, tuple | list):
+            row, column = query if len(query) == 2 else (-1, -1)
+            return _plain(row), _plain(column)
+        plain: Query = _plain(query)
+        return plain
 
     def _heatmap(self, scores: TokenScores, title: str, query: Query | None, unit: str = "attention") -> Heatmap:
         mass = dict(zip(scores.names, scores.prefix[0].tolist(), strict=True))
@@ -320,6 +330,11 @@ class View:
             prefix_mass=mass,
             query=query if isinstance(query, tuple) else None,
         )
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's whole numbers, such as those of `argmax`, as Python's; all else as it is."""
+    return int(value) if isinstance(value, np.integer) else value
 
 
 def query_words(query: Query) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from vitviz.commands.options import (
     PICTURES,
@@ -14,14 +14,16 @@ from vitviz.commands.options import (
     block_of,
     check_suffix,
     open_explorer,
-    parse_class,
     parse_head,
     parse_query,
     parse_setting,
 )
+from vitviz.explain.attention import Fusion
 from vitviz.explain.methods import METHODS
 from vitviz.heatmap import Heatmap
 from vitviz.view import View
+
+OPTIONS = ("layer", "head", "query", "fuse", "discard", "residual", "start")  # which some methods have, and others not
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -45,13 +47,15 @@ def _add_explain(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--test", action="store_true", help="say whether the map is to be believed (takes seconds)")
     command.add_argument("--layer", type=int, help="attention: layer, counted from 1 (default: the last)")
-    command.add_argument("--head", default="mean", help="attention: head, counted from 1, or mean, max, min")
-    command.add_argument("--query", default=None, help="cls, mean, a register's name, or a patch ROW,COLUMN from 1")
-    command.add_argument("--fuse", choices=("mean", "max", "min"), default="mean", help="rollout: how heads become one")
-    command.add_argument("--discard", type=float, default=0.0, help="rollout: share of the weakest entries to drop")
-    command.add_argument("--residual", type=float, default=0.5, help="rollout: weight of the skip connection")
-    command.add_argument("--start", type=int, default=1, help="rollout: first layer, counted from 1")
-    command.add_argument("--cmap", default="viridis", help="any matplotlib colour map (default: viridis)")
+    command.add_argument("--head", help="attention: head, counted from 1, or mean, max, min (default: mean)")
+    command.add_argument(
+        "--query", help="attention, rollout: cls, mean, a register's name, or a patch ROW,COLUMN from 1"
+    )
+    command.add_argument("--fuse", choices=get_args(Fusion), help="rollout: how heads become one (default: mean)")
+    command.add_argument("--discard", type=float, help="rollout: share of the weakest entries to drop (default: 0)")
+    command.add_argument("--residual", type=float, help="rollout: weight of the skip connection (default: 0.5)")
+    command.add_argument("--start", type=int, help="rollout: first layer, counted from 1 (default: 1)")
+    command.add_argument("--cmap", help="any matplotlib colour map (default: viridis; RdBu_r for maps of two signs)")
     command.add_argument("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
     command.add_argument("--grid", action="store_true", help="draw the patch grid")
     command.add_argument("--smooth", action="store_true", help="interpolate between patches")
@@ -101,24 +105,49 @@ def _explain(args: argparse.Namespace) -> None:
 
 
 def _map(view: View, args: argparse.Namespace) -> Heatmap:
-    query = parse_query(args.query)
+    method, options = METHODS[args.method], _options(view, args)
     if args.method in ("attention", "rollout"):
         if args.set:
             raise ValueError(f"--set: {args.method} has options of its own, see --help; got {args.set[0]!r}.")
-        if args.method == "attention":
-            return view.attention(block_of(args.layer, view), parse_head(args.head), query)
-        options = {"fuse": args.fuse, "discard": args.discard, "residual": args.residual, "start": args.start - 1}
-        return view.rollout(query, **options)
-    asked = _asked(view, args) if METHODS[args.method].class_specific else {}
-    return view.explain(args.method, **asked, **dict(parse_setting(text) for text in args.set))
+        return view.attention(**options) if args.method == "attention" else view.rollout(**options)
+    asked = _asked(view, args) if method.class_specific else {}
+    return view.explain(args.method, **asked, **options, **dict(parse_setting(text) for text in args.set))
+
+
+def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
+    """What was asked of the method, by the names of its options.
+
+    Raises:
+        ValueError: for what this method does not know: a map that is not what was asked for is worse than none.
+    """
+    method = METHODS[args.method]
+    options: dict[str, Any] = {}
+    for option in OPTIONS:
+        name, value = "block" if option == "layer" else option, getattr(args, option)
+        if value is None:
+            continue
+        if name not in method.options:
+            able = ", ".join(one for one, about in METHODS.items() if name in about.options)
+            raise ValueError(f"--{option} is for --method {able}; got --method {args.method}.")
+        options[name] = value
+    if "block" in options:
+        options["block"] = block_of(args.layer, view)
+    if "start" in options:
+        options["start"] -= 1
+    if "head" in options:
+        options["head"] = parse_head(args.head)
+    if "query" in options:
+        options["query"] = parse_query(args.query)
+    if (args.target or args.rather_than) and not (method.class_specific or args.test):
+        raise ValueError(f"--target, --rather-than: {args.method} is the same for every class. Choose another method.")
+    return options
 
 
 def _asked(view: View, args: argparse.Namespace) -> dict[str, Any]:
     """The class, or two, as `View.explain` takes them."""
-    target, against = parse_class(args.target), parse_class(args.rather_than)
-    if against is None:
-        return {"target": target}
-    return {"contrast": (view.best(1)[0] if target is None else target, against)}
+    if args.rather_than is None:
+        return {"target": args.target}
+    return {"contrast": (view.best(1)[0] if args.target is None else args.target, args.rather_than)}
 
 
 def _sheet(args: argparse.Namespace) -> None:

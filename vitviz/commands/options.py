@@ -9,7 +9,6 @@ from typing import Any, cast, get_args
 
 from vitviz.devices import device_named
 from vitviz.explain.attention import Fusion
-from vitviz.explain.case import Named
 from vitviz.explorer import Explorer
 from vitviz.model import ViT
 from vitviz.view import View
@@ -79,6 +78,12 @@ def check_suffix(output: Path, *allowed: str, option: str = "-o") -> None:
         raise ValueError(f"{option}: expected a name ending in {', '.join(allowed)}; got {str(output)!r}.")
 
 
+def room_for(output: Path, *allowed: str, option: str = "-o") -> None:
+    """Before the work: refuse a file's name with another ending than these, and make the folder that it lies in."""
+    check_suffix(output, *allowed, option=option)
+    output.parent.mkdir(parents=True, exist_ok=True)
+
+
 def block_of(layer: int | None, view: View) -> int:
     """The block of a layer that a person counted from 1; the last one for `None`."""
     if layer is None:
@@ -86,11 +91,6 @@ def block_of(layer: int | None, view: View) -> int:
     if not 1 <= layer <= view.trace.depth:
         raise ValueError(f"--layer: expected 1..{view.trace.depth}, got {layer}.")
     return layer - 1
-
-
-def parse_class(text: str | None) -> Named | None:
-    """A class typed by a person: a label, or its index, counted from 0 as in the model's outputs."""
-    return int(text) if text is not None and text.isdecimal() else text
 
 
 def parse_setting(text: str) -> tuple[str, Any]:

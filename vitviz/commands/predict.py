@@ -95,19 +95,20 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
     found: dict[Path, Path] = {}  # where it is -> its place below the folder that was given
     for name in given:
         path = Path(name)
+        place = path if path.is_dir() else path.parent
+        if out and out.resolve() == place.resolve():
+            raise ValueError(f"-o: expected another folder than the one of the photographs, got {str(out)!r}.")
         if not path.is_dir():
             found.setdefault(path, Path(path.name))
             continue
-        if out and out.resolve() == path.resolve():
-            raise ValueError(f"-o: expected another folder than the one of the photographs, got {str(out)!r}.")
         below = Path() if len(given) == 1 else Path(path.resolve().name)
         for image in (image for images in find_images(path).values() for image in images):
             if not _lies_in_both(image, path, out):
                 found.setdefault(image, below / image.relative_to(path))
     photos = [Photo(path, picture) for path, picture in zip(found, _names(found.values()), strict=True)]
     if out:
-        taken = {path.resolve() for path in found}
-        if over := [photo.picture for photo in photos if (out / photo.picture).resolve() in taken]:
+        taken = {str(path.resolve()).casefold() for path in found}  # a disk may not tell Dog from dog
+        if over := [one.picture for one in photos if str((out / one.picture).resolve()).casefold() in taken]:
             raise ValueError(f"-o: {str(out / over[0])!r} is a photograph; expected a folder without them.")
     return photos
 

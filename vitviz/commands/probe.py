@@ -12,11 +12,10 @@ from vitviz.commands.options import (
     Commands,
     add_model,
     add_size,
-    check_suffix,
     open_explorer,
-    parse_class,
     parse_query,
     parse_setting,
+    room_for,
 )
 from vitviz.probe.evaluate import evaluate
 from vitviz.probe.folder import folder_statistics
@@ -82,10 +81,10 @@ def _add_evaluate(commands: Commands[argparse.ArgumentParser]) -> None:
 
 def _heads(args: argparse.Namespace) -> None:
     if args.output:
-        check_suffix(Path(args.output), ".csv")
+        room_for(Path(args.output), ".csv")
     names = list(STATISTICS) if "all" in args.statistics else args.statistics
     explorer = open_explorer(args)
-    query, target = parse_query(args.query), parse_class(args.target)
+    query, target = parse_query(args.query), args.target
     if Path(args.photos).is_dir():
         options = {"names": names, "query": query, "target": target, "limit": args.limit}
         found = folder_statistics(explorer.model, args.photos, **options)
@@ -100,7 +99,9 @@ def _heads(args: argparse.Namespace) -> None:
 
 def _lens(args: argparse.Namespace) -> None:
     if args.output:
-        check_suffix(Path(args.output), ".npz")
+        room_for(Path(args.output), ".npz")
+    if args.k < 1:
+        raise ValueError(f"-k: expected at least one class, got {args.k}.")
     view = open_explorer(args).open(args.photo, size=args.size)
     read = view.lens(view.best(args.k))
     width = max(12, *map(len, read.names))
@@ -110,21 +111,22 @@ def _lens(args: argparse.Namespace) -> None:
         print("  ".join([f"{block + 1:>5}", *cells]))
     if args.output:
         colours = view.colours()
-        np.savez(
-            args.output,
-            layers=np.array(read.blocks) + 1,
-            names=np.array(read.names),
-            probabilities=read.probabilities[:, list(read.classes)],  # (L, K)
-            patches=read.patches,  # (L, gh, gw, K)
-            colours=colours.colours,  # (L, gh, gw, 3)
-            explained=colours.explained,  # (L, 3)
-        )
+        with Path(args.output).open("wb") as file:  # to a name, NumPy adds an ending of its own
+            np.savez(
+                file,
+                layers=np.array(read.blocks) + 1,
+                names=np.array(read.names),
+                probabilities=read.probabilities[:, list(read.classes)],  # (L, K)
+                patches=read.patches,  # (L, gh, gw, K)
+                colours=colours.colours,  # (L, gh, gw, 3)
+                explained=colours.explained,  # (L, 3)
+            )
         print(f"-> {args.output}")
 
 
 def _evaluate(args: argparse.Namespace) -> None:
     if args.table:
-        check_suffix(Path(args.table), ".md", ".csv", option="--table")
+        room_for(Path(args.table), ".md", ".csv", option="--table")
     explorer = open_explorer(args)
     methods = "all" if args.methods == ["all"] else args.methods
     settings: dict[str, dict[str, Any]] = {}
@@ -133,6 +135,8 @@ def _evaluate(args: argparse.Namespace) -> None:
         method, dot, option = name.partition(".")
         if not (method and dot and option):
             raise ValueError(f"--set: expected METHOD.NAME=VALUE, such as rollout.fuse=max; got {text!r}.")
+        if methods != "all" and method not in methods:
+            raise ValueError(f"--set: expected one of the methods that are asked for, got {text!r}.")
         settings.setdefault(method, {})[option] = value
     options = {"limit": args.limit, "seed": args.seed, "out": args.out, "target": args.aim, "options": settings}
     found = evaluate(explorer.model, args.data, methods, **options)
@@ -142,4 +146,4 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"\n{found.words()}")
     if args.table:
         text = found.csv() if Path(args.table).suffix.lower() == ".csv" else found.markdown()
-        Path(args.table).write_text(text + "\n", encoding="utf-8")
+        Path(args.table).write_text(text.rstrip("\n") + "\n", encoding="utf-8")

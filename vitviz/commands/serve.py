@@ -6,7 +6,7 @@ import argparse
 import csv
 from pathlib import Path
 
-from vitviz.commands.options import Commands, add_model, check_suffix, load_model, open_explorer
+from vitviz.commands.options import Commands, add_model, load_model, open_explorer, room_for
 from vitviz.render.confusion import confusion_picture
 from vitviz.summary import summary
 from vitviz.training.sources import NAMES
@@ -76,7 +76,7 @@ def _add_app(commands: Commands[argparse.ArgumentParser]) -> None:
 def _validate(args: argparse.Namespace) -> None:
     out = Path(args.confusion) if args.confusion else None
     if out:
-        check_suffix(out, ".png", ".csv", option="--confusion")
+        room_for(out, ".png", ".csv", option="--confusion")
     explorer = open_explorer(args)
     found = validate(explorer.model, args.data, root=args.root, batch_size=args.batch, limit=args.limit)
     print(found.table())

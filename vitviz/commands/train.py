@@ -16,7 +16,7 @@ from vitviz.commands.train_options import MODEL, add_options, asked_recipe, give
 from vitviz.config import ViTConfig, preset
 from vitviz.devices import device_named, keep_freed_memory
 from vitviz.model import Pretrained, ViT
-from vitviz.outcome import leave
+from vitviz.outcome import CARD, leave
 from vitviz.training import TrainingError
 from vitviz.training.data import Data, open_data
 from vitviz.training.engine import Outcome, Stopped, Trainer
@@ -68,6 +68,8 @@ def _train(args: argparse.Namespace) -> None:
         args = recalled(args)
     elif not resume and first and (out / CONFIG).exists():
         raise TrainingError(f"{str(out)!r} holds a model already: name another folder, or --resume its training.")
+    elif not resume and first and (out / CARD).exists():
+        raise TrainingError(f"{str(out)!r} has a {CARD}, which the model's card would replace: name another folder.")
     if resume and (out / CONFIG).exists() and not (out / STATE).exists():
         raise TrainingError(
             f"--resume: {str(out)!r} holds a finished model, and not the state of its training ({STATE}). Train on "

@@ -184,11 +184,15 @@ def class_index(model: ViT, named: Named) -> int:
             return int(named)
         raise ExplainError(f"Expected a class among 0..{count - 1}, got {named}.")
     if isinstance(named, str):
-        found = [index for index, label in enumerate(labels) if label.casefold() == named.strip().casefold()]
+        text = named.strip()
+        exact = [index for index, label in enumerate(labels) if label == text]
+        found = exact or [index for index, label in enumerate(labels) if label.casefold() == text.casefold()]
         if len(found) == 1:
             return found[0]
         if found:
             raise ExplainError(f"{named!r} is the label of the classes {found}. Name one of them by its index.")
+        if text.isdecimal() and int(text) < count:  # typed; classes may be called by numbers, so labels come first
+            return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"
     raise ExplainError(f"Expected a class among 0..{count - 1} or a label ({known}); got {named!r}.")
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,26 @@ def method_named(name: str) -> Method:
     return METHODS[name]
 
 
+def check_options(name: str, options: Mapping[str, Any]) -> Method:
+    """The method of this name, which takes these options; what they may be worth it says itself.
+
+    Raises:
+        ExplainError: if there is no such method or option, or a number is asked for and something else comes.
+    """
+    method = method_named(name)
+    if unknown := sorted(set(options) - set(method.options)):
+        takes = ", ".join(method.options) or "none"
+        raise ExplainError(f"{name} has no option {', '.join(unknown)}. It takes: {takes}.")
+    for option, value in options.items():
+        usual = method.options[option]
+        wanted = Real if isinstance(usual, float) else Integral
+        number = isinstance(usual, Real) and not isinstance(usual, bool)
+        if number and (isinstance(value, bool) or not isinstance(value, wanted)):
+            kind = "a number" if wanted is Real else "a whole number"
+            raise ExplainError(f"{name}: expected {option} as {kind}, such as {usual}; got {value!r}.")
+    return method
+
+
 def attribute(
     model: ViT,
     images: Tensor,
@@ -58,10 +79,7 @@ def attribute(
     Raises:
         ExplainError: if there is no such method, class or option.
     """
-    chosen = method_named(method)
-    if unknown := sorted(set(options) - set(chosen.options)):
-        takes = ", ".join(chosen.options) or "none"
-        raise ExplainError(f"{method} has no option {', '.join(unknown)}. It takes: {takes}.")
+    chosen = check_options(method, options)
     if contrast is not None and not chosen.class_specific:
         raise ExplainError(f"{method} is the same for every class, so it cannot tell one from another.")
     images = images.to(next(model.parameters()).device)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from vitviz.explain.case import Target
-from vitviz.explain.methods import METHODS, attribute, method_named
+from vitviz.explain.methods import METHODS, attribute, check_options, method_named
 from vitviz.explain.scores import ExplainError, TokenScores
 from vitviz.folders import batches, find_classes, show, spread
 from vitviz.model import Pretrained, ViT
@@ -172,7 +172,7 @@ class _Job:
             baseline=self.settings["baseline"],
             steps=self.settings["steps"],
             random=self.settings["random"],
-            seed=zlib.crc32(f"{self.settings['seed']} {key}".encode()),
+            seed=zlib.crc32(f"{self.settings['seed']} {key}".encode(errors="surrogateescape")),
         )
 
     def _map(self, images: Tensor, chosen: int, name: str) -> tuple[TokenScores, float]:
@@ -233,8 +233,8 @@ def _settings(
     options: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """Everything that a result depends on, as plain data."""
-    for name in options:
-        method_named(name)
+    for name, changes in options.items():
+        check_options(name, changes)
     settings = {
         "model": about.name,
         "weights": fingerprint(model),

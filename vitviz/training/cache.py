@@ -121,9 +121,10 @@ def images_key(split: Split, size: tuple[int, int]) -> str:
     if split.paths is not None:
         for path in split.paths:
             stat = path.stat()
-            digest.update(f"{path.parent.name}/{path.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
-    elif split.images is not None:
-        digest.update(split.images.contiguous().numpy().data)
+            line = f"{path.parent.name}/{path.name} {stat.st_size} {stat.st_mtime_ns}\n"
+            digest.update(line.encode(errors="surrogateescape"))
+    elif (held := split.origin if split.images is None else split.images) is not None:
+        digest.update(held.contiguous().numpy().data)
     some = torch.linspace(0, len(split) - 1, min(_LOOKED_AT, len(split))).long()
     digest.update(split.pixels(some, size).contiguous().numpy().data)
     return digest.hexdigest()

@@ -174,7 +174,8 @@ class Data:
             digest.update(side.classes.numpy().tobytes())
             if side.paths is not None:
                 for path in side.paths:
-                    digest.update(f"{path.parent.name}/{path.name} {path.stat().st_size}\n".encode())
+                    line = f"{path.parent.name}/{path.name} {path.stat().st_size}\n"
+                    digest.update(line.encode(errors="surrogateescape"))
             else:
                 images = side.images if side.origin is None else side.origin
                 digest.update(b"" if images is None else images.numpy().tobytes())
@@ -244,6 +245,11 @@ def open_data(
 
 def _checked(data: Data) -> Data:
     """The data set, if there are images of every class on both sides, also without those that were skipped."""
+    if len(data.labels) < 2:
+        raise DataError(
+            f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}: every answer "
+            "would be right. Check how deep the folders lie."
+        )
     for name, side in (("train", data.train), ("val", data.val)):
         if empty := [data.class_ids[at] for at, count in enumerate(data.counts(side)) if not count]:
             raise DataError(f"Expected images of every class in {name}; there are none of {', '.join(empty)}.")

@@ -33,7 +33,9 @@ def add_endpoints(sessions: Sessions) -> None:
         if method == "rollout":
             heatmap = view.rollout(fuse="mean" if isinstance(one, int) else one)
         elif method == "attention":
-            heatmap = view.attention(layer - 1 if layer > 0 else -1, one)
+            if layer == 0:
+                raise ValueError("layer: expected a number from 1, or -1 for the last; got 0.")
+            heatmap = view.attention(layer - 1 if layer > 0 else layer, one)
         else:
             raise ValueError(f"method: expected attention or rollout, got {method!r:.40}.")
         return {
