@@ -4,6 +4,10 @@ import platform
 import subprocess
 import sys
 
+import pytest
+
+from vitviz.devices import DeviceError, device_named
+
 # Buffers of 20 MB, taken, freed and taken again, as activations are: how many pages did the kernel have to clear?
 AGAIN = """
 import resource, torch
@@ -18,6 +22,13 @@ for _ in range(4):
     step()
 print(kept, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
+
+
+@pytest.mark.parametrize("name", ["abacus", "cpu:x", "cpu:1", "cuda:99", "cpu:"])
+def test_a_device_that_is_not_here_is_refused(name: str) -> None:
+    with pytest.raises(DeviceError, match=r"Expected a device of this machine.*cpu"):
+        device_named(name)
+    assert device_named("cpu:0").type == "cpu"
 
 
 def faults(keep: bool) -> tuple[bool, int]:

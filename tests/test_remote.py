@@ -49,6 +49,27 @@ def test_without_a_network_it_is_said_at_once(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("words", ["", "407 Proxy Authentication Required\nmore"])
+def test_whatever_fails_on_the_way_is_said(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    class ProxyError(Exception):
+        """As HTTP clients have them: no OSError and no ValueError."""
+
+    def fail(*_: object, local_files_only: bool = False, **__: object) -> None:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("none") if local_files_only else ProxyError(words)
+
+    monkeypatch.setattr(remote, "online", lambda _: True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    with pytest.raises(RemoteError, match=words.splitlines()[0] if words else "ProxyError"):
+        load("hf:somebody/something")
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", fail)
+    with pytest.raises(RemoteError, match=f"vit_b_32.*{words.splitlines()[0] if words else 'ProxyError'}"):
+        load("torchvision:vit_b_32.IMAGENET1K_V1")
+
+
 @pytest.mark.parametrize(
     ("source", "error", "words"),
     [

@@ -17,6 +17,7 @@ def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
     assert (here.typed, here.upload, here.memory, here.side) == (True, False, 4 * GIGABYTE, 2048)
     assert not settings(host="0.0.0.0", environ={}).typed
     assert not settings(environ={"GRADIO_SERVER_NAME": "0.0.0.0"}).typed
+    assert not settings(environ={"GRADIO_SHARE": "True"}).typed
     space = settings(environ={"SPACE_ID": "someone/vitviz"})
     assert (space.typed, space.upload, space.side) == (False, False, 1024)
 

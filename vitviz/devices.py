@@ -37,8 +37,13 @@ def device_named(name: str | None) -> torch.device:
     if name is None:
         return best_device()
     here = [known for known, there in _devices().items() if there]
-    if name.split(":")[0] not in here:
-        raise DeviceError(f"Expected a device of this machine, one of {', '.join(here)}; got {name!r}.")
+    kind, colon, number = name.partition(":")
+    count = torch.cuda.device_count() if kind == "cuda" else 1
+    if kind not in here or (colon and not (number.isdecimal() and int(number) < count)):
+        raise DeviceError(
+            f"Expected a device of this machine, one of {', '.join(here)} (of several GPUs cuda:0, cuda:1, ...); got "
+            f"{name!r}."
+        )
     return torch.device(name)
 
 

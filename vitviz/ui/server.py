@@ -14,6 +14,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from vitviz.ui.settings import shared
 from vitviz.viewer import bundle
 
 HERE = Path(__file__).parent
@@ -85,6 +86,7 @@ def launch(
     return demo.launch(
         server_name=host,
         server_port=port,
+        share=shared(),  # left to itself gradio shares on hosted notebooks, unasked
         theme=THEME,
         head=f"<style>{bundle.style()}{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
         max_file_size=MAX_CHECKPOINT_SIZE if upload else MAX_FILE_SIZE,

@@ -50,7 +50,7 @@ def settings(
     | argument | environment | where nothing is said |
     |---|---|---|
     | models | VITVIZ_MODELS, separated by commas | none |
-    | typed | VITVIZ_ALLOW_TYPED=1 or 0 | yes on this machine only; no on a Space or for another host |
+    | typed | VITVIZ_ALLOW_TYPED=1 or 0 | yes on this machine only; no on a Space, for another host, or shared |
     | upload | VITVIZ_ALLOW_UPLOAD=1 or 0 | no |
     | memory, in GB | VITVIZ_MODEL_MEMORY | 4 |
     | side, in pixels | VITVIZ_MAX_SIDE | 2048; 1024 on a Space |
@@ -70,7 +70,7 @@ def settings(
     for name, value in (("memory for models, in GB", gigabytes), ("longest side, in pixels", pixels)):
         if not (math.isfinite(value) and value > 0):
             raise SettingsError(f"Expected the {name}, as a number above 0; got {value}.")
-    here = listens in HERE_ONLY and not space
+    here = listens in HERE_ONLY and not space and not shared(environ)
     return Settings(
         models=tuple(filter(None, named)) if models is None else tuple(models),
         typed=_flag("VITVIZ_ALLOW_TYPED", environ, here) if typed is None else typed,
@@ -78,6 +78,11 @@ def settings(
         memory=round(gigabytes * GIGABYTE),
         side=round(pixels),
     )
+
+
+def shared(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the operator has gradio make the page public: `GRADIO_SHARE=true`. Nothing else does."""
+    return environ.get("GRADIO_SHARE", "").lower() == "true"
 
 
 def _number(name: str, environ: Mapping[str, str], default: float) -> float:

@@ -90,7 +90,6 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
         RemoteError: if it is not cached and the hub cannot be reached, or the hub does not give it.
     """
     from huggingface_hub import constants, snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError
 
     if (folder := cached(repository, needed)) is not None:
         return folder
@@ -100,8 +99,8 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
         raise _unreachable(repository, "the Hugging Face hub", why)
     try:
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # what hub, HTTP client and storage raise has no common ancestor
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RemoteError(
             f"The Hugging Face hub did not give {repository!r} ({reason}). Check the name; a gated or private model "
             "needs `hf auth login` first."
@@ -169,7 +168,14 @@ def _torchvision(name: str) -> ViT:
     if not cached.exists() and not online(address.hostname or ""):
         raise _unreachable(f"torchvision:{name}", str(address.hostname), "")
     # Not weights.get_state_dict: that would unpickle whatever the file holds.
-    state = torch.hub.load_state_dict_from_url(weights.url, check_hash=True, weights_only=True, map_location="cpu")
+    try:
+        state = torch.hub.load_state_dict_from_url(weights.url, check_hash=True, weights_only=True, map_location="cpu")
+    except Exception as error:  # of the network, of a wrong hash, of a damaged file
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise RemoteError(
+            f"torchvision:{name} could not be had from {address.hostname} or read from {str(cached)!r} ({reason}). "
+            "If that file is there, remove it and try again."
+        ) from error
     model = models.get_model(architecture, image_size=weights.meta["min_size"][0])
     model.load_state_dict(state)
     return convert_torchvision(model, weights)
