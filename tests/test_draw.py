@@ -105,7 +105,7 @@ def test_doubt_is_said_below_a_half() -> None:
 @pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
 def test_the_small_copy_keeps_every_patch_in_place(size: tuple[int, int]) -> None:
     view = opened(size, labels=tuple(map(str, range(tiny.CLASSES))))
-    small, geometry = view.scene().picture()
+    small, geometry = view.scene().picture
     assert max(small.size) == max(min(STAGE_SIDE, max(size)), LEAST_SIDE)
     assert geometry.image == small.size
     for patch in ((0, 0), (3, 5), (6, 10)):

@@ -125,6 +125,11 @@ def test_a_limit_options_and_a_training_model(photos: Path) -> None:
     plain = evaluate(vit, photos, "rollout", limit=3, **FAST)
     assert not np.allclose(result.row("rollout").means["gain"], plain.row("rollout").means["gain"])
     assert result.row("random").means["deletion"] == pytest.approx(plain.row("random").means["deletion"])
+    (photos / "ox" / "deep").mkdir()
+    (photos / "ox" / "2.png").rename(photos / "ox" / "deep" / "1.png")  # in a folder below, under a name that is there
+    whole = evaluate(vit, photos, "rollout", **FAST)
+    assert {"ox/1.png", "ox/deep/1.png"} <= {one["image"] for one in whole.records}
+    assert whole.images == 7
 
 
 def test_methods_that_a_model_does_not_admit_are_said_to_be(

@@ -47,7 +47,7 @@ def photo(path: Path, shade: int, size: tuple[int, int] = (30, 20)) -> None:
 def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
     photo(tmp_path / "g10" / "a.png", 10)  # right
     photo(tmp_path / "g10" / "b.png", 52)  # second
-    photo(tmp_path / "g10" / "c.jpg", 125)  # sixth: not among five
+    photo(tmp_path / "g10" / "deeper" / "a.png", 125)  # sixth: not among five
     photo(tmp_path / "shade 90" / "a.PNG", 90, (20, 30))  # a label as a folder name
     photo(tmp_path / "g90" / "b.png", 252)  # the same class by its id; fifth
     (tmp_path / "g10" / "notes.txt").write_text("no image")

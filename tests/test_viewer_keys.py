@@ -223,7 +223,7 @@ def test_two_models_share_a_place_though_their_grids_differ(explorer: Page) -> N
     explorer.get_by_role("button", name="Compare").click()
     expect(explorer.locator(".vv-pane")).to_have_count(1)  # of the model that was chosen
     expect(explorer.locator(".vv-layers button")).to_have_count(1)
-    assert pixels(explorer, "(e) => e.sides[0].pane.photo.canvas").shape[1::-1] == other.scene().picture()[0].size
+    assert pixels(explorer, "(e) => e.sides[0].pane.photo.canvas").shape[1::-1] == other.scene().picture[0].size
     assert title(explorer) == "Layer 1, mean of 5 heads, from patch row 2, column 1"
 
 

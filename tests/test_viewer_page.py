@@ -129,7 +129,7 @@ def shown_values(page: Page) -> np.ndarray:
 def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
     """The page's picture is what Python draws over the same photograph."""
     photo = viewer_pages.shown_photo(text)
-    geometry = viewer_pages.scene(seen).picture()[1]
+    geometry = viewer_pages.scene(seen).picture[1]
     drawn = pixels(page, "(explorer) => explorer.sides[0].pane.flat()")
     python = np.asarray(overlay(photo, shown_values(page), geometry, **look))
     assert drawn.shape == (*python.shape[:2], 4)

@@ -69,7 +69,7 @@ def find_images(folder: Path) -> dict[int, list[Path]]:
 
 
 def find_classes(folder: Path, about: Pretrained) -> dict[int, list[Path]]:
-    """Image files of FOLDER/CLASS/image by the index of their class. Classes may be missing.
+    """Image files of FOLDER/CLASS, and of folders in there, by the index of their class. Classes may be missing.
 
     Raises:
         FolderError: if there is no such folder, a subfolder is no class of the model, or there are no images.
@@ -86,7 +86,8 @@ def find_classes(folder: Path, about: Pretrained) -> dict[int, list[Path]]:
         )
     found: dict[int, list[Path]] = {}
     for path in inside:
-        images = sorted(file for file in path.iterdir() if _is_image(file))
+        every = (file for file in path.rglob("*") if _is_image(file) and not _is_hidden(file, path))
+        images = sorted(file for file in every if file.is_file())
         if images:
             found.setdefault(classes[path.name], []).extend(images)
     if not found:

@@ -87,7 +87,7 @@ def evaluate(
     if strict:  # what was left out of all methods was not asked for by name
         there = {key: record for key, record in there.items() if "refused" not in record}
     wanted = [*names, CHANCE]
-    keys = [_key(path) for path, _ in found]
+    keys = [path.relative_to(folder).as_posix() for path, _ in found]  # the same wherever the folder lies
     mine = range(rank, len(found), world)
     todo = [index for index in mine if any((keys[index], name) not in there for name in wanted)]
     job = _Job(model, settings, options or {}, strict)
@@ -253,8 +253,3 @@ def _settings(
             f"options: expected numbers, strings, lists and the like, which fit in a file: {error}."
         ) from None
     return settings
-
-
-def _key(path: Path) -> str:
-    """An image by its class folder and name: the same wherever the folder lies."""
-    return f"{path.parent.name}/{path.name}"

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from PIL import Image
@@ -50,13 +51,14 @@ class Scene:
     doubt: str = ""
     maps: Sequence[Heatmap] = ()
 
+    @cached_property
     def picture(self) -> tuple[Image.Image, Geometry]:
         """The photograph at the size of a page, and the geometry that fits it."""
         return fitted(self.photo, self.geometry, STAGE_SIDE, LEAST_SIDE)
 
     def photo_url(self) -> str:
         """The photograph at the size of a page, as an address that needs no server."""
-        return f"data:image/jpeg;base64,{base64.b64encode(jpeg(self.picture()[0])).decode()}"
+        return f"data:image/jpeg;base64,{base64.b64encode(jpeg(self.picture[0])).decode()}"
 
     @property
     def answer(self) -> str:
@@ -87,7 +89,7 @@ class Scene:
             name: another one for every photograph and model.
             photo: the address of `picture`'s photograph; blocks, rollout: of the files.
         """
-        small, geometry = self.picture()
+        small, geometry = self.picture
         trace = self.trace
         return {
             "id": name,
