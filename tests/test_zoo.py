@@ -59,6 +59,19 @@ def test_the_bundled_model_is_small_and_has_its_card() -> None:
         assert label in card
 
 
+def test_the_model_from_nothing_is_plain_and_small_and_knows_a_cat() -> None:
+    model = zoo.load("vit-cifar10")
+    about, config = model.pretrained, model.config
+    assert about is not None
+    assert (config.image_size, config.patch_size, config.prefix, config.registers) == ((32, 32), 4, (), 0)
+    assert sum(p.numel() for p in model.parameters()) <= 6e6
+    card = (zoo.CHECKPOINTS / "vit-cifar10" / "README.md").read_text(encoding="utf-8")
+    assert all(label in card for label in about.labels)
+    with torch.no_grad():
+        logits = model(torch.from_numpy(about.preprocess(decode(skimage.data.chelsea())).pixels)[None])
+    assert about.labels[int(logits.argmax())] == "cat"
+
+
 @pytest.fixture(scope="module")
 def bundled() -> ViT:
     return zoo.load(BUNDLED)

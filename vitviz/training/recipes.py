@@ -248,6 +248,15 @@ _ALL = (
         "A plain ViT from scratch, small enough for two cores: 6 blocks of width 192.",
         "cifar10",
         {**_CIFAR_MEAN, "width": 192, "depth": 6, "heads": 6, "positions": "sincos"},
+        (
+            Reached(
+                0.8231,
+                234.1,
+                _EPYC,
+                "OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 -m vitviz train --data cifar10 --recipe vit-cifar10 "
+                "--out models/vit-cifar10",
+            ),
+        ),
         epochs=50,
         batch=64,
         lr=1e-3,
