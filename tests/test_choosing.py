@@ -322,6 +322,22 @@ def test_what_is_chosen_is_for_the_pane_that_is_chosen(opened: Browser, app: Run
     assert opened.evaluate("window.vitvizPanels.why.manifest.id") == before[1]
 
 
+def test_a_choice_outlives_an_answer_to_what_was_done_before_it(opened: Browser, small: list[str]) -> None:
+    opened.evaluate(
+        """(source) => {
+            const select = document.querySelector('#model select');
+            select.dispatchEvent(new KeyboardEvent('keydown', { key: 'ArrowDown', bubbles: true }));
+            select.value = source;
+            select.dispatchEvent(new Event('change'));  // rests for a moment before it is asked for
+            document.querySelector('[data-do=compare]').click();  // whose answer draws the menu again
+        }""",
+        small[0],
+    )
+    models = "window.vitviz.explorer.sides.map(({ data }) => data.manifest.model)"
+    opened.wait_for_function(f"({models})[1] === {small[0]!r}")
+    assert opened.evaluate(models) == [MODEL, small[0]]
+
+
 def test_too_fine_a_look_is_refused_and_everything_stays(
     opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ let menu = null;
 let typing = false; // arrow keys walk through the menu; nothing is loaded until they rest
 let pause = 0;
 let asked = null; // the model that is on its way
+let pending = false; // one is chosen and not asked for yet
 
 function option(value, words, tip) {
   const made = document.createElement('option');
@@ -18,6 +19,7 @@ function option(value, words, tip) {
 function draw() {
   if (!props.value) return;
   const before = menu;
+  const wish = pending ? select.value : null; // an answer to what was done before does not undo it
   menu = JSON.parse(props.value);
   asked = null;
   select.replaceChildren(...menu.groups.map((group) => {
@@ -28,6 +30,7 @@ function draw() {
   }));
   if (menu.more) select.append(option(OTHER, 'Another model …'));
   settle();
+  if ([...select.options].some(({ value }) => value === wish)) select.value = wish;
   if (before && before.chosen !== menu.chosen) ask(false);
 }
 
@@ -43,6 +46,7 @@ function ask(open) {
 }
 
 function choose() {
+  pending = false;
   if (select.value === OTHER) {
     settle();
     ask(true);
@@ -56,6 +60,7 @@ select.addEventListener('keydown', (event) => { typing = event.key !== 'Enter'; 
 select.addEventListener('pointerdown', () => { typing = false; });
 select.addEventListener('change', () => {
   clearTimeout(pause);
+  pending = true;
   pause = setTimeout(choose, typing ? 700 : 0);
 });
 document.addEventListener('click', (event) => {
