@@ -58,8 +58,7 @@ def find_images(folder: Path) -> dict[int, list[Path]]:
     """
     if not folder.is_dir():
         raise FolderError(f"Expected a folder of images, but {str(folder)!r} is none.")
-    every = (path for path in folder.rglob("*") if _is_image(path) and not _is_hidden(path, folder))
-    files = sorted(path for path in every if path.is_file())
+    files = _images_below(folder)
     if not files:
         raise FolderError(f"Expected {str(folder)!r} to hold images ({', '.join(SUFFIXES)}), found none.")
     by_parent: dict[Path, list[Path]] = {}
@@ -86,9 +85,7 @@ def find_classes(folder: Path, about: Pretrained) -> dict[int, list[Path]]:
         )
     found: dict[int, list[Path]] = {}
     for path in inside:
-        every = (file for file in path.rglob("*") if _is_image(file) and not _is_hidden(file, path))
-        images = sorted(file for file in every if file.is_file())
-        if images:
+        if images := _images_below(path):
             found.setdefault(classes[path.name], []).extend(images)
     if not found:
         raise FolderError(
@@ -143,6 +140,11 @@ def class_names(about: Pretrained) -> dict[str, int]:
     """Ids and labels of classes -> index. Labels that two classes share (ImageNet has two cranes) are left out."""
     once = {label: index for index, label in enumerate(about.labels) if about.labels.count(label) == 1}
     return once | {wnid: index for index, wnid in enumerate(about.class_ids)}
+
+
+def _images_below(folder: Path) -> list[Path]:
+    every = (path for path in folder.rglob("*") if _is_image(path) and not _is_hidden(path, folder))
+    return sorted(path for path in every if path.is_file())
 
 
 def _is_image(file: Path) -> bool:

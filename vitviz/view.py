@@ -6,7 +6,7 @@ import html
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -312,11 +312,8 @@ class View:
         """The query by one name, whichever numbers it came in: JSON's lists and NumPy's integers are taken too."""
         if query is None:
             return self.trace.default_query
-        if isinstance(query, tuple | list):
-            row, column = query if len(query) == 2 else (-1, -1)
-            return _plain(row), _plain(column)
-        plain: Query = _plain(query)
-        return plain
+        plain = tuple(map(_plain, query)) if isinstance(query, tuple | list) else _plain(query)
+        return cast(Query, plain)
 
     def _heatmap(self, scores: TokenScores, title: str, query: Query | None, unit: str = "attention") -> Heatmap:
         mass = dict(zip(scores.names, scores.prefix[0].tolist(), strict=True))

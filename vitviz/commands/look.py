@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,8 +23,6 @@ from vitviz.explain.attention import Fusion
 from vitviz.explain.methods import METHODS
 from vitviz.heatmap import Heatmap
 from vitviz.view import View
-
-OPTIONS = ("layer", "head", "query", "fuse", "discard", "residual", "start")  # which some methods have, and others not
 
 
 def add(commands: Commands[argparse.ArgumentParser]) -> None:
@@ -106,12 +105,14 @@ def _explain(args: argparse.Namespace) -> None:
 
 def _map(view: View, args: argparse.Namespace) -> Heatmap:
     method, options = METHODS[args.method], _options(view, args)
-    if args.method in ("attention", "rollout"):
+    if not (method.class_specific or args.test) and (args.target or args.rather_than):
+        raise ValueError(f"--target, --rather-than: {method.name} is the same for every class. Choose another method.")
+    if method.name in ("attention", "rollout"):
         if args.set:
-            raise ValueError(f"--set: {args.method} has options of its own, see --help; got {args.set[0]!r}.")
-        return view.attention(**options) if args.method == "attention" else view.rollout(**options)
+            raise ValueError(f"--set: {method.name} has options of its own, see --help; got {args.set[0]!r}.")
+        return view.attention(**options) if method.name == "attention" else view.rollout(**options)
     asked = _asked(view, args) if method.class_specific else {}
-    return view.explain(args.method, **asked, **options, **dict(parse_setting(text) for text in args.set))
+    return view.explain(method.name, **asked, **options, **dict(parse_setting(text) for text in args.set))
 
 
 def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
@@ -120,26 +121,23 @@ def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: for what this method does not know: a map that is not what was asked for is worse than none.
     """
-    method = METHODS[args.method]
+    asked: dict[
+        str, tuple[str, Callable[[Any], Any]]
+    ] = {  # by the method's names: the option as it is typed, and as the method takes it
+        "block": ("layer", lambda layer: block_of(layer, view)),
+        "head": ("head", parse_head),
+        "query": ("query", parse_query),
+        "start": ("start", lambda layer: layer - 1),
+        **{name: (name, lambda value: value) for name in ("fuse", "discard", "residual")},
+    }
     options: dict[str, Any] = {}
-    for option in OPTIONS:
-        name, value = "block" if option == "layer" else option, getattr(args, option)
-        if value is None:
+    for name, (option, taken) in asked.items():
+        if (value := getattr(args, option)) is None:
             continue
-        if name not in method.options:
-            able = ", ".join(one for one, about in METHODS.items() if name in about.options)
+        if name not in METHODS[args.method].options:
+            able = ", ".join(one for one, method in METHODS.items() if name in method.options)
             raise ValueError(f"--{option} is for --method {able}; got --method {args.method}.")
-        options[name] = value
-    if "block" in options:
-        options["block"] = block_of(args.layer, view)
-    if "start" in options:
-        options["start"] -= 1
-    if "head" in options:
-        options["head"] = parse_head(args.head)
-    if "query" in options:
-        options["query"] = parse_query(args.query)
-    if (args.target or args.rather_than) and not (method.class_specific or args.test):
-        raise ValueError(f"--target, --rather-than: {args.method} is the same for every class. Choose another method.")
+        options[name] = taken(value)
     return options
 
 

@@ -84,12 +84,12 @@ def _heads(args: argparse.Namespace) -> None:
         room_for(Path(args.output), ".csv")
     names = list(STATISTICS) if "all" in args.statistics else args.statistics
     explorer = open_explorer(args)
-    query, target = parse_query(args.query), args.target
+    query = parse_query(args.query)
     if Path(args.photos).is_dir():
-        options = {"names": names, "query": query, "target": target, "limit": args.limit}
+        options = {"names": names, "query": query, "target": args.target, "limit": args.limit}
         found = folder_statistics(explorer.model, args.photos, **options)
     else:
-        found = explorer.open(args.photos).heads(names, query=query, target=target)
+        found = explorer.open(args.photos).heads(names, query=query, target=args.target)
     if args.output:
         found.save(args.output)
         print(f"{len(found.rows())} heads, {len(found.present)} statistics, {found.images} images -> {args.output}")
@@ -146,4 +146,4 @@ def _evaluate(args: argparse.Namespace) -> None:
     print(f"\n{found.words()}")
     if args.table:
         text = found.csv() if Path(args.table).suffix.lower() == ".csv" else found.markdown()
-        Path(args.table).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        Path(args.table).write_text(text + "\n", encoding="utf-8")

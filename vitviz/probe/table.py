@@ -113,7 +113,7 @@ class Evaluation:
         for row in self.rows:
             numbers = (number for column in COLUMNS for number in (row.means[column], row.errors[column]))
             writer.writerow([row.method, row.images, *("" if np.isnan(number) else number for number in numbers)])
-        return text.getvalue()
+        return text.getvalue().removesuffix("\n")
 
     def _many(self) -> str:
         return "1 image" if self.images == 1 else f"{self.images:,} images"

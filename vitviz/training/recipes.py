@@ -220,6 +220,9 @@ def _known(
 
 _CIFAR: dict[str, Any] = {"image_size": (32, 32), "patch_size": 4}
 _CIFAR_MEAN = {**_CIFAR, "class_token": False, "pooling": "mean"}
+_SMALL_STEPS: dict[str, Any] = {
+    "batch": 64, "smoothing": 0.1, "path_dropout": 0.1, "ema": 0.9995, "precision": "bfloat16"
+}  # fmt: skip
 
 _ALL = (
     _known(
@@ -258,28 +261,20 @@ _ALL = (
             ),
         ),
         epochs=50,
-        batch=64,
         lr=1e-3,
         warmup=2.0,
-        smoothing=0.1,
-        path_dropout=0.1,
-        ema=0.9995,
-        precision="bfloat16",
         augment=Augment(crop_padding=4, flip=True, policy="rand"),
+        **_SMALL_STEPS,
     ),
     _known(
         "vit-cifar10-more",
         "Further, --from a model that vit-cifar10 made: a second cosine, with images mixed.",
         "cifar10",
         epochs=20,
-        batch=64,
         lr=6e-4,
         warmup=1.0,
-        smoothing=0.1,
-        path_dropout=0.1,
-        ema=0.9995,
-        precision="bfloat16",
         augment=Augment(crop_padding=4, flip=True, policy="rand", mixup=0.2, cutmix=1.0),
+        **_SMALL_STEPS,
     ),
     _known(
         "vit-cifar10-gpu",

@@ -4,9 +4,8 @@ const select = element.querySelector('select');
 const OTHER = 'another';
 let menu = null;
 let typing = false; // arrow keys walk through the menu; nothing is loaded until they rest
-let pause = 0;
+let pause = 0; // runs while one is chosen and not asked for yet
 let asked = null; // the model that is on its way
-let pending = false; // one is chosen and not asked for yet
 
 function option(value, words, tip) {
   const made = document.createElement('option');
@@ -19,7 +18,7 @@ function option(value, words, tip) {
 function draw() {
   if (!props.value) return;
   const before = menu;
-  const wish = pending ? select.value : null; // an answer to what was done before does not undo it
+  const wish = pause ? select.value : null; // an answer to what was done before does not undo it
   menu = JSON.parse(props.value);
   asked = null;
   select.replaceChildren(...menu.groups.map((group) => {
@@ -46,7 +45,7 @@ function ask(open) {
 }
 
 function choose() {
-  pending = false;
+  pause = 0;
   if (select.value === OTHER) {
     settle();
     ask(true);
@@ -60,7 +59,6 @@ select.addEventListener('keydown', (event) => { typing = event.key !== 'Enter'; 
 select.addEventListener('pointerdown', () => { typing = false; });
 select.addEventListener('change', () => {
   clearTimeout(pause);
-  pending = true;
   pause = setTimeout(choose, typing ? 700 : 0);
 });
 document.addEventListener('click', (event) => {

@@ -100,11 +100,14 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
     try:
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
     except Exception as error:  # what hub, HTTP client and storage raise has no common ancestor
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RemoteError(
-            f"The Hugging Face hub did not give {repository!r} ({reason}). Check the name; a gated or private model "
-            "needs `hf auth login` first."
+            f"The Hugging Face hub did not give {repository!r} ({_first_line(error)}). Check the name; a gated or "
+            "private model needs `hf auth login` first."
         ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _unreachable(what: str, where: str, why: str) -> RemoteError:
@@ -171,10 +174,9 @@ def _torchvision(name: str) -> ViT:
     try:
         state = torch.hub.load_state_dict_from_url(weights.url, check_hash=True, weights_only=True, map_location="cpu")
     except Exception as error:  # of the network, of a wrong hash, of a damaged file
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise RemoteError(
-            f"torchvision:{name} could not be had from {address.hostname} or read from {str(cached)!r} ({reason}). "
-            "If that file is there, remove it and try again."
+            f"torchvision:{name} could not be had from {address.hostname} or read from {str(cached)!r} "
+            f"({_first_line(error)}). If that file is there, remove it and try again."
         ) from error
     model = models.get_model(architecture, image_size=weights.meta["min_size"][0])
     model.load_state_dict(state)
