@@ -269,12 +269,17 @@ def test_rollout_of_a_forgotten_photograph_comes_too(opened: Browser, app: Runni
 # --- looks
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1440])
+@pytest.mark.parametrize("width", [390, 820, 1024, 1440])
 def test_nothing_sticks_out(page: Browser, app: Running, width: int) -> None:
     page.set_viewport_size({"width": width, "height": 844})
     ready(page, app.url)
     unfold(page)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.evaluate("document.querySelector('.gradio-container').offsetWidth") == width
+    page.locator(".vv-predictions li > span:last-child").first.evaluate("said => { said.textContent = '> 99.9 %'; }")
+    wider = "said => said.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+    assert not page.locator(".vv-predictions li > span:last-child").evaluate_all(wider)
+    assert width < 760 or page.evaluate("document.querySelector('#top').offsetHeight") < 100
     box = page.locator(".vv-held").bounding_box()
     assert box is not None
     assert box["y"] < 300  # the picture is on the first screen, on a phone too

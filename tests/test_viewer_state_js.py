@@ -101,6 +101,15 @@ def test_mean_distance_leaves_prefix_tokens_out_and_the_rest_makes_a_whole() -> 
     assert np.isnan(on_cls.value)
 
 
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1.0, "> 99.9 %"), (0.9995, "> 99.9 %"), (0.9994, "99.9 %"), (0.512, "51.2 %"), (6.9e-5, "0.0069 %")]
+    + [(9e-6, "< 0.001 %"), (0.0, "< 0.001 %")],
+)
+def test_no_probability_is_said_to_be_nothing_or_everything(value: float, words: str) -> None:
+    assert once("words", "probability", value).value == words
+
+
 # ---- the address ----
 
 LIMITS = {

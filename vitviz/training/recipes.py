@@ -270,7 +270,7 @@ _ALL = (
         "vit-cifar10-more",
         "Further, --from a model that vit-cifar10 made: a second cosine, with images mixed.",
         "cifar10",
-        epochs=20,
+        epochs=32,
         lr=6e-4,
         warmup=1.0,
         augment=Augment(crop_padding=4, flip=True, policy="rand", mixup=0.2, cutmix=1.0),

@@ -3,7 +3,7 @@ import { dots, moved } from './charts.js';
 import { indices, packed, scaleOver } from './colours.js';
 import { decoded } from './payload.js';
 import { Asking, follow, settled } from './panel.js';
-import { escaped, percent, write } from './words.js';
+import { escaped, percent, probability, write } from './words.js';
 
 /** @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null, slow: boolean}} Statistic */
 
@@ -182,7 +182,7 @@ class Heads {
       write(this.find('.vv-off'), `Off: ${heads.length} of ${this.cells.length}, layer.head ${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`);
     } else write(this.find('.vv-off'), 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to the classes.');
     const answer = await this.asking.get('without', [], heads);
-    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, (value) => percent(value));
+    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, probability);
   }
 }
 

@@ -4,7 +4,7 @@ import { colourGrid, indices, packed, scaleOver } from './colours.js';
 import { Pane } from './pane.js';
 import { Asking, follow, settled } from './panel.js';
 import { decoded } from './payload.js';
-import { escaped, percent, score, write } from './words.js';
+import { escaped, percent, probability, score, write } from './words.js';
 
 /** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, signed: boolean, slow: boolean}} Method */
 /** @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Found */
@@ -79,7 +79,7 @@ class Why {
     const { best, labels } = this.outline;
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
     const kept = other ? '' : against.value;
-    const option = ([index, label, share]) => `<option value="${index}">${escaped(label)} · ${percent(share)}</option>`;
+    const option = ([index, label, share]) => `<option value="${index}">${escaped(`${label} · ${probability(share)}`)}</option>`;
     const all = labels.map((label, index) => [label, index]).sort(([a], [b]) => a.localeCompare(b));
     const rest = all.map(([label, index]) => `<option value="${index}">${escaped(label)}</option>`).join('');
     target.innerHTML = `<optgroup label="Most probable">${best.map(option).join('')}</optgroup><optgroup label="All">${rest}</optgroup>`;
@@ -318,7 +318,7 @@ class Why {
     if (this.away === String(patches)) return;
     this.away = String(patches);
     const answer = await this.asking.get('without', patches, []);
-    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, (value) => percent(value));
+    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, probability);
     else if (this.away === String(patches)) this.away = null;
   }
 }

@@ -9,6 +9,11 @@ export function percent(value, digits = 1) {
   return `${(100 * value).toFixed(digits)} %`;
 }
 
+/** A probability: a softmax says neither 0 nor 1, however the figures are rounded. */
+export function probability(value) {
+  return value >= 0.9995 ? '> 99.9 %' : value < 1e-5 ? '< 0.001 %' : percent(value);
+}
+
 /** A score that is no share: three figures. */
 export function score(value) {
   return Number.isFinite(value) ? String(Number(value.toPrecision(3))) : '–';
