@@ -54,6 +54,11 @@ def refused(answer: dict[str, str]) -> str:
     return answer["error"]
 
 
+def test_the_outline_waits_for_nobodys_question() -> None:
+    with TURN:
+        assert told(OUTLINE(["here"]))["classifies"]
+
+
 def test_the_outline_names_what_can_be_asked() -> None:
     outline = told(OUTLINE(["here"]))
     assert [method["name"] for method in outline["methods"]] == list(METHODS)

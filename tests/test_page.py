@@ -124,6 +124,33 @@ def test_a_photograph_can_be_dropped_or_pasted_anywhere(opened: Browser, app: Ru
     expect_map(opened, app.view(DOG).attention())
 
 
+def test_a_photograph_is_taken_while_the_box_waits_for_the_clipboard(opened: Browser, app: Running) -> None:
+    opened.context.grant_permissions(["clipboard-read"])  # there is nothing on it
+    opened.locator("#photo button[aria-label='Paste from clipboard']").click()
+    expect(opened.locator("#photo input[type=file]")).to_have_count(0)
+    test_a_photograph_can_be_dropped_or_pasted_anywhere(opened, app, "drop")
+
+
+def test_what_is_pinned_stays_at_its_place_in_a_finer_grid(opened: Browser, app: Running, small: str) -> None:
+    click_patch(opened, app.view(), 6, 9)
+    opened.evaluate("window.vitviz.explorer.change({ start: 12 })")
+    opened.select_option("#model select", small)
+    opened.wait_for_function(f"window.vitviz.explorer.here.data.manifest.model === {small!r}")
+    here, there = app.view(), app.view(model=small)
+    state = opened.evaluate("window.vitviz.explorer.state")
+    left, top, right, bottom = there.geometry.frame
+    across = (9.5 / here.trace.grid[1] * here.photo.width - left) / (
+        right - left
+    )  # the model sees the whole photograph
+    down = (6.5 / here.trace.grid[0] * here.photo.height - top) / (bottom - top)
+    assert state["pinned"]
+    assert state["query"] == [int(down * there.trace.grid[0]), int(across * there.trace.grid[1])]
+    assert state["start"] == there.trace.depth
+    message = opened.locator(".vv-message")
+    expect(message).to_contain_text("first: expected 1 to")  # layer 12 is not in this model
+    expect(message).not_to_contain_text("from:")
+
+
 def test_a_file_that_is_no_picture_is_refused_in_words(opened: Browser, app: Running, tmp_path: Path) -> None:
     bogus = tmp_path / "holiday.jpg"
     bogus.write_text("this is not a photograph")

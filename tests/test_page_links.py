@@ -78,6 +78,15 @@ def test_a_link_to_rollout_and_to_who_attends(page: Browser, app: Running) -> No
     expect_map(page, app.view(DOG).rollout((3, 6)))
     head(page, 1)
     expect_map(page, app.view(DOG).attention(4, 1, (3, 6)))  # the layer was in the link, though rollout has none
+    options = {"fuse": "max", "discard": 0.9, "residual": 0.3, "start": 1}
+    page.goto(f"{app.url}?image=Dog&from=4,7&mode=rollout&fuse=max&drop=0.9&skip=0.3&first=2")
+    page.wait_for_function("window.vitviz?.explorer.here.data?.manifest.image === 'Dog'")
+    expect_map(page, app.view(DOG).rollout((3, 6), **options))
+    example(page, "Koala")
+    page.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Koala'")
+    page.evaluate("window.vitviz.explorer.change({ discard: 0, fuse: 'mean', residual: 0.5, start: 1 })")
+    page.go_back()
+    expect_map(page, app.view(DOG).rollout((3, 6), **options))
     ready(page, f"{app.url}?image=Dog&direction=column&from=2,2")
     expect(page.locator(".vv-title")).to_have_text("Layer 12, mean of 6 heads, to patch row 2, column 2")
     expect(page.locator("input[data-key=direction][value=column]")).to_be_checked()
@@ -204,6 +213,18 @@ def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app
     assert address(page)["image"] == "Dog"
     layer(page, 0)
     expect_map(page, app.view(DOG).attention(0))
+
+
+def test_what_is_done_while_a_link_is_on_its_way_does_not_undo_it(page: Browser, app: Running) -> None:
+    gate = Gate(page, "**/queue/join**")
+    page.goto(f"{app.url}?image=Koala&from=16,3")
+    page.wait_for_function("window.vitviz?.explorer.here.data?.manifest.image === 'Church'")
+    page.evaluate("window.vitviz.explorer.change({ alpha: 0.8 })")
+    page.evaluate("window.vitviz.explorer.change({ query: [1, 1], pinned: true })")
+    gate.open()
+    expect_map(page, app.view(KOALA).attention(query=(15, 2)))
+    there = address(page)
+    assert (there["image"], there["from"], there["opacity"]) == ("Koala", "16,3", "0.8")
 
 
 def test_a_step_while_a_photograph_is_decoded_is_not_undone(page: Browser, app: Running) -> None:

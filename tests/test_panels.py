@@ -154,13 +154,57 @@ def test_the_bars_are_without_the_patches_of_the_map_on_show(opened: Browser, ap
 
 def test_an_error_goes_when_it_is_mended(opened: Browser) -> None:
     panel = explained(opened)
-    message, target = panel.locator(".vv-message"), panel.locator("[data-ask=target]")
-    panel.locator("[data-ask=against]").select_option(target.input_value())
-    expect(message).to_contain_text("two different classes", timeout=SLOW)
-    expect(panel.locator(".vv-note")).not_to_contain_text("being computed")
-    panel.locator("[data-ask=against]").select_option("")
+    message = panel.locator(".vv-message")
+    ask = "window.vitvizPanels.why.asking.ask"
+    refuse = "() => Promise.reject(new TypeError('Nobody answers.'))"
+    opened.evaluate(f"() => {{ window.asked = {ask}; {ask} = {refuse}; }}")
     panel.locator("[data-method=legrad]").click()
+    expect(message).to_have_text("Nobody answers.")
+    expect(panel.locator(".vv-note")).not_to_contain_text("being computed")
+    expect(panel.locator(".vv-title")).to_have_text("")  # the map before is not this method's
+    opened.evaluate(f"() => {{ {ask} = window.asked; }}")
+    panel.locator("[data-method=rollout]").click()
     expect(message).to_be_hidden(timeout=SLOW)
+    expect(panel.locator(".vv-title")).to_have_text("Attention rollout", timeout=SLOW)
+
+
+def test_a_class_is_not_held_against_itself(opened: Browser) -> None:
+    panel = explained(opened)
+    target, against = panel.locator("[data-ask=target]"), panel.locator("[data-ask=against]")
+    other = against.locator("option").nth(1).get_attribute("value")
+    against.select_option(other)
+    target.select_option(other)
+    expect(against).to_have_value("")
+    expect(panel.locator(".vv-message")).to_contain_text("against any other")
+
+
+def test_a_map_is_read_by_keys(opened: Browser, app: Running) -> None:
+    panel = explained(opened)
+    panel.locator(".vv-picture").focus()
+    opened.keyboard.press("ArrowUp")
+    rows, columns = app.view().trace.grid
+    expect(panel.locator(".vv-note")).to_contain_text(f"Row {rows // 2}, column {columns // 2 + 1}: ")
+
+
+@pytest.mark.parametrize("title", ["Explain", "Heads", "Layers"])
+def test_a_question_that_failed_is_asked_again(opened: Browser, title: str) -> None:
+    opened.route("**/component_server/**", lambda route: route.fulfill(status=502))
+    panel = tab(opened, title)
+    expect(panel.locator(".vv-message")).to_contain_text("The server does not answer", timeout=SLOW)
+    opened.unroute("**/component_server/**")
+    opened.get_by_role("tab", name="Explore").click()
+    panel = tab(opened, title)
+    expect(panel.locator(".vv-method, .vv-dot, .vv-alike canvas").first).to_be_visible(timeout=SLOW)
+    expect(panel.locator(".vv-message")).to_be_hidden()
+
+
+def test_nothing_of_the_model_before_is_left(opened: Browser, small: str) -> None:
+    heads = tab(opened, "Heads")
+    expect(heads.locator(".vv-dot").first).to_be_visible(timeout=SLOW)
+    opened.evaluate("() => { window.vitvizPanels.heads.asking.ask = () => new Promise(() => {}); }")
+    opened.select_option("#model select", small)
+    expect(heads.locator(".vv-cell")).to_have_count(0)
+    expect(heads.locator(".vv-dot")).to_have_count(0)
 
 
 def test_the_strongest_patches_are_taken_away(opened: Browser, app: Running) -> None:

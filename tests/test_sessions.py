@@ -233,8 +233,37 @@ def test_a_broken_photograph_is_not_what_is_opened_again(sources: tuple[str, ...
     again = sessions.again("visitor", sent)
     assert again is not first
     assert again.wanted == first.wanted
+
+
+def test_a_page_whose_connection_broke_goes_on(
+    sources: tuple[str, ...], photo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = made(sources, photo, upload=True)
+    sessions.open("visitor", photo, sources[1], 2 * WIDTH)
     sessions.close("visitor")
-    assert sessions.last("visitor") is None
+    # gradio may have forgotten the page's state: it sends the default.
+    late = sessions.with_photo("visitor", sessions.wanted(str(photo), sources[0]))
+    assert (late.wanted.model, late.wanted.side) == (sources[1], 2 * WIDTH)
+    uploaded = sessions.uploaded("another", folder(tmp_path / "upload", 7))
+    sessions.open("another", photo, uploaded)
+    sessions.close("another")
+    assert sessions.last("another") is None  # the checkpoint is nobody's now
+    monkeypatch.setattr("vitviz.ui.sessions.REMEMBERED", 2)
+    for name in "abc":
+        sessions.open(name, photo, sources[0])
+        sessions.close(name)
+    assert [sessions.last(name) is None for name in ("visitor", "a", "b", "c")] == [True, True, False, False]
+
+
+def test_no_model_is_asked_for_more_patches_than_are_offered(
+    sources: tuple[str, ...], photo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = made(sources, photo)
+    patch = sessions.open("visitor", photo, sources[0]).view.model.config.patch_size
+    monkeypatch.setattr("vitviz.ui.detail.MOST_PATCHES", 9)
+    assert sessions.open("visitor", photo, sources[0], 3 * patch).wanted.side == 3 * patch
+    with pytest.raises(MenuError, match=f"at most {3 * patch} pixels for this model, got {4 * patch}"):
+        sessions.open("visitor", photo, sources[0], 4 * patch)
 
 
 def test_a_model_that_was_switched_while_another_loaded_counts(

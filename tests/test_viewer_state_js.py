@@ -140,6 +140,10 @@ states = st.fixed_dictionaries(
         "grid": st.booleans(),
         "gamma": st.integers(100, 10_000).map(lambda n: n / 1000),
         "shared": st.booleans(),
+        "fuse": st.sampled_from(["mean", "max", "min"]),
+        "discard": st.integers(0, 19).map(lambda n: n / 20),
+        "residual": st.integers(0, 20).map(lambda n: n / 20),
+        "start": st.integers(1, 12),
     }
 )
 
@@ -195,6 +199,10 @@ def test_names_of_any_script_come_through() -> None:
         ("scale", ["both", "toString"]),
         ("image", ["", "a\nb", "x" * 201]),
         ("mode", ["", "\x00"]),
+        ("fuse", ["median", "MEAN", ""]),
+        ("drop", ["1", "-0.1", "x"]),
+        ("skip", ["1.1", ""]),
+        ("first", ["0", "1.5", "-1"]),
         ("colours", ["\x7f"]),
     ],
 )
@@ -236,11 +244,12 @@ def fitted(state: dict[str, Any], **limits: Any) -> dict[str, Any]:
 
 def test_what_another_model_does_not_have_is_told_and_replaced() -> None:
     assert fitted({}) == {"state": {**defaults(), **FITTED}, "messages": []}
-    found = fitted({"block": 39, "head": 15, "query": [5, 0], "pinned": True, "image": "cat", "mode": "magic"})
-    assert found["state"] == {**defaults(), **FITTED}
-    assert [text.split(":")[0] for text in found["messages"]] == ["image", "mode", "layer", "head", "from"]
+    wrong = {"block": 39, "head": 15, "query": [5, 0], "pinned": True, "image": "cat", "mode": "magic", "start": 13}
+    found = fitted(wrong)
+    assert found["state"] == {**defaults(), **FITTED, "start": 12}
+    assert [text.split(":")[0] for text in found["messages"]] == ["image", "mode", "layer", "first", "head", "from"]
     assert "expected 1 to 12, got 40" in found["messages"][2]
-    assert "got 6,1" in found["messages"][4]
+    assert "got 6,1" in found["messages"][5]
     without = fitted({"query": "register 1"}, prefix=[])
     assert without["state"]["query"] == "mean"
     assert "got register-1; this is mean" in without["messages"][0]

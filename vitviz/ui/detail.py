@@ -64,6 +64,12 @@ def work(config: ViTConfig, tokens: int) -> float:
     return config.depth * (layers * tokens + 2 * inner * tokens**2)
 
 
+def most_pixels(config: ViTConfig, largest: int) -> int:
+    """The largest side in pixels that a model's input may have where `largest` may be asked for."""
+    patch = config.patch_size
+    return min(largest, math.isqrt(MOST_PATCHES) * patch) // patch * patch
+
+
 def choices(
     config: ViTConfig, own: Preprocess, photo: tuple[int, int], pace: Pace | None, largest: int
 ) -> list[Choice]:
@@ -78,7 +84,7 @@ def choices(
     """
     patch = config.patch_size
     side = math.sqrt(own.height * own.width) if own.mode == "native" else max(own.height, own.width)
-    top = min(largest, math.isqrt(MOST_PATCHES) * patch) // patch * patch
+    top = most_pixels(config, largest)
     sides: list[int | None] = [None]
     step = 2 * side
     while step < ENOUGH * top:

@@ -30,6 +30,7 @@ async function ask(name, id, ...more) {
   } catch (error) { // gradio's own, of whatever kind
     throw new TypeError(`The server does not answer (${error.message}).`);
   }
+  if (!answer) throw new TypeError('The server does not answer: it is busy, or gone. Try again.'); // not of ours: 502
   if (answer.forgotten) forgotten(id);
   if (answer.error) throw Object.assign(new TypeError(answer.error), { forgotten: 'forgotten' in answer });
   return vitvizExplorer.bytes(answer.data).buffer;
@@ -87,6 +88,7 @@ const host = {
     trigger('turned', { id, beside });
     window.dispatchEvent(new Event('vitviz-opened')); // the other tabs are about the pane that is chosen
   },
+  underWay,
   opened: () => window.dispatchEvent(new Event('vitviz-opened')), // the other tabs follow
   linked: true,
 };

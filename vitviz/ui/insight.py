@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +59,17 @@ class Panel(gr.HTML):
 def answers(find: Find, turn: threading.Lock) -> list[Callable[[Any], Answer]]:
     """What a panel may ask the server. Arguments come from the visitor: nothing in them is believed."""
 
-    def said(work: Callable[..., Any], asked: Any, count: int) -> Answer:
+    def said(work: Callable[..., Any], asked: Any, count: int, lock: AbstractContextManager[Any] = turn) -> Answer:
 
         def alone(shown: Shown, rest: list[Any]) -> str:
-            with turn:
+            with lock:
                 return json.dumps(work(shown.view, *rest))
 
         return answered(find, alone, asked, count)
 
     def outline(asked: Any) -> Answer:
         """[id] -> what can be asked of this photograph and model."""
-        return said(_outline, asked, 1)
+        return said(_outline, asked, 1, nullcontext())  # nothing is computed: it waits for nobody's question
 
     def explain(asked: Any) -> Answer:
         """[id, method, class, class it is held against] -> a map."""

@@ -13,13 +13,14 @@ from pathlib import Path
 
 from vitviz.explorer import Explorer
 from vitviz.preprocess import Preprocess
-from vitviz.ui.detail import Pace, faster
+from vitviz.ui.detail import Pace, faster, most_pixels
 from vitviz.ui.menu import Menu, MenuError, Offer
 from vitviz.ui.models import Models
 from vitviz.view import View
 
 # Memory for open photographs, in bytes. ViT-S at 224 px keeps 10 MB of queries and keys, a phone's photograph 36 MB.
 OPEN_BYTES = 2**30
+REMEMBERED = 10_000  # visitors whose last choice is kept
 
 
 @dataclass(frozen=True)
@@ -219,8 +220,9 @@ class Sessions:
                     return held if held and held.wanted == wanted else self._run(visitor, explorer, wanted)
 
     def _run(self, visitor: str, explorer: Explorer, wanted: Wanted) -> Shown:
-        if wanted.side is not None and wanted.side > self.menu.settings.side:
-            raise MenuError(f"Expected an input of at most {self.menu.settings.side} pixels, got {wanted.side}.")
+        most = most_pixels(explorer.model.config, self.menu.settings.side)
+        if wanted.side is not None and wanted.side > most:
+            raise MenuError(f"Expected an input of at most {most} pixels for this model, got {wanted.side}.")
         shown = Shown(explorer.open(wanted.path, size=wanted.side), wanted, explorer.preprocess)
         self._paces[wanted.model] = faster(shown.view, self._paces.get(wanted.model))
         with self._lock:
@@ -249,12 +251,18 @@ class Sessions:
         return self._paces.get(model)
 
     def close(self, visitor: str) -> None:
-        """Forget a visitor who left."""
+        """Forget the photographs and checkpoints of a visitor who left, or seems to have.
+
+        A page whose connection broke goes on when it is back, and still shows what was chosen: that is remembered.
+        """
         with self._lock:
             self._open.pop(visitor, None)
             self._beside.pop(visitor, None)
-            self._last.pop(visitor, None)
-            self._uploads.pop(visitor, None)
+            mine = self._uploads.pop(visitor, {})
+            if visitor in self._last and self._last[visitor].model in mine:
+                del self._last[visitor]
+            while len(self._last) > REMEMBERED:
+                del self._last[next(iter(self._last))]  # the oldest
 
     def _drop(self, model: str, explorer: Explorer) -> None:
         """Forget the photographs that were opened with a model that has gone; they would keep it alive."""

@@ -1,5 +1,5 @@
 // The address in the browser's bar holds what is shown: opening it shows the same. Uploaded photographs are not in it.
-import { defaultQuery, fit, format, parse } from './state.js';
+import { ROLLING, defaultQuery, fit, format, parse } from './state.js';
 
 /** @typedef {import('./explorer.js').Explorer} Explorer */
 
@@ -10,6 +10,36 @@ export function read(explorer, search) {
   const { query } = explorer.state;
   explorer.base = query === null || Array.isArray(query) ? null : query;
   explorer.tell(messages);
+}
+
+/**
+ * A link may name another photograph or model than the page opens with: ask for it, and keep what else it says.
+ * @param {Explorer} explorer @param {import('./explorer.js').Manifest} manifest
+ * @returns {boolean} whether this is what a link asked for, and the state is the link's
+ */
+export function follow(explorer, manifest) {
+  const { image, model } = explorer.pending ?? explorer.state;
+  const differs = (image !== null && image !== manifest.image) || (model !== null && model !== manifest.model);
+  if (explorer.pending) {
+    if (!differs) {
+      explorer.state = explorer.pending;
+      explorer.pending = null;
+      return true;
+    }
+  } else if (explorer.pending === undefined) {
+    explorer.pending = differs && explorer.host.open ? { ...explorer.state } : null;
+    explorer.merged = false;
+    if (explorer.pending) explorer.host.open({ image, model });
+  }
+  return false;
+}
+
+/** What is done while a link's photograph is on its way is for that one too, but for a patch of the one that is here. */
+export function meanwhile(explorer, change) {
+  if (explorer.pending && explorer.host.underWay?.() && !('image' in change || 'model' in change)) {
+    if (!Array.isArray(change.query)) Object.assign(explorer.pending, change);
+    explorer.merged = true;
+  } else explorer.pending = null;
 }
 
 /** Write the state into the address. @param {Explorer} explorer @param {boolean} quietly - no new entry in the history */
@@ -26,8 +56,8 @@ export function remember(explorer, quietly) {
 
 /** The person went back or forward. @param {Explorer} explorer */
 export function back(explorer) {
-  const { image, model } = explorer.state;
-  const { numbered } = explorer.state;
+  const before = explorer.state;
+  const { image, model, numbered } = before;
   read(explorer, window.location.search);
   explorer.state = { ...explorer.state, numbered };
   explorer.asked = null;
@@ -37,6 +67,7 @@ export function back(explorer) {
   explorer.base ??= defaultQuery(explorer.limits);
   explorer.here.block = explorer.state.block;
   explorer.here.head = explorer.state.head;
+  if (Object.keys(ROLLING).some((key) => explorer.state[key] !== before[key])) explorer.roll();
   explorer.dirty();
 }
 

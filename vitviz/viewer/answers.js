@@ -108,7 +108,7 @@ export class Answers {
   }
 
   has(index) {
-    return this.blocks[index] !== null;
+    return Boolean(this.blocks[index]);
   }
 
   get complete() {
@@ -117,12 +117,12 @@ export class Answers {
 
   /** All heads of a block. @returns {Float32Array | null} (H, N); null while it is on its way */
   heads(index, question) {
-    return this.blocks[index] && this.blocks[index].heads(question);
+    return this.blocks[index]?.heads(question) ?? null;
   }
 
   /** One map of a block. @returns {Float32Array | null} (N): a view, valid until the next question */
   map(index, head, question) {
-    const block = this.blocks[index];
+    const block = this.blocks[index] ?? null;
     if (block === null) return null;
     if (typeof head === 'string') return block.fuse(head, question);
     const { tokens } = block.block;
@@ -131,7 +131,7 @@ export class Answers {
 
   /** The work that stands between a question and its fused map: call `advance` until it is done. @returns {Sweep | null} */
   sweep(index, head, question) {
-    const block = this.blocks[index];
+    const block = this.blocks[index] ?? null;
     if (block === null || typeof head !== 'string' || !block.needsSweep(head, question)) return null;
     block.sweep ??= new Sweep(block.block);
     return block.sweep;

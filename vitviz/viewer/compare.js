@@ -39,6 +39,14 @@ function open(explorer, panes) {
   explorer.activate(1);
 }
 
+/** What is asked and pointed at stays at its place, when a pane shows it in another grid. @param {Explorer} explorer */
+export function carry(explorer, side, before) {
+  const { state, under } = explorer;
+  const moved = (patch) => samePlace(patch, before, side.pane);
+  if (Array.isArray(state.query) && (explorer.asked ?? side) === side) explorer.state = { ...state, query: moved(state.query) };
+  if (under?.side === side) explorer.under = { ...under, patch: moved(under.patch) };
+}
+
 /** The query on a side: the same place where the grids differ. @param {Explorer} explorer */
 export function queryOn(explorer, side) {
   const { query } = explorer.state;

@@ -1,8 +1,8 @@
 // The explorer: one state, up to two panes, one frame at a time. It asks its host for files, and for nothing else.
-import { back, copyLink, read, remember } from './address.js';
+import { back, copyLink, follow, meanwhile, read, remember } from './address.js';
 import { Answers } from './answers.js';
 import { packed } from './colours.js';
-import { compare, queryOn } from './compare.js';
+import { carry, compare, queryOn } from './compare.js';
 import { Controls } from './controls.js';
 import { drawMatrix, drawSide, drawWalls } from './drawing.js';
 import { listen } from './keyboard.js';
@@ -13,7 +13,7 @@ import { Pane } from './pane.js';
 import { parseRollout } from './payload.js';
 import { offer } from './offer.js';
 import { play } from './play.js';
-import { DEFAULTS, defaultQuery, fit } from './state.js';
+import { DEFAULTS, ROLLING, defaultQuery, fit } from './state.js';
 import { Wall } from './wall.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -46,11 +46,12 @@ import { Wall } from './wall.js';
  * @property {(id: string, beside: string | null) => void} [turned] - the controls speak of another pane, or there are
  *   two now, or one: what they speak of, and what is beside it
  * @property {boolean} linked - the address holds the state
+ * @property {() => boolean} [underWay] - what a link asked for is still to come
  */
 
 const SIGNED = 'RdBu_r';
-const ROLLING = Object.freeze({ fuse: 'mean', discard: 0, residual: 0.5, start: 1 }); // layers count from 1 for people
 const QUIET = new Set(['alpha', 'gamma', 'help', 'full', 'numbered', ...Object.keys(ROLLING)]); // no entry in the history
+const LABEL = 'Photograph. Arrow keys move the patch, c asks from CLS, question mark lists all keys.';
 const PAUSE = 250; // milliseconds without a change before the server is asked
 
 export class Explorer {
@@ -65,7 +66,7 @@ export class Explorer {
     this.host = host;
     this.tables = Object.fromEntries(Object.entries(colours).map(([name, bytes]) => [name, packed(bytes)]));
     /** @type {State} */
-    this.state = { ...DEFAULTS, ...ROLLING, numbered: true };
+    this.state = { ...DEFAULTS, numbered: true };
     this.base = null; // the query to go back to when the pointer leaves
     this.under = null; // the patch under the pointer: { side, patch, matrix: whether the pointer is over the matrix }
     this.asked = null; // the side whose patches the query counts
@@ -119,7 +120,7 @@ export class Explorer {
         turn();
         this.pick(side, patch);
       },
-    });
+    }, LABEL);
     side.pane.element.addEventListener('focusin', turn);
     return side;
   }
@@ -133,8 +134,9 @@ export class Explorer {
 
   /** Another photograph or model. @param {Manifest} manifest @param {CanvasImageSource} image - its photograph, decoded */
   open(manifest, image) {
-    this.follow(manifest);
+    const linked = follow(this, manifest);
     const side = this.here;
+    const before = side.data && { geometry: side.pane.geometry, grid: side.pane.grid };
     const lastBefore = side.data && this.state.block === side.data.manifest.depth - 1;
     if (lastBefore && !this.pending) this.state = { ...this.state, block: null }; // the last layer stays the last one
     const data = { manifest, answers: new Answers(manifest.depth), kinds: prefixKinds(manifest.prefix) };
@@ -142,9 +144,10 @@ export class Explorer {
     Object.assign(side, { data });
     const { photo, frame, grid } = manifest;
     side.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
-    const named = { image: manifest.image, model: manifest.model };
-    const { state, messages } = fit({ ...this.state, ...named }, this.limits);
-    this.state = { ...this.state, ...state };
+    if (before && !linked) carry(this, side, before);
+    const messages = this.settle(manifest);
+    if (linked && this.merged) remember(this, true);
+    this.merged = false;
     if (!this.state.pinned) this.base = Array.isArray(this.state.query) ? defaultQuery(this.limits) : this.state.query;
     this.base ??= defaultQuery(this.limits);
     side.block = this.state.block;
@@ -155,6 +158,16 @@ export class Explorer {
     if (this.rolled) this.roll([side]);
     this.dirty();
     this.host.opened?.();
+  }
+
+  /** The state as this photograph and model can show it. @returns {string[]} what had to be replaced */
+  settle({ image, model }) {
+    const { query, pinned } = this.state;
+    const elsewhere = Array.isArray(query) && this.asked !== null && this.asked !== this.here; // in the other pane's grid
+    const asked = { ...this.state, image, model, query: elsewhere ? null : query };
+    const { state, messages } = fit(asked, this.limits);
+    this.state = { ...state, ...(elsewhere && { query, pinned }) };
+    return messages;
   }
 
   load({ manifest, answers }) {
@@ -178,21 +191,6 @@ export class Explorer {
     if (!this.sides.some((other) => other !== side && other.loading === side.loading)) side.loading?.stop();
   }
 
-  /** A link may name another photograph or model than the page opens with: ask for it, and keep what else it says. */
-  follow(manifest) {
-    const { image, model } = this.pending ?? this.state;
-    const differs = (image !== null && image !== manifest.image) || (model !== null && model !== manifest.model);
-    if (this.pending) {
-      if (!differs) {
-        this.state = this.pending;
-        this.pending = null;
-      }
-    } else if (this.pending === undefined) {
-      this.pending = differs && this.host.open ? { ...this.state } : null;
-      if (this.pending) this.host.open({ image, model });
-    }
-  }
-
   get limits() {
     const { depth, heads, grid, prefix, rollout, maps } = this.here.data.manifest;
     const flows = rollout !== null || this.host.rollout !== null;
@@ -205,7 +203,7 @@ export class Explorer {
   /** @param {Partial<State>} change @param {boolean} quietly - no entry in the history */
   change(change, quietly = false) {
     if (this.here.data === null) return;
-    this.pending = null;
+    meanwhile(this, change);
     if (Array.isArray(change.query)) this.asked = this.here;
     else if ('query' in change) this.base = change.query;
     const before = this.state;

@@ -38,15 +38,11 @@ class Heads {
   }
 
   async open({ manifest }) {
-    if (this.manifest?.id === manifest.id) return;
-    const { depth, heads } = this.manifest ?? {};
-    this.manifest = manifest;
-    this.asking.about(manifest.id);
-    this.values.clear();
-    this.find('.vv-bars').innerHTML = '';
-    if (depth !== manifest.depth || heads !== manifest.heads) this.off.clear();
+    if (this.manifest?.id === manifest.id && !this.failed) return true;
+    this.forget(manifest);
     const outline = await this.asking.get('outline');
-    if (outline === null) return;
+    if (outline === null) return this.lost(manifest);
+    this.failed = false;
     this.outline = outline;
     const select = this.find('[data-ask=statistic]');
     const kept = select.value || FIRST;
@@ -56,6 +52,29 @@ class Heads {
     this.build();
     this.show();
     this.takeAway();
+    return true;
+  }
+
+  /** Nothing of the photograph before is said of this one. */
+  forget(manifest) {
+    const { depth, heads } = this.manifest ?? {};
+    this.manifest = manifest;
+    this.asking.about(manifest.id);
+    this.values.clear();
+    this.root.classList.add('vv-waiting');
+    this.find('.vv-bars').innerHTML = '';
+    this.find('.vv-charts').innerHTML = '';
+    if (depth === manifest.depth && heads === manifest.heads) return;
+    this.off.clear();
+    this.cells = [];
+    this.find('.vv-table').innerHTML = '';
+  }
+
+  /** No answer came. @returns {boolean} whether that is of no concern, because another photograph did */
+  lost(manifest) {
+    this.failed = this.manifest === manifest;
+    if (this.failed) this.root.classList.remove('vv-waiting');
+    return !this.failed;
   }
 
   build() {
@@ -74,6 +93,7 @@ class Heads {
   }
 
   async show() {
+    const { manifest } = this;
     const { name, title, about, unit, slow } = this.statistic;
     write(this.find('.vv-about'), about);
     if (!this.values.has(name)) {
@@ -81,7 +101,10 @@ class Heads {
       if (slow) write(this.find('.vv-about'), `${about} Being computed …`);
       const names = slow ? [name] : this.outline.statistics.filter((one) => !one.slow).map((one) => one.name);
       const found = await this.asking.get('statistics', names);
-      if (found === null) return;
+      if (found === null) {
+        if (!this.lost(manifest) && this.statistic.name === name) write(this.find('.vv-about'), about);
+        return;
+      }
       for (const [one, values] of Object.entries(found.values)) this.values.set(one, values);
       for (const [one, why] of Object.entries(found.missing)) this.values.set(one, why);
     }
@@ -139,7 +162,7 @@ class Heads {
   }
 
   changed(place) {
-    if (place.dataset.ask === 'statistic') this.show();
+    if (place.dataset.ask === 'statistic' && this.outline) this.show();
   }
 
   clicked(place) {

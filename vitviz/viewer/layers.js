@@ -4,9 +4,15 @@ import { chart } from './charts.js';
 import { colourGrid, packed } from './colours.js';
 import { decoded } from './payload.js';
 import { Asking, follow } from './panel.js';
-import { escaped, percent } from './words.js';
+import { escaped, percent, probability } from './words.js';
 
 const CMAP = 'viridis';
+
+/** The largest of some probabilities that came as bytes. */
+function upTo(bytes) {
+  const most = bytes.reduce((top, one) => Math.max(top, one), 0);
+  return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${percent(most / 255, 0)}`;
+}
 
 class Layers {
   constructor(root, colours, ask) {
@@ -22,13 +28,14 @@ class Layers {
   }
 
   async open({ manifest }) {
-    if (this.manifest?.id === manifest.id) return;
+    if (this.manifest?.id === manifest.id && this.found) return true;
     this.manifest = manifest;
+    this.found = null;
     this.asking.about(manifest.id);
     this.root.classList.add('vv-waiting');
     const found = await this.asking.get('lens');
-    if (found === null) return;
-    this.root.classList.remove('vv-waiting');
+    if (this.manifest === manifest) this.root.classList.remove('vv-waiting');
+    if (found === null) return this.manifest !== manifest;
     this.found = { ...found, colours: decoded(found.colours), patches: found.patches && decoded(found.patches) };
     const { names } = found;
     this.find('[data-ask=class]').innerHTML = names.map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
@@ -37,6 +44,7 @@ class Layers {
     this.root.style.setProperty('--shape', manifest.grid[1] / manifest.grid[0]);
     this.read();
     this.alike();
+    return true;
   }
 
   lines() {
@@ -44,7 +52,7 @@ class Layers {
     return chart({
       title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 0), steps: (value) => String(Math.round(value)),
       lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
-      words: names.map((name, place) => `${name}: ${read.map((row) => percent(row[place], 0)).join(', ')}`).join('. '),
+      words: names.map((name, place) => `${name}: ${read.map((row) => probability(row[place])).join(', ')}`).join('. '),
     });
   }
 
@@ -62,12 +70,13 @@ class Layers {
   }
 
   read() {
+    if (!this.found) return; // the walls are of the photograph before
     const { names, patches, readings } = this.found;
     if (!names.length) return;
     const chosen = Number(this.find('[data-ask=class]').value);
     const size = this.manifest.grid[0] * this.manifest.grid[1];
     const of = (at) => patches.subarray((at * names.length + chosen) * size, (at * names.length + chosen + 1) * size);
-    this.wall('.vv-read', readings, (at) => `up to ${percent(Math.max(...of(at)) / 255, 0)}`,
+    this.wall('.vv-read', readings, (at) => upTo(of(at)),
       (at, out) => colourGrid(of(at), this.table, out));
   }
 

@@ -9,8 +9,7 @@ import { write } from './words.js';
 /** @typedef {import('./colours.js').Scale} Scale */
 
 const HTML = `
-<div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map"
-     aria-label="Photograph. Arrow keys move the patch, c asks from CLS, question mark lists all keys.">
+<div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map">
   <div class="vv-held"><canvas></canvas><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas></div>
 </div>
 <figcaption>
@@ -30,11 +29,13 @@ export class Pane {
    * @param {HTMLElement} element
    * @param {{hover: (patch: [number, number] | null) => void, lift: () => void, pick: (patch: [number, number]) => void,
    *   resized: () => void}} events - `lift`: the finger left, and what it showed stays
+   * @param {string} label - what it is and which keys it knows, for those who do not see it
    */
-  constructor(element, events) {
+  constructor(element, events, label) {
     element.innerHTML = HTML;
     this.element = element;
     this.picture = element.querySelector('.vv-picture');
+    this.picture.setAttribute('aria-label', label);
     this.held = element.querySelector('.vv-held');
     const canvases = [...this.held.querySelectorAll('canvas')];
     [this.photo, this.heat, this.marks, this.aid] = canvases.map((canvas) => canvas.getContext('2d'));

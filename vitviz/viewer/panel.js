@@ -66,16 +66,17 @@ export function settled(pause, work) {
  * Follow the explorer: `opened` is called with the photograph that is open, and with each one after it. While the panel is
  * out of sight it waits: what nobody looks at costs the server nothing.
  * @param {HTMLElement} root - of the panel
- * @param {(shown: {manifest: import('./explorer.js').Manifest, image: CanvasImageSource}) => void} opened
+ * @param {(shown: {manifest: import('./explorer.js').Manifest, image: CanvasImageSource}) => Promise<boolean>} opened - false
+ *   where it failed: it is tried again when the panel is next looked at
  */
 export function follow(root, opened) {
   let waiting = null;
   let seen = false;
-  const tell = () => {
+  const tell = async () => {
     if (!seen || waiting === null) return;
     const shown = waiting;
     waiting = null;
-    opened(shown);
+    if (!await opened(shown)) waiting ??= shown;
   };
   const came = () => {
     const { here } = window.vitviz.explorer;

@@ -21,6 +21,10 @@
  * @property {boolean} grid
  * @property {number} gamma - 0.1..10
  * @property {boolean} shared - one scale for all maps of a wall
+ * @property {'mean' | 'max' | 'min'} fuse - of rollout: how heads become one
+ * @property {number} discard - of rollout: the share of the weakest that is dropped, 0..1
+ * @property {number} residual - of rollout: the skip connection's share, 0..1
+ * @property {number} start - of rollout: its first layer, from 1
  * @property {boolean} full - full screen; not in the address
  * @property {boolean} help - the list of keys is open; not in the address
  */
@@ -38,10 +42,13 @@
  * @property {string[]} [modes]
  */
 
+/** What rollout is made with, as the files that come with a photograph are. */
+export const ROLLING = Object.freeze({ fuse: 'mean', discard: 0, residual: 0.5, start: 1 });
+
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
   image: null, model: null, block: null, head: 'mean', query: null, pinned: false, direction: 'row', mode: 'attention',
-  cmap: null, alpha: 0.55, smooth: false, grid: false, gamma: 1, shared: false, full: false, help: false,
+  cmap: null, alpha: 0.55, smooth: false, grid: false, gamma: 1, shared: false, ...ROLLING, full: false, help: false,
 });
 
 const FUSIONS = ['mean', 'max', 'min'];
@@ -91,6 +98,10 @@ const PARTS = [
   ['grid', 'grid', either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'],
   ['gamma', 'gamma', within(0.1, 10), short, 'a number from 0.1 to 10'],
   ['scale', 'shared', either('shared', 'each'), (on) => (on ? 'shared' : 'each'), 'shared or each'],
+  ['fuse', 'fuse', oneOf(...FUSIONS), same, 'mean, max or min'],
+  ['drop', 'discard', within(0, 0.95), short, 'a number from 0 to 0.95'],
+  ['skip', 'residual', within(0, 1), short, 'a number from 0 to 1'],
+  ['first', 'start', (text) => (ordinal(text) === BAD ? BAD : Number(text)), same, 'a layer, counted from 1'],
 ];
 
 const shown = (text) => JSON.stringify(text.length > 40 ? `${text.slice(0, 40)}…` : text);
@@ -178,6 +189,9 @@ export function fit(state, limits) {
     if (fitted.block >= depth) {
       replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${fitted.block + 1}; this is layer ${depth}.`);
     }
+  }
+  if (depth !== undefined && state.start > depth) {
+    replace('start', depth, `first: expected 1 to ${depth}, got ${state.start}; this is layer ${depth}.`);
   }
   if (heads !== undefined && Number.isInteger(state.head) && state.head >= heads) {
     replace('head', 'mean', `head: expected 1 to ${heads}, got ${state.head + 1}; this is the mean of all.`);

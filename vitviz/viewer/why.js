@@ -12,6 +12,7 @@ import { escaped, percent, probability, score, write } from './words.js';
 const SIGNED = 'RdBu_r';
 const ALPHA = 0.6;
 const PAUSE = 200; // milliseconds
+const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
 
 /** How much better than chance, as area. @param {{gain: number}} test */
 const gained = ({ gain }) => `${gain >= 0 ? '+' : '−'}${Math.abs(gain).toFixed(2)} over random`;
@@ -24,7 +25,8 @@ class Why {
     this.asking = new Asking(root, ask);
     this.pane = new Pane(this.find('.vv-pane'), {
       hover: (patch) => this.point(patch), lift() {}, pick() {}, resized: () => this.draw(),
-    });
+    }, 'Photograph with the map of a method. Arrow keys go from patch to patch and read its value.');
+    this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
     this.method = 'gae';
     this.found = new Map(); // by method and class
     this.tests = new Map();
@@ -47,27 +49,42 @@ class Why {
   }
 
   async open({ manifest, image }) {
-    if (this.manifest?.id === manifest.id) return;
+    if (this.manifest?.id === manifest.id && this.outline) return true;
     const { photo, frame, grid } = manifest;
     const other = this.manifest?.model !== manifest.model;
     this.manifest = manifest;
+    this.outline = null;
     this.asking.about(manifest.id);
     this.found.clear();
     this.tests.clear();
     this.judging.clear();
+    this.under = null;
     this.away = null; // the patches that the bars are without
     this.find('.vv-bars').innerHTML = '';
     this.find('[data-do=away]').value = 0;
     write(this.find('[data-do=away]').nextElementSibling, percent(0, 0));
     this.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
-    this.pane.clear();
+    this.blank();
+    this.root.classList.add('vv-waiting');
+    this.find('.vv-beside').hidden = true;
     const outline = await this.asking.get('outline');
-    if (outline === null) return;
+    if (this.manifest === manifest) this.root.classList.remove('vv-waiting');
+    if (outline === null) return this.manifest !== manifest;
     this.outline = outline;
     if (!outline.classifies && this.about().specific) this.method = 'rollout';
     this.classes(other);
     this.list();
     this.show();
+    return true;
+  }
+
+  /** No map, and nothing that is said of one. */
+  blank() {
+    this.pane.clear();
+    this.pane.say({ title: '', answer: this.manifest.answer, low: '', high: '', unit: '' });
+    for (const name of ['.vv-note', '.vv-about']) write(this.find(name), '');
+    this.find('.vv-charts').innerHTML = '';
+    write(this.find('.vv-verdict'), this.untested);
   }
 
   about(name = this.method) {
@@ -166,13 +183,17 @@ class Why {
   }
 
   changed(place) {
-    if (!place.dataset.ask) return;
+    if (!place.dataset.ask || !this.outline) return;
+    const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
+    const same = target.value === against.value;
+    if (same) against.value = '';
+    this.asking.say(same ? 'A class cannot be held against itself: this is against any other.' : '');
     this.list();
     this.show();
   }
 
   clicked(place) {
-    if (!place) return;
+    if (!place || !this.outline) return;
     if (place.dataset.method) {
       this.method = place.dataset.method;
       for (const button of this.root.querySelectorAll('[data-method]')) button.setAttribute('aria-pressed', String(button === place));
@@ -195,7 +216,11 @@ class Why {
       if (method === this.method) this.waiting(`${this.about(method).title} is being computed`);
       const found = await this.asking.get('explain', method, ...this.asked(method));
       if (found === null) {
-        if (method === this.method) this.waiting('', this.about(method).about);
+        if (method === this.method && this.outline && key === this.key()) {
+          this.waiting('');
+          this.blank();
+          write(this.find('.vv-note'), this.about(method).about);
+        }
         return null;
       }
       this.found.set(key, found);
@@ -242,6 +267,16 @@ class Why {
     this.verdict();
   }
 
+  /** Arrow keys read the map patch by patch, from the middle. */
+  keyed(event) {
+    const step = STEPS[event.key];
+    if (!step || !this.outline) return;
+    event.preventDefault();
+    const { grid } = this.manifest;
+    const from = this.under ?? grid.map((count) => count >> 1);
+    this.point(from.map((place, axis) => Math.min(Math.max(place + step[axis], 0), grid[axis] - 1)));
+  }
+
   point(patch) {
     this.under = patch;
     this.draw();
@@ -252,7 +287,7 @@ class Why {
   verdict() {
     const test = this.tests.get(this.claim());
     const button = this.find('[data-do=test]');
-    button.disabled = !this.outline.classifies;
+    button.disabled = !this.outline?.classifies;
     this.find('.vv-charts').innerHTML = test ? this.charts(test) : '';
     write(this.find('.vv-verdict'), test?.words ?? this.judging.get(this.claim()) ?? this.untested);
   }
@@ -312,7 +347,7 @@ class Why {
   // What if
 
   async takeAway() {
-    if (!this.outline.classifies) return;
+    if (!this.outline?.classifies) return;
     const found = this.found.get(this.key());
     const patches = found ? this.gone(found) : [];
     if (this.away === String(patches)) return;
