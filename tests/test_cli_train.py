@@ -233,8 +233,9 @@ def _also(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_named_recipe_is_taken_as_it_is(name: str) -> None:
-    assert asked_recipe(parse("--recipe", name)) == RECIPES[name].recipe
-    changed = asked_recipe(parse("--recipe", name, "--seed", "5"))
+    begins = [] if RECIPES[name].recipe.unfreeze_last is None else ["--from", "z"]
+    assert asked_recipe(parse("--recipe", name, *begins)) == RECIPES[name].recipe
+    changed = asked_recipe(parse("--recipe", name, "--seed", "5", *begins))
     assert changed.seed == 5
     assert dataclasses.replace(changed, seed=0, name=name) == RECIPES[name].recipe
     assert changed.name != name  # what a recipe reached is not what another reaches
@@ -259,6 +260,9 @@ def test_what_is_not_given_is_gentle_with_learnt_weights() -> None:
         ["--freeze", "backbone"],
         ["--from", "z", "--freeze", "backbone", "--unfreeze-last", "2"],
         ["--erase", "2"],
+        ["--recipe", "head"],
+        ["--recipe", "finetune"],
+        ["--seed", str(2**63)],
     ],
 )
 def test_options_that_make_no_sense_together_are_refused(options: list[str]) -> None:

@@ -164,6 +164,13 @@ def test_methods_that_a_model_does_not_admit_are_said_to_be(
         evaluate(model(), photos, ["broken"], out=out, **FAST)
 
 
+def test_a_mistyped_value_is_no_model_that_does_not_admit(photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results.jsonl"
+    with pytest.raises(ExplainError, match="start"):
+        evaluate(model(), photos, options={"rollout": {"start": 99}}, out=out, **FAST)
+    assert "refused" not in (out.read_text() if out.exists() else "")
+
+
 def record(image: str, method: str, **changes: Any) -> dict[str, Any]:
     blank = dict.fromkeys(COLUMNS, 0.5)
     return {"image": image, "method": method, **blank, **changes}

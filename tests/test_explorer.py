@@ -13,6 +13,7 @@ import vitviz.explorer
 import vitviz.trace
 import vitviz.view
 from vitviz.explain.attention import attention, rollout
+from vitviz.explain.methods import METHODS
 from vitviz.explain.scores import ExplainError
 from vitviz.explorer import Explorer
 from vitviz.image import ImageError
@@ -66,6 +67,34 @@ def test_numbers_come_from_json_and_numpy_too(view: View) -> None:
         assert (found.title, found.query) == (expected.title, expected.query)
     listed, paired = (view.explain("value_attention", query=query) for query in ([3, 4], (3, 4)))
     np.testing.assert_array_equal(listed.values, paired.values)
+
+
+@pytest.mark.parametrize("asked", [{"target": 5}, {"contrast": ("word 5", 7)}, {}])
+def test_a_map_is_tested_for_the_class_that_it_is_about(view: View, asked: dict) -> None:
+    heatmap = view.explain("gae", **asked)
+    named = asked or {"target": view.best(1)[0]}
+    short = {"steps": 5, "random": 3}
+    (found,), (said,) = view.faithfulness(heatmap, **short), view.faithfulness(heatmap, **named, **short)
+    assert found.words() == said.words()
+    np.testing.assert_array_equal(found.deletion.probabilities, said.deletion.probabilities)
+    plain = view.rollout()  # it is about no class, and goes with any
+    assert view.faithfulness([heatmap, plain], **short)[0].gain == pytest.approx(found.gain)
+    with pytest.raises(ExplainError, match="different classes"):
+        view.faithfulness([heatmap, view.explain("gae", 2)], **short)
+
+
+def test_what_a_question_was_is_told_apart(view: View) -> None:
+    one = view.explain("gae", contrast=["word 5", 7])  # as JSON has it
+    np.testing.assert_array_equal(one.values, view.explain("gae", contrast=("word 5", 7)).values)
+    with pytest.raises(ExplainError, match="Expected a block"):
+        view.explain("token_gradcam", block={})
+
+
+@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.cost < 50])
+def test_every_method_explains_a_model_in_half_precision(method: str) -> None:
+    values = Explorer(with_weights().to(torch.bfloat16)).open(photo()).explain(method).values
+    assert values.dtype == np.float32
+    assert np.isfinite(values).all()
 
 
 def test_the_patch_asked_from_is_marked(view: View) -> None:

@@ -161,12 +161,13 @@ def test_a_saved_heatmap_comes_back_to_the_last_bit(tmp_path):
         signed=True,
         prefix_mass={"CLS": 0.1, "registers": 0.25},
         query=(2, 5),
+        classes=(7, 3),
     )
     path = made.save(tmp_path / "map.npz")
     back = Heatmap.load(path, PHOTO)
     assert np.array_equal(back.values, made.values)
     assert back.geometry == made.geometry
-    for name in ("title", "unit", "signed", "query"):
+    for name in ("title", "unit", "signed", "query", "classes"):
         assert getattr(back, name) == getattr(made, name)
     assert dict(back.prefix_mass) == dict(made.prefix_mass)
     assert back.overlay().tobytes() == made.overlay().tobytes()

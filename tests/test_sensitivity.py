@@ -167,6 +167,13 @@ def test_max_sensitivity_is_captums_and_the_papers() -> None:
         max_sensitivity(model, images, 7, "rollout", radius=0)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_max_sensitivity_of_a_model_in_half_precision(dtype: torch.dtype) -> None:
+    found = max_sensitivity(small().to(dtype), pictures(2).to(dtype), 7, "gae", radius=0.1, samples=2)
+    assert np.isfinite(found).all()
+    assert (found > 0).all()
+
+
 # ---- weights made random
 
 

@@ -37,7 +37,8 @@ class ViTConfig:
         position_grid: (rows, columns) the learned positions were trained on; `None` means that of `image_size`.
         position_antialias: whether positions are low-pass filtered when they are interpolated to fewer patches.
         layer_scale: start value of the per-channel scale after attention and MLP; `None` for none.
-        rotary_base: the slowest rotation of rotary positions takes this many times as long as the fastest.
+        rotary_base: of rotary positions; the slowest of n rotations takes rotary_base^(1 - 1/n) times as long as the
+            fastest, n = head width / 4.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
         qk_norm: whether queries and keys of each head are layer-normed.
         mlp: two layers, or gated ("swiglu"); `activation` is the non-linearity of the former.

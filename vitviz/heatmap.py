@@ -26,7 +26,19 @@ from vitviz.render.overlay import overlay
 __all__ = ["Heatmap", "HeatmapError"]
 
 
-_SAVED = {"values", "image", "input", "frame", "title", "unit", "signed", "prefix_names", "prefix_mass", "query"}
+_SAVED = {
+    "values",
+    "image",
+    "input",
+    "frame",
+    "title",
+    "unit",
+    "signed",
+    "prefix_names",
+    "prefix_mass",
+    "query",
+    "classes",
+}
 
 
 class HeatmapError(ValueError):
@@ -47,6 +59,7 @@ class Heatmap:
         prefix_mass: what is not in the picture, for each kind of prefix token, e.g. {"CLS": 0.12}: a share, 0 to 1, of
             attention (and of maps without a unit), else a number in the map's own unit.
         query: (row, column) of the patch the map was asked from, outlined in pictures.
+        classes: the class that the map is about, by index; two, (A, B), for why A and not B; empty for none.
 
     Raises:
         HeatmapError: for a photograph of another size than the geometry's, a share outside 0 to 1, or a query outside
@@ -76,6 +89,7 @@ class Heatmap:
     signed: bool = False
     prefix_mass: Mapping[str, float] = field(default_factory=dict)
     query: tuple[int, int] | None = None
+    classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         values = np.array(
@@ -207,6 +221,7 @@ class Heatmap:
                 prefix_names=np.array(list(self.prefix_mass), dtype=np.str_),
                 prefix_mass=np.array(list(self.prefix_mass.values()), dtype=np.float64),
                 query=np.array([] if self.query is None else self.query, dtype=np.int64),
+                classes=np.array(self.classes, dtype=np.int64),
             )
         return target
 
@@ -235,4 +250,5 @@ class Heatmap:
             signed=bool(a["signed"]),
             prefix_mass=dict(zip(a["prefix_names"].tolist(), a["prefix_mass"].tolist(), strict=True)),
             query=(query[0], query[1]) if query else None,
+            classes=tuple(a["classes"].tolist()),
         )

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vitviz.explain import attention as methods
 from vitviz.explain.attention import Fusion
-from vitviz.explain.case import Named
+from vitviz.explain.case import Named, class_index
 from vitviz.explain.methods import attribute, method_named
-from vitviz.explain.scores import TokenScores
+from vitviz.explain.scores import ExplainError, TokenScores
 from vitviz.heatmap import Heatmap
 from vitviz.model import ViT
 from vitviz.preprocess import Geometry, Preprocess
@@ -201,16 +201,24 @@ class View:
         Raises:
             ExplainError: if there is no such method, class or option.
         """
+        about = method_named(method)
         options = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
-        asked = (method, target, contrast, *sorted(options.items()))
+        contrast = None if contrast is None else (contrast[0], contrast[1])
+        asked = (method, target, contrast, repr(sorted(options.items())))
         scores = self._scores(
             asked,
             lambda: attribute(self.model, self.images, target, method, contrast=contrast, trace=self.trace, **options),
         )
-        about = method_named(method)
         title = f"{about.title}, for {scores.target}" if scores.target else about.title
         unit = "attention" if method in ("attention", "rollout") else "score"
-        return self._heatmap(scores, title, None, unit)
+        classes = self._classes(target, contrast) if about.class_specific else ()
+        return self._heatmap(scores, title, None, unit, classes)
+
+    def _classes(self, target: Named | None, contrast: tuple[Named, Named] | None) -> tuple[int, ...]:
+        """The class that a map is about, or two."""
+        if contrast is not None:
+            return tuple(class_index(self.model, one) for one in contrast)
+        return (self.best(1)[0] if target is None else class_index(self.model, target),)
 
     def _scores(self, asked: tuple[Any, ...], work: Callable[[], TokenScores]) -> TokenScores:
         """The answer to an equal question, or the work done for it."""
@@ -232,13 +240,24 @@ class View:
 
         Args:
             maps: one or several; several share the random orders that they are held against.
-            target, contrast: the class they are about, as in `explain`.
+            target, contrast: the class they are tested for, as in `explain`; by default the one they are about, and the
+                predicted one for maps that are about none.
             options: baseline, steps, random, seed, progress.
 
         Returns:
             One result a map, in order.
+
+        Raises:
+            ExplainError: if the maps are about different classes and none is named.
         """
         given = [maps] if isinstance(maps, Heatmap) else list(maps)
+        if target is None and contrast is None:
+            about = {one.classes for one in given if one.classes}
+            if len(about) > 1:
+                raise ExplainError("These maps are about different classes: test them apart, or name one by target=.")
+            if about:
+                first, *rest = about.pop()
+                target, contrast = (None, (first, rest[0])) if rest else (first, None)
         scores = torch.from_numpy(np.stack([one.values for one in given]))  # (M, gh, gw)
         return faithfulness(self.model, self.images, scores, target, contrast=contrast, **options)
 
@@ -315,10 +334,17 @@ class View:
         plain = tuple(map(_plain, query)) if isinstance(query, tuple | list) else _plain(query)
         return cast(Query, plain)
 
-    def _heatmap(self, scores: TokenScores, title: str, query: Query | None, unit: str = "attention") -> Heatmap:
+    def _heatmap(
+        self,
+        scores: TokenScores,
+        title: str,
+        query: Query | None,
+        unit: str = "attention",
+        classes: tuple[int, ...] = (),
+    ) -> Heatmap:
         mass = dict(zip(scores.names, scores.prefix[0].tolist(), strict=True))
         return Heatmap(
-            values=scores.patches[0].cpu().numpy(),  # (gh, gw)
+            values=scores.patches[0].float().cpu().numpy(),  # (gh, gw); NumPy has no bfloat16
             geometry=self.geometry,
             photo=self.photo,
             title=title,
@@ -326,6 +352,7 @@ class View:
             signed=scores.signed,
             prefix_mass=mass,
             query=query if isinstance(query, tuple) else None,
+            classes=classes,
         )
 
 

@@ -20,7 +20,7 @@ from vitviz.commands.options import (
     parse_setting,
 )
 from vitviz.explain.attention import Fusion
-from vitviz.explain.methods import METHODS
+from vitviz.explain.methods import METHODS, check_options
 from vitviz.heatmap import Heatmap
 from vitviz.view import View
 
@@ -42,18 +42,34 @@ def _add_explain(commands: Commands[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("--rather-than", metavar="CLASS", help="why the target and not this class")
     command.add_argument(
-        "--set", action="append", default=[], metavar="NAME=VALUE", help="an option of the method; may be repeated"
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option of the method, as in Python: blocks and heads from 0; may be repeated",
     )
     command.add_argument("--test", action="store_true", help="say whether the map is to be believed (takes seconds)")
-    command.add_argument("--layer", type=int, help="attention: layer, counted from 1 (default: the last)")
-    command.add_argument("--head", help="attention: head, counted from 1, or mean, max, min (default: mean)")
     command.add_argument(
-        "--query", help="attention, rollout: cls, mean, a register's name, or a patch ROW,COLUMN from 1"
+        "--layer",
+        type=int,
+        help=f"layer, counted from 1 (default: the last that reaches the answer); {_takers('block')}",
     )
-    command.add_argument("--fuse", choices=get_args(Fusion), help="rollout: how heads become one (default: mean)")
-    command.add_argument("--discard", type=float, help="rollout: share of the weakest entries to drop (default: 0)")
-    command.add_argument("--residual", type=float, help="rollout: weight of the skip connection (default: 0.5)")
-    command.add_argument("--start", type=int, help="rollout: first layer, counted from 1 (default: 1)")
+    command.add_argument(
+        "--head", help=f"head, counted from 1, or mean (attention: or max, min; default: mean); {_takers('head')}"
+    )
+    command.add_argument(
+        "--query", help=f"cls, mean, a register's name, or a patch ROW,COLUMN from 1; {_takers('query')}"
+    )
+    command.add_argument(
+        "--fuse", choices=get_args(Fusion), help=f"how heads become one (default: mean); {_takers('fuse')}"
+    )
+    command.add_argument(
+        "--discard", type=float, help=f"share of the weakest entries to drop (default: 0); {_takers('discard')}"
+    )
+    command.add_argument(
+        "--residual", type=float, help=f"weight of the skip connection (default: 0.5); {_takers('residual')}"
+    )
+    command.add_argument("--start", type=int, help=f"first layer, counted from 1 (default: 1); {_takers('start')}")
     command.add_argument("--cmap", help="any matplotlib colour map (default: viridis; RdBu_r for maps of two signs)")
     command.add_argument("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
     command.add_argument("--grid", action="store_true", help="draw the patch grid")
@@ -111,8 +127,12 @@ def _map(view: View, args: argparse.Namespace) -> Heatmap:
         if args.set:
             raise ValueError(f"--set: {method.name} has options of its own, see --help; got {args.set[0]!r}.")
         return view.attention(**options) if method.name == "attention" else view.rollout(**options)
+    settings = dict(parse_setting(text) for text in args.set)
+    check_options(method.name, settings)
+    if twice := sorted(set(settings) & set(options)):
+        raise ValueError(f"--set {twice[0]}: this is given by an option of its own, too. Leave one of them out.")
     asked = _asked(view, args) if method.class_specific else {}
-    return view.explain(method.name, **asked, **options, **dict(parse_setting(text) for text in args.set))
+    return view.explain(method.name, **asked, **options, **settings)
 
 
 def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
@@ -127,7 +147,7 @@ def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
         "block": ("layer", lambda layer: block_of(layer, view)),
         "head": ("head", parse_head),
         "query": ("query", parse_query),
-        "start": ("start", lambda layer: layer - 1),
+        "start": ("start", lambda layer: block_of(layer, view, "--start")),
         **{name: (name, lambda value: value) for name in ("fuse", "discard", "residual")},
     }
     options: dict[str, Any] = {}
@@ -135,10 +155,14 @@ def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
         if (value := getattr(args, option)) is None:
             continue
         if name not in METHODS[args.method].options:
-            able = ", ".join(one for one, method in METHODS.items() if name in method.options)
-            raise ValueError(f"--{option} is for --method {able}; got --method {args.method}.")
+            raise ValueError(f"--{option} is {_takers(name)}; got --method {args.method}.")
         options[name] = taken(value)
     return options
+
+
+def _takers(name: str) -> str:
+    """The methods that an option is for, as people read it."""
+    return f"for --method {', '.join(one for one, method in METHODS.items() if name in method.options)}"
 
 
 def _asked(view: View, args: argparse.Namespace) -> dict[str, Any]:

@@ -84,12 +84,12 @@ def room_for(output: Path, *allowed: str, option: str = "-o") -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
 
 
-def block_of(layer: int | None, view: View) -> int:
+def block_of(layer: int | None, view: View, option: str = "--layer") -> int:
     """The block of a layer that a person counted from 1; the last one for `None`."""
     if layer is None:
         return view.trace.depth - 1
     if not 1 <= layer <= view.trace.depth:
-        raise ValueError(f"--layer: expected 1..{view.trace.depth}, got {layer}.")
+        raise ValueError(f"{option}: expected 1..{view.trace.depth}, got {layer}.")
     return layer - 1
 
 

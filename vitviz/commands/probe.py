@@ -39,7 +39,7 @@ def _add_heads(commands: Commands[argparse.ArgumentParser]) -> None:
         choices=[*STATISTICS, "all"],
         default=list(CHEAP),
         metavar="NAME",
-        help=f"which: {', '.join(STATISTICS)}, or all (default: those that do not run the model again)",
+        help=f"which: {', '.join(STATISTICS)}, or all (default: those that read rows of attention)",
     )
     command.add_argument("--query", help="the token whose row is measured (default: the mean over all patches)")
     command.add_argument("--target", metavar="CLASS", help="the class that importances are about (default: the best)")

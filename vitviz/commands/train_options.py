@@ -169,6 +169,8 @@ def asked_recipe(args: argparse.Namespace) -> Recipe:
         mixed["resized_crop"] = tuple(mixed["resized_crop"])
     changes["augment"] = dataclasses.replace(augment, **mixed)
     asked = dataclasses.replace(start, **changes)
+    if asked.unfreeze_last is not None and not hasattr(args, "source"):
+        raise TrainingError(f"--recipe {start.name} keeps blocks of a model as they are: name the model with --from.")
     named = asked == start or start.name == Recipe.name
     return asked if named else dataclasses.replace(asked, name=f"{start.name}, changed")
 

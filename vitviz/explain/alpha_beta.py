@@ -276,7 +276,11 @@ def _linear(layer: nn.Linear, x: Tensor, out: Tensor, relevance: Tensor) -> Tens
 
 
 def split_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """From a sum to its two terms: in proportion, then scaled so that each image's total stays and nothing explodes."""
+    """From a sum to its two terms: in proportion, then scaled so that each image's total stays.
+
+    The total alone: where two terms nearly cancel, their shares are large and of opposite signs, and what is rounded
+    off decides about them. The authors' program does the same, and so this method's maps are less steady than others'.
+    """
     share = safe_divide(relevance, a + b)
     a, b = a * share, b * share
     sums = [_total(each) for each in (a, b, relevance)]

@@ -37,7 +37,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> Method:
     """The method of this name, which takes these options; what they may be worth it says itself.
 
     Raises:
-        ExplainError: if there is no such method or option, or a number is asked for and something else comes.
+        ExplainError: if there is no such method or option, or a number or a flag is asked for and something else comes.
     """
     method = method_named(name)
     if unknown := sorted(set(options) - set(method.options)):
@@ -50,6 +50,8 @@ def check_options(name: str, options: Mapping[str, Any]) -> Method:
         if number and (isinstance(value, bool) or not isinstance(value, wanted)):
             kind = "a number" if wanted is Real else "a whole number"
             raise ExplainError(f"{name}: expected {option} as {kind}, such as {usual}; got {value!r}.")
+        if isinstance(usual, bool) and not isinstance(value, bool):
+            raise ExplainError(f"{name}: expected {option} as true or false, got {value!r}.")
     return method
 
 

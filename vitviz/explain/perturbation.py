@@ -28,7 +28,10 @@ Score = Callable[[Tensor], Tensor]
 
 
 def input_gradient(case: Case) -> Tensor:
-    """The gradient of the score in the pixels (Simonyan et al. 2014): absolute values, added up over each patch."""
+    """The gradient of the score in the pixels (Simonyan et al. 2014): absolute values, added up over each patch.
+
+    Colour channels are added up, too; that paper takes the largest of the three.
+    """
     from captum.attr import Saliency
 
     target, model = case.target, case.model

@@ -26,7 +26,8 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
 
     In each block max(0, gradient x relevance of the probabilities), the mean over heads, plus the identity; of the
     product of all blocks the row of the token that the classifier reads. As in the authors' program rows are not
-    rescaled, and the relevance of the class starts from 1.
+    rescaled, and the relevance of the class starts from 1. As there, too, rounding decides where the two terms of a
+    skip connection nearly cancel: `vitviz.probe.sensitivity.max_sensitivity` says how far a map rests on that.
 
     Where the classifier reads more than the class token, the row is the mean of the rows of what it reads (the class
     token, all patches, the distillation token); attention pooling is one more block, whose one row is read. A token's
@@ -159,7 +160,8 @@ METHODS = (
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
         family="relevance",
         function=transformer_lrp,
-        about="Relevance of the attention, times its gradient, followed through all blocks. Evidence for a class only.",
+        about="Relevance of the attention, times its gradient, followed through all blocks. Evidence for a class only; "
+        "in small models rounding may decide much of it.",
         class_specific=True,
         signed=False,
         cost=6.2,

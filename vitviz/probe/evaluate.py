@@ -148,7 +148,7 @@ class _Job:
             try:
                 scores, took = self._map(images, chosen, name)
             except ExplainError as error:
-                if self.strict:
+                if self.strict or self.options.get(name):  # it was asked for, or asked for so
                     raise
                 records.append({**base, "method": name, "refused": str(error)})
                 continue

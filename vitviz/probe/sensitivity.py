@@ -200,7 +200,7 @@ def max_sensitivity(
 
     def explain(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor]:
         """Maps (b, gh, gw). captum repeats each image in turn, and would take a tensor for a tuple of its rows."""
-        pixels = inputs if isinstance(inputs, Tensor) else inputs[0]
+        pixels = (inputs if isinstance(inputs, Tensor) else inputs[0]).to(images.dtype)  # the noise is in float32
         classes = None if fixed is None else fixed.repeat_interleave(len(pixels) // len(images))
         return (attribute(model, pixels, classes, method, **options).patches,)
 

@@ -87,6 +87,8 @@ class Recipe:
         for name in ("epochs", "batch", "accumulate"):
             _check_whole(name, getattr(self, name), 1)
         _check_whole("seed", self.seed, 0)
+        if self.seed >= 2**63:
+            raise TrainingError(f"seed: expected a whole number below 2^63, got {self.seed}.")
         object.__setattr__(self, "betas", tuple(self.betas))  # JSON knows lists only
         if len(self.betas) != 2:
             raise TrainingError(f"betas: expected two numbers, such as (0.9, 0.999), got {self.betas}.")
