@@ -92,6 +92,34 @@ def test_a_link_to_rollout_and_to_who_attends(page: Browser, app: Running) -> No
     expect(page.locator("input[data-key=direction][value=column]")).to_be_checked()
 
 
+def test_a_link_says_how_finely_the_photograph_is_cut(page: Browser, app: Running, small: str) -> None:
+    ready(page, f"{app.url}?model={small}")
+    own = app.view(model=small).preprocess
+    page.click("#detail input")
+    page.locator("#detail [role=option]").nth(1).click()
+    page.wait_for_function("window.vitviz.explorer.here.data.manifest.side !== null")
+    fine = page.evaluate("window.vitviz.explorer.here.data.manifest.side")
+    assert fine == 2 * max(own.height, own.width)
+    finer = app.view(model=small, side=fine)
+    click_patch(page, finer, 5, 6)
+    expect_map(page, finer.attention(query=(5, 6)))
+    there = address(page)
+    assert (there["detail"], there["from"]) == (str(fine), "6,7")
+    page.reload()
+    page.wait_for_function(f"window.vitviz?.explorer.here.data?.manifest.side === {fine}")
+    expect_map(page, finer.attention(query=(5, 6)))
+    expect(page.locator("#detail input")).to_have_value(re.compile("^2 x"))
+    assert address(page) == there
+    page.go_back()  # to where it was chosen
+    page.go_back()
+    page.wait_for_function("window.vitviz.explorer.here.data.manifest.side === null")
+    expect_map(page, app.view(model=small).attention())
+    page.goto(f"{app.url}?image=Dog&detail=99999&layer=3")
+    expect(page.locator("#notice")).to_contain_text("at most")
+    expect_map(page, app.view(DOG).attention(2))
+    assert "detail" not in address(page)
+
+
 def test_a_patch_that_only_the_named_photograph_has(page: Browser, app: Running) -> None:
     assert app.view().trace.grid[0] < 15 <= app.view(KOALA).trace.grid[0]
     ready(page, f"{app.url}?image=Koala&layer=2&from=15,3")

@@ -127,6 +127,7 @@ states = st.fixed_dictionaries(
     {
         "image": st.sampled_from([None, "church", "dog"]),
         "model": st.sampled_from([None, "DINOv2 S/14 · 10"]),
+        "detail": st.sampled_from([None, 448, 2044]),
         "block": st.integers(0, 11),
         "head": st.one_of(st.integers(0, 5), st.sampled_from(["mean", "max", "min"])),
         "query": st.one_of(
@@ -199,6 +200,7 @@ def test_names_of_any_script_come_through() -> None:
         ("scale", ["both", "toString"]),
         ("image", ["", "a\nb", "x" * 201]),
         ("mode", ["", "\x00"]),
+        ("detail", ["7", "-448", "448px", "own", "4480000"]),
         ("fuse", ["median", "MEAN", ""]),
         ("drop", ["1", "-0.1", "x"]),
         ("skip", ["1.1", ""]),

@@ -51,19 +51,22 @@ async function save(id) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
-// Another example or model, named by a link or by a step back. A photograph of one's own is in no address: the one here
+const alike = (one, other) => one.image === other.image && one.model === other.model && one.detail === other.detail;
+const named = ({ image, model, side }) => ({ image, model, detail: side });
+
+// Another example, model or detail, named by a link or by a step back. A photograph of one's own is in no address: the one here
 // stays. What else the address says waits in `pending` until the other one is here.
-function open({ image, model }) {
-  const here = explorer.here.data?.manifest ?? first;
-  const blank = image === null && model === null;
-  wanted = blank ? { image: first.image, model: first.model } : { image: image ?? here.image, model: model ?? here.model };
-  const other = wanted.image !== here.image || wanted.model !== here.model;
+function open({ image, model, detail }) {
+  const here = named(explorer.here.data?.manifest ?? first);
+  const blank = image === null && model === null && detail === null;
+  wanted = blank ? named(first) : { image: image ?? here.image, model: model ?? here.model, detail };
+  const other = !alike(wanted, here);
   explorer.pending = other ? { ...explorer.state } : null;
   if (other || answered !== turn) follow();
   else if (!blank && here.image !== null) {
     explorer.tell(['A photograph of your own is in no link: the one that is here stays.']);
   }
-  Object.assign(explorer.state, { image: here.image, model: here.model });
+  Object.assign(explorer.state, here);
 }
 
 // One at a time: answers to several would come in any order, and leave the server with another photograph than the page.
@@ -100,7 +103,8 @@ window.vitviz = { explorer, forgotten };
 async function load() {
   if (!props.value) return;
   const manifest = JSON.parse(props.value);
-  const { id, image, model } = manifest;
+  const { id } = manifest;
+  const what = named(manifest);
   const before = explorer.here.data?.manifest ?? manifest;
   const opening = first === null;
   first ??= manifest;
@@ -108,9 +112,9 @@ async function load() {
   if (led) {
     if (manifest.turn !== turn) return;
     answered = turn;
-    if (sent.image !== wanted.image || sent.model !== wanted.model) return follow(); // it has led elsewhere since
+    if (!alike(sent, wanted)) return follow(); // it has led elsewhere since
     // What the server makes of a link is what the link comes to, even where a part of it was refused.
-    if (explorer.pending) Object.assign(explorer.pending, { image, model });
+    if (explorer.pending) Object.assign(explorer.pending, what);
   } else if (underWay()) return; // the server opened this before what the person has gone to since
   if (id !== explorer.here.data?.manifest.id) {
     await show(manifest);
@@ -118,10 +122,8 @@ async function load() {
     if (underWay()) return; // a step was taken while the photograph was decoded
   } else explorer.pending = null;
   if (misread && (opening || led)) explorer.tell([misread, message.textContent].filter(Boolean));
-  const followed = led && wanted.image === image && wanted.model === model;
-  const same = before.image === image && before.model === model;
-  if (led && !followed) explorer.change({ image, model }, true);
-  if (!led && !same) explorer.change({ image, model }); // a step of its own
+  if (led && !alike(wanted, what)) explorer.change(what, true);
+  if (!led && !alike(named(before), what)) explorer.change(what); // a step of its own
 }
 watch('value', load);
 load();

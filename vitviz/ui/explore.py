@@ -50,17 +50,18 @@ class ExplorerView(gr.HTML):
         return "html"
 
 
-def manifest(scene: Scene, name: str, turn: int | None = None) -> str:
+def manifest(scene: Scene, name: str, side: int | None = None, turn: int | None = None) -> str:
     """What the page's explorer shows, as JSON: addresses are `id/part`, and `answers` knows them.
 
     Args:
         name: the scene's id.
+        side: of the model's input in pixels; `None` for its own.
         turn: which link of the browser this answers, if it does.
     """
     few = scene.trace.tokens.shape[1] <= ROLLOUT_TOKENS
     blocks = [f"{name}/{block}" for block in range(scene.trace.depth)]
     told = scene.manifest(name, scene.photo_url(), blocks, f"{name}/rollout" if few else None)
-    return json.dumps(told if turn is None else {**told, "turn": turn})
+    return json.dumps({**told, "side": side, **({} if turn is None else {"turn": turn})})
 
 
 def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], Answer]]:

@@ -135,7 +135,7 @@ class Page:
     # What the explorer shows
 
     def _manifest(self, shown: Shown, turn: int | None = None) -> str:
-        return manifest(self._as_scene(shown), shown.name, turn)
+        return manifest(self._as_scene(shown), shown.name, shown.wanted.side, turn)
 
     def _scene(self, name: str) -> Scene | None:
         """What the browser may ask about by this name. The first one is everybody's."""
@@ -226,7 +226,7 @@ class Page:
     def linked(
         self, request: gr.Request, event: gr.EventData, photo: str | None, model: str, brought: tuple[str, ...]
     ) -> Iterator[Updates]:
-        """A link names an example, a model, or both. What cannot be had is said; the explorer is answered last."""
+        """A link names an example, a model, how fine. What cannot be had is said; the explorer is answered last."""
         named = next((str(example.path) for example in self.examples if example.name == event.image), None)
         said = "" if event.image is None or named else self._no_example(event.image)
         updates: list[Iterator[Updates]] = []
@@ -235,6 +235,7 @@ class Page:
         if named:
             self.newest.name(request.session_hash or "", named)
             updates.append(self._run(self.sessions.with_photo, request, named, model, detail.OWN))
+        updates.append(self._cut(request, named or photo, model, getattr(event, "detail", None)))
         for update in chain.from_iterable(updates):
             said += update.pop(self.chooser.notice, "")
             update.pop(self.viewer, None)
@@ -242,6 +243,13 @@ class Page:
         shown = self.sessions.held(request.session_hash or "") or self.first
         answer = self._manifest(shown, event.turn if isinstance(event.turn, int) else 0)
         yield {self.viewer: answer, self.chooser.notice: said, **({self.photo: named} if named else {})}
+
+    def _cut(self, request: gr.Request, photo: str | None, model: str, side: Any) -> Iterator[Updates]:
+        """The photograph as finely cut as a link says, if it is not: `side` in pixels, `None` for the model's own."""
+        last = self.sessions.last(request.session_hash or "")
+        if side != (last.side if last else None):
+            fineness = detail.OWN if side is None else str(side)
+            yield from self._run(self.sessions.with_side, request, photo, model, fineness)
 
     def _no_example(self, name: Any) -> str:
         known = ", ".join(example.name for example in self.examples)

@@ -18,8 +18,9 @@ export function read(explorer, search) {
  * @returns {boolean} whether this is what a link asked for, and the state is the link's
  */
 export function follow(explorer, manifest) {
-  const { image, model } = explorer.pending ?? explorer.state;
-  const differs = (image !== null && image !== manifest.image) || (model !== null && model !== manifest.model);
+  const { image, model, detail } = explorer.pending ?? explorer.state;
+  const differs = (image !== null && image !== manifest.image) || (model !== null && model !== manifest.model)
+    || detail !== (manifest.side ?? null);
   if (explorer.pending) {
     if (!differs) {
       explorer.state = explorer.pending;
@@ -29,7 +30,7 @@ export function follow(explorer, manifest) {
   } else if (explorer.pending === undefined) {
     explorer.pending = differs && explorer.host.open ? { ...explorer.state } : null;
     explorer.merged = false;
-    if (explorer.pending) explorer.host.open({ image, model });
+    if (explorer.pending) explorer.host.open({ image, model, detail });
   }
   return false;
 }
@@ -42,10 +43,16 @@ export function meanwhile(explorer, change) {
   } else explorer.pending = null;
 }
 
+/** The address of what the controls speak of: with two panes, that is one of them, and so is the grid of the query. */
+function written(explorer) {
+  const state = { ...explorer.state, query: explorer.queryOn(explorer.here) };
+  return format(state, window.location.search) || window.location.pathname;
+}
+
 /** Write the state into the address. @param {Explorer} explorer @param {boolean} quietly - no new entry in the history */
 export function remember(explorer, quietly) {
   if (!explorer.host.linked || explorer.pending) return;
-  const address = format(explorer.state, window.location.search) || window.location.pathname;
+  const address = written(explorer);
   if (address === (window.location.search || window.location.pathname)) return;
   try {
     window.history[quietly ? 'replaceState' : 'pushState'](null, '', address);
@@ -57,12 +64,13 @@ export function remember(explorer, quietly) {
 /** The person went back or forward. @param {Explorer} explorer */
 export function back(explorer) {
   const before = explorer.state;
-  const { image, model, numbered } = before;
+  const { numbered } = before;
   read(explorer, window.location.search);
   explorer.state = { ...explorer.state, numbered };
   explorer.asked = null;
-  const there = { image: explorer.state.image ?? null, model: explorer.state.model ?? null };
-  if ((there.image !== image || there.model !== model) && explorer.host.open) explorer.host.open(there);
+  const { image, model, detail } = explorer.state;
+  const other = image !== before.image || model !== before.model || detail !== before.detail;
+  if (other && explorer.host.open) explorer.host.open({ image, model, detail });
   explorer.state = { ...explorer.state, ...fit(explorer.state, explorer.limits).state };
   explorer.base ??= defaultQuery(explorer.limits);
   explorer.here.block = explorer.state.block;
@@ -73,7 +81,7 @@ export function back(explorer) {
 
 /** @param {Explorer} explorer */
 export async function copyLink(explorer) {
-  const address = new URL(format(explorer.state, window.location.search) || window.location.pathname, window.location.href);
+  const address = new URL(written(explorer), window.location.href);
   const own = explorer.here.data.manifest.image === null ? ' Your photograph is not in it: it stays on this page.' : '';
   try {
     await navigator.clipboard.writeText(address.href);

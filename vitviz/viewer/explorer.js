@@ -28,6 +28,7 @@ import { Wall } from './wall.js';
  * @property {string[]} blocks - an address for each block's file
  * @property {string | null} rollout - the matrix's address, while there are few tokens
  * @property {string | null} image - the example's name @property {string | null} model
+ * @property {number | null} [side] - of the model's input in pixels; null for its own
  * @property {string} answer @property {string} predictions - HTML
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  */
@@ -40,7 +41,7 @@ import { Wall } from './wall.js';
  * @property {((id: string, token: number | null, options: Rolling) => Promise<ArrayBuffer | Float32Array>) | null} rollout
  *   - from the server: the matrix's file with other options, or one token's row where there are many tokens
  * @property {() => void} forgotten - the server no longer has this photograph open
- * @property {((what: {image: string | null, model: string | null}) => void) | null} open - for links that name another
+ * @property {((what: {image: string | null, model: string | null, detail: number | null}) => void) | null} open - for links that name another
  * @property {((id: string) => void) | null} save - write the page as a file
  * @property {() => void} [opened] - another photograph or model is here
  * @property {(id: string, beside: string | null) => void} [turned] - the controls speak of another pane, or there are
@@ -161,10 +162,10 @@ export class Explorer {
   }
 
   /** The state as this photograph and model can show it. @returns {string[]} what had to be replaced */
-  settle({ image, model }) {
+  settle({ image, model, side }) {
     const { query, pinned } = this.state;
     const elsewhere = Array.isArray(query) && this.asked !== null && this.asked !== this.here; // in the other pane's grid
-    const asked = { ...this.state, image, model, query: elsewhere ? null : query };
+    const asked = { ...this.state, image, model, detail: side ?? null, query: elsewhere ? null : query };
     const { state, messages } = fit(asked, this.limits);
     this.state = { ...state, ...(elsewhere && { query, pinned }) };
     return messages;
@@ -323,7 +324,8 @@ export class Explorer {
     const before = this.here.data;
     this.active = index;
     const { data, block, head } = this.here;
-    this.state = { ...this.state, block, head, image: data.manifest.image, model: data.manifest.model };
+    const { image, model, side } = data.manifest;
+    this.state = { ...this.state, block, head, image, model, detail: side ?? null };
     if (data !== before) {
       offer(this, data);
       this.turned();

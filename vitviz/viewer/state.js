@@ -9,6 +9,7 @@
  * @typedef {object} State
  * @property {string | null} image - an example's name; null for an uploaded photograph, which no link can hold
  * @property {string | null} model
+ * @property {number | null} detail - side of the model's input in pixels; null for the model's own
  * @property {number | null} block - from 0; null until `fit`: the last one
  * @property {number | 'mean' | 'max' | 'min'} head - from 0, or how heads are fused
  * @property {Query | null} query - null until `fit`: CLS, or the mean of the patches where there is no CLS
@@ -47,7 +48,7 @@ export const ROLLING = Object.freeze({ fuse: 'mean', discard: 0, residual: 0.5, 
 
 /** @type {Readonly<State>} */
 export const DEFAULTS = Object.freeze({
-  image: null, model: null, block: null, head: 'mean', query: null, pinned: false, direction: 'row', mode: 'attention',
+  image: null, model: null, detail: null, block: null, head: 'mean', query: null, pinned: false, direction: 'row', mode: 'attention',
   cmap: null, alpha: 0.55, smooth: false, grid: false, gamma: 1, shared: false, ...ROLLING, full: false, help: false,
 });
 
@@ -85,6 +86,8 @@ function writeQuery(query) {
 const PARTS = [
   ['image', 'image', name, same, 'the name of an example'],
   ['model', 'model', name, same, 'the name of a model'],
+  ['detail', 'detail', (text) => (/^[1-9]\d{1,4}$/.test(text) ? Number(text) : BAD), same,
+    'a size of the model\'s input in pixels'],
   ['layer', 'block', ordinal, (block) => String(block + 1), 'a layer, counted from 1'],
   ['head', 'head', (text) => oneOf(...FUSIONS)(text) ?? ordinal(text),
     (head) => (FUSIONS.includes(head) ? head : String(head + 1)), 'a head, counted from 1, or mean, max or min'],
