@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import heap
 import httpx
@@ -273,6 +274,17 @@ def example(page: Browser, name: str) -> None:
 def upload(page: Browser, path: Path) -> None:
     """As a visitor who has a photograph there already: remove it, then choose another."""
     page.locator("#photo input[type=file]").first.set_input_files(str(path))
+
+
+def address(page: Browser) -> dict[str, str]:
+    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
+
+
+def with_own(page: Browser, app: Running, photo: Path) -> None:
+    """Open the page and give it a photograph."""
+    ready(page, app.url)
+    upload(page, photo)
+    expect_map(page, app.view(photo).attention())
 
 
 def unfold(page: Browser) -> None:

@@ -1,26 +1,17 @@
 """What the address holds, the way back and forward, and what can be taken away: links, pictures, pages."""
 
-import base64
-import io
-import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
-import numpy as np
 import pytest
-from conftest import watch
-from PIL import Image
-from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import (
-    CHURCH,
     DOG,
     MODEL,
     Gate,
     Running,
+    address,
     click_patch,
     complete,
     example,
@@ -29,12 +20,10 @@ from running import (
     layer,
     own_photograph,
     ready,
-    upload,
+    with_own,
 )
 
-from vitviz.render.overlay import overlay
 from vitviz.ui.pages import EXAMPLES
-from vitviz.viewer.page import fitted
 
 KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 18 rows, where the first example has 13
 
@@ -45,17 +34,6 @@ def state(page: Browser) -> dict:
 
 def said(page: Browser) -> str:
     return page.locator(".vv-message").text_content() or ""
-
-
-def address(page: Browser) -> dict[str, str]:
-    return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
-
-
-def with_own(page: Browser, app: Running, photo: Path) -> None:
-    """Open the page and give it a photograph."""
-    ready(page, app.url)
-    upload(page, photo)
-    expect_map(page, app.view(photo).attention())
 
 
 # --- links
@@ -97,8 +75,8 @@ def test_a_link_says_how_finely_the_photograph_is_cut(page: Browser, app: Runnin
     own = app.view(model=small).preprocess
     page.click("#detail input")
     page.locator("#detail [role=option]").nth(1).click()
-    page.wait_for_function("window.vitviz.explorer.here.data.manifest.side !== null")
-    fine = page.evaluate("window.vitviz.explorer.here.data.manifest.side")
+    page.wait_for_function("window.vitviz.explorer.here.data.manifest.detail !== null")
+    fine = page.evaluate("window.vitviz.explorer.here.data.manifest.detail")
     assert fine == 2 * max(own.height, own.width)
     finer = app.view(model=small, side=fine)
     click_patch(page, finer, 5, 6)
@@ -106,13 +84,13 @@ def test_a_link_says_how_finely_the_photograph_is_cut(page: Browser, app: Runnin
     there = address(page)
     assert (there["detail"], there["from"]) == (str(fine), "6,7")
     page.reload()
-    page.wait_for_function(f"window.vitviz?.explorer.here.data?.manifest.side === {fine}")
+    page.wait_for_function(f"window.vitviz?.explorer.here.data?.manifest.detail === {fine}")
     expect_map(page, finer.attention(query=(5, 6)))
     expect(page.locator("#detail input")).to_have_value(re.compile("^2 x"))
     assert address(page) == there
     page.go_back()  # to where it was chosen
     page.go_back()
-    page.wait_for_function("window.vitviz.explorer.here.data.manifest.side === null")
+    page.wait_for_function("window.vitviz.explorer.here.data.manifest.detail === null")
     expect_map(page, app.view(model=small).attention())
     page.goto(f"{app.url}?image=Dog&detail=99999&layer=3")
     expect(page.locator("#notice")).to_contain_text("at most")
@@ -326,121 +304,3 @@ def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser
     page.go_back()
     page.go_back()
     expect_map(page, app.view().attention())
-
-
-# --- to take away
-
-
-@pytest.fixture
-def writer(browser: Chromium) -> Iterator[Browser]:
-    """A page that may use the clipboard."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    problems = watch(context)
-    yield context.new_page()
-    context.close()
-    assert not problems
-
-
-def test_the_link_is_copied_and_opens_the_same(writer: Browser, app: Running) -> None:
-    ready(writer, app.url)
-    example(writer, "Dog")
-    expect_map(writer, app.view(DOG).attention())
-    layer(writer, 6)
-    click_patch(writer, app.view(DOG), 5, 5)
-    writer.click("[data-do=link]")
-    expect(writer.locator(".vv-message")).to_contain_text("copied")
-    assert "not in it" not in said(writer)
-    link = writer.evaluate("navigator.clipboard.readText()")
-    assert link.startswith(app.url)
-    other = writer.context.new_page()
-    ready(other, link)
-    expect_map(other, app.view(DOG).attention(6, query=(5, 5)))
-
-
-def test_a_link_without_the_photograph_says_so(writer: Browser, app: Running, tmp_path: Path) -> None:
-    with_own(writer, app, own_photograph(tmp_path, "secret holiday.png"))
-    layer(writer, 6)
-    writer.click("[data-do=link]")
-    expect(writer.locator(".vv-message")).to_contain_text("not in it")
-    link = writer.evaluate("navigator.clipboard.readText()")
-    assert "image=" not in link
-    assert "secret" not in link
-    assert parse_qs(urlsplit(link).query)["layer"] == ["7"]
-
-
-def test_an_uploaded_copy_of_an_example_is_that_example(page: Browser, app: Running, tmp_path: Path) -> None:
-    copy = tmp_path / "copy.jpg"
-    copy.write_bytes(DOG.read_bytes())
-    ready(page, app.url)
-    upload(page, copy)
-    expect_map(page, app.view(DOG).attention())
-    assert address(page)["image"] == "Dog"
-
-
-def test_the_page_is_saved_and_opens_offline(page: Browser, app: Running, browser: Chromium, tmp_path: Path) -> None:
-    ready(page, f"{app.url}?image=Dog")
-    expect_map(page, app.view(DOG).attention())
-    with page.expect_download() as coming:
-        page.click("[data-do=page]")
-    file = tmp_path / coming.value.suggested_filename
-    assert file.name == "vitviz.html"
-    coming.value.save_as(file)
-    assert file.stat().st_size < 8_000_000
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
-    problems = watch(context)
-    asked: list[str] = []
-    context.on("request", lambda request: asked.append(request.url))
-    saved = context.new_page()
-    ready(saved, file.as_uri())
-    view = app.view(DOG)
-    expect_map(saved, view.attention())
-    layer(saved, 3)
-    head(saved, 4)
-    click_patch(saved, view, 6, 2)
-    expect_map(saved, view.attention(3, 4, (6, 2)))
-    saved.check(".vv-modes input[value=rollout]")
-    expect_map(saved, view.rollout((6, 2)))
-    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert not problems
-    context.close()
-
-
-def test_the_picture_is_saved_as_python_draws_it(page: Browser, app: Running) -> None:
-    view = app.view(CHURCH)
-    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&grid=1&colours=magma")
-    heatmap = view.attention(7, 2, (4, 5))
-    expect_map(page, heatmap)
-    with page.expect_download() as coming:
-        page.click("[data-do=picture]")
-    assert coming.value.suggested_filename == "vitviz.png"
-    saved = Image.open(coming.value.path()).convert("RGB")
-    photo = Image.open(io.BytesIO(_photo(page))).convert("RGB")
-    _, geometry = fitted(view.photo, view.geometry, max(photo.size))
-    drawn = overlay(photo, heatmap.values, geometry, cmap="magma", alpha=0.55, grid=True, query=heatmap.query)
-    assert saved.size == drawn.size == photo.size
-    off = np.abs(np.asarray(saved, int) - np.asarray(drawn, int))
-    assert np.quantile(off, 0.99) <= 2
-
-
-def _photo(page: Browser) -> bytes:
-    """The photograph that the page was given, decoded by the browser: decoders of JPEG differ by some levels."""
-    url = page.evaluate(
-        """async () => {
-            const { url, width, height } = window.vitviz.explorer.here.data.manifest.photo;
-            const image = new Image();
-            image.src = url;
-            await image.decode();
-            const canvas = Object.assign(document.createElement('canvas'), { width, height });
-            canvas.getContext('2d').drawImage(image, 0, 0);
-            return canvas.toDataURL('image/png');
-        }"""
-    )
-    return base64.b64decode(url.split(",")[1])
-
-
-def test_no_path_of_the_server_is_in_the_page(page: Browser, app: Running, tmp_path: Path) -> None:
-    with_own(page, app, own_photograph(tmp_path, "mine.png"))
-    told = page.evaluate("JSON.stringify(window.vitviz.explorer.here.data.manifest)")
-    told = json.dumps({name: value for name, value in json.loads(told).items() if name != "photo"})
-    assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", told)

@@ -180,7 +180,10 @@ def test_private_endpoints_refuse_models(
     secret = folder(tmp_path / "secret")
     monkeypatch.setattr("vitviz.ui.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
     for running, source in ((app, secret), (closed, secret), (closed, "timm:vit_tiny_patch16_224")):
-        for handler, event in (("chosen", {"source": source}), ("linked", {"image": None, "model": source, "turn": 1})):
+        for handler, event in (
+            ("chosen", {"source": source}),
+            ("linked", {"image": None, "model": source, "detail": None, "turn": 1}),
+        ):
             answers = "".join(running.call(handler, [None, None, None], event))
             assert "could not be opened" in answers
         with pytest.raises(AppError, match=r"Expected the name|its menu"):

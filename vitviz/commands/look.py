@@ -141,9 +141,8 @@ def _options(view: View, args: argparse.Namespace) -> dict[str, Any]:
     Raises:
         ValueError: for what this method does not know: a map that is not what was asked for is worse than none.
     """
-    asked: dict[
-        str, tuple[str, Callable[[Any], Any]]
-    ] = {  # by the method's names: the option as it is typed, and as the method takes it
+    # By the method's names: the option as it is typed, and as the method takes it.
+    asked: dict[str, tuple[str, Callable[[Any], Any]]] = {
         "block": ("layer", lambda layer: block_of(layer, view)),
         "head": ("head", parse_head),
         "query": ("query", parse_query),

@@ -24,16 +24,7 @@ function forgotten(id) {
 }
 
 async function ask(name, id, ...more) {
-  let answer;
-  try {
-    answer = await server[name]([id, ...more]);
-  } catch (error) { // gradio's own, of whatever kind
-    throw new TypeError(`The server does not answer (${error.message}).`);
-  }
-  if (!answer) throw new TypeError('The server does not answer: it is busy, or gone. Try again.'); // not of ours: 502
-  if (answer.forgotten) forgotten(id);
-  if (answer.error) throw Object.assign(new TypeError(answer.error), { forgotten: 'forgotten' in answer });
-  return vitvizExplorer.bytes(answer.data).buffer;
+  return vitvizExplorer.bytes(await asked(server, name, id, more)).buffer;
 }
 
 async function save(id) {
@@ -52,7 +43,7 @@ async function save(id) {
 }
 
 const alike = (one, other) => one.image === other.image && one.model === other.model && one.detail === other.detail;
-const named = ({ image, model, side }) => ({ image, model, detail: side });
+const named = ({ image, model, detail }) => ({ image, model, detail });
 
 // Another example, model or detail, named by a link or by a step back. A photograph of one's own is in no address: the one here
 // stays. What else the address says waits in `pending` until the other one is here.

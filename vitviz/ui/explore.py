@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, get_args
 
 import gradio as gr
@@ -13,14 +12,13 @@ import torch
 
 from vitviz.explain.attention import Fusion, rollout
 from vitviz.trace import TraceError
-from vitviz.ui.parts import Answer, answered
+from vitviz.ui.parts import Answer, answered, asking
 from vitviz.viewer import bundle
 from vitviz.viewer.page import ROLLOUT_TOKENS, Scene, standalone
 from vitviz.viewer.payload import block_bytes, rollout_bytes
 
 MOST_PAGE_BYTES = 160_000_000  # 6,000 tokens of ViT-S
 FUSIONS: tuple[str, ...] = get_args(Fusion)
-HERE = Path(__file__).parent
 Rolling = dict[str, Any]
 
 
@@ -34,12 +32,10 @@ class ExplorerView(gr.HTML):
 
     def __init__(self, value: str | None = None, *, find: Callable[[str], Scene | None], **options: Any) -> None:
         # gradio makes it anew, without a value, for each visitor whose answer leaves it as it was.
-        glue = (HERE / "explore.js").read_text(encoding="utf-8")
-        script = bundle.script() + glue.replace("COLOURS", bundle.colours())
         super().__init__(
             value,
             html_template=bundle.template(),
-            js_on_load=script,
+            js_on_load=bundle.script() + asking("explore.js"),
             apply_default_css=False,
             server_functions=answers(find),
             **options,
@@ -50,18 +46,17 @@ class ExplorerView(gr.HTML):
         return "html"
 
 
-def manifest(scene: Scene, name: str, side: int | None = None, turn: int | None = None) -> str:
+def manifest(scene: Scene, name: str, turn: int | None = None) -> str:
     """What the page's explorer shows, as JSON: addresses are `id/part`, and `answers` knows them.
 
     Args:
         name: the scene's id.
-        side: of the model's input in pixels; `None` for its own.
         turn: which link of the browser this answers, if it does.
     """
     few = scene.trace.tokens.shape[1] <= ROLLOUT_TOKENS
     blocks = [f"{name}/{block}" for block in range(scene.trace.depth)]
     told = scene.manifest(name, scene.photo_url(), blocks, f"{name}/rollout" if few else None)
-    return json.dumps({**told, "side": side, **({} if turn is None else {"turn": turn})})
+    return json.dumps(told if turn is None else {**told, "turn": turn})
 
 
 def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], Answer]]:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -17,12 +16,11 @@ import numpy as np
 from vitviz.explain.methods import METHODS, method_named
 from vitviz.probe.curves import Curve
 from vitviz.probe.heads import STATISTICS
-from vitviz.ui.parts import Answer, answered
+from vitviz.ui.parts import Answer, answered, asking
 from vitviz.ui.sessions import Shown
 from vitviz.view import View
 from vitviz.viewer import bundle
 
-HERE = Path(__file__).parent
 SLOW = 20.0  # forward passes; methods that take more run only when they are chosen
 BEST = 5  # classes
 SHOWN = 4  # classes of the lens
@@ -40,8 +38,7 @@ class Panel(gr.HTML):
     """
 
     def __init__(self, name: str, find: Find, turn: threading.Lock, **options: Any) -> None:
-        glue = (HERE / "insight.js").read_text(encoding="utf-8")
-        script = bundle.script(f"{name}.js") + glue.replace("COLOURS", bundle.colours())
+        script = bundle.script(f"{name}.js") + asking("insight.js")
         super().__init__(
             "",
             html_template=bundle.template(f"{name}.html"),

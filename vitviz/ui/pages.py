@@ -135,7 +135,7 @@ class Page:
     # What the explorer shows
 
     def _manifest(self, shown: Shown, turn: int | None = None) -> str:
-        return manifest(self._as_scene(shown), shown.name, shown.wanted.side, turn)
+        return manifest(self._as_scene(shown), shown.name, turn)
 
     def _scene(self, name: str) -> Scene | None:
         """What the browser may ask about by this name. The first one is everybody's."""
@@ -148,7 +148,7 @@ class Page:
     def _as_scene(self, shown: Shown) -> Scene:
         image = next((example.name for example in self.examples if str(example.path) == shown.path), None)
         model = "" if self.sessions.is_upload(shown.wanted.model) else shown.wanted.model  # nobody else could open it
-        return replace(shown.view.scene(image=image), model=model)
+        return replace(shown.view.scene(image=image), model=model, detail=shown.wanted.side)
 
     # What it does
 
@@ -235,7 +235,7 @@ class Page:
         if named:
             self.newest.name(request.session_hash or "", named)
             updates.append(self._run(self.sessions.with_photo, request, named, model, detail.OWN))
-        updates.append(self._cut(request, named or photo, model, getattr(event, "detail", None)))
+        updates.append(self._cut(request, named or photo, model, event.detail))
         for update in chain.from_iterable(updates):
             said += update.pop(self.chooser.notice, "")
             update.pop(self.viewer, None)

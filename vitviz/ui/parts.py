@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 import gradio as gr
 from gradio.blocks import Block
 
+from vitviz.viewer import bundle
+
 HERE = Path(__file__).parent
 Found = TypeVar("Found")
 Answer = dict[str, str]
@@ -62,6 +64,12 @@ class OpenDropdown(gr.Dropdown):
     def preprocess(self, payload: Any) -> str:
         """The name of the choice."""
         return str(payload)
+
+
+def asking(glue: str) -> str:
+    """The script of a component that asks the server: `glue`, a file beside this one, behind what all of them share."""
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("ask.js", glue))
+    return script.replace("COLOURS", bundle.colours())
 
 
 class _Html(gr.HTML):

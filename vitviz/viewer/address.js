@@ -20,7 +20,7 @@ export function read(explorer, search) {
 export function follow(explorer, manifest) {
   const { image, model, detail } = explorer.pending ?? explorer.state;
   const differs = (image !== null && image !== manifest.image) || (model !== null && model !== manifest.model)
-    || detail !== (manifest.side ?? null);
+    || detail !== manifest.detail;
   if (explorer.pending) {
     if (!differs) {
       explorer.state = explorer.pending;

@@ -43,7 +43,7 @@ function open(explorer, panes) {
 export function carry(explorer, side, before) {
   const { state, under } = explorer;
   const moved = (patch) => samePlace(patch, before, side.pane);
-  if (Array.isArray(state.query) && (explorer.asked ?? side) === side) explorer.state = { ...state, query: moved(state.query) };
+  if (Array.isArray(state.query) && explorer.asked === side) explorer.state = { ...state, query: moved(state.query) };
   if (under?.side === side) explorer.under = { ...under, patch: moved(under.patch) };
 }
 

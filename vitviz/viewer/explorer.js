@@ -28,7 +28,7 @@ import { Wall } from './wall.js';
  * @property {string[]} blocks - an address for each block's file
  * @property {string | null} rollout - the matrix's address, while there are few tokens
  * @property {string | null} image - the example's name @property {string | null} model
- * @property {number | null} [side] - of the model's input in pixels; null for its own
+ * @property {number | null} detail - side of the model's input in pixels; null for its own
  * @property {string} answer @property {string} predictions - HTML
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  */
@@ -146,6 +146,7 @@ export class Explorer {
     const { photo, frame, grid } = manifest;
     side.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
     if (before && !linked) carry(this, side, before);
+    if (!this.pending) this.asked ??= side; // what a link asks counts in the photograph that it names
     const messages = this.settle(manifest);
     if (linked && this.merged) remember(this, true);
     this.merged = false;
@@ -162,10 +163,10 @@ export class Explorer {
   }
 
   /** The state as this photograph and model can show it. @returns {string[]} what had to be replaced */
-  settle({ image, model, side }) {
+  settle({ image, model, detail }) {
     const { query, pinned } = this.state;
     const elsewhere = Array.isArray(query) && this.asked !== null && this.asked !== this.here; // in the other pane's grid
-    const asked = { ...this.state, image, model, detail: side ?? null, query: elsewhere ? null : query };
+    const asked = { ...this.state, image, model, detail, query: elsewhere ? null : query };
     const { state, messages } = fit(asked, this.limits);
     this.state = { ...state, ...(elsewhere && { query, pinned }) };
     return messages;
@@ -324,8 +325,8 @@ export class Explorer {
     const before = this.here.data;
     this.active = index;
     const { data, block, head } = this.here;
-    const { image, model, side } = data.manifest;
-    this.state = { ...this.state, block, head, image, model, detail: side ?? null };
+    const { image, model, detail } = data.manifest;
+    this.state = { ...this.state, block, head, image, model, detail };
     if (data !== before) {
       offer(this, data);
       this.turned();

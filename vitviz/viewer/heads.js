@@ -30,19 +30,27 @@ class Heads {
     root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-place], [data-do]')));
     root.addEventListener('keydown', (event) => this.moved(event));
     this.without = settled(PAUSE, () => this.takeAway());
-    follow(root, (shown) => this.open(shown));
+    follow(root, this.asking, 'outline', (shown) => this.open(shown), (outline) => this.answered(outline));
   }
 
   find(selector) {
     return this.root.querySelector(selector);
   }
 
-  async open({ manifest }) {
-    if (this.manifest?.id === manifest.id && !this.failed) return true;
-    this.forget(manifest);
-    const outline = await this.asking.get('outline');
-    if (outline === null) return this.lost(manifest);
-    this.failed = false;
+  /** Another photograph. */
+  open({ manifest }) {
+    const { depth, heads } = this.manifest ?? {};
+    this.manifest = manifest;
+    this.values.clear();
+    this.find('.vv-bars').innerHTML = '';
+    this.find('.vv-charts').innerHTML = '';
+    if (depth === manifest.depth && heads === manifest.heads) return;
+    this.off.clear();
+    this.cells = [];
+    this.find('.vv-table').innerHTML = '';
+  }
+
+  answered(outline) {
     this.outline = outline;
     const select = this.find('[data-ask=statistic]');
     const kept = select.value || FIRST;
@@ -52,29 +60,6 @@ class Heads {
     this.build();
     this.show();
     this.takeAway();
-    return true;
-  }
-
-  /** Nothing of the photograph before is said of this one. */
-  forget(manifest) {
-    const { depth, heads } = this.manifest ?? {};
-    this.manifest = manifest;
-    this.asking.about(manifest.id);
-    this.values.clear();
-    this.root.classList.add('vv-waiting');
-    this.find('.vv-bars').innerHTML = '';
-    this.find('.vv-charts').innerHTML = '';
-    if (depth === manifest.depth && heads === manifest.heads) return;
-    this.off.clear();
-    this.cells = [];
-    this.find('.vv-table').innerHTML = '';
-  }
-
-  /** No answer came. @returns {boolean} whether that is of no concern, because another photograph did */
-  lost(manifest) {
-    this.failed = this.manifest === manifest;
-    if (this.failed) this.root.classList.remove('vv-waiting');
-    return !this.failed;
   }
 
   build() {
@@ -102,8 +87,9 @@ class Heads {
       const names = slow ? [name] : this.outline.statistics.filter((one) => !one.slow).map((one) => one.name);
       const found = await this.asking.get('statistics', names);
       if (found === null) {
-        if (!this.lost(manifest) && this.statistic.name === name) write(this.find('.vv-about'), about);
-        return;
+        if (this.manifest !== manifest || this.statistic.name !== name) return; // another is being computed
+        this.root.classList.remove('vv-waiting');
+        return void write(this.find('.vv-about'), about);
       }
       for (const [one, values] of Object.entries(found.values)) this.values.set(one, values);
       for (const [one, why] of Object.entries(found.missing)) this.values.set(one, why);

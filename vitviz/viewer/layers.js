@@ -20,31 +20,28 @@ class Layers {
     this.table = packed(decoded(colours[CMAP]));
     this.asking = new Asking(root, ask);
     root.addEventListener('change', (event) => event.target.dataset.ask === 'class' && this.read());
-    follow(root, (shown) => this.open(shown));
+    follow(root, this.asking, 'lens', (shown) => this.open(shown), (found) => this.answered(found));
   }
 
   find(selector) {
     return this.root.querySelector(selector);
   }
 
-  async open({ manifest }) {
-    if (this.manifest?.id === manifest.id && this.found) return true;
+  /** Another photograph. */
+  open({ manifest }) {
     this.manifest = manifest;
     this.found = null;
-    this.asking.about(manifest.id);
-    this.root.classList.add('vv-waiting');
-    const found = await this.asking.get('lens');
-    if (this.manifest === manifest) this.root.classList.remove('vv-waiting');
-    if (found === null) return this.manifest !== manifest;
+  }
+
+  answered(found) {
     this.found = { ...found, colours: decoded(found.colours), patches: found.patches && decoded(found.patches) };
     const { names } = found;
     this.find('[data-ask=class]').innerHTML = names.map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
     this.find('.vv-beside').hidden = !names.length;
     this.find('.vv-charts').innerHTML = names.length ? this.lines() : '<p>This model has no classifier: there is no class to read.</p>';
-    this.root.style.setProperty('--shape', manifest.grid[1] / manifest.grid[0]);
+    this.root.style.setProperty('--shape', this.manifest.grid[1] / this.manifest.grid[0]);
     this.read();
     this.alike();
-    return true;
   }
 
   lines() {

@@ -35,6 +35,7 @@ class Scene:
         photo: the upright original; geometry: which part of it the model saw.
         model: the model's source; title: its name for people.
         image: the example's name; `None` for a photograph of one's own.
+        detail: side of the model's input in pixels, where it is not the model's own.
         predictions: the best classes and their probabilities, the best first; empty where the model has none.
         labels: all classes that the model knows; doubt: what to say below the predictions, or instead of them.
         maps: further maps over this photograph, such as those of attribution methods.
@@ -46,6 +47,7 @@ class Scene:
     model: str = ""
     title: str = ""
     image: str | None = None
+    detail: int | None = None
     predictions: Sequence[tuple[str, float]] = ()
     labels: Sequence[str] = ()
     doubt: str = ""
@@ -104,6 +106,7 @@ class Scene:
             "rollout": rollout,
             "image": self.image,
             "model": self.model or None,
+            "detail": self.detail,
             "answer": self.answer,
             "predictions": self._bars(),
             "maps": [_map(index, heatmap) for index, heatmap in enumerate(self.maps)],

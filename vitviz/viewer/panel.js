@@ -63,20 +63,37 @@ export function settled(pause, work) {
 }
 
 /**
- * Follow the explorer: `opened` is called with the photograph that is open, and with each one after it. While the panel is
- * out of sight it waits: what nobody looks at costs the server nothing.
+ * Follow the explorer: of the photograph that is open, and of each one after it, one question is asked. While the panel is
+ * out of sight it waits: what nobody looks at costs the server nothing. A question that failed is asked again when the
+ * panel is next looked at.
  * @param {HTMLElement} root - of the panel
- * @param {(shown: {manifest: import('./explorer.js').Manifest, image: CanvasImageSource}) => Promise<boolean>} opened - false
- *   where it failed: it is tried again when the panel is next looked at
+ * @param {Asking} asking
+ * @param {string} first - the question
+ * @param {(shown: {manifest: import('./explorer.js').Manifest, image: CanvasImageSource}) => void} opened - another
+ *   photograph: from here on nothing of the one before is said
+ * @param {(answer: any) => void} answered
  */
-export function follow(root, opened) {
+export function follow(root, asking, first, opened, answered) {
   let waiting = null;
   let seen = false;
+  let failed = false;
   const tell = async () => {
     if (!seen || waiting === null) return;
     const shown = waiting;
     waiting = null;
-    if (!await opened(shown)) waiting ??= shown;
+    const { id } = shown.manifest;
+    if (id === asking.id && !failed) return;
+    failed = false;
+    asking.about(id);
+    const { turn } = asking;
+    root.classList.add('vv-waiting');
+    opened(shown);
+    const answer = await asking.get(first);
+    if (turn !== asking.turn) return; // another photograph came meanwhile
+    root.classList.remove('vv-waiting');
+    failed = answer === null;
+    if (failed) waiting ??= shown;
+    else answered(answer);
   };
   const came = () => {
     const { here } = window.vitviz.explorer;

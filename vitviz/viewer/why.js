@@ -41,20 +41,19 @@ class Why {
       this.draw();
       away();
     });
-    follow(root, (shown) => this.open(shown));
+    follow(root, this.asking, 'outline', (shown) => this.open(shown), (outline) => this.answered(outline));
   }
 
   find(selector) {
     return this.root.querySelector(selector);
   }
 
-  async open({ manifest, image }) {
-    if (this.manifest?.id === manifest.id && this.outline) return true;
+  /** Another photograph. */
+  open({ manifest, image }) {
     const { photo, frame, grid } = manifest;
-    const other = this.manifest?.model !== manifest.model;
+    this.other = this.manifest?.model !== manifest.model;
     this.manifest = manifest;
     this.outline = null;
-    this.asking.about(manifest.id);
     this.found.clear();
     this.tests.clear();
     this.judging.clear();
@@ -65,17 +64,15 @@ class Why {
     write(this.find('[data-do=away]').nextElementSibling, percent(0, 0));
     this.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
     this.blank();
-    this.root.classList.add('vv-waiting');
     this.find('.vv-beside').hidden = true;
-    const outline = await this.asking.get('outline');
-    if (this.manifest === manifest) this.root.classList.remove('vv-waiting');
-    if (outline === null) return this.manifest !== manifest;
+  }
+
+  answered(outline) {
     this.outline = outline;
     if (!outline.classifies && this.about().specific) this.method = 'rollout';
-    this.classes(other);
+    this.classes();
     this.list();
     this.show();
-    return true;
   }
 
   /** No map, and nothing that is said of one. */
@@ -92,10 +89,10 @@ class Why {
   }
 
   /** The choices of a class: the most probable ones first, then all by name. */
-  classes(other) {
+  classes() {
     const { best, labels } = this.outline;
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
-    const kept = other ? '' : against.value;
+    const kept = this.other ? '' : against.value;
     const option = ([index, label, share]) => `<option value="${index}">${escaped(`${label} · ${probability(share)}`)}</option>`;
     const all = labels.map((label, index) => [label, index]).sort(([a], [b]) => a.localeCompare(b));
     const rest = all.map(([label, index]) => `<option value="${index}">${escaped(label)}</option>`).join('');
