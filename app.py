@@ -6,4 +6,4 @@ from vitviz.ui.settings import settings
 
 if __name__ == "__main__":
     allowed = settings()  # a Space is set up by its variables, see vitviz/ui/settings.py
-    launch(build(allowed), upload=allowed.upload)
+    launch(build(allowed), allowed)

@@ -1,14 +1,13 @@
-"""What looking costs: this project, timm and transformers on the same weights, in one run.
+"""Measure what a trace costs: this project, timm and transformers on the same weights, in one run.
 
     python benchmarks/attention.py                       # ViT-S/16 and ViT-B/16 at 224, 512 and 1,024 pixels
     python benchmarks/attention.py --sizes 224 --models small
     python benchmarks/attention.py --device cuda --dtype bfloat16 --sizes 224 1024 4096
 
 One random Vision Transformer is built in timm and converted to ours and to transformers'. Logits and attention are
-checked against each other first. Then each way of looking runs in processes of its own: one for the median time of a
-forward pass, one for the most memory that the process held over what it held before. There the C library is told to
-give memory back at once (`MALLOC_MMAP_THRESHOLD_`): otherwise what it sets aside between passes, different in each run,
-hides what a pass needs.
+checked against each other first. Then each way runs in processes of its own: one for the median time of a forward pass,
+one for the peak memory over that before. There the C library is told to give memory back at once
+(`MALLOC_MMAP_THRESHOLD_`): otherwise what it reserves between passes, different in each run, hides what a pass needs.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitviz.compat import import_torchvision
-from vitviz.explain.attention import rollout
-from vitviz.model import ViT
+from vitviz.attribution.attention import rollout
+from vitviz.images.torchvision_import import import_torchvision
+from vitviz.model.vit import ViT
 from vitviz.weights.from_timm import convert_timm
 
 SIZES = {"small": (384, 6), "base": (768, 12)}
@@ -67,7 +66,7 @@ def build_ours(model: str, side: int) -> ViT:
 
 
 def build_transformers(model: str, side: int, eager: bool) -> Any:
-    """The same weights under transformers' names."""
+    """Return a model with the same weights under transformers' names."""
     import_torchvision()
     from transformers import ViTConfig, ViTForImageClassification
 
@@ -89,7 +88,7 @@ def build_transformers(model: str, side: int, eager: bool) -> Any:
 
 
 def _timm_tensor(name: str, theirs: dict[str, Tensor], block: dict[str, str]) -> Tensor:
-    """Timm's tensor for a name of transformers (either generation of names)."""
+    """Return timm's tensor for a name of transformers (either generation of names)."""
     kind = name.rsplit(".", 1)[1]
     if "cls_token" in name or "position_embeddings" in name:
         return theirs["cls_token" if "cls_token" in name else "pos_embed"]
@@ -112,7 +111,7 @@ def _timm_tensor(name: str, theirs: dict[str, Tensor], block: dict[str, str]) ->
 
 
 class Hooks:
-    """How attention is usually got out of timm: unfused attention, and a hook on what follows the softmax."""
+    """The usual way to get attention out of timm: unfused attention, and a hook on what follows the softmax."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.kept = model, []
@@ -125,7 +124,7 @@ class Hooks:
 
 
 def dense_rollout(attentions: list[Tensor]) -> Tensor:
-    """Rollout as it is usually written: L products of N x N matrices."""
+    """Compute rollout as it is usually written: by L products of N x N matrices."""
     eye = torch.eye(attentions[0].shape[-1], device=attentions[0].device)
     product = eye
     for attention in attentions:
@@ -134,7 +133,7 @@ def dense_rollout(attentions: list[Tensor]) -> Tensor:
 
 
 def prepare(way: str, model: str, side: int) -> tuple[torch.nn.Module, Callable[[Tensor], Any]]:
-    """The module and what is timed."""
+    """Return the module and the function that is timed."""
     if way.startswith("ours"):
         ours = build_ours(model, side)
         if way == "ours: forward":
@@ -154,19 +153,19 @@ def prepare(way: str, model: str, side: int) -> tuple[torch.nn.Module, Callable[
 
 
 def resident(peak: bool) -> float:
-    """MB of memory that this process holds now, or has held at most since `forget_peak`. Linux only."""
+    """Return the MB that this process holds now, or has held at most since `forget_peak`. Linux only."""
     field = "VmHWM" if peak else "VmRSS"
     status = Path("/proc/self/status").read_text()
     return int(next(line for line in status.splitlines() if line.startswith(field)).split()[1]) / 1024
 
 
 def forget_peak() -> None:
-    """Start counting the most memory held anew (see `man 5 proc`, clear_refs)."""
+    """Reset the peak of the memory held (see `man 5 proc`, clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def measure(way: str, model: str, side: int, device: str, dtype: str, repeats: int) -> dict[str, float]:
-    """Median seconds and peak MB over the start, of one way, in this process."""
+    """Return median seconds and peak MB over the start, of one way, in this process."""
     module, run = prepare(way, model, side)
     module.to(device)
     images = torch.randn(1, 3, side, side, device=device)
@@ -213,7 +212,7 @@ def agree(model: str, side: int) -> None:
 
 
 def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool) -> dict[str, float]:
-    """`measure` in a process of its own; `lean` for memory: one pass, and nothing set aside by the C library."""
+    """Run `measure` in a process of its own; `lean` for memory: one pass, nothing reserved by the C library."""
     repeats = 1 if lean else args.repeats
     command = [sys.executable, __file__, "--one", way, model, str(side), args.device, args.dtype, str(repeats)]
     environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**20)} if lean else None
@@ -225,7 +224,7 @@ def alone(way: str, model: str, side: int, args: argparse.Namespace, lean: bool)
 
 
 def compare(model: str, side: int, args: argparse.Namespace) -> None:
-    """One table: every way on one model at one size."""
+    """Print one table: every way on one model at one size."""
     tokens = (side // PATCH) ** 2 + 1
     print(f"\nViT-{model[0].upper()}/{PATCH} at {side} px, {tokens:,} tokens, {args.device}, {args.dtype}")
     if side <= args.agree_up_to:

@@ -27,9 +27,9 @@ from PIL import Image
 from playwright.sync_api import CDPSession, Page, sync_playwright
 
 import vitviz
-from vitviz.config import preset
 from vitviz.explorer import Explorer
-from vitviz.model import ViT
+from vitviz.model.config import preset
+from vitviz.model.vit import ViT
 from vitviz.ui.pages import build
 from vitviz.ui.server import launch
 from vitviz.view import View

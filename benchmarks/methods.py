@@ -1,4 +1,4 @@
-"""What an explanation costs: every method against a plain forward pass of the same photograph, in one run.
+"""Measure what an explanation costs: every method against a plain forward pass of the same photograph, in one run.
 
     python benchmarks/methods.py                      # the bundled model at its native size, attention and gradients
     python benchmarks/methods.py --all                # the methods by captum too, once each: a minute or more
@@ -24,17 +24,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
 import vitviz
-from vitviz.explain.case import Method
-from vitviz.explain.methods import METHODS, attribute
-from vitviz.image import decode
+from vitviz.attribution.inputs import Method
+from vitviz.attribution.registry import METHODS, attribute
+from vitviz.images.decoding import decode
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
-TARGETS = {"attention": 1.2, "gradient": 4.0}  # times a forward pass, by family
+TARGETS = {"attention": 1.2, "values": 1.2, "gradient": 4.0}  # times a forward pass, by family
 CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
 def rounds(runs: dict[str, Callable[[], object]], repeats: int, clock: Callable[[], float]) -> dict[str, float]:
-    """Median seconds of each, one after the other in every round; the first round is the warm-up."""
+    """Return median seconds of each, one after the other in every round; the first round is the warm-up."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for index in range(repeats + 1):
         for name, run in runs.items():
@@ -46,7 +46,7 @@ def rounds(runs: dict[str, Callable[[], object]], repeats: int, clock: Callable[
 
 
 def quick(method: Method) -> bool:
-    """Whether it takes a few forward passes, not hundreds."""
+    """Say whether a method takes a few forward passes, not hundreds."""
     return method.cost < 20
 
 

@@ -19,9 +19,9 @@ from PIL import Image
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
+from vitviz.draw.sheet import sheet
 from vitviz.heatmap import Heatmap
-from vitviz.preprocess import Preprocess
-from vitviz.render.sheet import sheet
+from vitviz.images.preprocess import Preprocess
 
 
 def median_ms(run: Callable[[], object], repeats: int) -> float:

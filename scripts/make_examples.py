@@ -41,6 +41,7 @@ class Example:
     file: str
     name: str  # a word for its button
     label: str  # what a person reads or hears, so it says what can be seen
+    classes: tuple[str, ...]  # what a model may call it and be right, in the words of any
     author: str
     licence: str
     origin: str  # where the package has it from
@@ -55,6 +56,7 @@ ITEMS = (
         file="church.jpg",
         name="Church",
         label="Church: Berlin Cathedral behind a row of trees",
+        classes=("church",),
         author="Gary Todd",
         licence="CC0-1.0",
         origin=COMMONS + "Berlin_Cathedral_(28668994926).jpg",
@@ -66,6 +68,7 @@ ITEMS = (
         file="dog.jpg",
         name="Dog",
         label="Dog: a German shepherd on a meadow",
+        classes=("German shepherd", "dog"),
         author="Hans Kemperman",
         licence="public domain",
         origin=COMMONS + "German-shepherd-4040871920._(2).jpg",
@@ -77,6 +80,7 @@ ITEMS = (
         file="lizard.jpg",
         name="Lizard",
         label="Lizard on a twig, the colour of the twig",
+        classes=("lizard", "agama"),
         author="Nilesh1104",
         licence="public domain",
         origin=COMMONS + "GARDEN_CHAMELEON.jpeg",
@@ -85,42 +89,46 @@ ITEMS = (
         sha256="f3ececf0133c1301227fdea62d74bce7bcc0d138b048714b116aa4a0744260d5",
     ),
     Example(
-        file="lemurs.jpg",
-        name="Lemurs",
-        label="Two ring-tailed lemurs on a birch trunk",
-        author="Mathias Appel",
+        file="cat.jpg",
+        name="Cat",
+        label="Cat: Chelsea looks into the camera",
+        classes=("cat", "tabby", "tiger cat", "Egyptian cat"),
+        author="Stefan van der Walt",
         licence="CC0-1.0",
-        origin=COMMONS + "Lemur_(37122852696).jpg",
-        package=GCOMPRIS,
-        member="explore_world_animals.rcc/resource/animals/lemur.webp",
-        sha256="4fccf91dd5e6a749d9eb621f982e6a0d7072830db91ba0daabcd86b1de7a9747",
+        origin="https://scikit-image.org/docs/stable/api/skimage.data.html#skimage.data.chelsea",
+        package=SKIMAGE,
+        member="data/chelsea.png",
+        sha256="596aa1e7cb875eb79f437e310381d26b338a81c2da23439704a73c4651e8c4bb",
     ),
     Example(
-        file="cathedral.jpg",
-        name="Cathedral",
-        label="Worms Cathedral, with a bronze model of it in front",
-        author="Immanuel Giel",
+        file="giraffe.jpg",
+        name="Giraffe",
+        label="Two giraffes among bare trees",
+        classes=("giraffe",),
+        author="Mike and Lara Wolfe",
+        licence="CC0-1.0",
+        origin=COMMONS + "Giraffe_courtship_(25657342808).jpg",
+        package=GCOMPRIS,
+        member="explore_world_animals.rcc/resource/animals/giraffe.webp",
+        sha256="68014ed783cf6a8b8c9c4202cf2c467a34819dab08bf566e93d5fcd872e41f5c",
+    ),
+    Example(
+        file="panda.jpg",
+        name="Panda",
+        label="Giant panda on a rock",
+        classes=("giant panda",),
+        author="Jeff Kubina",
         licence="public domain",
-        origin=COMMONS + "Dommodell_Worms_04.jpg",
+        origin=COMMONS + "Giant_Panda_2004-03-2.jpg",
         package=GCOMPRIS,
-        member="explore_monuments.rcc/resource/germany/wormsCathedral.webp",
-        sha256="c90cdcbf981bcd5f118b553b059448db6fb0bfe801b40240e02ccd2975b92a59",
-    ),
-    Example(
-        file="kingfisher.jpg",
-        name="Kingfisher",
-        label="Kingfisher on a branch",
-        author="Frank-2.0",
-        licence="CC0-1.0",
-        origin=COMMONS + "Eisvogel_kingfisher.jpg",
-        package=GCOMPRIS,
-        member="erase.rcc/resource/kingfisher.webp",
-        sha256="b637658d7e0f8f555b5683a8c912646d57ba37be6ba9684df893a1d07ee9e637",
+        member="explore_world_animals.rcc/resource/animals/panda.webp",
+        sha256="70ccf9a9db5008100eb6955ae25fabd4f7769427be784d627cf6315f6dfce692",
     ),
     Example(
         file="koala.jpg",
         name="Koala",
         label="Koala in the fork of a tree",
+        classes=("koala",),
         author="BurningWell",
         licence="public domain",
         origin=COMMONS + "Koala_Perth_Zoo.jpg",
@@ -129,15 +137,16 @@ ITEMS = (
         sha256="77b243c27d79f3f5706497af5c1e8e9134f87d634def2b81e2074b572b575d18",
     ),
     Example(
-        file="astronaut.jpg",
-        name="Astronaut",
-        label="Astronaut between a flag and a model of the Space Shuttle",
-        author="NASA",
+        file="hedgehog.jpg",
+        name="Hedgehog",
+        label="Hedgehog in the grass",
+        classes=("hedgehog",),
+        author="George Chernilevsky",
         licence="public domain",
-        origin="https://flic.kr/p/r9qvLn",
-        package=SKIMAGE,
-        member="data/astronaut.png",
-        sha256="88431cd9653ccd539741b555fb0a46b61558b301d4110412b5bc28b5e3ea6cb5",
+        origin=COMMONS + "Erinaceus_roumanicus_2020_G2.jpg",
+        package=GCOMPRIS,
+        member="explore_world_animals.rcc/resource/animals/hedgehog.webp",
+        sha256="780aceaa624415db1f6ff304ed13e804572686316e69d21ee0e13856ef173f7e",
     ),
 )
 
@@ -148,8 +157,11 @@ public domain or under CC0, come from the packages named here, and were only mad
 the longer side) and stored as JPEG (quality {quality}) without metadata. `scripts/make_examples.py` makes this folder,
 this text included.
 
-| file | what | pixels | author | licence | origin | package |
-|---|---|---|---|---|---|---|
+"Right" are the classes by which a model may call what is shown. Where a model has none of them, or names another first,
+the page says so beside its predictions: the example is there to show what a model makes of what it does not know.
+
+| file | what | right | pixels | author | licence | origin | package |
+|---|---|---|---|---|---|---|---|
 {rows}
 """
 
@@ -239,10 +251,19 @@ def main() -> int:
     for example, content, (width, height) in made:
         (EXAMPLES / example.file).write_bytes(content)
         origin = f"[original]({example.origin.replace('(', '%28').replace(')', '%29')})"
-        cells = (f"`{example.file}`", example.label, f"{width} × {height}", example.author, example.licence, origin)
+        right = ", ".join(example.classes)
+        cells = (
+            f"`{example.file}`",
+            example.label,
+            right,
+            f"{width} × {height}",
+            example.author,
+            example.licence,
+            origin,
+        )
         rows.append(f"| {' | '.join(cells)} | {example.package}: `{example.member}` |")
         print(f"{example.file:16} {width:4} x {height:<4} {len(content) / 1024:5.0f} KiB")
-    index = [{"file": example.file, "name": example.name, "label": example.label} for example in ITEMS]
+    index = [{"file": one.file, "name": one.name, "label": one.label, "classes": list(one.classes)} for one in ITEMS]
     (EXAMPLES / "index.json").write_text(json.dumps(index, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     text = README.format(longer=LONGER_SIDE, quality=QUALITY, rows="\n".join(rows))
     (EXAMPLES / "README.md").write_text(text, encoding="utf-8")

@@ -2,6 +2,7 @@
 
     python scripts/make_screenshots.py                 # docs/page.png
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, whole pages
+    python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: what the page makes of photographs
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -9,11 +10,13 @@ Needs the development requirements and a Chromium on the PATH.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import shutil
 import socket
 from pathlib import Path
 
+from PIL import Image
 from playwright.sync_api import Browser, Playwright, sync_playwright
 
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -28,11 +31,13 @@ def serve() -> str:
     """Start the app on a free port; its address."""
     from vitviz.ui.pages import build
     from vitviz.ui.server import launch
+    from vitviz.ui.settings import settings
 
+    allowed = settings()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    launch(build(), "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
+    launch(build(allowed), allowed, host="127.0.0.1", port=port, prevent_thread_lock=True, quiet=True)
     return f"http://127.0.0.1:{port}/"
 
 
@@ -55,15 +60,42 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
     print(file)
 
 
+def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Path) -> None:
+    """One picture of several screenshots, one below the other: a visitor drops each photograph on the page."""
+    page = browser.new_page(viewport={"width": 1200, "height": 640})
+    page.goto(f"{address}?__theme=light")
+    page.wait_for_function("window.vitviz && window.vitviz.explorer?.here?.data?.answers.complete")
+    shots = []
+    for photograph in photographs:
+        before = page.evaluate("window.vitviz.explorer.here.data.manifest.id")
+        page.locator("#photo input[type=file]").first.set_input_files(str(photograph))
+        page.wait_for_function(
+            "(id) => { const { data } = window.vitviz.explorer.here;"
+            " return data.manifest.id !== id && data.answers.complete; }",
+            arg=before,
+        )
+        page.wait_for_timeout(800)
+        shots.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
+    height = min(640, *(shot.height for shot in shots))
+    sheet = Image.new("RGB", (shots[0].width, (height + 12) * len(shots)), "white")
+    for index, shot in enumerate(shots):
+        sheet.paste(shot.crop((0, 0, shot.width, height)), (0, index * (height + 12)))
+    sheet.save(file, quality=80, method=6)
+    print(file, sheet.size)
+
+
 def main() -> None:
     """Serve, open, shoot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme here instead")
+    parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
     args = parser.parse_args()
     address = serve()
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
-        if args.all is None:
+        if args.own:
+            shoot_own(browser, address, args.own, ROOT / "docs" / "first-minute.webp")
+        elif args.all is None:
             (ROOT / "docs").mkdir(exist_ok=True)
             shoot(browser, address, ROOT / "docs" / "page.png", SIZES["wide"], "light", whole=False)
         else:

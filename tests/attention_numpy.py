@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tiny
 import torch
 from numpy.typing import NDArray
 
-from vitviz.explain.scores import TokenScores
-from vitviz.trace import BlockTrace, Kept, Query, Trace
+from vitviz.attribution.scores import TokenScores
+from vitviz.model.trace import BlockTrace, Kept, Query, Trace
 
 PREFIXES = [
     {},
@@ -35,24 +35,11 @@ def whole(scores: TokenScores) -> torch.Tensor:
     return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)
 
 
-class Given(NamedTuple):
-    """Queries and keys that come of no stream."""
-
-    queries: torch.Tensor
-    keys: torch.Tensor
-
-    def __call__(self, stream: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.queries, self.keys
-
-    def image(self, index: int) -> Given:
-        return Given(*(one[index : index + 1] for one in self))
-
-
 def keep(queries: torch.Tensor, keys: torch.Tensor) -> Kept:
     """What a trace would keep of a block with these queries and keys."""
     lse = (queries @ keys.mT).logsumexp(-1)
     stream = torch.zeros(1, queries.shape[2], tiny.WIDTH)
-    return Kept(stream, lse, Given(queries, keys), BlockTrace(queries, keys, lse))
+    return Kept(stream, lse, lambda *_: (queries, keys), attention=BlockTrace(queries, keys, lse))
 
 
 # ---- the oracle: one image, one row after the other

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from vitviz.config import ViTConfig
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
 
 LABELS = ("ash", "birch", "cedar")
 CONFIG = ViTConfig(
@@ -26,6 +26,7 @@ ABOUT = Pretrained(
     class_ids=("n1", "n2", "n3"),
     licence="MIT",
     source="a test",
+    sure_above=0.27,
 )
 
 

@@ -7,11 +7,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
-import heap
-
-heap.one_arena()  # before there are threads
-
-from vitviz.compat import import_torchvision
+from vitviz.images.torchvision_import import import_torchvision
 
 import_torchvision()  # before timm and transformers, which import it their own way
 
@@ -31,11 +27,13 @@ if TYPE_CHECKING:
 
 # Beside other workers of pytest-xdist one thread each: more would wait for one another.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
-settings.register_profile("dev", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
+# `make test` tries the same examples every time; `make fuzz` searches, and keeps what it finds in .hypothesis.
+settings.register_profile("test", deadline=None, derandomize=True)
+settings.register_profile("fuzz", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
-settings.load_profile("ci" if IN_CI else "dev")
 
+LONG = ("ui", "viewer", "training")  # folders whose tests start browsers, servers and processes
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox",  # the tests open only pages that they serve themselves, and containers have no user namespaces
@@ -48,11 +46,22 @@ FLAGS = [
 ELSEWHERE = re.compile(r"^(?:https?|wss?)://(?!(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?(?:/|$))")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what opens a browser, so that `-m "not browser"` leaves it out."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what opens a browser, leave out what needs a GPU that is not here, and put long files first.
+
+    Two workers take a file each, one after another: a long one at the end would run beside an idle worker. `make test`
+    therefore keeps pytest-xdist from an order of its own.
+    """
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
+            if IN_CI:  # where a page may wait for its turn longer than on any desk; the summary names what ran again
+                item.add_marker(pytest.mark.flaky(reruns=1))
+    if not torch.cuda.is_available():
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cuda")])
+        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+    slow = {item.path for item in items if item.get_closest_marker("browser") or item.path.parent.name in LONG}
+    items.sort(key=lambda item: item.path not in slow)  # stable: a file's tests stay together
 
 
 def find_chromium(downloaded: str) -> str | None:
@@ -112,13 +121,6 @@ def page(browser: Browser) -> Iterator[Page]:
     yield context.new_page()
     context.close()
     assert not problems, "\n".join(problems)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def trimmed() -> Iterator[None]:
-    """What a module's tests have freed goes back to the system: a model of 350 MB left 1.1 GB behind."""
-    yield
-    heap.trim()
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitviz.compat import import_torchvision
+from vitviz.images.torchvision_import import import_torchvision
 
 
 def noise(*shape: int, seed: int = 0) -> np.ndarray:

@@ -7,7 +7,7 @@ import tiny
 import torch
 from torch import Tensor
 
-from vitviz.edits import Cut, Edits
+from vitviz.model.edits import Cut, Edits
 
 PATCHES = tiny.GRID[0] * tiny.GRID[1]
 

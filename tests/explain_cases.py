@@ -9,8 +9,8 @@ import tiny
 import torch
 from torch import Tensor
 
-from vitviz.explain.case import Case, resolve_target
-from vitviz.model import ViT
+from vitviz.attribution.inputs import Case, resolve_target
+from vitviz.model.vit import ViT
 
 SMALL = {"grid": (3, 5), "patch": 2}  # not square
 MODELS: dict[str, dict[str, Any]] = {

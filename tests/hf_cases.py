@@ -14,7 +14,7 @@ import transformers as hf
 from safetensors.torch import load_file
 from torch import Tensor
 
-from vitviz.model import ViT
+from vitviz.model.vit import ViT
 
 # Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
 PATCH, NATIVE, CLASSES = 4, (44, 44), 13

@@ -1,4 +1,4 @@
-"""Small image files for the tests of vitviz.image: made here, byte by byte where no library would write them."""
+"""Small image files for the tests of vitviz.images.decoding: written here, where no library would."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import tiny
 
-from vitviz.model import Pretrained
-from vitviz.preprocess import Preprocess
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained
 from vitviz.ui.menu import Menu
 from vitviz.ui.models import bytes_of
 from vitviz.ui.sessions import Sessions

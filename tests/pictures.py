@@ -6,7 +6,7 @@ import numpy as np
 from image_files import random_rgb
 from PIL import Image
 
-from vitviz.preprocess import Geometry
+from vitviz.images.geometry import Geometry
 
 GH, GW = 3, 7  # patches of the maps that are drawn; different primes: a swapped axis cannot hide
 

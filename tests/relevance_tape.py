@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vitviz.model import ViT
+from vitviz.model.vit import ViT
 
 Back = Callable[[Tensor], tuple[Tensor, ...]]
 

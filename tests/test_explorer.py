@@ -10,17 +10,17 @@ import torch
 from PIL import Image
 
 import vitviz.explorer
-import vitviz.trace
+import vitviz.model.trace
 import vitviz.view
-from vitviz.explain.attention import attention, rollout
-from vitviz.explain.methods import METHODS
-from vitviz.explain.scores import ExplainError
+from vitviz.attribution.attention import attention, rollout
+from vitviz.attribution.registry import METHODS
+from vitviz.attribution.scores import ExplainError
 from vitviz.explorer import Explorer
-from vitviz.image import ImageError
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
-from vitviz.trace import TraceError
-from vitviz.view import ExplorerError, View, query_words
+from vitviz.images.decoding import ImageError
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.trace import TraceError
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.view import ExplorerError, View, describe_query
 
 HEIGHT, WIDTH = tiny.config().image_size
 LABELS = tuple(f"word {i}" for i in range(tiny.CLASSES))
@@ -75,7 +75,7 @@ def test_a_map_is_tested_for_the_class_that_it_is_about(view: View, asked: dict)
     named = asked or {"target": view.best(1)[0]}
     short = {"steps": 5, "random": 3}
     (found,), (said,) = view.faithfulness(heatmap, **short), view.faithfulness(heatmap, **named, **short)
-    assert found.words() == said.words()
+    assert found.describe() == said.describe()
     np.testing.assert_array_equal(found.deletion.probabilities, said.deletion.probabilities)
     plain = view.rollout()  # it is about no class, and goes with any
     assert view.faithfulness([heatmap, plain], **short)[0].gain == pytest.approx(found.gain)
@@ -111,7 +111,7 @@ def test_layers_and_heads_are_counted_from_one_in_titles(view: View) -> None:
     assert "row 3" in view.attention(0, 4, (2, 7)).title
     assert "column 8" in view.attention(0, 4, (2, 7)).title
     assert "2 to 3" in view.rollout(start=1).title
-    assert query_words("cls") == "CLS"
+    assert describe_query("cls") == "CLS"
 
 
 def test_all_heads_and_all_layers(view: View) -> None:
@@ -202,7 +202,7 @@ def test_a_native_picture_keeps_its_own_grid() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_weights(dtype: torch.dtype, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not keep:
-        monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)  # queries and keys are made again
+        monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again
     full, half = (Explorer(with_weights().to(d)).open(photo(), size=2 * HEIGHT) for d in (torch.float32, dtype))
     assert half.trace.tokens.dtype == dtype
     same_answers(half, full)
@@ -212,7 +212,7 @@ def test_half_precision_weights(dtype: torch.dtype, keep: bool, monkeypatch: pyt
 @pytest.mark.parametrize("keep", [True, False])
 def test_autocast_runs_the_model_in_half_precision(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not keep:
-        monkeypatch.setattr(vitviz.trace, "KEEP_BYTES", 0)
+        monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
     explorer = Explorer(with_weights())
     full = explorer.open(photo())
     with torch.autocast("cpu", torch.bfloat16):
@@ -243,7 +243,7 @@ def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch:
     asked = []
     real = vitviz.view.methods.attention
     monkeypatch.setattr(vitviz.view.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
-    monkeypatch.setattr(vitviz.view, "CACHED_QUESTIONS", 3)
+    monkeypatch.setattr(vitviz.view, "CACHED_RESULTS", 3)
     view = Explorer(tiny.model()).open(photo())
     first = view.attention(0, "max")
     again = view.attention(0, "max", "cls")  # the default, said aloud
@@ -261,8 +261,8 @@ def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch:
 def test_one_row_answers_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """A large input's queries and keys are made anew for each question: not once a head."""
     view, asked = Explorer(tiny.model()).open(photo()), []
-    real = vitviz.trace.Trace.row
-    monkeypatch.setattr(vitviz.trace.Trace, "row", lambda *a: asked.append(a[1:]) or real(*a))
+    real = vitviz.model.trace.Trace.row
+    monkeypatch.setattr(vitviz.model.trace.Trace, "row", lambda *a: asked.append(a[1:]) or real(*a))
     for _ in range(2):
         view.head_maps(1, (2, 3)), view.attention(1, 4, (2, 3)), view.attention(1 - tiny.DEPTH, 0, (2, 3))
     assert asked == [(1, (2, 3))]
@@ -277,7 +277,7 @@ def test_answers_of_a_large_input_take_bounded_memory(monkeypatch: pytest.Monkey
     view = Explorer(tiny.model()).open(photo())
     for column in range(7):
         view.head_maps(0, (0, column))
-    assert view._answers.cache_info().currsize == 4
+    assert len(view._cache) == 4
 
 
 def test_two_views_do_not_mix() -> None:

@@ -3,17 +3,11 @@
 import ast
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # comes with pytest there
 
 ROOT = Path(__file__).parents[1]
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".cfg", ""}
@@ -140,18 +134,6 @@ def test_the_version_is_in_the_changelog() -> None:
     assigned = {ast.unparse(node.targets[0]): node.value for node in tree.body if isinstance(node, ast.Assign)}
     version = ast.literal_eval(assigned["__version__"])
     assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-
-
-def test_what_the_pages_need_is_packed() -> None:
-    """Scripts, styles and the like under vitviz/ are part of an installed vitviz only if pyproject.toml says so."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-    packed = project["tool"]["setuptools"]["package-data"]
-    ours = [path.relative_to(ROOT) for path in files() if path.relative_to(ROOT).parts[0] == "vitviz"]
-    left_out = []
-    for path in ours:
-        patterns = ["*.py", *packed.get(".".join(path.parts[:-1]), [])]
-        left_out += [str(path)] if not any(path.match(pattern) for pattern in patterns) else []
-    assert left_out == []
 
 
 def test_one_command_runs_everything() -> None:

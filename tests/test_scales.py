@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from pictures import GH, GW, flat, pixels, whole
 
-from vitviz.render.colors import OverlayError, Scale, resolve
-from vitviz.render.overlay import overlay
+from vitviz.draw.overlay import overlay
+from vitviz.heatmap import HeatmapError, Scale
 
 
 def test_a_shared_scale_gives_equal_colours_to_equal_numbers():
@@ -14,7 +14,7 @@ def test_a_shared_scale_gives_equal_colours_to_equal_numbers():
     shared = Scale.over([strong, weak])
     assert (shared.vmin, shared.vmax, shared.kind) == (0.0, 1.0, "shared")
     photo, geometry = flat(140, 90, 0), whole(140, 90)
-    both = [pixels(overlay(photo, v, geometry, vmin=shared.vmin, vmax=shared.vmax)) for v in (strong, weak)]
+    both = [pixels(overlay(photo, v, geometry, scale=shared)) for v in (strong, weak)]
     box = np.s_[60:90, 60:80]
     assert np.array_equal(both[0][box], both[1][box])
 
@@ -24,9 +24,7 @@ def test_a_scale_each_hides_strength_and_a_shared_one_shows_it():
     photo, geometry, shared = flat(140, 90, 0), whole(140, 90), Scale.over([strong, 0.25 * strong])
     each = [overlay(photo, v, geometry).tobytes() for v in (strong, 0.25 * strong)]
     assert each[0] == each[1]
-    common = [
-        overlay(photo, v, geometry, vmin=shared.vmin, vmax=shared.vmax).tobytes() for v in (strong, 0.25 * strong)
-    ]
+    common = [overlay(photo, v, geometry, scale=shared).tobytes() for v in (strong, 0.25 * strong)]
     assert common[0] == each[0]
     assert common[1] != each[1]
 
@@ -35,7 +33,7 @@ def test_a_fixed_range_does_not_flicker():
     frames = [np.full((GH, GW), 0.3) for _ in range(3)]
     for i, frame in enumerate(frames):
         frame[0, 0] = i  # one patch changes a lot
-    drawn = [pixels(overlay(flat(140, 90, 50), f, whole(140, 90), vmin=0, vmax=2)) for f in frames]
+    drawn = [pixels(overlay(flat(140, 90, 50), f, whole(140, 90), scale=(0, 2))) for f in frames]
     assert np.array_equal(drawn[0][30:], drawn[1][30:])
     assert np.array_equal(drawn[1][30:], drawn[2][30:])
     assert not np.array_equal(drawn[0][:30, :20], drawn[2][:30, :20])
@@ -65,25 +63,24 @@ def test_signed_maps_keep_zero_in_the_middle():
     assert middle.min() > 240
     assert left[2] > left[0]
     assert right[0] > right[2]
-    one_end = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, vmax=0.8)
-    both_ends = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True, vmin=-0.8, vmax=0.8)
-    assert one_end.tobytes() == both_ends.tobytes()
+    own = overlay(flat(3, 1, 0), values, whole(3, 1), signed=True)
+    assert own.tobytes() == overlay(flat(3, 1, 0), values, whole(3, 1), scale=scale).tobytes()
 
 
 def test_gamma_bends_values_and_when_signed_magnitudes():
     assert Scale(0, 1).indices([[0.0, 0.25, 1.0]], gamma=0.5).tolist() == [[0, 128, 255]]
     signed = Scale(-1, 1, signed=True).indices([[-0.25, 0.0, 0.25]], gamma=0.5)
     assert signed.tolist() == [[64, 128, 191]]
-    with pytest.raises(OverlayError, match="gamma"):
+    with pytest.raises(HeatmapError, match="gamma"):
         Scale(0, 1).indices([[0.5]], gamma=0.0)
 
 
-def test_resolve_knows_every_choice_and_refuses_others():
+def test_choose_knows_every_choice_and_refuses_others():
     maps = [np.array([[0.0, 2.0]], np.float32), np.array([[-1.0, 1.0]], np.float32)]
-    assert resolve("shared", maps, signed=False) == Scale(-1, 2, "shared")
-    assert resolve("signed", maps, signed=False) == Scale(-2, 2, "signed", signed=True)
-    assert resolve((0, 5), maps, signed=False) == Scale(0, 5, "fixed")
-    assert resolve(Scale(0, 9), maps, signed=False) == Scale(0, 9)
+    assert Scale.choose("shared", maps, signed=False) == Scale(-1, 2, "shared")
+    assert Scale.choose("signed", maps, signed=False) == Scale(-2, 2, "signed", signed=True)
+    assert Scale.choose((0, 5), maps, signed=False) == Scale(0, 5, "fixed")
+    assert Scale.choose(Scale(0, 9), maps, signed=False) == Scale(0, 9)
     for wrong in ("global", (1, 2, 3)):
-        with pytest.raises(OverlayError, match="scale: expected"):
-            resolve(wrong, maps, signed=False)
+        with pytest.raises(HeatmapError, match="Expected scale as"):
+            Scale.choose(wrong, maps, signed=False)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitviz.config import ViTConfig
-from vitviz.model import ViT
-from vitviz.trace import Trace
+from vitviz.model.config import ViTConfig
+from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
 
 BATCH, CHANNELS, DEPTH, HEADS = 2, 3, 3, 5
 GRID, PATCH = (7, 11), 13

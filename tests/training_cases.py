@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from vitviz.config import ViTConfig
-from vitviz.model import Pretrained, ViT
-from vitviz.training.data import Data, Split, fitted
-from vitviz.training.engine import Outcome, Trainer
+from vitviz.images.datasets import Samples
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.training import loop
+from vitviz.training.data import Data, Split
+from vitviz.training.loop import Outcome, Trainer
 from vitviz.training.recipes import Recipe
+from vitviz.training.state import find_state
 
 SIDE, CLASSES = 12, 3
 LABELS = ("ox", "golf ball", "church")
@@ -35,14 +40,20 @@ def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tupl
     return pixels, classes
 
 
+def squashed(height: int = SIDE, width: int = SIDE) -> Preprocess:
+    """The preprocessing of data that are opened at this size."""
+    return Preprocess(height=height, width=width, mode="squash", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+
+
+def split(pixels: Tensor, classes: Tensor) -> Split:
+    """Images in memory, (n, 3, H, W) uint8."""
+    return Split(Samples(classes, images=pixels), squashed(*pixels.shape[2:]), pixels)
+
+
 def data(train: int = 52, val: int = 23, seed: int = 0) -> Data:
     """A data set in memory."""
-    preprocess = fitted((SIDE, SIDE), "squash")
-    sides = []
-    for number, count in enumerate((train, val)):
-        pixels, classes = images(count, 2 * seed + number)
-        sides.append(Split(classes, None, preprocess, pixels))
-    return Data("stripes", LABELS, LABELS, *sides, source="made by a test", licence="CC0-1.0")
+    splits = [split(*images(count, 2 * seed + number)) for number, count in enumerate((train, val))]
+    return Data("stripes", LABELS, LABELS, *splits, source="made by a test", licence="CC0-1.0")
 
 
 def model(data: Data, seed: int = 0, **changes: Any) -> ViT:
@@ -72,6 +83,26 @@ def train(out: Path, the_recipe: Recipe | None = None, *, sizes: dict[str, Any] 
     those = data()
     settings = {"device": "cpu", "progress": False, **asked}
     return Trainer(model(those, **(sizes or {})), those, the_recipe or recipe(), out, **settings).run()
+
+
+def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
+    """Do something while a step runs, counted from 1 in this session, 0 for each; return what undoes it."""
+    real, seen = loop.training_loss, []
+
+    def training_loss(*args: Any) -> Tensor:
+        seen.append(0)
+        if number in (0, len(seen)):
+            action()
+        return real(*args)
+
+    loop.training_loss = training_loss
+    return lambda: setattr(loop, "training_loss", real)
+
+
+def step_of(out: Path) -> int:
+    """The number of steps that are done in the saved state."""
+    folder = find_state(out)
+    return int(folder.name.removeprefix("step-")) if folder else 0
 
 
 def weights(vit: ViT) -> dict[str, Tensor]:

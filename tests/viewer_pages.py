@@ -18,12 +18,12 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 import vitviz
-from vitviz.explain.attention import rollout_matrix
+from vitviz.attribution.attention import rollout_matrix
+from vitviz.draw.colors import lut
 from vitviz.explorer import Explorer
-from vitviz.model import Pretrained
-from vitviz.preprocess import Preprocess
-from vitviz.render.colors import lut
-from vitviz.view import View, query_words
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained
+from vitviz.view import View, describe_query
 from vitviz.viewer.page import Scene, standalone
 
 expect.set_options(timeout=45_000)  # milliseconds; a busy machine draws slowly
@@ -205,7 +205,7 @@ class Reading:
 
 def number(text: str) -> float:
     """A share or a score as the page prints it."""
-    found = re.fullmatch(r"(-?[\d.]+)( %)?", text.strip())
+    found = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", text.strip())
     assert found, text
     return float(found[1]) / (100 if found[2] else 1)
 
@@ -219,10 +219,10 @@ def reading(page: Page) -> Reading:
         place, value = line.locator("button").inner_text(), line.locator("span").inner_text()
         row, column = map(int, re.findall(r"\d+", place))
         rows.append((row - 1, column - 1, number(value)))
-    masses = {name: number(value) for value, name in re.findall(r"([\d.]+ %) on (\w+)", text)}
-    if found := re.search(r"On itself: ([\d.]+ %)", text):
+    masses = {name: number(value) for value, name in re.findall(r"((?:[<>] )?[\d.]+ %) on (\w+)", text)}
+    if found := re.search(r"On itself: ((?:[<>] )?[\d.]+ %)", text):
         masses["self"] = number(found[1])
-    spread, away = re.search(r"Spread: (\d+ %)", text), re.search(r"([\d.]+) patches away", text)
+    spread, away = re.search(r"Spread: ((?:[<>] )?[\d.]+ %)", text), re.search(r"([\d.]+) patches away", text)
     return Reading(
         title=page.locator(".vv-title").first.inner_text(),
         low=number(page.locator(".vv-low").first.inner_text()),
@@ -251,7 +251,7 @@ def title_of(seen: View, block: int, head: Any, query: Any, direction: str, mode
     """Python's own title; columns have none in Python."""
     chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)
     return chart.title.replace(
-        f"from {query_words(query)}", f"{'from' if direction == 'row' else 'to'} {query_words(query)}"
+        f"from {describe_query(query)}", f"{'from' if direction == 'row' else 'to'} {describe_query(query)}"
     )
 
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import erf
 
-from vitviz.config import ViTConfig
-from vitviz.model import ViT
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import ViT
 
 Array = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vitviz.config import ViTConfig
-from vitviz.model import ViT
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import ViT
 
 Parameters = dict[str, Tensor]
 

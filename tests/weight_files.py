@@ -13,7 +13,7 @@ from timm.layers import LayerNorm
 from timm_models import FAMILIES, ROTARY
 from torch import Tensor, nn
 
-from vitviz.model import ViT
+from vitviz.model.vit import ViT
 
 State = dict[str, Tensor]
 PIXELS = 35  # the tiny models of timm see 7 x 7 patches of 5

@@ -7,19 +7,23 @@
 torch.Size([1, 3, 17, 17])
 """
 
-from vitviz.config import ModelError, ViTConfig, preset
-from vitviz.devices import best_device
-from vitviz.explain.attention import attention, rollout
-from vitviz.explorer import Explorer
-from vitviz.heatmap import Heatmap
-from vitviz.image import ImageError
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
-from vitviz.render.overlay import overlay
-from vitviz.summary import summary
-from vitviz.trace import Trace
-from vitviz.view import View
-from vitviz.weights.zoo import bundled, load
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from vitviz.attribution.attention import attention, rollout
+    from vitviz.draw.overlay import overlay
+    from vitviz.explorer import Explorer
+    from vitviz.heatmap import Heatmap
+    from vitviz.images.limits import ImageError
+    from vitviz.images.preprocess import Preprocess
+    from vitviz.model.config import ModelError, ViTConfig, preset
+    from vitviz.model.devices import best_device
+    from vitviz.model.summary import summary
+    from vitviz.model.trace import Trace
+    from vitviz.model.vit import Pretrained, ViT
+    from vitviz.view import View
+    from vitviz.weights.zoo import bundled, load
 
 __version__ = "0.1.0"
 
@@ -43,3 +47,34 @@ __all__ = [
     "rollout",
     "summary",
 ]
+
+# Modules of these names, imported when a name is first asked for: `vitviz --help` need not wait for torch.
+_MODULES = {
+    "attribution.attention": ("attention", "rollout"),
+    "draw.overlay": ("overlay",),
+    "explorer": ("Explorer",),
+    "heatmap": ("Heatmap",),
+    "images.limits": ("ImageError",),
+    "images.preprocess": ("Preprocess",),
+    "model.config": ("ModelError", "ViTConfig", "preset"),
+    "model.devices": ("best_device",),
+    "model.summary": ("summary",),
+    "model.trace": ("Trace",),
+    "model.vit": ("Pretrained", "ViT"),
+    "view": ("View",),
+    "weights.zoo": ("bundled", "load"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used (PEP 562)."""
+    for module, names in _MODULES.items():
+        if name in names:
+            globals()[name] = value = getattr(import_module(f"vitviz.{module}"), name)
+            return value
+    raise AttributeError(f"Expected a name in dir(vitviz), got {name!r}. Check the spelling.")
+
+
+def __dir__() -> list[str]:
+    """Return the public names, also those that are not imported yet."""
+    return sorted({*globals(), *__all__})

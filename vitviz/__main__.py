@@ -2,6 +2,6 @@
 
 import sys
 
-from vitviz.cli import main
+from vitviz.cli.main import main
 
 sys.exit(main())

@@ -1,4 +1,4 @@
-"""One photograph, run once, asked many times."""
+"""A model, ready to open photographs."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from PIL import Image
 
-from vitviz import budget
-from vitviz.image import decode
-from vitviz.model import ViT
-from vitviz.preprocess import Preprocess
+from vitviz.images.decoding import decode
+from vitviz.images.preprocess import Preprocess
+from vitviz.model import memory
+from vitviz.model.vit import ViT
 from vitviz.view import ExplorerError, View
 
 
 class Explorer:
-    """A model, ready to look at photographs.
+    """A model, ready to open photographs.
 
     >>> import numpy as np, vitviz
     >>> model = vitviz.ViT(vitviz.preset("tiny", image_size=(64, 64), classes=10))
@@ -26,7 +26,7 @@ class Explorer:
 
     Args:
         model: any `ViT`; it is put into eval mode.
-        device: where to run; the model's own place by default.
+        device: where to run; by default where the model is.
     """
 
     def __init__(self, model: ViT, device: torch.device | str | None = None) -> None:
@@ -44,22 +44,22 @@ class Explorer:
             size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default.
 
         Raises:
-            ImageError: if it is no picture that can be read, or the size is below one patch or absurdly large.
-            ModelError: if its size does not fit the model.
+            ImageError: if the image cannot be decoded, or the size is below one patch or absurdly large.
+            ModelError: if the size does not fit the model.
             ExplorerError: if the memory is not enough; the text names the largest size that fits.
         """
         photo = decode(image)
         preprocess = self._at(size)
-        need, free = self._bytes(preprocess, photo), budget.available_bytes(self.device)
+        need, free = self._bytes(preprocess, photo), memory.available_bytes(self.device)
         if free is not None and need > free:
             raise self._too_large(preprocess, photo, f"about {_size(need)} of memory, and {_size(free)} are free", free)
         try:
             return self._run(preprocess, photo)
         except (RuntimeError, MemoryError) as error:
-            if not budget.is_out_of_memory(error):
+            if not memory.is_out_of_memory(error):
                 raise
-        # Outside of the except: the error's traceback holds the tensors that were too many, and they have to go.
-        # The estimate was too low here, so it is no use as it is: half of it should do.
+        # Outside of the except block, because the error's traceback keeps the tensors alive. The estimate was too low,
+        # so half of it is taken for what is free.
         raise self._too_large(preprocess, photo, "more memory than there was", need // 2)
 
     def _at(self, size: int | None) -> Preprocess:
@@ -72,31 +72,30 @@ class Explorer:
         began = time.perf_counter()
         trace = self.model.trace(pixels)
         if self.device.type != "cpu":
-            torch.accelerator.synchronize()  # the time is that of the work, not of handing it over
+            torch.accelerator.synchronize()  # kernels run asynchronously
         seconds = time.perf_counter() - began
         return View(self.model, preprocess, photo, prepared.pixels, prepared.geometry, trace, seconds)
 
     def _tokens(self, preprocess: Preprocess, photo: Image.Image) -> int:
-        """N for a photograph, before it is run."""
         rows, columns = self.model.config.grid_of(*preprocess.input_size(*photo.size))
         return len(self.model.config.prefix) + rows * columns
 
     def _bytes(self, preprocess: Preprocess, photo: Image.Image) -> int:
         itemsize = next(self.model.parameters()).dtype.itemsize
-        return budget.forward_bytes(self.model.config, self._tokens(preprocess, photo), itemsize=itemsize)
+        return memory.forward_bytes(self.model.config, self._tokens(preprocess, photo), itemsize=itemsize)
 
-    def _too_large(self, preprocess: Preprocess, photo: Image.Image, why: str, free: int) -> ExplorerError:
-        """What to say, with the largest size that fits into `free` bytes."""
+    def _too_large(self, preprocess: Preprocess, photo: Image.Image, takes: str, free: int) -> ExplorerError:
+        """Return the error for a photograph that does not fit, with the largest size that fits into `free` bytes."""
         height, width = preprocess.input_size(*photo.size)
         patch, below = self.model.config.patch_size, max(preprocess.height, preprocess.width)
-        fits = budget.largest_side(lambda side: self._bytes(self._at(side), photo), free, patch, below)
+        fits = memory.largest_side(lambda side: self._bytes(self._at(side), photo), free, patch, below)
         advice = f"The largest that fits is size={fits}." if fits else "No size fits: free some memory."
         return ExplorerError(
-            f"An image of {height} x {width} pixels, {self._tokens(preprocess, photo):,} tokens, takes {why} on "
-            f"{self.device.type.upper()}. {advice}"
+            f"Expected an image that fits into memory, got one of {height} x {width} pixels, "
+            f"{self._tokens(preprocess, photo):,} tokens, which takes {takes} on {self.device.type.upper()}. {advice}"
         )
 
 
 def _size(count: int) -> str:
-    """Bytes as people read them."""
+    """Return a number of bytes for people."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

@@ -1,7 +1,7 @@
-"""A heatmap: numbers on patches, and where those patches lie in the photograph.
+"""A heatmap: one score per patch, the way back to the pixels of the photograph, and scales from scores to colors.
 
-`Heatmap` keeps the raw values. Colours, ranges and pictures are made from them on demand and never stored in their
-place.
+`Heatmap` keeps the raw values; `Scale` records how values become colors. Pictures are drawn by `vitviz.draw`, which
+stands above this module and is imported by the methods that need it.
 """
 
 from __future__ import annotations
@@ -9,40 +9,132 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitviz.preprocess import Geometry
-from vitviz.render.colorbar import colorbar
-from vitviz.render.colors import OverlayError, Scale, ScaleChoice, as_map, resolve
-from vitviz.render.overlay import overlay
+from vitviz.formatting import number, percent
+from vitviz.images.geometry import Geometry
 
-__all__ = ["Heatmap", "HeatmapError"]
+__all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
 
-
-_SAVED = {
-    "values",
-    "image",
-    "input",
-    "frame",
-    "title",
-    "unit",
-    "signed",
-    "prefix_names",
-    "prefix_mass",
-    "query",
-    "classes",
-}
+GEOMETRY, TEXTS = ("image", "input", "frame"), ("title", "unit", "signed")
+SAVED = ("values", *GEOMETRY, *TEXTS, "prefix_names", "prefix_mass", "query", "classes")
 
 
 class HeatmapError(ValueError):
-    """Values, geometry and photograph that do not belong together, or a file that is not a saved heatmap."""
+    """Error of values, geometry, photograph or scale that do not fit together, or of a file that is no heatmap."""
+
+
+def as_map(values: ArrayLike) -> NDArray[np.float32]:
+    """Return `values` as a float32 (gh, gw) array.
+
+    Raises:
+        HeatmapError: unless they are 2-D, not empty, real and finite in float32.
+    """
+    array = np.asarray(values)
+    if array.dtype.kind not in "fiub":
+        raise HeatmapError(f"Expected values as real numbers, got dtype {array.dtype}. Convert them to float32.")
+    if array.ndim != 2 or array.size == 0:
+        raise HeatmapError(
+            f"Expected values of shape (gh, gw), one number per patch, got {array.shape}. Choose one image and head."
+        )
+    with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, and is refused below
+        array = array.astype(np.float32, copy=False)
+    if bad := int((~np.isfinite(array)).sum()):
+        raise HeatmapError(
+            f"Expected values as finite numbers, got {bad} NaN or infinite of {array.size}. "
+            "Look for the division or overflow that made them."
+        )
+    return array
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A range of values and how it was chosen: `vmin` has the first color, `vmax` the last; others are clipped.
+
+    Pass one scale to all frames of an animation, so that equal colors are equal numbers.
+
+    Args:
+        vmin, vmax: the ends of the range.
+        kind: "each" (one map's minimum and maximum), "shared" (those of several maps), "signed" (symmetric about zero)
+            or "fixed" (given).
+        signed: zero has the middle color, whatever the kind.
+
+    Raises:
+        HeatmapError: for a range that is not finite, runs backwards, or is signed but not symmetric about zero.
+    """
+
+    vmin: float
+    vmax: float
+    kind: Literal["each", "shared", "signed", "fixed"] = "fixed"
+    signed: bool = False
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.vmin) and math.isfinite(self.vmax) and self.vmin <= self.vmax):
+            raise HeatmapError(
+                f"Expected finite vmin <= vmax, got ({self.vmin}, {self.vmax}). Give the lower number first."
+            )
+        if self.signed and self.vmin != -self.vmax:
+            reach = max(abs(self.vmin), abs(self.vmax))
+            raise HeatmapError(
+                "Expected a range symmetric about zero for a signed map, so that zero has the middle color, got "
+                f"({self.vmin}, {self.vmax}). Pass ({-reach}, {reach})."
+            )
+
+    @classmethod
+    def over(
+        cls, maps: Sequence[ArrayLike], kind: Literal["each", "shared", "signed"] = "shared", signed: bool = False
+    ) -> Scale:
+        """Return the scale from the minimum to the maximum of all maps, or symmetric about zero when signed."""
+        arrays = [as_map(values) for values in maps]
+        if not arrays:
+            raise HeatmapError("Expected at least one map, got none. Choose a head or a layer.")
+        low, high = min(float(a.min()) for a in arrays), max(float(a.max()) for a in arrays)
+        if signed or kind == "signed":
+            high = max(abs(low), abs(high))
+            return cls(-high, high, kind, True)
+        return cls(low, high, kind)
+
+    @classmethod
+    def choose(cls, choice: ScaleChoice, maps: Sequence[ArrayLike], signed: bool) -> Scale:
+        """Return the one scale of `maps` for a choice: a kind, a scale as it is, or (vmin, vmax)."""
+        if isinstance(choice, Scale):
+            return choice
+        if not isinstance(choice, str) and len(choice) == 2:
+            return cls(float(choice[0]), float(choice[1]), "fixed", signed)
+        if choice not in ("each", "shared", "signed"):
+            raise HeatmapError(
+                f"Expected scale as 'each', 'shared', 'signed', a Scale or (vmin, vmax), got {choice!r}. Pass one."
+            )
+        return cls.over(maps, choice, signed)
+
+    def indices(self, values: ArrayLike, gamma: float = 1.0) -> NDArray[np.uint8]:
+        """Return color indices 0..255, of the shape of `values`.
+
+        Args:
+            values: any numbers.
+            gamma: exponent of the normalized values, or of their magnitudes when signed; below 1 it lifts small ones.
+        """
+        if not (math.isfinite(gamma) and gamma > 0):
+            raise HeatmapError(f"Expected gamma above 0, got {gamma}. Use 1 to leave the values as they are.")
+        span = self.vmax - self.vmin
+        if span > 0:
+            t = np.clip((np.asarray(values, dtype=np.float64) - self.vmin) / span, 0.0, 1.0)
+        else:  # a constant map has one color: the middle one when signed, else the first
+            t = np.full(np.shape(values), 0.5 if self.signed else 0.0)
+        if gamma != 1.0:
+            t = 0.5 + 0.5 * np.sign(2 * t - 1) * np.abs(2 * t - 1) ** gamma if self.signed else t**gamma
+        return np.rint(t * 255).astype(np.uint8)
+
+
+ScaleChoice: TypeAlias = Literal["each", "shared", "signed"] | Scale | tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,27 +142,26 @@ class Heatmap:
     """One map over one photograph.
 
     Args:
-        values: (gh, gw) finite numbers, one a patch, raw; copied to float32 and made read-only.
-        geometry: the way from patches back to the pixels of the photograph.
+        values: (gh, gw) finite numbers, one per patch, raw; copied to float32 and made read-only.
+        geometry: maps patches to pixels of the photograph.
         photo: the upright original, shared and not copied.
-        title: what the map shows, in words for people ("Layer 12, head 4").
+        title: names the map for people ("Layer 12, head 4").
         unit: "attention" is printed in percent; any other word is printed beside the numbers.
-        signed: the values have a meaning on both sides of zero.
-        prefix_mass: what is not in the picture, for each kind of prefix token, e.g. {"CLS": 0.12}: a share, 0 to 1, of
-            attention (and of maps without a unit), else a number in the map's own unit.
-        query: (row, column) of the patch the map was asked from, outlined in pictures.
-        classes: the class that the map is about, by index; two, (A, B), for why A and not B; empty for none.
+        signed: values below zero have a meaning of their own.
+        prefix_mass: for each kind of prefix token what is not in the picture, e.g. {"CLS": 0.12}: a share, 0 to 1, of
+            attention (and of maps without a unit), else a number in the map's unit.
+        query: (row, column) of the query patch, outlined in pictures.
+        classes: index of the class that the map explains; two, (A, B), for a contrast; empty for none.
 
     Raises:
-        HeatmapError: for a photograph of another size than the geometry's, a share outside 0 to 1, or a query outside
-            the grid.
-        OverlayError: for values that are not a finite 2-D array. Both are ValueErrors.
+        HeatmapError: for values that are not a finite 2-D array, a photograph of another size than the geometry's, a
+            share outside 0 to 1, or a query outside the grid.
 
     Example:
         >>> import numpy as np
         >>> from PIL import Image
         >>> from vitviz.heatmap import Heatmap
-        >>> from vitviz.preprocess import Preprocess
+        >>> from vitviz.images.preprocess import Preprocess
         >>> photo = Image.new("RGB", (640, 480), "gray")
         >>> geometry = Preprocess(height=224, width=224, mode="crop")(photo).geometry
         >>> values = np.zeros((14, 14)); values[3, 5] = 0.4
@@ -92,163 +183,128 @@ class Heatmap:
     classes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        values = np.array(
-            as_map(self.values), dtype=np.float32, order="C"
-        )  # np.array copies: the caller's array stays the caller's
+        values = np.array(as_map(self.values), order="C")  # a copy: the caller's array stays the caller's
         values.setflags(write=False)
         masses = {str(name): float(mass) for name, mass in self.prefix_mass.items()}
-        if self.photo.size != tuple(self.geometry.image):
-            raise HeatmapError(
-                f"photo: expected the upright original of {self.geometry.image[0]} x {self.geometry.image[1]} pixels "
-                f"that the geometry belongs to, got {self.photo.size[0]} x {self.photo.size[1]}."
-            )
-        for name, mass in masses.items():
-            if self.unit not in ("", "attention"):
-                if not math.isfinite(mass):
-                    raise HeatmapError(f"prefix_mass: expected a finite number for {name!r}, got {mass}.")
-            elif not -1e-4 <= mass <= 1.0 + 1e-4:  # sums of float32 probabilities overshoot a little; NaN fails too
-                raise HeatmapError(
-                    f"prefix_mass: expected a share from 0 to 1 for {name!r}, got {mass}; divide by the row's sum."
-                )
-        if self.query is not None:
-            (row, col), (gh, gw) = self.query, values.shape
-            if not (0 <= row < gh and 0 <= col < gw):
-                raise HeatmapError(
-                    f"query: expected (row, column) inside {gh} x {gw} patches, counted from 0, got {self.query}."
-                )
-            object.__setattr__(self, "query", (int(row), int(col)))
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "prefix_mass", MappingProxyType(masses))
+        check_photo(self.photo, self.geometry)
+        for name, mass in masses.items():
+            # Sums of float32 probabilities overshoot a little. NaN fails both comparisons.
+            if not (-1e-4 <= mass <= 1.0 + 1e-4 if self.in_shares else math.isfinite(mass)):
+                kind = "a share from 0 to 1" if self.in_shares else "a finite number"
+                raise HeatmapError(f"Expected prefix_mass {name!r} as {kind}, got {mass}. Divide by the row's sum.")
+        if self.query is not None:
+            object.__setattr__(self, "query", check_query(self.query, self.grid))
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(gh, gw): patches down and across."""
+        """Return (gh, gw): patches down and across."""
         return self.values.shape[0], self.values.shape[1]
 
-    def mass_words(self) -> str:
-        """What is not in the picture, as a person reads it: "12.0 % on CLS"; empty where all of it is."""
-        share = self.unit in ("", "attention")
-        masses = self.prefix_mass.items()
-        return ", ".join(f"{100 * mass:.1f} % on {name}" if share else f"{mass:.3g} on {name}" for name, mass in masses)
+    @property
+    def in_shares(self) -> bool:
+        """Return whether prefix masses are shares of a whole, not numbers in the map's unit."""
+        return self.unit in ("", "attention")
+
+    def describe_prefix_mass(self) -> str:
+        """Return what is not in the picture for people: "12.0 % on CLS"; empty where all of it is."""
+        form = percent if self.in_shares else number
+        return ", ".join(f"{form(mass)} on {name}" for name, mass in self.prefix_mass.items())
 
     def scale(self, choice: ScaleChoice = "each") -> Scale:
-        """The `Scale` for a choice: "each" (own minimum and maximum; symmetric when the map is signed), "signed", a
-        (vmin, vmax) pair, or a `Scale` made over many maps with `Scale.over`. "shared" has no meaning for one map and
-        is refused.
+        """Return the scale for a choice: "each" (own minimum and maximum; symmetric when the map is signed), "signed",
+        (vmin, vmax), or a `Scale` made over many maps with `Scale.over`.
         """
         if isinstance(choice, str) and choice == "shared":
-            raise OverlayError(
-                "scale: one map has nothing to share; make Scale.over([a.values, b.values]) and pass that to each."
+            raise HeatmapError(
+                "Expected a scale of one map, got 'shared'. Make Scale.over([a.values, b.values]) and pass that "
+                "to each map."
             )
-        return resolve(choice, [self.values], self.signed)
-
-    def range(self, scale: ScaleChoice = "each") -> tuple[float, float]:
-        """(vmin, vmax): the values of the first and the last colour; see `scale`."""
-        chosen = self.scale(scale)
-        return chosen.vmin, chosen.vmax
+        return Scale.choose(choice, [self.values], self.signed)
 
     def overlay(
-        self,
-        alpha: float = 0.5,
-        cmap: str | None = None,
-        grid: bool = False,
-        smooth: bool = False,
-        scale: ScaleChoice = "each",
-        gamma: float = 1.0,
-        unseen: bool = True,
-        grey: bool = False,
+        self, alpha: float = 0.5, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any
     ) -> Image.Image:
-        """The map over the photograph, as a new RGB picture of its size; see `vitviz.render.overlay.overlay`."""
-        s = self.scale(scale)
-        return overlay(
-            self.photo,
-            self.values,
-            self.geometry,
-            cmap=cmap,
-            alpha=alpha,
-            smooth=smooth,
-            grid=grid,
-            query=self.query,
-            vmin=s.vmin,
-            vmax=s.vmax,
-            signed=s.signed,
-            gamma=gamma,
-            unseen=unseen,
-            grey=grey,
-        )
+        """Return the map over the photograph as a new RGB picture of its size.
 
-    def colorbar(
-        self,
-        cmap: str | None = None,
-        scale: ScaleChoice = "each",
-        size: tuple[int, int] = (360, 44),
-        dark: bool = False,
-        gamma: float = 1.0,
-    ) -> Image.Image:
-        """The colour bar that belongs to `overlay` with the same arguments."""
-        s = self.scale(scale)
-        return colorbar(cmap, s.vmin, s.vmax, self.unit, size, dark, gamma=gamma, signed=s.signed)
+        `options` are those of `vitviz.draw.overlay.overlay`: grid, smooth, gamma, unseen, gray.
+        """
+        from vitviz.draw.overlay import overlay
+
+        options |= {"scale": self.scale(scale), "query": self.query}
+        return overlay(self.photo, self.values, self.geometry, alpha=alpha, cmap=cmap, **options)
+
+    def colorbar(self, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any) -> Image.Image:
+        """Return the color bar of `overlay` with the same arguments.
+
+        `options` are those of `vitviz.draw.colorbar.colorbar`: size, dark, gamma.
+        """
+        from vitviz.draw.colorbar import colorbar
+
+        return colorbar(self.scale(scale), cmap, self.unit, **options)
 
     def top(self, k: int = 5) -> list[tuple[tuple[int, int], float]]:
-        """The k strongest patches, [((row, column), value)], strongest first (by magnitude when signed); ties in
+        """Return the k strongest patches, [((row, column), value)], strongest first (by magnitude when signed); ties in
         reading order.
         """
         if k < 0:
-            raise HeatmapError(f"k: expected how many patches, 0 or more, got {k}.")
+            raise HeatmapError(f"Expected k as a number of patches, 0 or more, got {k}. Pass at least 0.")
         flat = self.values.ravel()
         order = np.argsort(-np.abs(flat) if self.signed else -flat, kind="stable")[:k]
         return [(divmod(int(i), self.grid[1]), float(flat[i])) for i in order]
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write raw values, geometry, title, unit and prefix masses to a .npz file, without pickle; returns its
-        path.
+        """Write values, geometry and descriptions, but not the photograph, to a .npz file without pickle.
+
+        Returns:
+            The path of the file.
         """
         target = Path(path)
         if target.suffix.lower() != ".npz":
             raise HeatmapError(
-                f"path: expected a name that ends in .npz, got {target.name!r}; for pictures use overlay().save(...)."
+                f"Expected a name that ends in .npz, got {target.name!r}. Use overlay().save(...) for pictures."
             )
         with target.open("wb") as file:  # to a name, NumPy adds an ending of its own
-            np.savez(
-                file,
-                values=self.values,
-                image=np.array(self.geometry.image),
-                input=np.array(self.geometry.input),
-                frame=np.array(self.geometry.frame, dtype=np.float64),
-                title=np.array(self.title),
-                unit=np.array(self.unit),
-                signed=np.array(self.signed),
-                prefix_names=np.array(list(self.prefix_mass), dtype=np.str_),
-                prefix_mass=np.array(list(self.prefix_mass.values()), dtype=np.float64),
-                query=np.array([] if self.query is None else self.query, dtype=np.int64),
-                classes=np.array(self.classes, dtype=np.int64),
-            )
+            saved: dict[str, Any] = {name: getattr(self.geometry, name) for name in GEOMETRY}
+            saved |= {name: getattr(self, name) for name in ("values", *TEXTS)}
+            saved |= {"prefix_names": [*self.prefix_mass], "prefix_mass": [*self.prefix_mass.values()]}
+            saved |= {"query": np.array(self.query or (), int), "classes": np.array(self.classes, int)}
+            np.savez(file, **saved)
         return target
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], photo: Image.Image) -> Heatmap:
-        """A saved heatmap over its photograph (the upright original, which the file does not hold)."""
+        """Return a saved heatmap over its photograph, the upright original, which the file does not hold."""
         if not zipfile.is_zipfile(path):
-            raise HeatmapError(f"{path}: expected a .npz file written by Heatmap.save, got something else or nothing.")
-        with np.load(path, allow_pickle=False) as saved:
-            missing = _SAVED - set(saved.files)
-            if missing:
-                raise HeatmapError(f"{path}: expected a file written by Heatmap.save, but it lacks {sorted(missing)}.")
-            a = {name: saved[name] for name in saved.files}
-        (width, height), (rows, cols), (left, top, right, bottom) = (
-            a["image"].tolist(),
-            a["input"].tolist(),
-            a["frame"].tolist(),
-        )
-        query = a["query"].tolist()
+            raise HeatmapError(f"Expected a .npz file, got something else or nothing at {path}. Use Heatmap.save.")
+        with np.load(path, allow_pickle=False) as file:
+            if missing := sorted(set(SAVED) - set(file.files)):
+                raise HeatmapError(f"Expected a file of Heatmap.save, got {path} without {missing}. Save it anew.")
+            saved = {name: file[name].tolist() for name in SAVED}
         return cls(
-            values=a["values"],
-            geometry=Geometry(image=(width, height), input=(rows, cols), frame=(left, top, right, bottom)),
+            values=np.array(saved["values"], np.float32),
+            geometry=Geometry(**{name: tuple(saved[name]) for name in GEOMETRY}),
             photo=photo,
-            title=str(a["title"]),
-            unit=str(a["unit"]),
-            signed=bool(a["signed"]),
-            prefix_mass=dict(zip(a["prefix_names"].tolist(), a["prefix_mass"].tolist(), strict=True)),
-            query=(query[0], query[1]) if query else None,
-            classes=tuple(a["classes"].tolist()),
+            **{name: saved[name] for name in TEXTS},
+            prefix_mass=dict(zip(saved["prefix_names"], saved["prefix_mass"], strict=True)),
+            query=tuple(saved["query"]) or None,
+            classes=tuple(saved["classes"]),
         )
+
+
+def check_photo(photo: Image.Image, geometry: Geometry) -> None:
+    """Raise HeatmapError unless the photograph has the size that the geometry belongs to."""
+    if photo.size != tuple(geometry.image):
+        raise HeatmapError(
+            f"Expected photo as the upright original of {geometry.image[0]} x {geometry.image[1]} pixels, got "
+            f"{photo.size[0]} x {photo.size[1]}. Pass the photograph that was given to the model."
+        )
+
+
+def check_query(query: tuple[int, int], grid: tuple[int, int]) -> tuple[int, int]:
+    """Return (row, column) as integers, or raise HeatmapError if they lie outside the grid (gh, gw)."""
+    (row, col), (gh, gw) = query, grid
+    if not (0 <= row < gh and 0 <= col < gw):
+        raise HeatmapError(f"Expected query (row, column) inside {gh} x {gw} patches, got {query}. Count from 0.")
+    return int(row), int(col)

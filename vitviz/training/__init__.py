@@ -2,4 +2,4 @@
 
 
 class TrainingError(ValueError):
-    """What cannot be trained on, with or from; the text says what was expected, what came and what to do."""
+    """Error of data, models, settings or folders that cannot be trained with; the text says what to do."""

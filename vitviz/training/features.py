@@ -1,236 +1,111 @@
-"""The part of a model that learns, and what the frozen part in front of it sees, computed once.
+"""Feature cache: what a frozen backbone makes of each image of a split, computed once and kept in a file.
 
-The trunk is what stays as it is: the embedding and the first blocks, or everything but the classifier. Without
-augmentation it sees the same pixels in each epoch, so its answers are kept on disk, and training runs the tail alone.
-
-Shapes: B images, N tokens, D width, C classes. A row is what the trunk hands over for one image: the tokens (N, D) that
-enter the first trained block, or what the classifiers read, (R,).
+The file holds nothing but the rows, in float16 and in order, and is mapped into memory. While it is made it is called
+.part, and its length says how far it has come. Its name has a hash of all that the numbers depend on.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from tqdm import tqdm
 
-from vitviz.model import ViT
-from vitviz.preprocess import Preprocess
+from vitviz.model.vit import ViT
 from vitviz.training import TrainingError
-from vitviz.training.cache import Rows, open_rows
-from vitviz.training.data import Split
-from vitviz.training.teacher import Teacher
-from vitviz.training.transfer import learning
+from vitviz.training.data import Data
+from vitviz.training.loaders import Images, normalize
+from vitviz.training.network import backbone_features, learning_modules
 from vitviz.weights.checkpoint import fingerprint
 
-
-def normalised(pixels: Tensor, preprocess: Preprocess) -> Tensor:
-    """Pixels from 0 to 255, (B, 3, H, W), as the model reads them: float32, where the pixels are."""
-    mean, std = (torch.tensor(v, device=pixels.device)[:, None, None] for v in (preprocess.mean, preprocess.std))
-    return (pixels.float() / 255 - mean) / std
+BATCH = 64
 
 
-class Whole(nn.Module):
-    """A model as training runs it: normalised images (B, 3, H, W) -> the logits (B, C) of each classifier.
-
-    Shares the model's modules: training it trains the model.
-
-    Raises:
-        TrainingError: if the model has no classifier.
-    """
-
-    def __init__(self, model: ViT) -> None:
-        super().__init__()
-        _need_classifier(model)
-        self.model = model
-
-    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
-        """(B, 3, H, W) -> one or two of (B, C): see `ViT.heads_logits`."""
-        tokens, grid = self.model.embed(images)
-        return self.model.heads_logits(self.model.encode(tokens, self.model.angles(grid)))
-
-
-class Tail(nn.Module):
-    """The last part of a model: rows of the trunk -> the logits (B, C) of each classifier.
-
-    Shares the model's modules under their names, and has only those that learn: training it trains the model.
+class FeatureCache:
+    """Features of every image of a split, mapped from a file; what is not in it yet is computed.
 
     Args:
-        model: a classifier.
-        unfreeze_last: how many blocks learn; 0 for the classifiers alone (and attention pooling, which is one).
-        grid: (gh, gw) patches of the images that the rows are of.
-
-    Raises:
-        TrainingError: if the model has no classifier or not so many blocks.
-    """
-
-    def __init__(self, model: ViT, unfreeze_last: int, grid: tuple[int, int]) -> None:
-        super().__init__()
-        _need_classifier(model)
-        self.start, self.grid = model.config.depth - unfreeze_last, grid
-        self._whole = (model,)  # in a tuple it is no submodule: the trunk is not part of the tail
-        blocks: dict[str, nn.Module] = {}
-        for name in learning(model, unfreeze_last):
-            module = model.get_submodule(name)
-            if name.startswith("blocks."):
-                blocks[name.removeprefix("blocks.")] = module
-            else:
-                self.add_module(name, module)
-        if blocks:
-            self.blocks = nn.ModuleDict(blocks)  # by number, so that parameters keep their names
-
-    def forward(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """(B, N, D) or (B, R), of `trunk` -> one or two of (B, C): see `ViT.heads_logits`."""
-        (model,) = self._whole
-        if self.start < model.config.depth:
-            tokens = model.encode(rows, model.angles(self.grid), start=self.start)  # (B, N, D)
-            return model.heads_logits(tokens)
-        if _hands_over_tokens(model):
-            return model.heads_logits(rows)
-        assert model.head is not None
-        if model.head_dist is None:
-            return (model.head(rows),)
-        read, token = rows.split([model.head.in_features, model.head_dist.in_features], dim=1)
-        return model.head(read), model.head_dist(token)
-
-
-@torch.no_grad()
-def trunk(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
-    """What the tail is given: normalised images (B, 3, H, W) -> rows (B, N, D) or (B, R).
-
-    With `unfreeze_last` blocks that learn, the tokens that enter the first of them. With none, what the classifiers
-    read: what is pooled and normed, then the distillation token where it has a classifier; for attention pooling,
-    which learns with them, the final tokens.
-    """
-    depth = model.config.depth
-    tokens, grid = model.embed(images)
-    angles = model.angles(grid)
-    for block in list(model.blocks)[: depth - unfreeze_last]:
-        tokens = block(tokens, angles)
-    if unfreeze_last:
-        return tokens
-    tokens = model.finish(tokens)
-    if _hands_over_tokens(model):
-        return tokens
-    read = model.read_out(tokens)
-    return read if model.head_dist is None else torch.cat([read, tokens[:, model.config.distillation_at]], dim=1)
-
-
-def open_features(
-    model: ViT,
-    split: Split,
-    size: tuple[int, int],
-    folder: str | os.PathLike[str],
-    *,
-    name: str,
-    unfreeze_last: int,
-    dtype: torch.dtype = torch.float16,
-    cast: torch.dtype | None = None,
-    batch: int = 64,
-    progress: bool = True,
-) -> Rows:
-    """The trunk's rows for every image of a split, from a file in `folder`; what is not there yet is computed.
-
-    The file is named after all that its numbers depend on: the trunk's weights, the images, their size, the precision.
-    A run that was stopped goes on where it was. Of several processes on a machine one computes; the others wait.
-
-    Args:
-        model: with `pretrained`; it runs where it is, in eval mode.
-        split: the images.
-        size: (height, width) in pixels.
-        folder: made where it is missing. Files of earlier settings stay in it until somebody removes them.
-        name: of the split, the first part of the file's name.
-        unfreeze_last: how many blocks learn, as in `Tail`.
-        dtype: float16 or float32, on disk.
-        cast: bfloat16 or float16 for matrix products and attention in that precision (autocast), as in training;
-            float32 by default.
-        batch: images at once.
+        model: with `pretrained`; it runs in eval mode, where it is.
+        data: the data set.
+        name: "train" or "val".
+        folder: of the cache; made where it is missing.
+        unfreeze_last: how many blocks learn, as in `Network`.
+        cast: the precision of matrix products (autocast), as in training; `None` for float32.
         progress: write a line that counts up to standard error, when that is a terminal.
 
     Raises:
-        TrainingError: if the model does not know how it is fed, the disk is full, or the numbers do not fit `dtype`.
+        TrainingError: if the disk is full, or a feature is not finite in float16.
     """
-    about = model.pretrained
-    if about is None:
-        raise TrainingError("Expected a model that knows how it is fed, got one without. Set model.pretrained first.")
-    names = set(learning(model, unfreeze_last))
-    config = model.config.to_dict()
-    # What is no part of the trunk: other values of these leave its rows as they are.
-    ignored = ["depth", "classes", "dropout", "attention_dropout", "path_dropout"]
-    ignored += ["pooling", "norm_pooled"] if unfreeze_last else []
-    made_by = {
-        "weights": fingerprint(model, [one for one in model.state_dict() if not _lies_in(one, names)]),
-        "sizes": {key: value for key, value in config.items() if key not in ignored},
-        "first": model.config.depth - unfreeze_last,
-        "read": unfreeze_last == 0,
-        "mean": about.preprocess.mean,
-        "std": about.preprocess.std,
-        "cast": str(cast),
-    }
-    device = next(model.parameters()).device
 
-    def compute(pixels: Tensor) -> Tensor:
-        images = normalised(pixels.to(device, non_blocking=True), about.preprocess)
-        # Said in any case: the numbers must not depend on a caller's autocast, which the file's name does not know.
-        with _asleep(model), torch.autocast(device.type, cast, enabled=cast is not None):
-            return trunk(model, images, unfreeze_last)
+    def __init__(
+        self, model: ViT, data: Data, name: str, folder: Path, *, unfreeze_last: int, cast: torch.dtype | None,
+        progress: bool,
+    ) -> None:  # fmt: skip
+        assert model.pretrained is not None
+        self.model, self.unfreeze_last, self.cast = model, unfreeze_last, cast
+        self.preprocess, self.split = model.pretrained.preprocess, getattr(data, name)
+        learning = tuple(f"{one}." for one in learning_modules(model, unfreeze_last))
+        ignored = ("classes", "dropout", "attention_dropout", "path_dropout")  # which leave the features as they are
+        facts = {
+            "weights": fingerprint(model, [one for one in model.state_dict() if not one.startswith(learning)]),
+            "config": {key: value for key, value in model.config.to_dict().items() if key not in ignored},
+            "unfreeze_last": unfreeze_last,
+            "preprocess": self.preprocess.to_dict(),
+            "cast": str(cast),
+            "images": data.fingerprint,
+        }
+        key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=10).hexdigest()
+        path = folder / f"{name}-{key}.features"
+        folder.mkdir(parents=True, exist_ok=True)
+        training = model.training
+        model.eval()
+        try:
+            self.shape = (len(self.split), *self._compute(self.split.read(torch.zeros(1, dtype=torch.long))).shape[1:])
+            if not path.exists():
+                self._fill(path, name if progress else None)
+        finally:
+            model.train(training)
+        self.rows = np.memmap(path, np.float16, mode="r", shape=self.shape)
 
-    return open_rows(
-        compute, made_by, split, size, Path(folder), name=name, dtype=dtype, batch=batch, progress=progress
-    )
+    def read(self, indices: Tensor) -> Tensor:
+        """Return some rows, float32: indices (k,) -> (k, N, D) or (k, R)."""
+        return torch.from_numpy(self.rows[indices.numpy()].astype(np.float32))
 
+    def _compute(self, pixels: Tensor) -> Tensor:
+        """Return features (k, ...) float16 of pixels (k, 3, H, W) uint8."""
+        device = next(self.model.parameters()).device
+        images = normalize(pixels.to(device).float().div_(255), self.preprocess)
+        with torch.autocast(device.type, self.cast, enabled=self.cast is not None):
+            return backbone_features(self.model, images, self.unfreeze_last).to("cpu", torch.float16)
 
-def open_answers(
-    teacher: Teacher,
-    split: Split,
-    size: tuple[int, int],
-    folder: str | os.PathLike[str],
-    *,
-    name: str,
-    batch: int = 64,
-    progress: bool = True,
-) -> Rows:
-    """A teacher's logits (C,) for every image of a split, kept in float32 as `open_features` keeps a trunk's rows.
-
-    Raises:
-        TrainingError: if the disk is full, or the teacher answers with NaN.
-    """
-    device = next(teacher.model.parameters()).device
-
-    def compute(pixels: Tensor) -> Tensor:
-        with torch.autocast(device.type, enabled=False):
-            return teacher(pixels.to(device, non_blocking=True))
-
-    made_by = {"teacher": teacher.fingerprint()}
-    return open_rows(
-        compute, made_by, split, size, Path(folder), name=name, dtype=torch.float32, batch=batch, progress=progress
-    )
-
-
-@contextmanager
-def _asleep(model: ViT) -> Iterator[None]:
-    """Within, the model is in eval mode; afterwards each of its modules is as it was."""
-    awake = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in awake:
-            module.training = True
-
-
-def _hands_over_tokens(model: ViT) -> bool:
-    """Whether classifiers that learn alone read all tokens: attention pooling learns with them."""
-    return model.attn_pool is not None
-
-
-def _lies_in(parameter: str, modules: set[str]) -> bool:
-    return any(parameter.startswith(f"{module}.") for module in modules)
-
-
-def _need_classifier(model: ViT) -> None:
-    if model.head is None:
-        raise TrainingError("Expected a model with a classifier, got one without. Give it one with start_from.")
+    def _fill(self, path: Path, title: str | None) -> None:
+        """Compute the rows that the .part file lacks, then give it its name."""
+        part, row, total = path.with_suffix(".part"), 2 * math.prod(self.shape[1:]), self.shape[0]
+        done = part.stat().st_size // row if part.exists() else 0
+        keys = [(0, indices) for indices in torch.arange(done, total).split(BATCH) if len(indices)]
+        try:
+            bar = tqdm(desc=title, total=total, initial=done, unit=" images", disable=None if title else True)
+            with part.open("ab") as file, bar:
+                file.truncate(done * row)
+                for pixels, _ in Images(self.split).load(keys, torch.device("cpu")):
+                    rows = self._compute(pixels)
+                    if not rows.isfinite().all():
+                        raise TrainingError(
+                            f"Expected finite features, got others from image {file.tell() // row} on. Check the "
+                            "weights, or keep no features (--freeze none)."
+                        )
+                    file.write(rows.numpy().data)
+                    file.flush()
+                    bar.update(len(rows))
+            os.replace(part, path)
+        except OSError as error:
+            raise TrainingError(
+                f"Expected room for {total * row / 1e9:,.2f} GB of features in {str(part)!r}, got: {error}. Make room "
+                "and start again: what is there is kept."
+            ) from error

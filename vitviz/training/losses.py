@@ -1,8 +1,8 @@
-"""What training makes small: cross entropy with soft labels, and what a student learns from a teacher.
+"""Losses: cross entropy with label smoothing, and distillation from a teacher.
 
 Szegedy et al. 2016, "Rethinking the Inception Architecture" (label smoothing, section 7); Hinton et al. 2015,
 "Distilling the Knowledge in a Neural Network" (soft targets); Touvron et al. 2021, "Training data-efficient image
-transformers" (hard targets, and the distillation token's own classifier).
+transformers" (hard targets, the distillation token's own classifier).
 
 Shapes: B images, C classes. Every loss is the mean over the batch, in float32 whatever the logits are in.
 """
@@ -10,145 +10,104 @@ Shapes: B images, C classes. Every loss is the mean over the batch, in float32 w
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitviz.images.folders import class_names
+from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
-
-Distill = Literal["none", "soft", "hard"]
-"""What is learnt from a teacher: nothing, its probabilities, or its most probable class."""
-
-SHARES: dict[Distill, float] = {"none": 0.0, "soft": 0.1, "hard": 0.5}
-"""The teacher's share of the loss, as in the DeiT paper (sections 4 and 5.2)."""
+from vitviz.training.loaders import normalize
+from vitviz.training.network import mean_logits
+from vitviz.training.recipes import Recipe
 
 
-def one_hot(classes: Tensor, count: int) -> Tensor:
-    """Class numbers (B,) as probabilities (B, C), float32."""
-    return F.one_hot(classes, count).float()
-
-
-def soft_cross_entropy(logits: Tensor, targets: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Cross entropy with probabilities as targets: the mean over the batch of -sum(targets * log softmax(logits)).
+def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teacher: Tensor | None = None) -> Tensor:
+    """Return the loss of a batch, a scalar.
 
     Args:
-        logits: (B, C).
-        targets: (B, C), each row summing to 1, such as `one_hot` gives or mixup.
-        smoothing: this share of each target is spread evenly over all C classes, its own included.
-
-    Raises:
-        TrainingError: if the shapes differ.
+        heads: logits (B, C) of each classifier, as `ViT.heads_logits` gives them. The first learns from the targets,
+            the last from the teacher.
+        targets: (B, C), each row summing to 1.
+        recipe: label smoothing, and how to learn from a teacher.
+        teacher: its logits (B, C), in the same order of classes; for distillation only.
     """
-    _same_shape(logits, targets, "targets")
-    # (1 - s) t + s / C: torch smooths probabilities as it smooths class numbers.
-    return F.cross_entropy(logits.float(), targets.float(), label_smoothing=smoothing)
+    if teacher is None:
+        return F.cross_entropy(mean_logits(heads).float(), targets, label_smoothing=recipe.smoothing)
+    labeled = F.cross_entropy(heads[0].float(), targets, label_smoothing=recipe.smoothing)
+    if recipe.distill == "soft":
+        taught = soft_distillation(heads[-1], teacher, recipe.temperature)
+    else:
+        taught = F.cross_entropy(heads[-1].float(), teacher.argmax(dim=1))
+    return (1.0 - recipe.teacher_share) * labeled + recipe.teacher_share * taught
 
 
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
-    """T² KL(softmax(teacher / T) || softmax(student / T)): Hinton et al. 2015, section 2; DeiT, equation 2.
+    """Return T² KL(softmax(teacher / T) || softmax(student / T)): Hinton et al. 2015, section 2; DeiT, equation 2.
 
-    The square keeps the gradients' size whatever the temperature T is. DeiT's code divides by C once more, which its
-    paper does not.
-
-    Args:
-        student, teacher: logits (B, C).
-        temperature: above 0; the higher, the more the improbable classes count.
-
-    Raises:
-        TrainingError: if the shapes differ.
-    """
-    _same_shape(student, teacher, "the teacher's logits")
-    learnt = F.log_softmax(student.float() / temperature, dim=1)
-    known = F.log_softmax(teacher.float() / temperature, dim=1)
-    return F.kl_div(learnt, known, reduction="batchmean", log_target=True) * temperature**2
-
-
-def hard_distillation(student: Tensor, teacher: Tensor) -> Tensor:
-    """Cross entropy with the teacher's most probable class, not smoothed: DeiT, equation 3.
+    The square keeps the size of the gradients whatever T is.
 
     Args:
         student, teacher: logits (B, C).
-
-    Raises:
-        TrainingError: if the shapes differ.
+        temperature: T, above 0; the higher, the more improbable classes count.
     """
-    _same_shape(student, teacher, "the teacher's logits")
-    return F.cross_entropy(student.float(), teacher.argmax(dim=1))
+    student, teacher = ((logits.float() / temperature).log_softmax(dim=1) for logits in (student, teacher))
+    return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Objective:
-    """The loss of a training step.
+class Teacher:
+    """A classifier that predicts its student's classes and is not trained.
 
-    Without a teacher it is the cross entropy of what the model predicts, the mean over its classifiers. With one it is
-    (1 - alpha) cross entropy + alpha distillation; where the model has a distillation token, the class token's
-    classifier gets the former and the distillation token's the latter (DeiT, section 4).
+    It may know more classes than its student (an ImageNet model teaches Imagenette), at another input size and
+    normalization.
 
     Args:
-        smoothing: of the true labels, 0..1; the teacher's are not smoothed.
-        distill: what is learnt from a teacher.
-        alpha: the teacher's share, 0..1; by default DeiT's, 0.1 for soft and 0.5 for hard targets.
-        temperature: T of soft targets; DeiT's by default.
+        model: a classifier with `pretrained`; it is put into eval mode.
+        student: of the model that learns; its classes are looked up among the teacher's.
 
     Raises:
-        TrainingError: for numbers out of range.
+        TrainingError: if the teacher has no classifier or lacks a class of the student.
     """
 
-    smoothing: float = 0.0
-    distill: Distill = "none"
-    alpha: float | None = None
-    temperature: float = 3.0
+    def __init__(self, model: ViT, student: Pretrained) -> None:
+        about = model.pretrained
+        if about is None or not about.labels:
+            raise TrainingError("Expected a teacher with a classifier and labels, got one without. Choose another.")
+        self.model, self.preprocess = model.eval(), about.preprocess
+        self.columns = class_columns(about, student)
 
-    def __post_init__(self) -> None:
-        if self.distill not in get_args(Distill):
-            raise TrainingError(f"distill: expected one of {', '.join(get_args(Distill))}, got {self.distill!r}.")
-        for name, value in (("smoothing", self.smoothing), ("alpha", self.share)):
-            if not 0.0 <= value <= 1.0:
-                raise TrainingError(f"{name} is a share: expected 0 <= {name} <= 1, got {value}.")
-        if not 0.0 < self.temperature < float("inf"):
-            raise TrainingError(f"temperature divides logits: expected a number above 0, got {self.temperature}.")
-        if self.distill == "none" and self.alpha:
-            raise TrainingError("alpha is a teacher's share of the loss, but distill is 'none'. Choose soft or hard.")
-
-    @property
-    def share(self) -> float:
-        """The teacher's share of the loss, 0..1."""
-        return SHARES[self.distill] if self.alpha is None else self.alpha
-
-    def __call__(self, heads: Sequence[Tensor], targets: Tensor, teacher: Tensor | None = None) -> Tensor:
-        """The loss, a scalar.
-
-        Args:
-            heads: logits (B, C) of each classifier, as `ViT.heads_logits` gives them.
-            targets: (B, C), each row summing to 1.
-            teacher: its logits (B, C), in the same order of classes; needed for distillation, and only then.
-
-        Raises:
-            TrainingError: if shapes differ, or there is a teacher and no distillation, or the other way round.
-        """
-        if (teacher is None) != (self.distill == "none"):
-            came = "none came" if teacher is None else "there is one"
-            raise TrainingError(f"distill={self.distill!r} and a teacher's logits go together or not at all; {came}.")
-        if teacher is None:
-            return soft_cross_entropy(predicted(heads), targets, self.smoothing)
-        true = soft_cross_entropy(heads[0], targets, self.smoothing)
-        if self.distill == "soft":
-            taught = soft_distillation(heads[-1], teacher, self.temperature)
-        else:
-            taught = hard_distillation(heads[-1], teacher)
-        return (1.0 - self.share) * true + self.share * taught
+    @torch.no_grad()
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return logits (B, C) in the order of the student's classes, for images (B, 3, H, W) in 0..1."""
+        size = self.model.config.image_size
+        if tuple(images.shape[2:]) != size:
+            images = F.interpolate(images, size=size, mode="bicubic", antialias=True)
+        logits: Tensor = self.model(normalize(images, self.preprocess))  # (B, all of its classes)
+        return logits[:, self.columns]
 
 
-def predicted(heads: Sequence[Tensor]) -> Tensor:
-    """What a model answers: the mean over its classifiers' logits, one or two of (B, C), as `ViT.classify` has it."""
-    return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
+def class_columns(teacher: Pretrained, student: Pretrained) -> list[int]:
+    """Return the place of each of the student's C classes among the teacher's, by class id or else by label.
 
+    Case does not count, and labels that two of the teacher's classes share are not known.
 
-def _same_shape(logits: Tensor, other: Tensor, what: str) -> None:
-    if logits.ndim != 2 or other.shape != logits.shape:
+    Raises:
+        TrainingError: naming the classes that the teacher lacks.
+    """
+    known = {_folded(name): index for name, index in class_names(teacher.labels, teacher.class_ids).items()}
+    ids = student.class_ids or student.labels
+    places = [
+        known.get(_folded(one), known.get(_folded(label))) for one, label in zip(ids, student.labels, strict=True)
+    ]
+    if missing := [label for label, place in zip(student.labels, places, strict=True) if place is None]:
         raise TrainingError(
-            f"Expected logits and {what} of one shape (images, classes), got {tuple(logits.shape)} and "
-            f"{tuple(other.shape)}. Class numbers become probabilities with one_hot."
+            f"Expected a teacher with each of the student's {len(places)} classes, got one without "
+            f"{', '.join(map(repr, missing[:5]))}{f' and {len(missing) - 5} more' if len(missing) > 5 else ''}. Choose "
+            "a teacher trained on these classes."
         )
+    return [place for place in places if place is not None]
+
+
+def _folded(name: str) -> str:
+    return name.casefold().replace("_", " ")

@@ -12,7 +12,7 @@ from typing import Any
 import gradio as gr
 
 from vitviz.ui import draw
-from vitviz.ui.menu import EXAMPLES, byte_words
+from vitviz.ui.menu import BROUGHT, EXAMPLES, byte_words
 from vitviz.ui.parts import ModelMenu
 from vitviz.ui.sessions import Sessions, Shown
 
@@ -42,8 +42,8 @@ class Chooser:
         """The menu itself."""
         self.menu = ModelMenu(self._menu("", self.sessions.menu.default, ()), elem_id="model")
 
-    def lay_out_form(self) -> None:
-        """What stands below the menu: the form for another model, and what went wrong."""
+    def lay_out_form(self, problem: str = "") -> None:
+        """What stands below the menu: the form for another model, and what went wrong, at first `problem` as HTML."""
         allowed = self.sessions.menu.settings
         self.name = self.load = self.upload = None
         if self.sessions.menu.open_ended:
@@ -60,11 +60,11 @@ class Chooser:
                 if allowed.upload:
                     self.upload = gr.UploadButton(
                         "Upload a checkpoint",
-                        file_types=[".safetensors", ".pt", ".pth"],
+                        file_types=[".safetensors"],
                         elem_id="upload",
                     )
                 gr.HTML(CLOSE, elem_id="closing", apply_default_css=False)
-        self.notice = gr.HTML("", elem_id="notice", apply_default_css=False)
+        self.notice = gr.HTML(problem, elem_id="notice", apply_default_css=False)
 
     def wire(
         self,
@@ -174,7 +174,7 @@ class Chooser:
 
     def _menu(self, visitor: str, chosen: str, brought: tuple[str, ...]) -> str:
         menu = self.sessions.menu
-        groups = [*menu.groups, ("Brought by you", [self.sessions.offer(visitor, source) for source in brought])]
+        groups = [*menu.groups, (BROUGHT, [self.sessions.offer(visitor, source) for source in brought])]
         return draw.menu(groups, chosen, menu.open_ended, next(self._numbers))
 
 

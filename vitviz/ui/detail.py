@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from vitviz.config import ViTConfig
-from vitviz.preprocess import Preprocess
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
 from vitviz.view import View
 
 OWN = "own"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from vitviz.image import decode
-from vitviz.ui.menu import Offer
+from vitviz.images.decoding import decode
+from vitviz.ui.menu import BROUGHT, Offer
 from vitviz.view import View
 
 
@@ -70,7 +70,11 @@ def menu(groups: Sequence[tuple[str, Sequence[Offer]]], chosen: str, more: bool,
         turn: another number at each answer, so that the menu is set back to `chosen` even if that stayed the same.
     """
     listed = [
-        {"title": title, "offers": [{"source": one.source, "words": one.words, "tip": one.known_for} for one in offers]}
+        {
+            "title": title,
+            "brought": title == BROUGHT,
+            "offers": [{"source": one.source, "words": one.words, "tip": one.known_for} for one in offers],
+        }
         for title, offers in groups
         if offers
     ]

@@ -8,6 +8,8 @@ let sent = null; // what of that the server was asked last
 let turn = 0; // how often that was; the server says which time it answers
 let answered = 0;
 let since = 0; // when it was asked last
+let models = null; // what the server proposes to those who want to know more classes; asked once
+let home = remembered.get(); // the model for an address that names none; null for the page's own
 let lost = ''; // the photograph that was put away and is being opened again
 
 /** A link, or a step back, was asked for, and its answer is to come. */
@@ -50,7 +52,7 @@ const named = ({ image, model, detail }) => ({ image, model, detail });
 function open({ image, model, detail }) {
   const here = named(explorer.here.data?.manifest ?? first);
   const blank = image === null && model === null && detail === null;
-  wanted = blank ? named(first) : { image: image ?? here.image, model: model ?? here.model, detail };
+  wanted = blank ? { ...named(first), model: home ?? first.model } : { image: image ?? here.image, model: model ?? here.model, detail };
   const other = !alike(wanted, here);
   explorer.pending = other ? { ...explorer.state } : null;
   if (other || answered !== turn) follow();
@@ -81,15 +83,50 @@ const host = {
   turned(id, beside) {
     trigger('turned', { id, beside });
     window.dispatchEvent(new Event('vitviz-opened')); // the other tabs are about the pane that is chosen
+    propose();
   },
   underWay,
-  opened: () => window.dispatchEvent(new Event('vitviz-opened')), // the other tabs follow
+  opened() {
+    window.dispatchEvent(new Event('vitviz-opened')); // the other tabs follow
+    if (models === null) askForModels();
+    propose();
+  },
   linked: true,
 };
 const { explorer, show } = vitvizExplorer.mount(root, COLOURS, host);
 const message = root.querySelector('.vv-message');
 const misread = message.textContent; // parts of the address that make no sense
 window.vitviz = { explorer, forgotten };
+explorer.state.model ??= home;
+
+// Larger models, while the one that is shown knows fewer classes; a click chooses one in the menu.
+function propose() {
+  const { labels } = explorer.here.data.manifest;
+  root.querySelector('.vv-larger').hidden = !models.some(({ classes }) => classes > labels.length);
+}
+
+async function askForModels() {
+  models = [];
+  models = await asked(server, 'larger', first.id, []).then(JSON.parse, () => []); // without an answer there are none
+  if (!models.length) return;
+  const button = ({ source, words, tip }, before = '') => {
+    const made = Object.assign(document.createElement('button'), { type: 'button', title: tip, textContent: before + words });
+    made.dataset.source = source;
+    return made;
+  };
+  const [best, ...others] = models;
+  root.querySelector('.vv-best').replaceChildren(button(best, `Know ${best.classes.toLocaleString('en')} classes: `));
+  root.querySelector('.vv-others').replaceChildren(...others.map((one) => button(one)));
+  root.querySelector('.vv-larger details').hidden = !others.length;
+  propose();
+}
+
+root.querySelector('.vv-larger').addEventListener('click', ({ target }) => {
+  const select = document.querySelector('#model select');
+  if (!target.dataset.source || !select) return;
+  select.value = target.dataset.source;
+  select.dispatchEvent(new Event('change'));
+});
 
 async function load() {
   if (!props.value) return;
@@ -106,6 +143,10 @@ async function load() {
     if (!alike(sent, wanted)) return follow(); // it has led elsewhere since
     // What the server makes of a link is what the link comes to, even where a part of it was refused.
     if (explorer.pending) Object.assign(explorer.pending, what);
+    if (home && wanted.model === home && what.model !== home) { // it could not be had: the server says why
+      home = null;
+      remembered.set(null);
+    }
   } else if (underWay()) return; // the server opened this before what the person has gone to since
   if (id !== explorer.here.data?.manifest.id) {
     await show(manifest);

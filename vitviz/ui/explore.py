@@ -5,14 +5,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, get_args
 
 import gradio as gr
 import torch
 
-from vitviz.explain.attention import Fusion, rollout
-from vitviz.trace import TraceError
+from vitviz.attribution.attention import Fusion, rollout
+from vitviz.model.trace import TraceError
 from vitviz.ui.parts import Answer, answered, asking
+from vitviz.ui.scheduler import Kind, Scheduler
 from vitviz.viewer import bundle
 from vitviz.viewer.page import ROLLOUT_TOKENS, Scene, standalone
 from vitviz.viewer.payload import block_bytes, rollout_bytes
@@ -20,6 +22,7 @@ from vitviz.viewer.payload import block_bytes, rollout_bytes
 MOST_PAGE_BYTES = 160_000_000  # 6,000 tokens of ViT-S
 FUSIONS: tuple[str, ...] = get_args(Fusion)
 Rolling = dict[str, Any]
+Proposal = dict[str, Any]  # see `vitviz.ui.larger`
 
 
 class ExplorerView(gr.HTML):
@@ -28,16 +31,25 @@ class ExplorerView(gr.HTML):
     Args:
         value: the manifest of what the page opens with.
         find: the scene of a manifest's id; `None` for one that was forgotten. Ids are secrets of their visitor.
+        larger: the models that the page proposes; none by default.
     """
 
-    def __init__(self, value: str | None = None, *, find: Callable[[str], Scene | None], **options: Any) -> None:
+    def __init__(
+        self,
+        value: str | None = None,
+        *,
+        find: Callable[[str], Scene | None],
+        scheduler: Scheduler | None = None,
+        larger: Callable[[], list[Proposal]] = list,
+        **options: Any,
+    ) -> None:
         # gradio makes it anew, without a value, for each visitor whose answer leaves it as it was.
         super().__init__(
             value,
             html_template=bundle.template(),
-            js_on_load=bundle.script() + asking("explore.js"),
+            js_on_load=bundle.script() + asking("remembered.js", "explore.js"),
             apply_default_css=False,
-            server_functions=answers(find),
+            server_functions=[*answers(find, scheduler or Scheduler()), proposing(find, larger)],
             **options,
         )
 
@@ -59,11 +71,16 @@ def manifest(scene: Scene, name: str, turn: int | None = None) -> str:
     return json.dumps(told if turn is None else {**told, "turn": turn})
 
 
-def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], Answer]]:
+def answers(find: Callable[[str], Scene | None], scheduler: Scheduler) -> list[Callable[[Any], Answer]]:
     """What the explorer may ask the server. Arguments come from the visitor: nothing in them is believed."""
 
-    def said(work: Callable[[Scene, list[Any]], bytes], asked: Any, count: int) -> Answer:
-        return answered(find, lambda scene, rest: base64.b64encode(work(scene, rest)).decode(), asked, count)
+    def said(work: Callable[[Scene, list[Any]], bytes], asked: Any, count: int, kind: Kind | None = None) -> Answer:
+
+        def encoded(scene: Scene, rest: list[Any]) -> str:
+            with nullcontext() if kind is None else scheduler.run(kind):
+                return base64.b64encode(work(scene, rest)).decode()
+
+        return answered(find, encoded, asked, count)
 
     def part(asked: Any) -> Answer:
         """[id, block or "rollout"] -> a file of `vitviz.viewer.payload`."""
@@ -71,13 +88,23 @@ def answers(find: Callable[[str], Scene | None]) -> list[Callable[[Any], Answer]
 
     def flow(asked: Any) -> Answer:
         """[id, token or null, options] -> the rollout matrix's file, or one row of it as float32."""
-        return said(_flow, asked, 3)
+        return said(_flow, asked, 3, Kind.SHORT)
 
     def whole(asked: Any) -> Answer:
         """[id] -> the page as one file."""
-        return said(_page, asked, 1)
+        return said(_page, asked, 1, Kind.LONG)
 
     return [part, flow, whole]
+
+
+def proposing(find: Callable[[str], Scene | None], models: Callable[[], list[Proposal]]) -> Callable[[Any], Answer]:
+    """What the explorer may ask about models that it could propose."""
+
+    def larger(asked: Any) -> Answer:
+        """[id] -> the models, the first one first."""
+        return answered(find, lambda *_: json.dumps(models()), asked, 1)
+
+    return larger
 
 
 def _part(scene: Scene, given: list[Any]) -> bytes:

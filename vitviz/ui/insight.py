@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Any
 
 import gradio as gr
 import numpy as np
 
-from vitviz.explain.methods import METHODS, method_named
-from vitviz.probe.curves import Curve
-from vitviz.probe.heads import STATISTICS
+from vitviz.analysis.heads import STATISTICS
+from vitviz.attribution.registry import METHODS, method_named
+from vitviz.evaluation.faithfulness import Curve
 from vitviz.ui.parts import Answer, answered, asking
+from vitviz.ui.scheduler import Kind, Scheduler
 from vitviz.ui.sessions import Shown
 from vitviz.view import View
 from vitviz.viewer import bundle
@@ -34,17 +34,17 @@ class Panel(gr.HTML):
     Args:
         name: of its files in `vitviz/viewer/`: "why", "heads" or "layers".
         find: the open photograph of a name; `None` for one that was forgotten. Names are secrets of their visitor.
-        turn: held while an answer is worked out.
+        scheduler: of the computations.
     """
 
-    def __init__(self, name: str, find: Find, turn: threading.Lock, **options: Any) -> None:
+    def __init__(self, name: str, find: Find, scheduler: Scheduler, **options: Any) -> None:
         script = bundle.script(f"{name}.js") + asking("insight.js")
         super().__init__(
             "",
             html_template=bundle.template(f"{name}.html"),
             js_on_load=script.replace("PANEL", json.dumps(name)),
             apply_default_css=False,
-            server_functions=answers(find, turn),
+            server_functions=answers(find, scheduler),
             **options,
         )
 
@@ -53,42 +53,52 @@ class Panel(gr.HTML):
         return "html"
 
 
-def answers(find: Find, turn: threading.Lock) -> list[Callable[[Any], Answer]]:
+def answers(find: Find, scheduler: Scheduler) -> list[Callable[[Any], Answer]]:
     """What a panel may ask the server. Arguments come from the visitor: nothing in them is believed."""
 
-    def said(work: Callable[..., Any], asked: Any, count: int, lock: AbstractContextManager[Any] = turn) -> Answer:
+    def said(work: Callable[..., Any], asked: Any, count: int, kind: Kind | None = None) -> Answer:
 
         def alone(shown: Shown, rest: list[Any]) -> str:
-            with lock:
+            with nullcontext() if kind is None else scheduler.run(kind):
                 return json.dumps(work(shown.view, *rest))
 
         return answered(find, alone, asked, count)
 
+    def waiting(asked: Any) -> Answer:
+        """[id] -> how many computations a long question waits for now, and about how many seconds."""
+
+        def ahead(*_: Any) -> str:
+            return json.dumps({"ahead": scheduler.ahead(Kind.LONG), "seconds": scheduler.seconds(Kind.LONG)})
+
+        return answered(find, ahead, asked, 1)
+
     def outline(asked: Any) -> Answer:
         """[id] -> what can be asked of this photograph and model."""
-        return said(_outline, asked, 1, nullcontext())  # nothing is computed: it waits for nobody's question
+        return said(_outline, asked, 1)  # nothing is computed: it waits for nobody's question
 
     def explain(asked: Any) -> Answer:
         """[id, method, class, class it is held against] -> a map."""
-        return said(_explain, asked, 4)
+        name = asked[1] if isinstance(asked, list) and len(asked) > 1 and isinstance(asked[1], str) else ""
+        slow = name in METHODS and METHODS[name].cost > SLOW
+        return said(_explain, asked, 4, Kind.LONG if slow else Kind.SHORT)
 
     def judge(asked: Any) -> Answer:
         """[id, methods, class, class it is held against] -> how each map stands its test."""
-        return said(_judge, asked, 4)
+        return said(_judge, asked, 4, Kind.LONG)
 
     def without(asked: Any) -> Answer:
         """[id, patches, heads] -> probabilities with and without them."""
-        return said(_without, asked, 3)
+        return said(_without, asked, 3, Kind.SHORT)
 
     def statistics(asked: Any) -> Answer:
         """[id, names] -> numbers for every head."""
-        return said(_statistics, asked, 2)
+        return said(_statistics, asked, 2, Kind.LONG)
 
     def lens(asked: Any) -> Answer:
         """[id] -> what the classifier reads after each layer, and the patches' colours."""
-        return said(_lens, asked, 1)
+        return said(_lens, asked, 1, Kind.SHORT)
 
-    return [outline, explain, judge, without, statistics, lens]
+    return [outline, waiting, explain, judge, without, statistics, lens]
 
 
 def _outline(view: View) -> dict[str, Any]:
@@ -123,8 +133,9 @@ def _outline(view: View) -> dict[str, Any]:
 def _classes(view: View, target: Any, against: Any) -> dict[str, Any]:
     """A class, or two, as `View.explain` takes them."""
     for given in (target, against):
-        if given is not None and (not isinstance(given, int) or isinstance(given, bool)):
-            raise ValueError(f"Expected a class's number, got {given!r:.40}.")
+        known = isinstance(given, int) and not isinstance(given, bool) and 0 <= given < len(view.labels)
+        if given is not None and not known:
+            raise ValueError(f"Expected a class's number from 0 to {len(view.labels) - 1}, got {given!r:.40}.")
     if against is None:
         return {"target": target}
     return {"contrast": (view.best(1)[0] if target is None else target, against)}
@@ -132,8 +143,9 @@ def _classes(view: View, target: Any, against: Any) -> dict[str, Any]:
 
 def _explain(view: View, method: Any, target: Any, against: Any) -> dict[str, Any]:
     began = time.perf_counter()
-    found = view.explain(str(method), **_classes(view, target, against))
-    mass = found.mass_words()
+    name = method_named(str(method)[:40]).name
+    found = view.explain(name, **_classes(view, target, against))
+    mass = found.describe_prefix_mass()
     return {
         "values": [float(f"{value:.5g}") for value in found.values.ravel().tolist()],  # (gh, gw), row by row
         "signed": found.signed,
@@ -147,11 +159,11 @@ def _explain(view: View, method: Any, target: Any, against: Any) -> dict[str, An
 def _judge(view: View, methods: Any, target: Any, against: Any) -> list[dict[str, Any]]:
     if not isinstance(methods, list) or not 0 < len(methods) <= len(METHODS):
         raise ValueError(f"Expected the names of some methods, got {methods!r:.40}.")
-    asked = _classes(view, target, against)
-    maps = [view.explain(name, **(asked if method_named(name).class_specific else {})) for name in map(str, methods)]
+    asked, chosen = _classes(view, target, against), [method_named(str(name)[:40]) for name in methods]
+    maps = [view.explain(one.name, **(asked if one.class_specific else {})) for one in chosen]
     return [
         {
-            "words": test.words(),
+            "words": test.describe(),
             "gain": test.gain,
             "deletion": _curve(test.deletion),
             "insertion": _curve(test.insertion),
@@ -210,11 +222,11 @@ def _number(value: float) -> float | None:
 
 
 def _lens(view: View) -> dict[str, Any]:
-    colours = view.colours()
+    colors = view.token_pca()
     told: dict[str, Any] = {
-        "layers": [block + 1 for block in colours.blocks],
-        "colours": _bytes(colours.colours),  # (L, gh, gw, 3)
-        "explained": [round(float(share), 4) for share in colours.explained.sum(1)],
+        "layers": [block + 1 for block in colors.blocks],
+        "colours": _bytes(colors.colors),  # (L, gh, gw, 3)
+        "explained": [round(float(share), 4) for share in colors.explained.sum(1)],
         "names": [],
     }
     if view.names_classes:

@@ -6,6 +6,7 @@ let menu = null;
 let typing = false; // arrow keys walk through the menu; nothing is loaded until they rest
 let pause = 0; // runs while one is chosen and not asked for yet
 let asked = null; // the model that is on its way
+let first = null; // the model that the page opened with
 
 function option(value, words, tip) {
   const made = document.createElement('option');
@@ -18,6 +19,7 @@ function option(value, words, tip) {
 function draw() {
   if (!props.value) return;
   const before = menu;
+  const chose = asked;
   const wish = pause ? select.value : null; // an answer to what was done before does not undo it
   menu = JSON.parse(props.value);
   asked = null;
@@ -31,6 +33,14 @@ function draw() {
   settle();
   if ([...select.options].some(({ value }) => value === wish)) select.value = wish;
   if (before && before.chosen !== menu.chosen) ask(false);
+  first ??= menu.chosen;
+  if (chose !== null && chose === menu.chosen) remember(chose);
+}
+
+// What the page opens with needs no memory, and a visitor's own models are gone at the next visit.
+function remember(source) {
+  const listed = menu.groups.some(({ brought, offers }) => !brought && offers.some((offer) => offer.source === source));
+  remembered.set(listed && source !== first ? source : null);
 }
 
 function settle() {

@@ -8,16 +8,17 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from vitviz.model import ViT
+from vitviz.model.vit import ViT
 from vitviz.ui.settings import GIGABYTE, Settings
 from vitviz.weights import zoo
-from vitviz.weights.checkpoint import CONFIG
-from vitviz.weights.famous import FAMOUS
+from vitviz.weights.catalog import CATALOG
+from vitviz.weights.checks import CONFIG
 from vitviz.weights.remote import LIBRARIES, load_remote
 
 # What a library may call a model: words, dots and dashes, and for Hugging Face an owner before a slash. No path.
 _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+BROUGHT = "Brought by you"  # the title of a visitor's own models in the menu
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
@@ -50,11 +51,15 @@ class Offer:
 
 
 class Menu:
-    """The models on offer, in groups: those of this machine first, then famous ones that are downloaded when chosen.
+    """The models on offer, in groups: those of this machine first, then published ones that are downloaded when chosen.
 
     Args:
         settings: what the operator allows.
         bundled: names of bundled models; all by default.
+
+    Attributes:
+        default: the model that the page opens with.
+        bundled: the model that it opens with where that one cannot be had.
 
     Raises:
         MenuError: if there is none on this machine, so that nothing could open the page.
@@ -66,14 +71,14 @@ class Menu:
         here += [_own(source) for source in settings.models]
         if not here:
             raise MenuError("Expected at least one model, found none. Put a checkpoint folder into checkpoints/.")
-        famous = [Offer(one.source, one.title, one.size, one.licence, one.known_for) for one in FAMOUS]
-        self.groups = (("On this machine", tuple(here)), ("Downloaded when chosen", tuple(famous)))
+        listed = [Offer(one.source, one.title, one.size, one.licence, one.known_for) for one in CATALOG]
+        sources = [one.source for one in here]
+        self.bundled = zoo.DEFAULT if zoo.DEFAULT in sources else sources[0]
+        self.default = settings.default or self.bundled
+        if all(self.default != one.source for one in (*here, *listed)):
+            here.append(_own(self.default))
+        self.groups = (("On this machine", tuple(here)), ("Downloaded when chosen", tuple(listed)))
         self._offers = {offer.source: offer for _, offers in self.groups for offer in offers}
-
-    @property
-    def default(self) -> str:
-        """The model that the page opens with."""
-        return self.groups[0][1][0].source
 
     @property
     def open_ended(self) -> bool:
@@ -123,9 +128,9 @@ def _own(source: str) -> Offer:
     path = Path(source)
     if path.is_dir():
         return _folder(source, path)
-    famous = next((one for one in FAMOUS if one.source == source), None)
-    if famous is not None:
-        return Offer(source, famous.title, famous.size, famous.licence, famous.known_for)
+    listed = next((one for one in CATALOG if one.source == source), None)
+    if listed is not None:
+        return Offer(source, listed.title, listed.size, listed.licence, listed.known_for)
     return Offer(source, path.name, path.stat().st_size) if path.is_file() else Offer(source, source)
 
 

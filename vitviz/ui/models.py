@@ -8,9 +8,9 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 
-from vitviz.devices import best_device
 from vitviz.explorer import Explorer
-from vitviz.model import ViT
+from vitviz.model.devices import best_device
+from vitviz.model.vit import ViT
 from vitviz.ui.menu import byte_words
 
 LOADING_AT_ONCE = 4

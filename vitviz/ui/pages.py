@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import chain
@@ -12,21 +14,29 @@ from typing import Any
 
 import gradio as gr
 
-from vitviz.image import ImageError
+from vitviz.images.decoding import ImageError
+from vitviz.resources import resource_folder
 from vitviz.ui import detail, draw
 from vitviz.ui.api import add_endpoints
-from vitviz.ui.choosing import Chooser, Updates
+from vitviz.ui.blocks import CheckedBlocks
+from vitviz.ui.choosing import TICK, Chooser, Updates, reason
 from vitviz.ui.explore import ExplorerView, manifest
 from vitviz.ui.insight import Panel
+from vitviz.ui.larger import LargerModels
 from vitviz.ui.menu import Menu
 from vitviz.ui.newest import Newest
 from vitviz.ui.parts import OpenDropdown, PhotoInput, Wall
+from vitviz.ui.scheduler import Kind
 from vitviz.ui.sessions import Sessions, Shown, Wanted
 from vitviz.ui.settings import Settings, settings
+from vitviz.ui.uploads import upload_folder
+from vitviz.view import View
 from vitviz.viewer.page import Scene
 
+log = logging.getLogger(__name__)
+
 HERE = Path(__file__).parent
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = resource_folder("examples")
 # What runs a model waits here, and holds up nothing else; `Sessions` sees to it that one model runs at a time.
 RUNS: dict[str, Any] = {"concurrency_id": "runs", "concurrency_limit": 8}
 PANELS = {"Explain": "why", "Heads": "heads", "Layers": "layers"}
@@ -41,17 +51,38 @@ THEME_BUTTON = '<button type="button" class="theme" aria-label="Switch between l
 
 @dataclass(frozen=True)
 class Example:
-    """A photograph that comes with the page: its file, a word for its button, a sentence for its tooltip."""
+    """A photograph that comes with the page: its file, a word for its button, a sentence for its tooltip.
+
+    Args:
+        classes: what a model may call it and be right, in the words of any.
+    """
 
     path: Path
     name: str
     label: str
+    classes: tuple[str, ...] = ()
+
+    def caveat(self, view: View) -> str:
+        """What to say where the model has no class for what it shows, or names another one."""
+        if not view.names_classes:
+            return ""
+        right = {one.casefold() for one in self.classes}
+        if not right & {name for label in view.labels for name in synonyms(label)}:
+            return "An example of what this model does not know: none of its classes fits, and it names the closest."
+        if not right & synonyms(view.predictions(1)[0][0]):
+            return f"An example of what this model gets wrong. {self.label}."
+        return ""
+
+
+def synonyms(label: str) -> set[str]:
+    """The names in a label: ImageNet's have several, such as "tabby, tabby cat"."""
+    return {name.strip().casefold() for name in label.split(",")}
 
 
 def examples(folder: Path = EXAMPLES) -> list[Example]:
     """The photographs that come with the page, in order; `index.json` beside them says which."""
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    return [Example(folder / entry["file"], entry["name"], entry["label"]) for entry in index]
+    return [Example(folder / one["file"], one["name"], one["label"], tuple(one["classes"])) for one in index]
 
 
 class Page:
@@ -64,26 +95,55 @@ class Page:
 
     def __init__(self, sessions: Sessions) -> None:
         self.sessions, self.newest = sessions, Newest()
+        self._workers = ThreadPoolExecutor(RUNS["concurrency_limit"], thread_name_prefix="open")
         self.examples = examples()
+        problem = self._settle_default()
         self.first = sessions.open("", None, sessions.menu.default)
-        with gr.Blocks(title="vitviz", fill_width=True, analytics_enabled=False, delete_cache=(3600, 86400)) as demo:
+        larger = LargerModels(sessions.menu)
+        upload_folder()  # before gradio asks where files go
+        with CheckedBlocks(
+            scheduler=sessions.scheduler,
+            title="vitviz",
+            fill_width=True,
+            analytics_enabled=False,
+            delete_cache=(3600, 86400),
+        ) as demo:
             self.chooser = Chooser(sessions)
             self._header()
-            self.chooser.lay_out_form()
+            self.chooser.lay_out_form(problem)
             self.status = gr.HTML(draw.working(), elem_id="status", apply_default_css=False)
             with gr.Tabs():
                 with gr.Tab("Explore"), gr.Row(elem_id="explore"):
                     with gr.Column(elem_id="source", min_width=220):
                         self._source()
-                    self.viewer = ExplorerView(self._manifest(self.first), find=self._scene, elem_id="viewer")
+                    self.viewer = ExplorerView(
+                        self._manifest(self.first),
+                        find=self._scene,
+                        larger=larger.models,
+                        scheduler=sessions.scheduler,
+                        elem_id="viewer",
+                    )
                 for title, name in PANELS.items():
                     with gr.Tab(title):
-                        Panel(name, self._open, sessions.asking, elem_classes="panel")
+                        Panel(name, self._open, sessions.scheduler, elem_classes="panel")
                 with gr.Tab("How to read this"):
                     gr.Markdown((HERE / "help.md").read_text(encoding="utf-8"), elem_classes="help")
             self._wire(demo)
             add_endpoints(sessions)
         self.demo = demo
+
+    def _settle_default(self) -> str:
+        """What to say, as HTML, where the model that the operator asked for cannot be had."""
+        menu = self.sessions.menu
+        wanted = menu.offer(menu.default)
+        failure = self.sessions.settle_default()
+        if failure is None:
+            return ""
+        words = reason(failure).replace(wanted.source, wanted.title)
+        log.warning("%s could not be opened, the page opens with %s: %s", wanted.title, menu.default, words)
+        return draw.problem(
+            words, f"{wanted.title} could not be opened, so the page opens with {menu.offer(menu.default).title}."
+        )
 
     # What is on it
 
@@ -146,9 +206,10 @@ class Page:
         return self.first if name == self.first.name else self.sessions.find(name)
 
     def _as_scene(self, shown: Shown) -> Scene:
-        image = next((example.name for example in self.examples if str(example.path) == shown.path), None)
+        example = next((one for one in self.examples if str(one.path) == shown.path), None)
+        image, caveat = (example.name, example.caveat(shown.view)) if example else (None, "")
         model = "" if self.sessions.is_upload(shown.wanted.model) else shown.wanted.model  # nobody else could open it
-        return replace(shown.view.scene(image=image), model=model, detail=shown.wanted.side)
+        return replace(Scene.of(shown.view, image=image, caveat=caveat), model=model, detail=shown.wanted.side)
 
     # What it does
 
@@ -183,7 +244,7 @@ class Page:
         visitor = request.session_hash or ""
         self.newest.name(visitor, photo)
         yield {self.status: self._expected(visitor, model, fineness)}
-        yield self.look(request, photo, model, fineness)
+        yield from self.look(request, photo, model, fineness)
 
     def chosen_example(self, request: gr.Request, event: gr.EventData, model: str, fineness: str) -> Updates:
         """An example was chosen."""
@@ -192,7 +253,7 @@ class Page:
             return {self.photo: gr.skip()}
         return {self.photo: path, self.status: self._expected(visitor, model, fineness)}
 
-    def look(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Updates:
+    def look(self, request: gr.Request, photo: str | None, model: str, fineness: str) -> Iterator[Updates]:
         """Open the photograph that the visitor named last. What was overtaken meanwhile shows nothing."""
         visitor = request.session_hash or ""
         named = self.newest.get(visitor) or self.sessions.wanted(photo, model).path
@@ -200,8 +261,8 @@ class Page:
         def change(visitor: str, wanted: Wanted) -> Shown:
             return self.sessions.with_photo(visitor, wanted, lambda: self.newest.get(visitor) or named)
 
-        updates = self._answer(change, visitor, named, model, fineness)
-        return updates if self.newest.get(visitor) in (None, named) else {self.status: draw.working()}
+        for updates in self._answer(change, visitor, named, model, fineness):
+            yield updates if self.newest.get(visitor) in (None, named) else {self.status: draw.working()}
 
     def new_detail(self, request: gr.Request, *asked: Any) -> Iterator[Updates]:
         """Another size of input was chosen."""
@@ -262,9 +323,20 @@ class Page:
         """Run the model, and say so. What cannot be opened is said, and the page stays as it was."""
         visitor = request.session_hash or ""
         yield {self.status: self._expected(visitor, model, fineness)}
-        yield self._answer(change, visitor, photo, model, fineness)
+        yield from self._answer(change, visitor, photo, model, fineness)
 
-    def _answer(
+    def _answer(self, change: Callable[[str, Wanted], Shown], visitor: str, *asked: Any) -> Iterator[Updates]:
+        """Say how many photographs come first while there are any, then what has become of the change."""
+        result = self._workers.submit(self._changed, change, visitor, *asked)
+        while not wait([result], TICK).done:
+            before = self.sessions.scheduler.ahead(Kind.PHOTO) - 1
+            if before > 0:
+                seconds = self.sessions.scheduler.seconds(Kind.PHOTO)
+                words = f"Number {before + 1} in the queue · {detail.about(seconds)}"
+                yield {self.status: draw.working(words)}
+        yield result.result()
+
+    def _changed(
         self, change: Callable[[str, Wanted], Shown], visitor: str, photo: str | None, model: str, fineness: str
     ) -> Updates:
         try:
@@ -334,12 +406,12 @@ def fineness_of(wanted: Wanted | None) -> str:
     return detail.OWN if wanted is None or wanted.side is None else str(wanted.side)
 
 
-def build(allowed: Settings | None = None) -> gr.Blocks:
+def build(allowed: Settings | None = None) -> CheckedBlocks:
     """The page, ready to launch. Loads the first model and analyses the first example, so that it opens alive.
 
     Args:
         allowed: what visitors may do; by default what the environment says, see `vitviz.ui.settings`.
     """
     menu = Menu(allowed or settings())
-    demo: gr.Blocks = Page(Sessions(menu, default=examples()[0].path)).demo
+    demo: CheckedBlocks = Page(Sessions(menu, default=examples()[0].path)).demo
     return demo

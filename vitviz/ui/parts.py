@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import gradio as gr
 from gradio.blocks import Block
 
+from vitviz.ui.scheduler import Cancelled
 from vitviz.viewer import bundle
 
 HERE = Path(__file__).parent
@@ -66,9 +67,9 @@ class OpenDropdown(gr.Dropdown):
         return str(payload)
 
 
-def asking(glue: str) -> str:
-    """The script of a component that asks the server: `glue`, a file beside this one, behind what all of them share."""
-    script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("ask.js", glue))
+def asking(*glue: str) -> str:
+    """The script of a component that asks the server: files beside this one, behind what all of them share."""
+    script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("ask.js", *glue))
     return script.replace("COLOURS", bundle.colours())
 
 
@@ -94,7 +95,7 @@ class ModelMenu(_Html):
 
     def __init__(self, value: str | None = None, **options: Any) -> None:
         template = (HERE / "menu.html").read_text(encoding="utf-8")
-        script = (HERE / "menu.js").read_text(encoding="utf-8")
+        script = "".join((HERE / name).read_text(encoding="utf-8") for name in ("remembered.js", "menu.js"))
         super().__init__(value, html_template=template, js_on_load=script, apply_default_css=False, **options)
 
 
@@ -119,5 +120,7 @@ def answered(
         return {"error": "This photograph was put away. It is being opened again.", "forgotten": "yes"}
     try:
         return {"data": work(found, asked[1:])}
+    except Cancelled:
+        return {"error": "This was stopped: nobody waits for it any more."}
     except ValueError as error:
         return {"error": str(error)}

@@ -5,24 +5,25 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import gradio as gr
-from gradio import processing_utils
-from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Receive, Scope, Send
+from gradio import processing_utils, routes
 
-from vitviz.ui.settings import shared
+from vitviz.ui.blocks import CheckedBlocks
+from vitviz.ui.firewall import Firewall
+from vitviz.ui.settings import Settings, shared
+from vitviz.ui.uploads import upload_folder
 from vitviz.viewer import bundle
 
 HERE = Path(__file__).parent
-MAX_FILE_SIZE = "64mb"
-MAX_CHECKPOINT_SIZE = "2gb"  # where checkpoints may be uploaded; gradio has one limit for all files
+MAX_PHOTO_BYTES = 64 * 10**6
+MAX_CHECKPOINT_BYTES = 2 * 10**9  # where checkpoints may be uploaded; there is one limit for all files
+MAX_SESSIONS = 256  # visitors whose components gradio remembers, at most 0.84 MB each
 M_MMAP_THRESHOLD = -3  # glibc's number for it, see mallopt(3)
 MAPPED_BYTES = 128 * 2**10  # blocks from here on are mapped, and unmapped when they are freed
-MAX_WAITING = 64  # requests in the queue before a visitor is told to come back
 
 THEME = gr.themes.Monochrome(
     primary_hue="indigo",
@@ -32,21 +33,6 @@ THEME = gr.themes.Monochrome(
     font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
     font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
 ).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
-
-
-class Closed:
-    """Refuse the two doors through which gradio would fetch any address for any visitor."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """403 for remote files and the proxy; everything else passes."""
-        path = scope.get("path", "")
-        if scope["type"] == "http" and ("/file=http" in path.replace("%3A", ":") or "/proxy=" in path):
-            await PlainTextResponse("vitviz fetches nothing from other hosts.", status_code=403)(scope, receive, send)
-            return
-        await self.app(scope, receive, send)
 
 
 async def _refuse_download(*_args: Any, **_options: Any) -> str:
@@ -67,34 +53,49 @@ def give_memory_back() -> None:
 
 
 def launch(
-    demo: gr.Blocks, host: str | None = None, port: int | None = None, *, upload: bool = False, **options: Any
+    demo: CheckedBlocks, allowed: Settings, host: str | None = None, port: int | None = None, **options: Any
 ) -> Any:
     """Serve the page; returns what `gr.Blocks.launch` returns.
 
     Args:
         demo: the page.
+        allowed: what its operator allows.
         host, port: where to listen; gradio's own settings (`GRADIO_SERVER_NAME`, `GRADIO_SERVER_PORT`) by default.
-        upload: whether visitors may upload checkpoints, which are larger than photographs.
         options: passed on to `gr.Blocks.launch`.
     """
     give_memory_back()
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    # gradio fetches addresses that visitors type; the name is internal, so gradio is pinned and a test holds this.
+    if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in
+        os.environ.setdefault("FORWARDED_ALLOW_IPS", "*")
+    # Two inner names of gradio's; gradio is pinned and tests hold both. It would fetch addresses that visitors type,
+    # and its middleware for origins lets all of them in.
     processing_utils.async_ssrf_protected_download = _refuse_download
-    # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
-    demo.queue(max_size=MAX_WAITING, default_concurrency_limit=2)
+    firewall = partial(
+        Firewall,
+        uploads=upload_folder(),
+        max_file=MAX_CHECKPOINT_BYTES if allowed.upload else MAX_PHOTO_BYTES,
+        checkpoints=allowed.upload,
+        hosts=allowed.hosts,
+        frames=allowed.frames,
+        busy=demo.busy,
+        components=frozenset(number for number, one in demo.blocks.items() if getattr(one, "server_fns", None)),
+    )
+    setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
+    # Nothing passes by the queue: direct calls are refused.
+    demo.queue(default_concurrency_limit=2, api_open=False)
     return demo.launch(
         server_name=host,
         server_port=port,
         share=shared(),  # left to itself gradio shares on hosted notebooks, unasked
         theme=THEME,
+        # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
         head=f"<style>{bundle.style()}{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
-        max_file_size=MAX_CHECKPOINT_SIZE if upload else MAX_FILE_SIZE,
         ssr_mode=False,
-        show_error=True,
+        show_error=False,  # our own errors are shown all the same; Python's are no use to a visitor
         footer_links=["api"],
         run_history=False,
-        app_kwargs={"middleware": [Middleware(Closed)]},
+        enable_monitoring=False,
+        state_session_capacity=MAX_SESSIONS,
         # It answers by now (`startup-events`). Else gradio asks for the page itself, gives up after three seconds, too
         # few on a busy machine, and advises to share it with the world.
         _frontend=False,

@@ -5,17 +5,19 @@ from __future__ import annotations
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 
 from vitviz.explorer import Explorer
-from vitviz.preprocess import Preprocess
+from vitviz.images.preprocess import Preprocess
 from vitviz.ui.detail import Pace, faster, most_pixels
 from vitviz.ui.menu import Menu, MenuError, Offer
 from vitviz.ui.models import Models
+from vitviz.ui.scheduler import Client, Kind, Scheduler, current
 from vitviz.view import View
 
 # Memory for open photographs, in bytes. ViT-S at 224 px keeps 10 MB of queries and keys, a phone's photograph 36 MB.
@@ -78,13 +80,24 @@ class Sessions:
         self._uploads: dict[str, dict[str, Offer]] = {}
         self._paces: dict[str, Pace] = {}
         self._lock = threading.Lock()
-        # Held while a model runs: several at once take as many times the time and the memory. What a panel asks may
-        # take a minute; nobody's photograph waits for that, so it has a turn of its own.
-        self.turn, self.asking = threading.Lock(), threading.Lock()
-        room = menu.settings.memory
-        self.models = Models(menu.load, room, menu.default, lambda name: menu.offer(name).size, self._drop)
+        self._clients: dict[str, Client] = {}
+        self.scheduler = Scheduler()
+        self.models = self._models()
 
     # Models
+
+    def _models(self) -> Models:
+        menu = self.menu
+        return Models(menu.load, menu.settings.memory, menu.default, lambda name: menu.offer(name).size, self._drop)
+
+    def settle_default(self) -> BaseException | None:
+        """Load the model that the page opens with; where it cannot be had, go back to the bundled one and say why."""
+        failure = self.begin("", self.menu.default).exception()
+        if failure is not None and self.menu.default != self.menu.bundled:
+            self.menu.default = self.menu.bundled
+            self.models = self._models()  # it keeps the default, and there is nothing in it yet
+            return failure
+        return None
 
     def permit(self, visitor: str, text: str) -> str:
         """The model that a visitor named, if this visitor may use it.
@@ -214,7 +227,7 @@ class Sessions:
         while True:
             model = choose(self.last(visitor)).model
             explorer = self.begin(visitor, model).result()  # may take long: nobody is held up
-            with self.turn:
+            with self.client(visitor), self.scheduler.run(Kind.PHOTO):
                 held, wanted = self.held(visitor), choose(self.last(visitor))
                 if wanted.model == model:  # else another one was opened meanwhile
                     return held if held and held.wanted == wanted else self._run(visitor, explorer, wanted)
@@ -243,8 +256,18 @@ class Sessions:
     def look(self, photo: str, model: str) -> View:
         """A photograph as a model sees it, for a program that asks once; nothing is remembered."""
         explorer = self.begin("", model).result()
-        with self.turn:
+        with self.scheduler.run(Kind.PHOTO):
             return explorer.open(photo)
+
+    @contextmanager
+    def client(self, visitor: str) -> Iterator[None]:
+        """Compute what follows for a visitor: it is stopped when the visitor leaves."""
+        with self._lock:
+            token = current.set(self._clients.setdefault(visitor, Client(visitor)))
+        try:
+            yield
+        finally:
+            current.reset(token)
 
     def pace(self, model: str) -> Pace | None:
         """How fast a model has run here."""
@@ -256,6 +279,8 @@ class Sessions:
         A page whose connection broke goes on when it is back, and still shows what was chosen: that is remembered.
         """
         with self._lock:
+            if visitor in self._clients:
+                self._clients.pop(visitor).gone.set()
             self._open.pop(visitor, None)
             self._beside.pop(visitor, None)
             mine = self._uploads.pop(visitor, {})

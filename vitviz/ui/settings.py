@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HERE_ONLY = {"127.0.0.1", "localhost", "::1"}
+SPACES = ("https://huggingface.co", "https://*.hf.space")
 GIGABYTE = 10**9
 
 
@@ -21,24 +22,33 @@ class Settings:
 
     Args:
         models: models of the operator in the menu: anything that `vitviz.load` takes, folders and files included.
+        default: the model that the page opens with: one of the menu, or anything that `vitviz.load` takes; empty for
+            the first bundled one, which is also what the page opens with where this one cannot be had.
         typed: whether visitors may name models of torchvision, timm and Hugging Face that are not in the menu. Each
             is downloaded to this machine's disk.
         upload: whether visitors may upload checkpoints.
         memory: for loaded models, in bytes; the least recently used go first.
         side: the longest side of an input that visitors may ask for, in pixels.
+        hosts: the names under which the page is served; none for any. A page on this machine only answers to this
+            machine's names: else any site that a visitor opens could make its own name point here and read the page.
+        frames: origins that may show the page in a frame, beside its own.
     """
 
     models: tuple[str, ...] = ()
+    default: str = ""
     typed: bool = True
     upload: bool = False
     memory: int = 4 * GIGABYTE
     side: int = 2048
+    hosts: frozenset[str] = frozenset(HERE_ONLY)
+    frames: tuple[str, ...] = ()
 
 
 def settings(
     *,
     host: str | None = None,
     models: Sequence[str] | None = None,
+    default: str | None = None,
     typed: bool | None = None,
     upload: bool | None = None,
     memory: float | None = None,
@@ -50,10 +60,13 @@ def settings(
     | argument | environment | where nothing is said |
     |---|---|---|
     | models | VITVIZ_MODELS, separated by commas | none |
+    | default | VITVIZ_DEFAULT | the first bundled model |
     | typed | VITVIZ_ALLOW_TYPED=1 or 0 | yes on this machine only; no on a Space, for another host, or shared |
     | upload | VITVIZ_ALLOW_UPLOAD=1 or 0 | no |
     | memory, in GB | VITVIZ_MODEL_MEMORY | 4 |
     | side, in pixels | VITVIZ_MAX_SIDE | 2048; 1024 on a Space |
+    | | VITVIZ_HOSTS, separated by commas; * for any | this machine's names, a Space's own; any for another host |
+    | | VITVIZ_FRAMES, separated by commas | none; Hugging Face on a Space |
 
     Args:
         host: the address that the page listens on; `GRADIO_SERVER_NAME` or this machine only by default.
@@ -64,7 +77,7 @@ def settings(
     """
     space = bool(environ.get("SPACE_ID"))
     listens = host or environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
-    named = [name.strip() for name in environ.get("VITVIZ_MODELS", "").split(",")]
+    named = _list("VITVIZ_MODELS", environ)
     gigabytes = _number("VITVIZ_MODEL_MEMORY", environ, 4.0) if memory is None else memory
     pixels = _number("VITVIZ_MAX_SIDE", environ, 1024 if space else 2048) if side is None else side
     for name, value in (("memory for models, in GB", gigabytes), ("longest side, in pixels", pixels)):
@@ -72,12 +85,26 @@ def settings(
             raise SettingsError(f"Expected the {name}, as a number above 0; got {value}.")
     here = listens in HERE_ONLY and not space and not shared(environ)
     return Settings(
-        models=tuple(filter(None, named)) if models is None else tuple(models),
+        models=named if models is None else tuple(models),
+        default=(environ.get("VITVIZ_DEFAULT", "") if default is None else default).strip(),
         typed=_flag("VITVIZ_ALLOW_TYPED", environ, here) if typed is None else typed,
         upload=_flag("VITVIZ_ALLOW_UPLOAD", environ, False) if upload is None else upload,
         memory=round(gigabytes * GIGABYTE),
         side=round(pixels),
+        hosts=_hosts(environ, here),
+        frames=_list("VITVIZ_FRAMES", environ) or (SPACES if space else ()),
     )
+
+
+def _hosts(environ: Mapping[str, str], here: bool) -> frozenset[str]:
+    named = _list("VITVIZ_HOSTS", environ) or _list("SPACE_HOST", environ)
+    if "*" in named or not (named or here):
+        return frozenset()
+    return frozenset(HERE_ONLY | {name.lower() for name in named})
+
+
+def _list(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(filter(None, (part.strip() for part in environ.get(name, "").split(","))))
 
 
 def shared(environ: Mapping[str, str] = os.environ) -> bool:

@@ -12,7 +12,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from vitviz.render.colors import DIVERGING, lut
+from vitviz.draw.colors import DIVERGING, lut
 
 HERE = Path(__file__).parent
 ENTRY = "mount.js"

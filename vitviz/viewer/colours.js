@@ -1,4 +1,4 @@
-// Numbers to colours, as vitviz.render.colors does it: a scale says which number gets which of 256 colours.
+// Numbers to colours, as vitviz.draw.colors does it: a scale says which number gets which of 256 colours.
 
 /**
  * `vmin` has the first colour, `vmax` the last; values beyond are clipped. `signed` keeps zero in the middle.

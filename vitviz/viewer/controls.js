@@ -1,6 +1,6 @@
 // The controls beside the picture: they show a state and change it. Native inputs, so that keyboard and screen readers work.
 import { KEYS } from './keys.js';
-import { escaped, percent, queryWords, score, write } from './words.js';
+import { escaped, percent, queryWords, score, whole, write } from './words.js';
 
 const FIRST = 'viridis'; // the colours where nothing was chosen
 const ITEM = '<li><button type="button" title="Ask from this patch"></button><span></span></li>';
@@ -40,7 +40,10 @@ export class Controls {
       const patch = event.target.closest('[data-patch]');
       if (patch) host.change({ query: patch.dataset.patch.split(',').map(Number), pinned: true });
     });
-    this.find('.vv-help').addEventListener('close', () => host.change({ help: false }));
+    // The event comes after the dialog has closed, perhaps when it is open again: then it says nothing about now.
+    this.find('.vv-help').addEventListener('close', (event) => {
+      if (!event.target.open) host.change({ help: false });
+    });
   }
 
   find(selector) {
@@ -55,11 +58,11 @@ export class Controls {
   }
 
   /**
-   * Another photograph or model: its queries, its maps, what it predicted.
-   * @param {{prefix: string[], predictions: string, maps: {id: string, title: string}[], canSave: boolean, canLink: boolean,
+   * Another photograph or model: its queries and its maps.
+   * @param {{prefix: string[], maps: {id: string, title: string}[], canSave: boolean, canLink: boolean,
    *   canRoll: boolean, flows: boolean, depth: number}} about - `flows`: there is rollout; `canRoll`: with other options too
    */
-  build({ prefix, predictions, maps, canSave, canLink, canRoll, flows, depth }) {
+  build({ prefix, maps, canSave, canLink, canRoll, flows, depth }) {
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', 'All patches']];
@@ -67,7 +70,6 @@ export class Controls {
     const rollout = flows ? [['rollout', 'Rollout']] : [];
     const modes = [['attention', 'Attention'], ...rollout, ...maps.map(({ id, title }) => [id, title])];
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
-    this.find('.vv-predictions').innerHTML = predictions;
     this.find('[data-do=page]').hidden = !canSave;
     this.find('[data-do=link]').hidden = !canLink;
     this.find('.vv-rollout').hidden = !canRoll;
@@ -89,7 +91,7 @@ export class Controls {
       else if (type === 'checkbox') put(input, 'checked', Boolean(value));
       else if (key === 'cmap') this.colours(input, value, signed);
       else if (document.activeElement !== input || type !== 'range') put(input, 'value', String(value));
-      if (type === 'range') write(input.nextElementSibling, SHARES.has(key) ? percent(value, 0) : String(value));
+      if (type === 'range') write(input.nextElementSibling, SHARES.has(key) ? whole(value) : String(value));
     }
     const patch = Array.isArray(query);
     write(this.find('.vv-where span'), patch ? `${queryWords(query).replace('patch ', '')}${state.pinned ? ', pinned' : ''}`

@@ -3,7 +3,7 @@
 import { indices, scaleOver } from './colours.js';
 import { tokenOf } from './geometry.js';
 import { massWords, massesOf, read, sentences } from './readout.js';
-import { count, percent, queryWords, score, title, write } from './words.js';
+import { count, percent, queryWords, score, title, whole, write } from './words.js';
 
 /** @typedef {import('./explorer.js').Explorer} Explorer */
 
@@ -97,7 +97,7 @@ export function drawSide(explorer, side) {
 }
 
 function showMap(explorer, side, asked, query) {
-  const { manifest, kinds } = side.data;
+  const { manifest, said, kinds } = side.data;
   const prefix = asked.values.length - manifest.grid[0] * manifest.grid[1];
   const { bytes, table } = colouring(explorer, asked.signed);
   const patches = asked.values.subarray(prefix);
@@ -108,7 +108,7 @@ function showMap(explorer, side, asked, query) {
   side.pane.paint(side.index, table, explorer.state);
   const unit = asked.unit === 'attention' ? percent : score;
   const place = { ...explorer.state, block: side.block, head: side.head, query };
-  side.pane.say({ title: title(place, manifest, explorer.rolling(manifest), asked.name), answer: manifest.answer,
+  side.pane.say({ title: title(place, manifest, explorer.rolling(manifest), asked.name), answer: said,
     low: unit(scale.vmin), high: unit(scale.vmax), unit: asked.unit === 'attention' ? 'of attention' : asked.unit });
   side.pane.bar(bytes, explorer.state.gamma, asked.signed);
   const reading = read(asked.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
@@ -136,7 +136,7 @@ function showMissing(explorer, side, words) {
 function showWork(explorer, side, sweep) {
   if (sweep === null) return false;
   sweep.advance(SLICE);
-  const words = `Reading every row of layer ${side.block + 1}: ${percent(sweep.progress, 0)} done.`;
+  const words = `Reading every row of layer ${side.block + 1}: ${whole(sweep.progress)} done.`;
   if (side === explorer.here) write(explorer.find('.vv-note'), words);
   return true;
 }

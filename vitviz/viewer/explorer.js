@@ -13,6 +13,7 @@ import { Pane } from './pane.js';
 import { parseRollout } from './payload.js';
 import { offer } from './offer.js';
 import { play } from './play.js';
+import { Predictions, describe } from './predictions.js';
 import { DEFAULTS, ROLLING, defaultQuery, fit } from './state.js';
 import { Wall } from './wall.js';
 
@@ -29,7 +30,8 @@ import { Wall } from './wall.js';
  * @property {string | null} rollout - the matrix's address, while there are few tokens
  * @property {string | null} image - the example's name @property {string | null} model
  * @property {number | null} detail - side of the model's input in pixels; null for its own
- * @property {string} answer @property {string} predictions - HTML
+ * @property {[string, number][]} predictions - the best classes and their probabilities @property {string[]} labels - all
+ * @property {number | null} sureAbove - probability from which on the model is sure @property {string} caveat
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  */
 
@@ -92,6 +94,7 @@ export class Explorer {
     const cmaps = Object.keys(this.colours).filter((name) => name !== SIGNED);
     this.controls = new Controls(root, { change: (change) => this.change(change), act: (what) => this.act(what), cmaps });
     this.sides.push(this.side(this.find('.vv-pane')));
+    this.predictions = new Predictions(this.find('.vv-predictions'));
     const choose = (item) => this.choose(item);
     const peek = (item) => {
       this.peeked = item;
@@ -140,7 +143,7 @@ export class Explorer {
     const before = side.data && { geometry: side.pane.geometry, grid: side.pane.grid };
     const lastBefore = side.data && this.state.block === side.data.manifest.depth - 1;
     if (lastBefore && !this.pending) this.state = { ...this.state, block: null }; // the last layer stays the last one
-    const data = { manifest, answers: new Answers(manifest.depth), kinds: prefixKinds(manifest.prefix) };
+    const data = { manifest, said: describe(manifest), answers: new Answers(manifest.depth), kinds: prefixKinds(manifest.prefix) };
     this.leave(side);
     Object.assign(side, { data });
     const { photo, frame, grid } = manifest;

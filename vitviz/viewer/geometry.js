@@ -1,5 +1,5 @@
 // Where things are: tokens, patches, pixels of the photograph, points of the screen. The same sums in the same order as
-// vitviz.preprocess.Geometry, so that both agree to the last bit.
+// vitviz.images.preprocess.Geometry, so that both agree to the last bit.
 
 /**
  * The way from patches back to the pixels of the upright photograph. Boxes are [left, top, right, bottom].

@@ -3,7 +3,7 @@ import { dots, moved } from './charts.js';
 import { indices, packed, scaleOver } from './colours.js';
 import { decoded } from './payload.js';
 import { Asking, follow, settled } from './panel.js';
-import { escaped, percent, probability, write } from './words.js';
+import { escaped, percent, write } from './words.js';
 
 /** @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null, slow: boolean}} Statistic */
 
@@ -105,7 +105,7 @@ class Heads {
   words(value) {
     if (value === null || value === undefined) return '–';
     const { unit, high } = this.statistic;
-    return unit === '' && high === 1 ? percent(value, 0) : (Math.abs(value) >= 99.5 ? String(Math.round(value)) : Number(value) === 0 ? '0' : value.toPrecision(2));
+    return unit === '' && high === 1 ? percent(value, 2) : (Math.abs(value) >= 99.5 ? String(Math.round(value)) : Number(value) === 0 ? '0' : value.toPrecision(2));
   }
 
   colour(values, title, unit) {
@@ -191,7 +191,7 @@ class Heads {
       write(this.find('.vv-off'), `Off: ${heads.length} of ${this.cells.length}, layer.head ${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`);
     } else write(this.find('.vv-off'), 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to the classes.');
     const answer = await this.asking.get('without', [], heads);
-    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, probability);
+    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
   }
 }
 

@@ -1,6 +1,6 @@
 // A small map of colour indices, enlarged to the pixels that the patches saw, and coloured.
 //
-// Smooth means bilinear between *indices*, coloured afterwards, as Pillow does it for vitviz.render.overlay. A canvas
+// Smooth means bilinear between *indices*, coloured afterwards, as Pillow does it for vitviz.draw.overlay. A canvas
 // cannot: it would mix colours, and half-way between two colours of viridis lies none of viridis.
 import { patchEdges } from './geometry.js';
 

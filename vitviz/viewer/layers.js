@@ -4,14 +4,14 @@ import { chart } from './charts.js';
 import { colourGrid, packed } from './colours.js';
 import { decoded } from './payload.js';
 import { Asking, follow } from './panel.js';
-import { escaped, percent, probability } from './words.js';
+import { escaped, percent, whole } from './words.js';
 
 const CMAP = 'viridis';
 
 /** The largest of some probabilities that came as bytes. */
 function upTo(bytes) {
   const most = bytes.reduce((top, one) => Math.max(top, one), 0);
-  return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${percent(most / 255, 0)}`;
+  return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${whole(most / 255)}`;
 }
 
 class Layers {
@@ -47,9 +47,9 @@ class Layers {
   lines() {
     const { names, read, readings } = this.found;
     return chart({
-      title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 0), steps: (value) => String(Math.round(value)),
+      title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 2), steps: (value) => String(Math.round(value)),
       lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
-      words: names.map((name, place) => `${name}: ${read.map((row) => probability(row[place])).join(', ')}`).join('. '),
+      words: names.map((name, place) => `${name}: ${read.map((row) => percent(row[place])).join(', ')}`).join('. '),
     });
   }
 
@@ -80,7 +80,7 @@ class Layers {
   alike() {
     const { layers, colours, explained } = this.found;
     const size = this.manifest.grid[0] * this.manifest.grid[1];
-    this.wall('.vv-alike', layers, (at) => percent(explained[at], 0), (at, out) => {
+    this.wall('.vv-alike', layers, (at) => percent(explained[at], 2), (at, out) => {
       for (let i = 0; i < size; i += 1) {
         const [r, g, b] = colours.subarray(3 * (at * size + i), 3 * (at * size + i) + 3);
         out[i] = (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;

@@ -9,9 +9,10 @@ const item = (kind, value, name, label, more) => ({ kind, value: String(value), 
  * @param {{manifest: import('./explorer.js').Manifest}} data
  */
 export function offer(explorer, { manifest }) {
-  const { prefix, predictions, maps, depth, heads, grid, frame } = manifest;
+  const { prefix, maps, depth, heads, grid, frame } = manifest;
   const { host, root, limits } = explorer;
-  explorer.controls.build({ prefix, predictions, maps, depth, canSave: host.save !== null, canLink: host.linked,
+  explorer.predictions.show(manifest);
+  explorer.controls.build({ prefix, maps, depth, canSave: host.save !== null, canLink: host.linked,
     canRoll: host.rollout !== null, flows: limits.modes.includes('rollout') });
   const sizes = { shape: (frame[2] - frame[0]) / (frame[3] - frame[1]), columns: heads, heads: heads + 3, layers: depth,
     lines: new Set(prefixKinds(prefix)).size + 1 }; // below a head: each kind of mass, and the query's own

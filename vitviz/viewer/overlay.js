@@ -1,4 +1,4 @@
-// The whole picture, as vitviz.render.overlay draws it: the map over the photograph, hatching over what was not seen,
+// The whole picture, as vitviz.draw.overlay draws it: the map over the photograph, hatching over what was not seen,
 // lines between patches, a frame around the query. Pure: pixels in, pixels out. The page draws the same parts as
 // layers.
 import { indices, packed, rint, scaleOver } from './colours.js';
@@ -17,7 +17,7 @@ import { Heat } from './heat.js';
  * @property {boolean} [signed] - with no scale: symmetric about zero
  * @property {number} [gamma]
  * @property {boolean} [unseen] - hatch what the model did not see; true
- * @property {boolean} [grey] - take the colour out of the photograph
+ * @property {boolean} [gray] - take the colour out of the photograph
  */
 
 const WHITE = [255, 255, 255];
@@ -49,7 +49,7 @@ export function overlay(photo, values, grid, geometry, colours, look = {}) {
   if (photo.length !== 4 * width * height) {
     throw new RangeError(`overlay: expected ${width} x ${height} pixels of 4 bytes, got ${photo.length} bytes.`);
   }
-  const out = look.grey ? greyed(photo) : photo.slice();
+  const out = look.gray ? greyed(photo) : photo.slice();
   const heat = new Heat(geometry, grid);
   const index = new Uint8Array(grid[0] * grid[1]);
   indices(values, look.scale ?? scaleOver([values], look.signed), gamma, index);

@@ -8,21 +8,23 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from PIL import Image
 
+from vitviz.draw.sheet import rescale
+from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
-from vitviz.preprocess import Geometry
-from vitviz.trace import Trace
+from vitviz.images.geometry import Geometry
+from vitviz.model.trace import Trace
+from vitviz.view import View
 from vitviz.viewer import bundle
 from vitviz.viewer.payload import block_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
 LEAST_SIDE = 512  # marks are drawn on it: lines a pixel wide would hide the patches of a photograph of 32 pixels
-MANY = 12  # classes that are named in full
 ROLLOUT_TOKENS = 600  # up to here the whole rollout matrix goes along: it grows with N², its computing with N³
 
 
@@ -37,7 +39,9 @@ class Scene:
         image: the example's name; `None` for a photograph of one's own.
         detail: side of the model's input in pixels, where it is not the model's own.
         predictions: the best classes and their probabilities, the best first; empty where the model has none.
-        labels: all classes that the model knows; doubt: what to say below the predictions, or instead of them.
+        labels: all classes that the model knows.
+        sure_above: probability from which on the model is sure of its first class; `None` where nobody measured it.
+        caveat: what to say below the predictions, or instead of them.
         maps: further maps over this photograph, such as those of attribution methods.
     """
 
@@ -50,8 +54,37 @@ class Scene:
     detail: int | None = None
     predictions: Sequence[tuple[str, float]] = ()
     labels: Sequence[str] = ()
-    doubt: str = ""
+    sure_above: float | None = None
+    caveat: str = ""
     maps: Sequence[Heatmap] = ()
+
+    @classmethod
+    def of(
+        cls, view: View, *, title: str = "", image: str | None = None, caveat: str = "", maps: Sequence[Heatmap] = ()
+    ) -> Scene:
+        """Return the scene of a view.
+
+        Args:
+            view: of `Explorer.open`.
+            title: the model's name for people; by default the one that came with its weights.
+            image: the name by which a link finds the photograph again, if it has one.
+            caveat: what else to say below the predictions.
+            maps: further maps over this photograph, such as those of attribution methods.
+        """
+        about = view.model.pretrained
+        return cls(
+            trace=view.trace,
+            photo=view.photo,
+            geometry=view.geometry,
+            model=about.source if about else "",
+            title=title or (about.name if about else ""),
+            image=image,
+            predictions=view.predictions() if view.names_classes else (),
+            labels=view.labels,
+            sure_above=view.sure_above,
+            caveat=_caveat(view) or caveat,
+            maps=maps,
+        )
 
     @cached_property
     def picture(self) -> tuple[Image.Image, Geometry]:
@@ -63,26 +96,10 @@ class Scene:
         return f"data:image/jpeg;base64,{base64.b64encode(jpeg(self.picture[0])).decode()}"
 
     @property
-    def answer(self) -> str:
-        """The best class in a word or two; empty without one."""
-        return f"{self.predictions[0][0]} {percent(self.predictions[0][1])}" if self.predictions else ""
-
-    def _bars(self) -> str:
-        """The predictions as HTML."""
-        doubt = f"<p>{html.escape(self.doubt)}</p>" if self.doubt else ""
-        heading = "<h2>What the model sees</h2>"
-        if not self.predictions:
-            return heading + doubt if doubt else ""
-        rows = "".join(
-            f'<li><span class="vv-name">{html.escape(label)}</span><i style="--share: {p:.4f}"></i>'
-            f"<span>{percent(p)}</span></li>"
-            for label, p in self.predictions
-        )
-        count, more = len(self.labels), len(self.labels) - MANY
-        known = ", ".join(self.labels[:MANY]) + (f" and {more:,} more" if more > 0 else "")
-        fold = f"<summary>It knows {count:,} classes and must choose one</summary>{html.escape(known)}"
-        known_fold = f'<details class="vv-known">{fold}</details>' if count else ""
-        return f"{heading}<ol>{rows}</ol>{doubt}{known_fold}"
+    def summary(self) -> str:
+        """The prediction in one line; empty without one."""
+        labels, probabilities = [label for label, _ in self.predictions], [p for _, p in self.predictions]
+        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above)
 
     def manifest(self, name: str, photo: str, blocks: Sequence[str], rollout: str | None) -> dict[str, Any]:
         """What the explorer needs to know, as JSON; see `explorer.js`.
@@ -107,19 +124,26 @@ class Scene:
             "image": self.image,
             "model": self.model or None,
             "detail": self.detail,
-            "answer": self.answer,
-            "predictions": self._bars(),
+            "predictions": [list(one) for one in self.predictions],
+            "labels": list(self.labels) if self.predictions else [],
+            "sureAbove": self.sure_above,
+            "caveat": self.caveat,
             "maps": [_map(index, heatmap) for index, heatmap in enumerate(self.maps)],
         }
 
 
-def percent(value: float) -> str:
-    """A probability as a person reads it: never 0 % or 100 %, which no softmax says."""
-    return "< 0.1 %" if value < 0.001 else "> 99.9 %" if value >= 0.9995 else f"{100 * value:.1f} %"
+def _caveat(view: View) -> str:
+    """Return what to say below the predictions, or instead of them."""
+    if view.trace.logits is None:
+        return "This model has no classifier and names nothing; where it looks is here as ever."
+    if not view.names_classes:
+        count = view.trace.logits.shape[1]
+        return f"The {count} numbers that this model returns have no names; where it looks is here as ever."
+    return ""
 
 
 def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
-    mass = heatmap.mass_words()
+    mass = heatmap.describe_prefix_mass()
     return {
         "id": f"map-{index + 1}",
         "title": heatmap.title,
@@ -135,10 +159,7 @@ def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) ->
     factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
     small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    across, down = width / photo.width, height / photo.height
-    left, top, right, bottom = geometry.frame
-    frame = (left * across, top * down, right * across, bottom * down)
-    return small, replace(geometry, image=(width, height), frame=frame)
+    return small, rescale(geometry, (width, height))
 
 
 def jpeg(picture: Image.Image, quality: int = 90) -> bytes:
@@ -164,7 +185,7 @@ def standalone(scene: Scene) -> str:
         f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'
         for name, data in files.items()
     )
-    title = html.escape(" · ".join(part for part in (scene.answer, scene.title, "vitviz") if part))
+    title = html.escape(" · ".join(part for part in (scene.summary, scene.title, "vitviz") if part))
     filling = {
         "title": title,
         "style": bundle.style(),

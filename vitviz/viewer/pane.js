@@ -1,5 +1,5 @@
 // One photograph with a map over it, as layers of canvas: the photograph, the colours, the marks, and aids for the eye.
-// The first three are what vitviz.render.overlay draws, pixel for pixel; `flat` puts them together.
+// The first three are what vitviz.draw.overlay draws, pixel for pixel; `flat` puts them together.
 import { indices, packed } from './colours.js';
 import { patchAt } from './geometry.js';
 import { Heat } from './heat.js';

@@ -1,5 +1,8 @@
 // What the panels beside the explorer share: questions to the server, one at a time, and the photograph they are about.
+import { describe } from './predictions.js';
 import { write } from './words.js';
+
+const WAITING = 2000; // milliseconds between two looks at how much is waiting
 
 /** @typedef {(name: string, id: string, ...more: unknown[]) => Promise<any>} Ask - rejects with a TypeError in words */
 
@@ -34,14 +37,24 @@ export class Asking {
       return turn === this.turn ? this.ask(name, id, ...more) : null;
     })();
     this.last = mine.catch(() => null);
+    const watch = setInterval(() => this.sayWaiting(id, turn), WAITING);
     try {
       const answer = await mine;
-      if (turn === this.turn && this.trouble === name) this.say('');
+      if (turn === this.turn && (this.trouble === name || this.trouble === 'waiting')) this.say('');
       return turn === this.turn ? answer : null;
     } catch (error) {
       if (turn === this.turn) this.say(error.message, name);
       return null;
+    } finally {
+      clearInterval(watch);
     }
+  }
+
+  /** Say how many computations are waiting on the server while one is not answered. */
+  async sayWaiting(id, turn) {
+    const { ahead, seconds } = await this.ask('waiting', id).catch(() => ({ ahead: 0 }));
+    if (turn !== this.turn || ahead < 2 || (this.trouble && this.trouble !== 'waiting')) return;
+    this.say(`${ahead - 1} computations of others come first, about ${Math.max(1, Math.round(seconds))} s.`, 'waiting');
   }
 
   /** @param {string} words @param {string} [name] - of the question that went wrong: its next answer takes this away */
@@ -65,7 +78,7 @@ export function settled(pause, work) {
 /**
  * Follow the explorer: of the photograph that is open, and of each one after it, one question is asked. While the panel is
  * out of sight it waits: what nobody looks at costs the server nothing. A question that failed is asked again when the
- * panel is next looked at.
+ * panel is next looked at. The prediction is said wherever the panel has a place of class vv-said.
  * @param {HTMLElement} root - of the panel
  * @param {Asking} asking
  * @param {string} first - the question
@@ -87,6 +100,7 @@ export function follow(root, asking, first, opened, answered) {
     asking.about(id);
     const { turn } = asking;
     root.classList.add('vv-waiting');
+    for (const place of root.querySelectorAll('.vv-said')) write(place, describe(shown.manifest));
     opened(shown);
     const answer = await asking.get(first);
     if (turn !== asking.turn) return; // another photograph came meanwhile

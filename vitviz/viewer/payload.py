@@ -35,10 +35,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitviz.devices import double
-from vitviz.edits import CutTrace
-from vitviz.explain.attention import Fusion, rollout_matrix
-from vitviz.trace import Trace
+from vitviz.attribution.attention import Fusion, rollout_matrix
+from vitviz.model.devices import double
+from vitviz.model.trace import Trace
 
 __all__ = ["Dtype", "PayloadError", "block_bytes", "rollout_bytes"]
 
@@ -75,7 +74,7 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     """
     _check(trace, dtype)
     kept = trace.block(block)
-    if isinstance(kept, CutTrace):
+    if kept.cut:
         raise PayloadError(
             "Expected a trace without cut edges: the browser makes attention of queries and keys, which know of no "
             "cut. Ask the trace itself."
@@ -110,7 +109,7 @@ def rollout_bytes(
     Args:
         trace: of one image (B = 1), with all blocks from `start` on.
         dtype: of the matrix.
-        fuse, discard, residual, start: as for `vitviz.explain.attention.rollout`.
+        fuse, discard, residual, start: as for `vitviz.attribution.attention.rollout`.
 
     Raises:
         PayloadError: for a batch or an unknown dtype.

@@ -50,8 +50,7 @@ export function massesOf(row, kinds, token) {
 
 /** Words below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named @param {string} between */
 export function massWords(named, between = ' · ') {
-  const whole = (value) => (value > 0 && value < 0.005 ? '<\u00a01\u00a0%' : percent(value, 0).replace(' ', '\u00a0'));
-  return named.map(([name, value]) => `${name}\u00a0${whole(value)}`).join(between);
+  return named.map(([name, value]) => `${name}\u00a0${percent(value, 2).replaceAll(' ', '\u00a0')}`).join(between);
 }
 
 /**
@@ -70,7 +69,7 @@ export function sentences(reading, unit, direction) {
   const self = reading.masses.find(([name]) => name === 'self');
   if (self && unit === 'attention') out.push(`On itself: ${percent(self[1])}.`);
   if (Number.isFinite(reading.spread) && direction === 'row') {
-    out.push(`Spread: ${percent(reading.spread, 0)}, where 100 % is even`
+    out.push(`Spread: ${percent(reading.spread, 2)}, where 100 % is even`
       + `${Number.isFinite(reading.distance) ? `; ${reading.distance.toFixed(1)} patches away on average` : ''}.`);
   }
   const best = reading.strongest[0];

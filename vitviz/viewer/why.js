@@ -4,7 +4,8 @@ import { colourGrid, indices, packed, scaleOver } from './colours.js';
 import { Pane } from './pane.js';
 import { Asking, follow, settled } from './panel.js';
 import { decoded } from './payload.js';
-import { escaped, percent, probability, score, write } from './words.js';
+import { describe } from './predictions.js';
+import { escaped, percent, score, whole, write } from './words.js';
 
 /** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, signed: boolean, slow: boolean}} Method */
 /** @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Found */
@@ -37,7 +38,7 @@ class Why {
     root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-do], [data-method]')));
     const away = settled(PAUSE, () => this.takeAway());
     this.find('[data-do=away]').addEventListener('input', (event) => {
-      write(event.target.nextElementSibling, percent(event.target.value / 100, 0));
+      write(event.target.nextElementSibling, whole(event.target.value / 100));
       this.draw();
       away();
     });
@@ -53,6 +54,7 @@ class Why {
     const { photo, frame, grid } = manifest;
     this.other = this.manifest?.model !== manifest.model;
     this.manifest = manifest;
+    this.said = describe(manifest);
     this.outline = null;
     this.found.clear();
     this.tests.clear();
@@ -61,7 +63,7 @@ class Why {
     this.away = null; // the patches that the bars are without
     this.find('.vv-bars').innerHTML = '';
     this.find('[data-do=away]').value = 0;
-    write(this.find('[data-do=away]').nextElementSibling, percent(0, 0));
+    write(this.find('[data-do=away]').nextElementSibling, whole(0));
     this.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
     this.blank();
     this.find('.vv-beside').hidden = true;
@@ -78,7 +80,7 @@ class Why {
   /** No map, and nothing that is said of one. */
   blank() {
     this.pane.clear();
-    this.pane.say({ title: '', answer: this.manifest.answer, low: '', high: '', unit: '' });
+    this.pane.say({ title: '', answer: this.said, low: '', high: '', unit: '' });
     for (const name of ['.vv-note', '.vv-about']) write(this.find(name), '');
     this.find('.vv-charts').innerHTML = '';
     write(this.find('.vv-verdict'), this.untested);
@@ -93,7 +95,7 @@ class Why {
     const { best, labels } = this.outline;
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
     const kept = this.other ? '' : against.value;
-    const option = ([index, label, share]) => `<option value="${index}">${escaped(`${label} · ${probability(share)}`)}</option>`;
+    const option = ([index, label, share]) => `<option value="${index}">${escaped(`${label} · ${percent(share)}`)}</option>`;
     const all = labels.map((label, index) => [label, index]).sort(([a], [b]) => a.localeCompare(b));
     const rest = all.map(([label, index]) => `<option value="${index}">${escaped(label)}</option>`).join('');
     target.innerHTML = `<optgroup label="Most probable">${best.map(option).join('')}</optgroup><optgroup label="All">${rest}</optgroup>`;
@@ -252,7 +254,7 @@ class Why {
     this.pane.paint(index, this.tables[name], { smooth: false, alpha: ALPHA });
     this.pane.bar(this.colours[name], 1, found.signed);
     const unit = found.unit === 'attention' ? percent : score;
-    this.pane.say({ title: found.title, answer: this.manifest.answer, low: unit(scale.vmin), high: unit(scale.vmax),
+    this.pane.say({ title: found.title, answer: this.said, low: unit(scale.vmin), high: unit(scale.vmax),
       unit: found.signed ? 'against · for' : found.unit });
     this.pane.mark(false, null);
     this.pane.cover(this.gone(found));
@@ -291,7 +293,7 @@ class Why {
 
   charts({ deletion, insertion }) {
     const one = (curve, title, across) => chart({
-      title, across, x: curve.x, units: (value) => percent(value, 0), steps: (value) => percent(value, 0),
+      title, across, x: curve.x, units: (value) => percent(value, 2), steps: whole,
       lines: [{ name: 'this map', y: curve.y }, { name: 'random, mean', y: curve.random, kind: 'quiet' }],
       band: { low: curve.low, high: curve.high, name: `${curve.n} random orders` },
       words: `Area ${curve.area.toFixed(2)}, of random orders ${curve.chance.toFixed(2)}.`,
@@ -350,7 +352,7 @@ class Why {
     if (this.away === String(patches)) return;
     this.away = String(patches);
     const answer = await this.asking.get('without', patches, []);
-    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, probability);
+    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
     else if (this.away === String(patches)) this.away = null;
   }
 }

@@ -1,17 +1,50 @@
 // Numbers and places as a person reads them. People count layers, heads, rows and columns from 1.
 
-/** A share: 0.032 is "3.2 %"; small ones keep two figures, as long as they can be read. */
-export function percent(value, digits = 1) {
-  if (!Number.isFinite(value)) return '–';
-  const size = Math.abs(value);
-  if (size > 0 && size < 1e-5 && digits) return '0.000 %';
-  if (size > 0 && size < 0.001 && digits) return `${Number((100 * value).toPrecision(2))} %`;
-  return `${(100 * value).toFixed(digits)} %`;
+const halfUp = (value, decimals) => Math.round(value * 10 ** decimals) / 10 ** decimals;
+
+/**
+ * A probability or another share with at most `digits` significant digits and two decimals: 0.9321 is "93.2 %". The
+ * rule is that of `vitviz/formatting.py`: only exact values are "0 %" and "100 %".
+ */
+export function percent(share, digits = 3) {
+  const size = 100 * Math.abs(share);
+  const sign = share < 0 ? '−' : '';
+  if (!Number.isFinite(size)) return '–';
+  if (size > 0 && size < 0.01) return '< 0.01 %';
+  if (size === 0 || size >= 100) return `${sign}${halfUp(size, 0)} %`;
+  for (const [below, decimals] of [[1, 2], [10, Math.min(2, digits - 1)], [100, digits - 2]]) {
+    const rounded = halfUp(size, decimals);
+    if (rounded < below) return `${sign}${rounded.toFixed(decimals)} %`;
+  }
+  return `> ${sign}${(100 - 10 ** (2 - digits)).toFixed(digits - 2)} %`;
 }
 
-/** A probability: a softmax says neither 0 nor 1, however the figures are rounded. */
-export function probability(value) {
-  return value >= 0.9995 ? '> 99.9 %' : value < 1e-5 ? '< 0.001 %' : percent(value);
+const PERHAPS = 3; // classes that are named where the model is not sure
+
+/** How many classes there are to choose from: "1,000 classes". */
+export function classCount(classes) {
+  return `${classes.toLocaleString('en')} class${classes === 1 ? '' : 'es'}`;
+}
+
+/**
+ * A prediction in one line. The rule is that of `describe_prediction` in `vitviz/formatting.py`, which says why.
+ * @param {string[]} labels - the most probable classes, the best first @param {number[]} probabilities
+ * @param {number} classes - how many the model knows
+ * @param {number | null} sureAbove - from which probability on it is sure; null where nobody measured it
+ */
+export function describePrediction(labels, probabilities, classes, sureAbove = null) {
+  if (labels.length === 0) return '';
+  if (sureAbove === null || probabilities[0] >= sureAbove) {
+    return `Closest of ${classCount(classes)}: ${labels[0]} ${percent(probabilities[0])}`;
+  }
+  const others = labels.slice(0, PERHAPS);
+  const last = others.pop();
+  return `Not sure: perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
+}
+
+/** A step of an axis or of a slider, exact in whole percent. */
+export function whole(share) {
+  return `${Math.round(100 * share)} %`;
 }
 
 /** A score that is no share: three figures. */

@@ -1,8 +1,7 @@
-"""A model as a folder: `config.json` for the sizes and what travels with weights, `model.safetensors` for the numbers.
+"""Checkpoint folders: `config.json` with the sizes and what travels with weights, `model.safetensors` with the numbers.
 
-Nothing here unpickles. A folder may come from anywhere, so everything it says is checked before it is believed: the
-config's types, then the names and shapes in the header of the weights against the config, and only then is memory
-taken, never more than the file itself is long (in float32).
+Nothing here unpickles. A folder may come from anywhere, so everything it says is checked before it is trusted: the
+config's types, then names and shapes of the weights against the config, and only then is memory taken.
 """
 
 from __future__ import annotations
@@ -10,32 +9,31 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import types
-import typing
 from collections.abc import Callable, Container
 from pathlib import Path
-from typing import Any, Literal, NoReturn
 
 import torch
 from safetensors.torch import save_file
 
-from vitviz.config import ViTConfig
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
+from vitviz.fields import check_names
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import (
+    CONFIG,
+    WEIGHTS,
     CheckpointError,
-    blank,
+    assemble,
     check_finite,
-    check_kinds,
-    filled,
-    read_header,
-    read_tensors,
+    check_input,
+    check_tensors,
+    need_file,
+    read_json,
+    read_weights,
 )
 
 FORMAT = 1
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
-MAX_CONFIG_BYTES = 10 * 2**20  # a thousand times the bundled one; 21,841 long class names fit
-_KEYS = ("format", "name", "licence", "source", "model", "preprocess", "labels", "class_ids")
+_FACTS = ("name", "licence", "source", "labels", "class_ids")  # of `Pretrained`, beside `Preprocess`
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
@@ -57,19 +55,19 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
             "Expected a model that knows how it is fed and what its outputs mean, got one without. "
             "Set model.pretrained = Pretrained(name=..., preprocess=..., labels=...) first."
         )
-    _check_labels(model.config, about.labels, about.class_ids)
+    _check_labels(model.config, about)
+    _check_share(about.sure_above)
+    check_input(model.config, about.preprocess)
     state = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
-    check_finite(state, f"in {dtype}")
+    check_finite(state, str(dtype))
     config = {
         "format": FORMAT,
-        "name": about.name,
-        "licence": about.licence,
-        "source": about.source,
         "model": model.config.to_dict(),
         "preprocess": about.preprocess.to_dict(),
-        "labels": list(about.labels),
-        "class_ids": list(about.class_ids),
+        **{name: getattr(about, name) for name in _FACTS},
     }
+    if about.sure_above is not None:
+        config["sure_above"] = about.sure_above
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -78,25 +76,23 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
 
 
 def load_folder(folder: str | os.PathLike[str]) -> ViT:
-    """The model that `save` wrote to a folder: float32, on the CPU, in eval mode.
+    """Load the model that `save` wrote to a folder: float32, on the CPU, in eval mode.
 
     Raises:
-        CheckpointError: for whatever is missing, damaged, or does not fit together, in words.
+        CheckpointError: for whatever is missing, damaged, or does not fit together.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise CheckpointError(f"Expected a checkpoint folder, but {str(folder)!r} is not a folder.")
-    config, about = _read_config(_need(folder, CONFIG))
-    path = _need(folder, WEIGHTS)
-    header = read_header(path)
-    check_kinds(header, repr(str(path)))
-    shapes = {name: entry.shape for name, entry in header.items()}
-    model = blank(config, about, shapes, f"{str(path)!r} does not fit its {CONFIG}")
-    return filled(model, read_tensors(path), f"in {str(path)!r}")
+        raise CheckpointError(f"Expected a checkpoint folder, got {str(folder)!r}, which is none. Check the path.")
+    config, about = _read_config(folder / CONFIG)
+    path = need_file(folder / WEIGHTS)
+    tensors = read_weights(path)
+    check_tensors(tensors, path)
+    return assemble(config, tensors, about, where=repr(str(path)))
 
 
 def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
-    """A model's sizes and weights as a few letters: other weights, other letters.
+    """Return a hash of a model's config and weights.
 
     Args:
         model: on any device.
@@ -112,103 +108,47 @@ def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
     return digest.hexdigest()
 
 
-def _need(folder: Path, name: str) -> Path:
-    path = folder / name
-    if not path.is_file():
-        raise CheckpointError(f"Expected a checkpoint with {CONFIG} and {WEIGHTS}, but {str(folder)!r} has no {name}.")
-    return path
-
-
 # --- the config
 
 
 def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
-    """Everything in `config.json`, checked."""
-    if (size := path.stat().st_size) > MAX_CONFIG_BYTES:
-        raise CheckpointError(f"{str(path)!r} is {size:,} bytes long: expected at most {MAX_CONFIG_BYTES:,}.")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{str(path)!r} is not JSON: {error}.") from error
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        came = data.get("format") if isinstance(data, dict) else type(data).__name__
+    """Read `config.json` and check everything in it."""
+    data = read_json(path)
+    if data.get("format") != FORMAT:
         raise CheckpointError(
-            f"{str(path)!r}: expected a checkpoint of vitviz in format {FORMAT}, got {came!r}. "
+            f"Expected a checkpoint of vitviz in format {FORMAT}, got {data.get('format')!r} in {str(path)!r}. "
             "Use a folder that vitviz saved; one of another library has to be converted first."
         )
-    if set(data) != set(_KEYS):
-        missing, unknown = sorted(set(_KEYS) - set(data)), sorted(set(data) - set(_KEYS))
-        raise CheckpointError(f"{str(path)!r}: settings missing: {missing or 'none'}; unknown: {unknown or 'none'}.")
+    needed = ("format", "model", "preprocess", *_FACTS)
     try:
-        config = _read_sizes(data["model"])
-        for name in ("name", "licence", "source"):
-            _expect(name, data[name], str)
-        for name in ("labels", "class_ids"):
-            _expect(name, data[name], tuple[str, ...])
-        _expect("preprocess", data["preprocess"], dict)
-        preprocess = Preprocess.from_dict(data["preprocess"])
-        labels, class_ids = tuple(data["labels"]), tuple(data["class_ids"])
-        _check_labels(config, labels, class_ids)
+        check_names(data, (*needed, "sure_above") if "sure_above" in data else needed, CheckpointError, complete=True)
+        config = ViTConfig.from_dict(data["model"])
+        facts = {name: data[name] for name in _FACTS}
+        about = Pretrained(
+            preprocess=Preprocess.from_dict(data["preprocess"]), sure_above=data.get("sure_above"), **facts
+        )
+        _check_labels(config, about)
+        _check_share(about.sure_above)
     except ValueError as error:
-        raise CheckpointError(f"{str(path)!r}: {error}") from error
-    about = Pretrained(
-        name=data["name"],
-        preprocess=preprocess,
-        labels=labels,
-        class_ids=class_ids,
-        licence=data["licence"],
-        source=data["source"],
-    )
+        raise CheckpointError(f"Expected settings that fit together, got others in {str(path)!r}: {error}") from error
     return config, about
 
 
-def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a number that a setting can have")
-
-
-def _read_sizes(data: object) -> ViTConfig:
-    """The model's config, with the type of every value checked: JSON may hold anything anywhere."""
-    _expect("model", data, dict)
-    assert isinstance(data, dict)
-    for name, hint in typing.get_type_hints(ViTConfig).items():
-        if name in data:
-            _expect(name, data[name], hint)
-    return ViTConfig.from_dict(data)
-
-
-def _expect(name: str, value: object, hint: Any) -> None:
-    if not _is_a(value, hint):
-        wanted = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
-        raise CheckpointError(f"{name}: expected {wanted}, got {value!r:.80}.")
-
-
-def _is_a(value: object, hint: Any) -> bool:
-    """Whether a value from JSON is what a type hint says; a list stands for a tuple."""
-    origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin in (types.UnionType, typing.Union):
-        return any(_is_a(value, one) for one in inner)
-    if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if origin is tuple:
-        if not isinstance(value, list):
-            return False
-        kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-        return len(kinds) == len(value) and all(_is_a(one, kind) for one, kind in zip(value, kinds, strict=True))
-    if hint is float:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
-
-
-def _check_labels(config: ViTConfig, labels: tuple[str, ...], class_ids: tuple[str, ...]) -> None:
-    for name, given, allowed in (
-        ("labels", labels, (config.classes,)),
-        ("class_ids", class_ids, (0, config.classes)),
+def _check_labels(config: ViTConfig, about: Pretrained) -> None:
+    for name, count, allowed in (
+        ("labels", len(about.labels), (config.classes,)),
+        ("class_ids", len(about.class_ids), (0, config.classes)),
     ):
-        if len(given) not in allowed:
+        if count not in allowed:
             raise CheckpointError(
-                f"Expected one of {name} for each of {config.classes} classes, got {len(given)}. "
+                f"Expected one of {name} for each of {config.classes} classes, got {count}. "
                 "They name the outputs of the classifier, in order."
             )
+
+
+def _check_share(sure_above: float | None) -> None:
+    if sure_above is not None and not 0.0 <= sure_above <= 1.0:
+        raise CheckpointError(f"Expected sure_above as a probability, got {sure_above}. Give a number from 0 to 1.")
 
 
 # --- writing

@@ -1,233 +1,307 @@
-"""What a file of weights has to pass before it is believed: its header first, then its shapes, then its numbers.
+"""Read files of weights and their settings, checked before they are trusted.
 
-Nothing here unpickles. Memory is taken only after the header was checked, and never much more than the file is long.
+What the file announces comes first, then types and shapes, then the numbers. Tensors are mapped from their file, so
+memory is taken only when everything else was checked. A file of `torch.save` is a pickle, a small program:
+`weights_only=True` runs only what PyTorch needs for tensors in containers, after the sizes in the archive were checked.
+That does not bound memory, so these files are for the user's own disk. Strangers may upload safetensors only.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import re
+import zipfile
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
-from vitviz.config import ViTConfig
-from vitviz.model import Pretrained, ViT
+from vitviz.images.decoding import ImageError
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ModelError, ViTConfig
+from vitviz.model.vit import Pretrained, ViT
 
-FLOATS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}  # bytes of one number
+CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
+MAX_JSON_BYTES = 10 * 2**20  # a thousand times a bundled one; 21,841 long class names fit
 MAX_HEADER_BYTES = 4 * 2**20  # names and shapes of 40,000 tensors; the largest Vision Transformers have 2,000
+MAX_PICKLE_BYTES = 4 * 2**20  # beside the numbers; that of a ViT-g with its optimiser has half a megabyte
+
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's two formats; the second is that before torch 1.6
+_ADVICE = 'Save the weights alone: torch.save({"state_dict": model.state_dict()}, path).'
+_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) where there are no registers
 _COUNTING = ("position_ids",)  # 0, 1, 2, ... in older files; no weights, so they may be integers
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be read or written; the text says what was expected, what came and what to do."""
+    """A checkpoint that cannot be read or written; the text says what was expected, what was found and what to do."""
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One tensor as a header describes it: its shape, and its type in the words of safetensors ("F32")."""
-
-    shape: tuple[int, ...]
-    kind: str
-
-    @property
-    def count(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.shape)
+class ConvertError(CheckpointError):
+    """Weights of a model that is not supported, or that are not what their settings say."""
 
 
-Header = dict[str, Entry]
+@contextmanager
+def checked_settings() -> Iterator[None]:
+    """Raise `ConvertError` for settings from elsewhere that make no `ViTConfig` or `Preprocess`; also a decorator."""
+    try:
+        yield
+    except (ModelError, ImageError) as error:
+        raise ConvertError(f"Expected settings that make a model, got others: {error}") from error
 
 
-# --- safetensors
+# --- files
 
 
-def read_header(path: Path) -> Header:
-    """Names, shapes and types of a safetensors file; nothing else of it is read.
+def need_file(path: Path) -> Path:
+    """Return the path of a file that a folder must have.
 
     Raises:
-        CheckpointError: if it is no such file, is damaged, or has a header longer than `MAX_HEADER_BYTES`.
+        CheckpointError: if it is not there.
     """
-    try:
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-        if MAX_HEADER_BYTES < length <= path.stat().st_size - 8:
-            raise CheckpointError(
-                f"{str(path)!r} has a header of {length:,} bytes: expected at most {MAX_HEADER_BYTES:,}, names and "
-                "shapes of tensors. It is not read."
-            )
-        # The library checks that the header fits into the file and that the tensors cover it without gap or overlap.
-        with safe_open(path, framework="pt") as weights:
-            slices = {name: weights.get_slice(name) for name in weights.keys()}  # noqa: SIM118
-            return {name: Entry(tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}
-    except (SafetensorError, OSError) as error:
-        refuse_file(path, error)
+    if not path.is_file():
+        raise CheckpointError(
+            f"Expected a folder with {path.name}, got {str(path.parent)!r}, which has no {path.name}. Fetch or save it."
+        )
+    return path
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file, as they are; call `read_header` and check what it says first."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a file of settings.
+
+    Raises:
+        CheckpointError: if there is no such file, it is longer than `MAX_JSON_BYTES`, or no JSON object.
+    """
+    if (size := need_file(path).stat().st_size) > MAX_JSON_BYTES:
+        raise CheckpointError(
+            f"Expected at most {MAX_JSON_BYTES:,} bytes, got {size:,} in {str(path)!r}. Fetch or save it again."
+        )
     try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"Expected JSON, got something else in {str(path)!r}: {error}.") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"Expected a JSON object, got {type(data).__name__} in {str(path)!r}. Fetch it again.")
+    return data
+
+
+def read_weights(path: Path) -> Any:
+    """Return what a file of weights holds: tensors by name, or whatever `torch.save` was given.
+
+    Raises:
+        CheckpointError: if it holds no weights, is of another kind than its name says, is damaged, claims more than it
+            holds, or holds more than tensors in containers.
+    """
+    with path.open("rb") as file:
+        start = file.read(512)
+    _check_content(path, start)
+    safe = path.suffix.lower() == ".safetensors"
+    of_torch = start.startswith((_ZIP, _PICKLE)) and start[8:9] != b"{"  # the first byte of a safetensors header
+    if of_torch == safe:
+        expected, found = ("safetensors", "one of torch.save") if safe else ("torch.save", "another or a damaged one")
+        raise CheckpointError(f"Expected a file of {expected}, got {found} in {str(path)!r}. Rename or fetch it again.")
+    return _read_safetensors(path) if safe else _read_torch(path, archive=start.startswith(_ZIP))
+
+
+def _check_content(path: Path, start: bytes) -> None:
+    """Refuse a file that holds no weights at all, as its first bytes tell."""
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if not start:
+        found, advice = "an empty file", "Fetch or save it again."
+    elif text.startswith(b"version https://git-lfs"):
+        found, advice = "a pointer of Git LFS", "Run `git lfs pull` in that repository."
+    elif text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
+        found, advice = "a web page, as of a login or an error", "Fetch the file itself."
+    elif text and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in start):
+        found, advice = f"text that begins with {start[:40].decode('ascii')!r}", "Fetch or save it again."
+    else:
+        return
+    raise CheckpointError(f"Expected weights in {str(path)!r}, got {found}. {advice}")
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+    if length > size - 8:
+        raise CheckpointError(
+            f"Expected a safetensors file, got another kind or one that is cut short in {str(path)!r}: it announces "
+            f"a header of {length:,} bytes and is {size:,} long. Fetch or save it again."
+        )
+    if length > MAX_HEADER_BYTES:
+        raise CheckpointError(
+            f"Expected names and shapes of tensors in at most {MAX_HEADER_BYTES:,} bytes, got a header of "
+            f"{length:,} bytes in {str(path)!r}. Save the weights again."
+        )
+    try:
+        # The library checks that the tensors cover the file without gap or overlap.
         with safe_open(path, framework="pt") as weights:
             return {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
-        refuse_file(path, error)
+        raise CheckpointError(
+            f"Expected a safetensors file, got one that is damaged in {str(path)!r}. Fetch or save it again: {error}."
+        ) from error
 
 
-def refuse_file(path: Path, error: Exception) -> NoReturn:
-    """The library's one-word error as a sentence; the word stays at its end."""
+def _read_torch(path: Path, *, archive: bool) -> Any:
+    """Return what `torch.save` was given; the tensors of an archive are mapped, not read."""
+    try:
+        if archive:
+            _check_archive(path)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
+    except CheckpointError:
+        raise
+    except Exception as error:  # torch's reader, its unpickler and zipfile have no common ancestor
+        # torch's own text begins with the advice to switch the check off.
+        if found := re.search(r"(?i)global:? (?:GLOBAL )?([\w.]+)", str(error)):
+            raise CheckpointError(
+                f"Expected tensors in {str(path)!r}, got more: it asks for {found[1]:.120}. Nothing of it was run. "
+                f"{_ADVICE}"
+            ) from error
+        text = str(error).rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
+        raise CheckpointError(
+            f"Expected a file of torch.save, got one that is damaged or cut short, or another kind, in {str(path)!r}. "
+            f"Fetch it again: {text.splitlines()[0]:.200}."
+        ) from error
+
+
+def _check_archive(path: Path) -> None:
+    """Refuse an archive that takes more memory than the file is long."""
     size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(512)
-    if (known := foreign(start)) is not None:
-        text = known
-    elif size >= 8 and (length := int.from_bytes(start[:8], "little")) > size - 8:
-        text = f"is cut short or no safetensors file: it announces a header of {length:,} bytes and is {size:,} long."
+    with zipfile.ZipFile(path) as archive:
+        records = archive.infolist()
+    claimed = sum(record.file_size for record in records)
+    pickles = [record.file_size for record in records if record.filename.endswith(".pkl")]
+    if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+        expected, found = "an archive of torch.save", "compressed entries"
+    elif claimed > size:
+        expected, found = f"an archive of at most {size:,} bytes", f"entries that claim {claimed:,}"
+    elif max(pickles, default=0) > MAX_PICKLE_BYTES:
+        expected, found = f"at most {MAX_PICKLE_BYTES:,} bytes beside the numbers", "more"
     else:
-        text = "is damaged or no safetensors file. Fetch or save it again."
-    raise CheckpointError(f"{str(path)!r} {text} ({error})") from error
+        return
+    raise CheckpointError(f"Expected {expected}, got {found} in {str(path)!r}. It is not opened. {_ADVICE}")
 
 
-def foreign(start: bytes) -> str | None:
-    """What a file is that holds no weights at all, told from its first bytes; `None` for any other."""
-    text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if text.startswith(b"version https://git-lfs"):
-        return "is a pointer of Git LFS, not the weights themselves. Run `git lfs pull` in that repository."
-    if text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
-        return "is a web page, not weights: a download that ended at a login or an error. Fetch the file itself."
-    if text and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in start):
-        return f"is text, not weights: it begins with {start[:40].decode('ascii')!r}."
-    return None
-
-
-# --- what a header says
-
-
-def check_kinds(header: Header, where: str) -> None:
-    """Refuse weights that are no floating-point numbers, and tensors without any number in them.
+def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors of a file that are no plain floating-point numbers, hold none, or claim more than the file holds.
 
     Raises:
         CheckpointError: naming the first of them.
     """
-    weights = {name: entry for name, entry in header.items() if not name.endswith(_COUNTING)}
-    if wrong := {name: entry.kind for name, entry in weights.items() if entry.kind not in FLOATS}:
-        name, kind = next(iter(wrong.items()))
-        raise CheckpointError(
-            f"{where}: expected weights of {', '.join(FLOATS)}, got {kind} in {name!r}"
-            f"{f' and {len(wrong) - 1} more' if len(wrong) > 1 else ''}. Quantised weights have to be expanded first."
+    for name, tensor in tensors.items():
+        if name.endswith(_COUNTING):
+            continue
+        plain = (
+            type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and tensor.device.type == "cpu"
         )
-    # Without a number in it a tensor may claim any size for nothing.
-    if empty := [name for name, entry in weights.items() if not entry.count and not name.endswith(_MAY_BE_EMPTY)]:
-        name = empty[0]
-        raise CheckpointError(f"{where}: expected numbers in every tensor, but {name!r} is {header[name].shape}.")
-
-
-def check_sum(header: Header, path: Path) -> None:
-    """Refuse tensors that together claim more than the file is long: many may look into the same numbers.
-
-    Raises:
-        CheckpointError: saying both lengths.
-    """
-    claimed = sum(entry.count * FLOATS.get(entry.kind, 1) for entry in header.values())
+        if not plain or tensor.dtype not in _DTYPES:
+            kind = tensor.dtype if plain else f"{tensor.layout} on {tensor.device.type}"
+            raise CheckpointError(
+                f"Expected weights in {', '.join(map(str, _DTYPES))}, got {kind} in {name!r:.120} of {str(path)!r}. "
+                "Expand quantised or sparse weights first."
+            )
+        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # it may claim any size for nothing
+            raise CheckpointError(
+                f"Expected numbers in every tensor, got {tuple(tensor.shape)} for {name!r:.120} of {str(path)!r}. "
+                "Leave it out."
+            )
+    claimed = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     if claimed > (size := path.stat().st_size):
         raise CheckpointError(
-            f"{str(path)!r} is {size:,} bytes long, but its tensors claim {claimed:,}: they share their numbers. "
-            "Save a copy of each: {name: tensor.clone() ...}."
+            f"Expected tensors of at most {size:,} bytes, as long as {str(path)!r}, got {claimed:,}: they share their "
+            "numbers. Save a copy of each: {name: tensor.clone() ...}."
         )
 
 
-def blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tuple[int, ...]], misfit: str) -> ViT:
-    """A model without memory behind its weights, if `found` are exactly the weights that it needs.
+# --- the model
+
+
+def assemble(
+    config: ViTConfig, state: dict[str, Tensor], about: Pretrained | None = None, *, where: str = "these weights"
+) -> ViT:
+    """Make a model of its config and weights, if they are exactly those that it needs: float32, in eval mode.
 
     Args:
         config, about: of the model.
-        found: shapes by name, in our names.
-        misfit: how the text of an error begins: which file does not fit what.
+        state: by our names. Tensors may be mapped from a file and are copied: a file that is overwritten must not
+            change a model in use. The dict is emptied on the way, so that memory holds one copy.
+        where: the file, for errors.
 
     Raises:
-        CheckpointError: naming tensors that are missing, too many, or shaped otherwise.
+        CheckpointError: naming tensors that are missing, too many, shaped otherwise or not finite.
     """
-    _check_size(config, found, misfit)
-    with torch.device("meta"), NoDraws():
-        model = ViT(config, about)
-    wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    model = _blank(config, about, {name: tuple(tensor.shape) for name, tensor in state.items()}, where)
+    copies = {
+        name: state.pop(name).to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        for name in list(state)
+    }
+    check_finite(copies, where)
+    model.load_state_dict(copies, strict=True, assign=True)
+    return model.eval()
+
+
+def _blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tuple[int, ...]], where: str) -> ViT:
+    """Make a model without memory behind its weights, if `found` are the shapes that it needs."""
+    blocks = len({name.split(".")[1] for name in found if name.startswith("blocks.")})
+    if blocks != config.depth:  # before even an empty model is built, which takes time for each block
+        raise CheckpointError(
+            f"Expected {config.depth} blocks in {where}, got {blocks}. Use the settings that belong to these weights."
+        )
+    if about is not None:
+        check_input(config, about.preprocess)
+    try:
+        with torch.device("meta"):
+            model = ViT(config, about)
+    except (RuntimeError, TypeError, OverflowError) as error:  # PyTorch counts elements in 64 bits
+        raise CheckpointError(
+            f"Expected the sizes of {where}, got settings of a model beyond any memory. Use those that belong to it."
+        ) from error
+    expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    wrong = [name for name in expected if name in found and expected[name] != found[name]]
     for problem, names in (
-        ("missing", sorted(set(wanted) - set(found))),
-        ("too many", sorted(set(found) - set(wanted))),
+        ("missing", sorted(set(expected) - set(found))),
+        ("too many", sorted(set(found) - set(expected))),
+        ("of other shapes", [f"{name} (expected {expected[name]}, got {found[name]})" for name in sorted(wrong)]),
     ):
         if names:
-            raise CheckpointError(f"{misfit}: tensors {problem}: {some(names)}.")
-    if wrong := sorted(name for name in wanted if wanted[name] != tuple(found[name])):
-        shapes = some([f"{name} (expected {wanted[name]}, got {tuple(found[name])})" for name in wrong])
-        raise CheckpointError(f"{misfit}: tensors with other shapes: {shapes}.")
+            raise CheckpointError(
+                f"Expected the tensors of the model's settings in {where}, got tensors {problem}: {some(names)}. "
+                "Use the settings that belong to these weights."
+            )
     return model
 
 
-def _check_size(config: ViTConfig, found: Mapping[str, tuple[int, ...]], misfit: str) -> None:
-    """Refuse a config that describes more than the file holds, before even an empty model is built from it.
-
-    Building takes time for each block and PyTorch counts elements in 64 bits; both are bounded here by what is in the
-    file. Every size below is one side of a matrix whose other side is the width.
-    """
-    blocks = len({name.split(".")[1] for name in found if name.startswith("blocks.")})
-    if blocks != config.depth:
-        raise CheckpointError(f"{misfit}: expected {config.depth} blocks, got {blocks}.")
-    held = sum(math.prod(shape) for shape in found.values())
-    rows, columns = config.learned_grid if config.positions == "learned" else (0, 0)
-    for name, size in (
-        ("channels and patch_size", config.channels * config.patch_size**2),
-        ("heads and head_width", config.heads * config.head_size),
-        ("mlp_width", config.hidden),
-        ("classes", config.classes),
-        ("registers", config.registers),
-        ("position_grid", rows * columns),
-    ):
-        if size * config.width > held:
-            raise CheckpointError(
-                f"{misfit}: {name} and width ask for a matrix of {size} x {config.width}, but the whole file holds "
-                f"{held} numbers."
-            )
-
-
-class NoDraws(TorchFunctionMode):
-    """Inside, `nn.init` draws no random numbers. On the meta device there is nothing to fill, and trying to imports
-    PyTorch's compiler, which takes seconds.
-    """
-
-    _DRAWS = (nn.init.normal_, nn.init.uniform_)
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
-        if func in self._DRAWS and kwargs:
-            return kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
-
-
-# --- the numbers
-
-
-def filled(model: ViT, state: Mapping[str, Tensor], where: str) -> ViT:
-    """A blank model with its weights: float32, in eval mode.
+def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
+    """Refuse preprocessing whose result does not divide into the model's patches.
 
     Raises:
-        CheckpointError: if a weight is not finite.
+        CheckpointError: saying both sizes.
     """
-    single = {name: tensor.float() for name, tensor in state.items()}
-    check_finite(single, where)
-    model.load_state_dict(single, strict=True, assign=True)
-    return model.eval()
+    height, width = preprocess.height, preprocess.width
+    if preprocess.mode == "native":  # the sides of the input are any multiples of this
+        height = width = preprocess.multiple
+    if height % config.patch_size or width % config.patch_size:
+        raise CheckpointError(
+            f"Expected preprocessing to multiples of the patch, {config.patch_size} pixels, got {height} x {width}. "
+            "Correct the size in the settings of the preprocessing."
+        )
 
 
 def check_finite(state: Mapping[str, Tensor], where: str) -> None:
     """Refuse NaN and infinity. `where` says which weights these are."""
     if wrong := [name for name, tensor in state.items() if not bool(tensor.isfinite().all())]:
-        raise CheckpointError(f"Expected finite weights {where}, but there is NaN or infinity in {some(wrong)}.")
+        raise CheckpointError(
+            f"Expected finite weights in {where}, got NaN or infinity in {some(wrong)}. Save a sound model."
+        )
 
 
-def some(names: list[str]) -> str:
-    """The first three names, shortened, and how many more there are."""
-    return ", ".join(f"{name:.120}" for name in names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+def some(names: Collection[str]) -> str:
+    """Return the first three names, shortened, and how many more there are."""
+    first = ", ".join(f"{name:.120}" for name in list(names)[:3])
+    return first + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,30 +1,63 @@
-"""Models of timm -> ours: weights in our names, and what travels with them.
+"""Models of timm -> ours: what a built module says about itself, its tensors, and what travels with them.
 
-`convert_timm` does all of it. Its parts are `settings_of` (a built module -> plain settings), `timm_model` (settings
-and tensors -> `ViTConfig` and state, pure) and `about` (timm's `pretrained_cfg` -> `Pretrained`, pure).
-
-Shapes: D width, M hidden width of the MLP, H heads, d head width, C classes.
+timm's classes are compared exactly and its options one by one: an attention that is not one N x N softmax over all
+tokens in every block cannot be shown as if it were.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from vitviz.compat import import_torchvision
-from vitviz.config import ViTConfig
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Preprocess
-from vitviz.weights.source import ConvertError, Source
-from vitviz.weights.timm_settings import CONFIG, LAYOUT, Layout, settings_of
+from vitviz.images.preprocess import Preprocess
+from vitviz.images.torchvision_import import import_torchvision
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights import naming
+from vitviz.weights.checks import ConvertError, assemble, checked_settings
+from vitviz.weights.naming import State
+
+_SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
+_PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
+WHY_NOT = {
+    **dict.fromkeys(
+        ("Beit", "VisionTransformerRelPos"), "it adds a bias for relative positions to the attention logits"
+    ),
+    **dict.fromkeys((*_SWIN, "VisionTransformerSAM"), "it uses windowed, not global, attention"),
+    **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
+    "MaxxVit": "it uses attention in windows and grids, between convolutions",
+    "Cait": "it mixes its heads before and after the softmax (talking heads)",
+    "ConVit": "it mixes attention by content with attention by position",
+    "CrossVit": "it has two streams of patches of two sizes",
+    "TNT": "it has a second transformer inside every patch",
+    "Xcit": "its attention runs between channels, not between patches",
+    "NaFlexVit": "it takes lists of patches; build the same model with use_naflex=False",
+    **dict.fromkeys(
+        ("ParallelScalingBlock", "DiffParallelScalingBlock"), "attention and MLP lie side by side in its blocks"
+    ),
+    "ParallelThingsBlock": "several attentions lie side by side in its blocks",
+    **dict.fromkeys(
+        ("ResPostBlock", "EvaBlockPostNorm"), "its blocks norm what a branch returns, not what it is given"
+    ),
+    "DiffAttention": "its attention is the difference of two, which does not sum to 1",
+    "HybridEmbed": "its stem is a convolutional network: a patch has seen pixels far outside its square",
+    "AttentionPoolPrr": "its pooling refines the patches by another attention",
+    "RotaryEmbeddingCat": "its rotations count patches; only those of DINOv3, relative to the image, are supported",
+    "RotaryEmbeddingMixed": "its rotations are learned; only those of DINOv3 are supported",
+}
+"""The reason why a model with this timm class in it cannot be converted."""
 
 
+_ADVICE = "Set model.pretrained_cfg = None to convert the model without, and choose a Preprocess yourself."
+
+
+@checked_settings()
 def convert_timm(model: nn.Module) -> ViT:
-    """A model built by timm as a `ViT` of the same outputs and attentions: float32, in eval mode, a copy.
+    """Convert a model built by timm to a `ViT` of the same outputs and attentions: float32, in eval mode, a copy.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and their kin), its distilled form
     (DeiT) and `Eva` with learned positions or DINOv3's rotary ones. Dropout rates are not carried over.
@@ -35,151 +68,259 @@ def convert_timm(model: nn.Module) -> ViT:
     Raises:
         ConvertError: with the reason, for a model that has no single N x N attention in each block, or uses
             something that `ViT` does not compute.
+        CheckpointError: if its tensors are not those that its settings ask for.
     """
-    config, state = timm_model(model.state_dict(), settings_of(model))
+    config, interleaved = config_of(model)
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    new = naming.TIMM.convert(state, config)
+    if interleaved:
+        _separate_halves(new, config)
     cfg = getattr(model, "pretrained_cfg", None)
-    with torch.device("meta"):  # no memory, no random numbers: every tensor is about to be replaced
-        ours = ViT(config, about(cfg, config) if cfg else None)
-    ours.load_state_dict({name: tensor.float() for name, tensor in state.items()}, strict=True, assign=True)
-    return ours.eval()
+    return assemble(config, new, about_timm(cfg, config) if cfg else None)
 
 
-# --- its weights
+def _separate_halves(state: State, config: ViTConfig) -> None:
+    """Sort the channels of queries and keys for rotations of channels that lie half a head apart.
+
+    Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ...: queries and keys alike, so that no product of the
+    two changes.
+    """
+    heads, d = config.heads, config.head_size
+    order = torch.arange(d).reshape(-1, 2).T.flatten()
+    for index in range(config.depth):
+        at = f"blocks.{index}.attn."
+        for name in (at + "qkv.weight", at + "qkv.bias"):
+            if name in state:
+                parts = state[name].unflatten(0, (3, heads, d))  # (3 H d, ...) -> (3, H, d, ...)
+                state[name] = torch.cat([parts[:2][:, :, order], parts[2:]]).flatten(0, 2)
+        for name in (f"{at}{part}_norm.{kind}" for part in "qk" for kind in ("weight", "bias")):
+            if name in state:
+                state[name] = state[name][order]
 
 
-def timm_model(state: Mapping[str, Tensor], settings: Mapping[str, Any]) -> tuple[ViTConfig, dict[str, Tensor]]:
-    """Timm's tensors in our names; every one is taken exactly once.
+# --- its settings
 
-    Args:
-        state: `model.state_dict()`.
-        settings: those of `settings_of`, all of them.
 
-    Returns:
-        The config and the state dict for `ViT(config)`, in the precision of `state`.
+@checked_settings()
+def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
+    """Read the config of a built model, and whether rotations turn neighbouring channels, not those half a head apart.
+
+    Works on the meta device too.
 
     Raises:
-        ConvertError: if settings are missing or unknown, or tensors are missing, misshaped or left over.
+        ConvertError: with the reason, for a model that cannot be converted.
     """
-    if wrong := sorted((CONFIG | LAYOUT) ^ set(settings)):
-        raise ConvertError(f"Expected the settings that settings_of returns; missing or unknown: {', '.join(wrong)}.")
-    config = ViTConfig(**{name: settings[name] for name in CONFIG})
-    layout = Layout(**{name: settings[name] for name in LAYOUT})
-    source, width, patch = Source(state, "timm"), config.width, config.patch_size
-    new = _tokens(source, config, layout)
-    new["patch_embed.proj.weight"] = source.take("patch_embed.proj.weight", width, config.channels, patch, patch)
-    if config.patch_bias:
-        new["patch_embed.proj.bias"] = source.take("patch_embed.proj.bias", width)
-    if config.norm_pre:
-        new |= _norm(source, "norm_pre", width)
-    final = _norm(source, "fc_norm" if config.norm_pooled else "norm", width)
-    new |= {name.replace("fc_norm", "norm"): tensor for name, tensor in final.items()}
-    for index in range(config.depth):
-        block = _block(source, f"blocks.{index}.", config, layout)
-        new |= {f"blocks.{index}.{name}": tensor for name, tensor in block.items()}
-    if config.pooling == "attention":
-        new["attn_pool.latent"] = source.take("attn_pool.latent", 1, 1, width)
-        for name, rows in (("q", width), ("kv", 2 * width), ("proj", width)):
-            new |= _linear(source, f"attn_pool.{name}", rows, width)
-        new |= _norm(source, "attn_pool.norm", width)
-        new |= _linear(source, "attn_pool.mlp.fc1", config.hidden, width, config.mlp_bias)
-        new |= _linear(source, "attn_pool.mlp.fc2", width, config.hidden, config.mlp_bias)
-    if config.classes:
-        for head in ("head", "head_dist")[: 1 + config.distillation_token]:
-            new |= _linear(source, head, config.classes, width)
-    source.finish()
-    return config, {name: tensor.detach().clone() for name, tensor in new.items()}
+    import_torchvision()
+    from timm.models.deit import VisionTransformerDistilled
+    from timm.models.eva import Eva
+    from timm.models.vision_transformer import VisionTransformer
+
+    built: Any = model  # timm's attributes have no types of their own
+    _only(built, VisionTransformer, VisionTransformerDistilled, Eva)
+    stem, blocks = built.patch_embed, list(built.blocks)
+    _only(stem, _layers().PatchEmbed)
+    if type(stem.norm) is not nn.Identity:
+        _refuse("its patch embedding ends in a norm")
+    patch = stem.patch_size
+    if patch[0] != patch[1] or any(side % patch[0] for side in stem.img_size):
+        _refuse(
+            f"its images of {stem.img_size} do not divide into square patches, with {patch} for a patch; "
+            "build it with another img_size"
+        )
+    block, *others = (_block_settings(block) for block in blocks)
+    for index, other in enumerate(others, 1):
+        if differ := [name for name in block if block[name] != other[name]]:
+            _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
+    registers = 0 if built.reg_token is None else built.reg_token.shape[1]
+    settings = block | {
+        "image_size": tuple(stem.img_size),
+        "patch_size": patch[0],
+        "channels": stem.proj.in_channels,
+        "patch_bias": stem.proj.bias is not None,
+        "width": built.embed_dim,
+        "depth": len(blocks),
+        "classes": built.num_classes,
+        "class_token": built.cls_token is not None,
+        "distillation_token": type(built) is VisionTransformerDistilled,
+        "registers": registers,
+        "norm_pre": _is_norm(built.norm_pre),
+        "norm_eps": _epsilon(built),
+    }
+    settings |= _positions(built) | _pooling(built, block)
+    if settings["distillation_token"] and (registers or not built.num_classes or settings["norm_pooled"]):
+        _refuse("its distillation token comes with registers, without a classifier, or with a norm after pooling")
+    interleaved = settings.pop("interleaved")
+    return ViTConfig(**settings), interleaved
 
 
-def _tokens(source: Source, config: ViTConfig, layout: Layout) -> dict[str, Tensor]:
-    """Prefix tokens, with their positions added once for all, and the positions of the patches."""
-    counts = {"cls_token": config.class_token, "dist_token": config.distillation_token, "reg_token": config.registers}
-    new = {name: source.take(name, 1, int(count), config.width) for name, count in counts.items() if count}
-    if config.positions == "learned":
-        rows, columns = config.learned_grid
-        front = len(config.prefix) if layout.prefix_positions else 0
-        table = source.take("pos_embed", 1, front + rows * columns, config.width)
-        if front:
-            parts = table[:, :front].split([token.shape[1] for token in new.values()], dim=1)
-            new = {name: token + part for (name, token), part in zip(new.items(), parts, strict=True)}
-        new["pos_embed"] = table[:, front:]
-    return new
+def _block_settings(block: Any) -> dict[str, Any]:
+    """Return what one block computes, and how its rotations are arranged."""
+    from timm.models.eva import EvaAttention, EvaBlock
+    from timm.models.vision_transformer import Block
 
-
-def _block(source: Source, at: str, config: ViTConfig, layout: Layout) -> dict[str, Tensor]:
-    """One block, whose tensors are named `at` + ...; ours without the block's prefix."""
-    width, hidden, inner = config.width, config.hidden, config.heads * config.head_size
-    new = _attention(source, at + "attn.", config, layout)
-    # timm's blocks come without a bias here when their MLP does; ours always has one.
-    zeros = {} if layout.output_bias else {at + "attn.proj.bias": new["attn.qkv.weight"].new_zeros(width)}
-    theirs = _linear(source, at + "attn.proj", width, inner, layout.output_bias) | zeros
-    for name in ("norm1", "norm2"):
-        theirs |= _norm(source, at + name, width)
-    if layout.gate_apart:  # gate, then what it gates: the halves of our fc1
-        for kind, *shape in (("weight", hidden, width), ("bias", hidden))[: 1 + config.mlp_bias]:
-            parts = [source.take(f"{at}mlp.fc1_{part}.{kind}", *shape) for part in "gx"]
-            theirs[f"{at}mlp.fc1.{kind}"] = torch.cat(parts)
+    _only(block, Block, EvaBlock)
+    attn: Any = block.attn
+    layers = _layers()
+    _only(attn, layers.Attention, EvaAttention, layers.AttentionRope)
+    if type(attn.norm) is not nn.Identity:
+        _refuse("it has norms inside attention (sub-layer norms)")
+    if getattr(attn, "gate", None) is not None:
+        _refuse("what its attention returns is gated")
+    if getattr(attn, "num_kv_groups", 1) != 1:
+        _refuse("its heads share keys (grouped-query attention)")
+    if not (_is_norm(block.norm1) and _is_norm(block.norm2)):
+        _refuse("its blocks lack a norm before attention or MLP")
+    is_eva = type(block) is EvaBlock
+    if is_eva:
+        if (block.gamma_1 is None) != (block.gamma_2 is None):
+            _refuse("it scales attention and not the MLP")
+        scale = None if block.gamma_1 is None else float(block.init_values)
     else:
-        rows = 2 * hidden if config.mlp == "swiglu" else hidden
-        theirs |= _linear(source, at + "mlp.fc1", rows, width, config.mlp_bias)
-    theirs |= _linear(source, at + "mlp.fc2", width, hidden, config.mlp_bias)
-    if config.layer_scale is not None:
-        for part in "12":
-            new[f"ls{part}.gamma"] = source.take(at + (f"gamma_{part}" if layout.eva else f"ls{part}.gamma"), width)
-    return new | {name.removeprefix(at): tensor for name, tensor in theirs.items()}
+        for part in (block.ls1, block.ls2):
+            _only(part, layers.LayerScale, nn.Identity)
+        scale = None if type(block.ls1) is nn.Identity else float(block.ls1.init_values)
+    # EVA has no bias for keys, and those of queries and values beside one map for all three.
+    maps = (attn.q_proj, attn.k_proj, attn.v_proj) if attn.qkv is None else (attn.qkv,)
+    biases = [getattr(attn, "q_bias", None), *(one.bias for one in maps)]
+    return {
+        "heads": attn.num_heads,
+        "head_width": attn.head_dim,
+        "qk_norm": _is_norm(attn.q_norm),
+        "qkv_bias": any(bias is not None for bias in biases),
+        "layer_scale": scale,
+        "interleaved": not getattr(attn, "rotate_half", True),
+    } | _mlp_settings(block.mlp)
 
 
-def _attention(source: Source, at: str, config: ViTConfig, layout: Layout) -> dict[str, Tensor]:
-    """Queries, keys and values of one block, and the norms of the first two."""
-    width, d = config.width, config.head_size
-    inner = config.heads * d
-    if layout.split:
-        weights = [source.take(f"{at}{part}_proj.weight", inner, width) for part in "qkv"]
-    else:
-        weights = list(source.take(at + "qkv.weight", 3 * inner, width).chunk(3))
-    if layout.biased == "qkv" and not layout.split:
-        biases = list(source.take(at + "qkv.bias", 3 * inner).chunk(3))
-    else:
-        name = "_proj.bias" if layout.split else "_bias"
-        biases = [
-            source.take(at + part + name, inner) if part in layout.biased else weights[0].new_zeros(inner)
-            for part in "qkv"
-        ]
-    # Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ...: queries and keys alike, so that no product of
-    # the two changes.
-    order = torch.arange(d).reshape(-1, 2).T.flatten() if layout.interleaved else torch.arange(d)
-    for part in (0, 1):
-        weights[part] = weights[part].unflatten(0, (-1, d))[:, order].flatten(0, 1)  # (H * d, D)
-        biases[part] = biases[part].unflatten(0, (-1, d))[:, order].flatten()  # (H * d,)
-    new = {"attn.qkv.weight": torch.cat(weights)}
-    if config.qkv_bias:
-        new["attn.qkv.bias"] = torch.cat(biases)
-    for name in ("q_norm", "k_norm") if config.qk_norm else ():
-        for key, tensor in _norm(source, at + name, d).items():
-            new["attn." + key.removeprefix(at)] = tensor[order]
-    return new
+def _mlp_settings(mlp: Any) -> dict[str, Any]:
+    layers = _layers()
+    _only(mlp, layers.Mlp, layers.GluMlp, layers.SwiGLU)
+    if type(mlp.norm) is not nn.Identity:
+        _refuse("it has norms inside its MLPs (sub-layer norms)")
+    gated = type(mlp) is not layers.Mlp
+    if gated and (type(mlp.act) is not nn.SiLU or getattr(mlp, "gate_last", False)):
+        _refuse(f"its MLP is gated by {type(mlp.act).__name__} of the second half: only SiLU of the first is supported")
+    first = mlp.fc1_g if type(mlp) is layers.SwiGLU else mlp.fc1
+    if (first.bias is None) != (mlp.fc2.bias is None):
+        _refuse("one layer of its MLP has a bias and the other has none")
+    return {
+        "mlp": "swiglu" if gated else "mlp",
+        "mlp_width": mlp.fc2.in_features,
+        "mlp_bias": mlp.fc2.bias is not None,
+        "activation": "gelu" if gated else _activation(mlp.act),
+    }
 
 
-def _linear(source: Source, name: str, rows: int, columns: int, bias: bool = True) -> dict[str, Tensor]:
-    new = {name + ".weight": source.take(name + ".weight", rows, columns)}
-    return new | ({name + ".bias": source.take(name + ".bias", rows)} if bias else {})
+def _activation(act: nn.Module) -> str:
+    name = type(act).__name__  # torch's GELU or timm's
+    known = {"GELU": "gelu", "GELUTanh": "gelu_tanh", "QuickGELU": "quick_gelu"}
+    if name not in known:
+        _refuse(f"the activation of its MLP is {name}: only GELU, its tanh form and QuickGELU are supported")
+    return "gelu_tanh" if getattr(act, "approximate", "none") == "tanh" else known[name]
 
 
-def _norm(source: Source, name: str, width: int) -> dict[str, Tensor]:
-    return {f"{name}.{part}": source.take(f"{name}.{part}", width) for part in ("weight", "bias")}
+def _positions(built: Any) -> dict[str, Any]:
+    rope = getattr(built, "rope", None)
+    if rope is None:
+        return {"positions": "none" if built.pos_embed is None else "learned", "interleaved": False}
+    _only(rope, _layers().RotaryEmbeddingDinoV3)
+    if built.pos_embed is not None:
+        _refuse("it has learned and rotary positions at once")
+    if rope.grid_indexing != "ij" or rope.grid_offset or rope.normalize_coords != "separate":
+        _refuse("its rotary positions are counted otherwise than DINOv3's")
+    if rope.min_period is not None and rope.max_period is not None:
+        _refuse("its rotary positions have a shortest and a longest period: only a temperature is supported")
+    return {"positions": "rotary", "rotary_base": rope.temperature}
+
+
+def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the classifier reads."""
+    prefix, include = built.num_prefix_tokens, getattr(built, "pool_include_prefix", None)
+    pool = "map" if built.attn_pool is not None else built.global_pool
+    if pool not in ("token", "avg", "map"):
+        _refuse(f"its global_pool={pool!r}: expected 'token', 'avg' or 'map', such as create_model(global_pool='avg')")
+    if pool == "avg" and include and prefix:
+        _refuse("it averages prefix tokens and patches together")
+    if pool == "map":
+        if include is False and prefix:  # None: Eva, which always includes them
+            _refuse("its attention pooling leaves out the prefix tokens")
+        _check_pool(built.attn_pool, block)
+    before, after = _is_norm(built.norm), _is_norm(built.fc_norm)
+    if before == after:
+        _refuse("it norms its tokens twice at the end" if before else "it has no norm at the end")
+    if pool == "map" and after:
+        _refuse("it norms what its attention pooling returns")
+    return {"pooling": {"token": "cls", "avg": "mean", "map": "attention"}[pool], "norm_pooled": after}
+
+
+def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
+    """Check that attention pooling is like ours: the heads, MLP and activation of the blocks, one query."""
+    _only(pool, _layers().AttentionPoolLatent)
+    _only(pool.mlp, _layers().Mlp)
+    plain = (pool.q_norm, pool.k_norm)
+    if pool.latent_len != 1 or pool.pos_embed is not None or any(type(part) is not nn.Identity for part in plain):
+        _refuse("its attention pooling has several queries, positions or more norms")
+    if not (_is_norm(pool.norm) and isinstance(pool.q, nn.Linear) and pool.q.bias is not None):
+        _refuse("its attention pooling lacks the norm or the projection of the query, or its bias")
+    mlp = _mlp_settings(pool.mlp)
+    if pool.num_heads != block["heads"] or any(mlp[name] != block[name] for name in mlp):
+        _refuse("its attention pooling has other heads or another MLP than its blocks")
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Return whether there is a layer norm with weight and bias; none is fine, another norm is refused."""
+    if type(module) is nn.Identity:
+        return False
+    if (
+        type(module) not in (nn.LayerNorm, _layers().LayerNorm, _layers().LayerNormFp32)
+        or getattr(module, "bias", None) is None
+    ):
+        _refuse(f"it norms with {type(module).__name__}: expected LayerNorm with weight and bias")
+    return True
+
+
+def _epsilon(model: nn.Module) -> float:
+    values = {module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)}
+    if len(values) != 1:
+        _refuse(f"its layer norms have different epsilons {sorted(values)}")
+    return float(values.pop())
+
+
+def _only(part: object, *allowed: type) -> None:
+    """Refuse what is not exactly of one of these types: a subclass may compute something else."""
+    if type(part) not in allowed:
+        name, expected = type(part).__name__, " or ".join(kind.__name__ for kind in allowed)
+        _refuse(WHY_NOT.get(name, f"it has a {name} where {expected} is supported"), name)
+
+
+def _refuse(why: str, name: str | None = None) -> NoReturn:
+    what = f" ({name})" if name else ""
+    raise ConvertError(f"Expected a model whose attention can be shown, got one of timm that cannot{what}: {why}.")
+
+
+def _layers() -> Any:
+    """Return the parts of timm, which do not come with types that a checker can follow."""
+    import timm.layers
+
+    return timm.layers
 
 
 # --- what travels with them
 
 
-def about(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
-    """Name, preprocessing, labels, licence and source, from timm's `model.pretrained_cfg`, for the size of `config`.
+@checked_settings()
+def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
+    """Return what travels with the weights by timm's `model.pretrained_cfg`, for the size of `config`.
 
     Raises:
         ConvertError: if the `pretrained_cfg` is incomplete, or asks for preprocessing that `Preprocess` cannot do.
     """
     needed = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     if missing := [name for name in needed if cfg.get(name) is None]:
-        raise ConvertError(f"timm's pretrained_cfg without {', '.join(missing)}: expected how images are prepared.")
+        raise ConvertError(
+            f"Expected a pretrained_cfg that says how images are prepared, got one without {', '.join(missing)}. "
+            f"{_ADVICE}"
+        )
     labels, class_ids = _labels(cfg, config.classes)
     name = ".".join(str(cfg[part]) for part in ("architecture", "tag") if cfg.get(part))
     hub = cfg.get("hf_hub_id")
@@ -194,13 +335,14 @@ def about(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
 
 
 def _preprocess(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
-    """Timm's evaluation transform (`timm.data.create_transform`) for images of the model's size."""
+    """Return timm's evaluation transform (`timm.data.create_transform`) for images of the model's size."""
     (height, width), share, mode = config.image_size, cfg["crop_pct"], cfg["crop_mode"]
-    advice = "Convert the weights with timm_model(state_dict, settings_of(model)) and choose a Preprocess yourself."
     if config.channels != 3:
-        raise ConvertError(f"Photographs have 3 channels, this timm model reads {config.channels}. {advice}")
+        raise ConvertError(f"Expected a model that reads 3 channels, got one that reads {config.channels}. {_ADVICE}")
     if cfg["interpolation"] not in ("bilinear", "bicubic", "lanczos", "nearest"):
-        raise ConvertError(f"timm's interpolation {cfg['interpolation']!r} is not supported. {advice}")
+        raise ConvertError(
+            f"Expected bilinear, bicubic, lanczos or nearest interpolation, got {cfg['interpolation']!r}. {_ADVICE}"
+        )
     same = {"height": height, "width": width, "interpolation": cfg["interpolation"]}
     same |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"])}
     if mode == "center" and height == width:
@@ -208,13 +350,13 @@ def _preprocess(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
     if mode in ("squash", "border") and share == 1.0:
         return Preprocess(mode="squash" if mode == "squash" else "pad", **same)
     raise ConvertError(
-        f"timm prepares images by crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels: expected "
-        f"'center' for a square, or 'squash' or 'border' of the whole image (crop_pct 1). {advice}"
+        "Expected crop_mode 'center' for a square, or 'squash' or 'border' of the whole image (crop_pct 1), got "
+        f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"
     )
 
 
 def _labels(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Labels and class ids: those of the weights, or of the ImageNet of that many classes, as timm tells them apart."""
+    """Return labels and class ids of the weights, or of the ImageNet of that many classes, as timm tells them apart."""
     import_torchvision()
     import timm.data
 

@@ -1,4 +1,4 @@
-"""A folder as Hugging Face's `transformers` saves it -> a model that knows how it is fed and what its outputs mean.
+"""Folders as Hugging Face's `transformers` saves them -> models that know how they are fed and what they return.
 
 `transformers` itself is not needed. Nothing here runs a stranger's code: JSON, safetensors, and PyTorch's own files
 with tensors only.
@@ -6,7 +6,6 @@ with tensors only.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -15,45 +14,45 @@ from typing import Any
 
 from torch import Tensor
 
-from vitviz.model import Pretrained, ViT
-from vitviz.preprocess import Interpolation, Preprocess
-from vitviz.weights import pickled
-from vitviz.weights.checks import Entry, blank, check_kinds, check_sum, filled, read_header, read_tensors
-from vitviz.weights.from_transformers import convert_transformers
-from vitviz.weights.settings import Settings, labels
-from vitviz.weights.source import ConvertError
+from vitviz.fields import matches_type
+from vitviz.images.preprocess import Interpolation, Preprocess
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights.checks import (
+    CONFIG,
+    OLD_WEIGHTS,
+    WEIGHTS,
+    ConvertError,
+    check_tensors,
+    checked_settings,
+    need_file,
+    read_json,
+    read_weights,
+)
+from vitviz.weights.from_transformers import Settings, convert_transformers, labels
 
-MAX_JSON_BYTES = 10 * 2**20
-
-_HALF, _CLIP_MEAN, _CLIP_STD = (0.5,) * 3, (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
+_IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
+_OPENAI = {
+    "image_mean": (0.48145466, 0.4578275, 0.40821073),
+    "image_std": (0.26862954, 0.26130258, 0.27577711),
+}
 _ALL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_center_crop": False}
-_CLIP = _ALL | {"resample": 3, "size": {"shortest_edge": 224}, "do_center_crop": True, "crop_size": 224}
+_CUT = _ALL | {"resample": 3, "do_center_crop": True, "crop_size": 224}
 # What transformers' image processors assume where the file does not say, by the name before "ImageProcessor".
 PROCESSORS: dict[str, dict[str, Any]] = {
-    "ViT": _ALL | {"resample": 2, "size": 224, "image_mean": _HALF, "image_std": _HALF},
-    "DeiT": _ALL
-    | {"resample": 3, "size": 256, "do_center_crop": True, "crop_size": 224, "image_mean": _HALF, "image_std": _HALF},
-    "DINOv3ViT": _ALL | {"resample": 2, "size": 224, "image_mean": _IMAGENET_MEAN, "image_std": _IMAGENET_STD},
-    "CLIP": _CLIP | {"image_mean": _CLIP_MEAN, "image_std": _CLIP_STD},
-    "Bit": _CLIP | {"image_mean": _CLIP_MEAN, "image_std": _CLIP_STD},
-    "Siglip": _ALL | {"resample": 3, "size": 224, "image_mean": _HALF, "image_std": _HALF},
+    "ViT": _ALL | _HALF | {"resample": 2, "size": 224},
+    "DeiT": _CUT | _HALF | {"size": 256},
+    "DINOv3ViT": _ALL | _IMAGENET | {"resample": 2, "size": 224},
+    "CLIP": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
+    "Bit": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
+    "Siglip": _ALL | _HALF | {"resample": 3, "size": 224},
 }
 _SHORTER = {"CLIP", "Bit"}  # for these one number as the size is that of the shorter side; for others of a square
-_USUAL = {
-    "vit": "ViT",
-    "deit": "DeiT",
-    "dinov2": "Bit",
-    "dinov2_with_registers": "Bit",
-    "dinov3_vit": "DINOv3ViT",
-    "clip": "CLIP",
-    "clip_vision_model": "CLIP",
-    "siglip": "Siglip",
-    "siglip_vision_model": "Siglip",
-}
+_USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
+@checked_settings()
 def about_transformers(
     settings: Mapping[str, Any],
     preprocessor: Mapping[str, Any],
@@ -62,14 +61,12 @@ def about_transformers(
     licence: str = "unknown",
     source: str = "",
 ) -> Pretrained:
-    """How to feed a model of `transformers`, and what its outputs mean.
+    """Return how to feed a model of `transformers`, and what its outputs mean.
 
-    Little differs from `transformers`' own preprocessing: it rounds the margins around the centre down, ours to the
-    nearest, so that an odd margin may move the picture by a pixel; its default backend resizes tensors, ours Pillow
-    images; an input that patches do not fill (SigLIP with 384 pixels and patches of 14) is prepared at the size that
-    they do fill, where `transformers` leaves out the last pixels. One thing differs by more: `DeiTImageProcessor`
-    squashes the picture to a square before it cuts out the centre. Here its shorter side is resized, as when DeiT was
-    trained; for square pictures that is the same.
+    It differs from `transformers`' own preprocessing in an odd margin, which moves the picture by a pixel; in resizing
+    Pillow images, not tensors; in an input that patches do not fill (SigLIP with 384 pixels and patches of 14),
+    prepared at the size that they do fill; and for DeiT, whose processor squashes the picture before it cuts: here the
+    shorter side is resized, as when DeiT was trained.
 
     Args:
         settings: the model's `config.json`.
@@ -80,7 +77,6 @@ def about_transformers(
 
     Raises:
         ConvertError: for steps that `Preprocess` does not have, or values that are not what they should be.
-        ImageError: for sizes or means that make no sense.
     """
     return Pretrained(
         name=name,
@@ -91,8 +87,9 @@ def about_transformers(
     )
 
 
+@checked_settings()
 def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None = None, licence: str = "unknown") -> ViT:
-    """The model in a folder that `save_pretrained` wrote: float32, on the CPU, in eval mode.
+    """Load the model in a folder that `save_pretrained` wrote: float32, on the CPU, in eval mode.
 
     Args:
         path: a folder with `config.json`, `preprocessor_config.json` and the weights: `model.safetensors`, the same in
@@ -105,92 +102,71 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
         ConvertError: if files are missing or do not fit together, or the model is of another kind.
     """
     folder = Path(path)
-    settings = _read(folder / "config.json")
-    config, state = convert_transformers(_tensors(folder), settings)
-    title = name or folder.resolve().name
+    settings, title = read_json(folder / CONFIG), name or folder.resolve().name
     about = about_transformers(
         settings, _read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"
     )
-    where = repr(str(folder))
-    shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
-    return filled(blank(config, about, shapes, f"{where} does not fit its config.json"), state, f"in {where}")
+    return convert_transformers(_tensors(folder), settings, about, where=repr(str(folder)))
 
 
 # --- files
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise ConvertError(f"Expected a folder of transformers with {path.name}, but {str(path.parent)!r} has none.")
-    if (size := path.stat().st_size) > MAX_JSON_BYTES:
-        raise ConvertError(f"{str(path)!r} is {size:,} bytes long: expected at most {MAX_JSON_BYTES:,}.")
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ConvertError(f"{str(path)!r} is not JSON: {error}.") from error
-    if not isinstance(data, dict):
-        raise ConvertError(f"{str(path)!r}: expected a JSON object, got {type(data).__name__}.")
-    return data
-
-
 def _read_preprocessor(folder: Path) -> dict[str, Any]:
-    """The image processor's file; a processor of images and texts keeps it in one of its own."""
+    """Read the image processor's file; a processor of images and texts keeps it in one of its own."""
     joint = folder / "processor_config.json"
     if not (folder / "preprocessor_config.json").is_file() and joint.is_file():
-        inner = _read(joint).get("image_processor")
+        inner = read_json(joint).get("image_processor")
         if isinstance(inner, dict):
             return inner
-    return _read(folder / "preprocessor_config.json")
+    return read_json(folder / "preprocessor_config.json")
 
 
 def _tensors(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder by name, from the first kind of file that is there."""
-    single, index, older = (
-        folder / name for name in ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
-    )
-    if single.is_file():
-        return _load(single)
-    if index.is_file():
+    """Return all tensors of the folder by name, from the first kind of file that is there."""
+    index = folder / f"{WEIGHTS}.index.json"
+    if index.is_file() and not (folder / WEIGHTS).is_file():
         return _sharded(index)
-    if not older.is_file():
-        raise ConvertError(
-            f"Expected weights in {str(folder)!r} as {single.name}, as {index.name} with its parts, or as "
-            f"{older.name}, but there is none of them."
-        )
-    return _load(older)
+    for name in (WEIGHTS, OLD_WEIGHTS):
+        if (folder / name).is_file():
+            return _load(folder / name)
+    raise ConvertError(
+        f"Expected weights as {WEIGHTS}, as {index.name} with its parts, or as {OLD_WEIGHTS}, got none of them in "
+        f"{str(folder)!r}. Fetch them too."
+    )
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
-    """Tensors from several files; the index says which tensor is where, and both have to agree."""
-    where = _read(index).get("weight_map")
+    """Return tensors from several files; the index says which tensor is where, and both have to agree."""
+    where = read_json(index).get("weight_map")
     if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
-        raise ConvertError(f"{str(index)!r}: expected a weight_map from the names of tensors to those of files.")
+        raise ConvertError(
+            f"Expected a weight_map from tensors to files, got another in {str(index)!r}. Fetch the file again."
+        )
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(where.values())):
         if Path(name).name != name or not name.endswith(".safetensors"):  # no other folder, no other kind of file
-            raise ConvertError(f"{str(index)!r} names the file {name!r}: expected a safetensors file beside it.")
+            raise ConvertError(
+                f"Expected safetensors files beside {str(index)!r}, got the name {name!r}. Correct its weight_map."
+            )
         part = _load(index.parent / name)
         if wrong := sorted(set(part) ^ {tensor for tensor, file in where.items() if file == name}):
-            raise ConvertError(f"{name} holds other tensors than {index.name} says: {', '.join(wrong[:3])}.")
+            raise ConvertError(
+                f"Expected in {name} the tensors that {index.name} says, got others: {', '.join(wrong[:3])}."
+            )
         tensors |= part
     return tensors
 
 
 def _load(path: Path) -> dict[str, Tensor]:
-    """The tensors of one file, after its header was found to be of weights."""
-    if not path.is_file():
-        raise ConvertError(f"Expected the file {path.name} in {str(path.parent)!r}, but it is missing.")
-    if path.suffix == ".safetensors":
-        check_kinds(read_header(path), repr(str(path)))
-        return read_tensors(path)
-    found = pickled.outline(path)
+    """Return the tensors of one file, checked."""
+    found = read_weights(need_file(path))
     if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(entry, Entry) for name, entry in found.items()
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
     ):
-        raise ConvertError(f"{str(path)!r}: expected tensors by name.")
-    check_kinds(found, repr(str(path)))
-    check_sum(found, path)
-    return {name: tensor.detach() for name, tensor in pickled.load(path).items()}
+        raise ConvertError(f"Expected tensors by name, got something else in {str(path)!r}. Save the state dict.")
+    check_tensors(found, path)
+    return {name: tensor.detach() for name, tensor in found.items()}
 
 
 # --- preprocessing
@@ -202,68 +178,71 @@ def _preprocess(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) ->
     given = {key: value for key, value in preprocessor.items() if value is not None}
     said = Settings(given, "Preprocessing", PROCESSORS.get(kind, _ALL))
     said.need(*(() if kind in PROCESSORS else ("size", "resample", "image_mean", "image_std")))
-    if not said.flag("do_resize"):
-        raise said.refuse("do_resize", "a model for photographs of any size needs one")
+    if not said.typed("do_resize", bool):
+        raise said.refuse("do_resize", "true: a model for photographs of any size needs one")
     if not isinstance(resample := said.get("resample"), int) or resample not in _RESAMPLE:
-        raise said.refuse("resample", f"expected one of {_RESAMPLE}")
-    crop = said.flag("do_center_crop")
+        raise said.refuse("resample", f"one of {_RESAMPLE}")
+    crop = said.typed("do_center_crop", bool)
     shorter, (height, width) = _size(said, kind, crop)
     tower = settings.get("vision_config_dict") or settings.get("vision_config") or settings
     patch = tower.get("patch_size", 1) if isinstance(tower, Mapping) else 1
     patch = patch[0] if isinstance(patch, list | tuple) and patch else patch
     if isinstance(patch, int) and 0 < patch <= min(height, width):
         height, width = height // patch * patch, width // patch * patch
-    scale = 255 * said.number("rescale_factor") if said.flag("do_rescale") else 255.0
+    scale = 255 * said.typed("rescale_factor", float) if said.typed("do_rescale", bool) else 255.0
+    if not 1e-6 < scale < 1e6:
+        raise said.refuse("rescale_factor", "a number above 0")
     scale = 1.0 if abs(scale - 1) < 1e-6 else scale  # 1 / 255 in so many digits
-    normal = said.flag("do_normalize")
-    mean = _three(said, "image_mean") if normal else (0.0, 0.0, 0.0)
-    std = _three(said, "image_std") if normal else (1.0, 1.0, 1.0)
+    # (scale * x - mean) / std for pixels x from 0 to 1, told without the scale.
+    mean, std = (0.0,) * 3, (1 / scale,) * 3
+    if said.typed("do_normalize", bool):
+        mean, std = (_three(said, name, scale) for name in ("image_mean", "image_std"))
     return Preprocess(
         height=height,
         width=width,
         mode="crop" if crop else "squash",
         resize=shorter,
         interpolation=_RESAMPLE[resample],
-        # (scale * x - mean) / std for pixels x from 0 to 1, told without the scale.
-        mean=(mean[0] / scale, mean[1] / scale, mean[2] / scale),
-        std=(std[0] / scale, std[1] / scale, std[2] / scale),
+        mean=mean,
+        std=std,
     )
 
 
 def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
-    """The processor's name without what says how it computes; the model's usual one where the file has none."""
+    """Return the processor's name without what says how it computes; the model's usual one where the file has none."""
     kind = preprocessor.get("image_processor_type") or preprocessor.get("feature_extractor_type")
     if kind is None:
-        return _USUAL.get(str(settings.get("model_type")), "")
+        return _USUAL.get(str(settings.get("model_type")).partition("_")[0], "")
     return re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(kind))
 
 
 def _size(said: Settings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
-    """What the shorter side is resized to (`None`: the whole picture to the input), and the input (height, width)."""
+    """Return what the shorter side is resized to (`None`: the whole picture to the input), and (height, width)."""
     size = said.get("size")
     if isinstance(size, int) and not isinstance(size, bool):
         size = {"shortest_edge": size} if kind in _SHORTER else {"height": size, "width": size}
     if not isinstance(size, Mapping) or set(size) not in ({"shortest_edge"}, {"height", "width"}):
-        raise said.refuse("size", "expected a number, height and width, or shortest_edge")
+        raise said.refuse("size", "a number, height and width, or shortest_edge")
     sizes = Settings(size, "Preprocessing", {})
     if not crop:
         if "shortest_edge" in size:
-            raise said.refuse("size", "without do_center_crop every photograph would have another shape")
-        return None, (sizes.whole("height"), sizes.whole("width"))
+            raise said.refuse("size", "height and width: without do_center_crop each photograph has another shape")
+        return None, (sizes.typed("height", int), sizes.typed("width", int))
     if "shortest_edge" not in size and size["height"] != size["width"]:
-        raise said.refuse("size", "before do_center_crop a picture keeps its shape: expected shortest_edge")
+        raise said.refuse("size", "shortest_edge, because before do_center_crop a picture keeps its shape")
     cut = said.get("crop_size")
     if isinstance(cut, Mapping):
         inner = Settings(cut, "Preprocessing", {"height": None, "width": None})
-        box = inner.whole("height"), inner.whole("width")
+        box = inner.typed("height", int), inner.typed("width", int)
     else:
         box = said.pair("crop_size")
-    return sizes.whole("shortest_edge" if "shortest_edge" in size else "height"), box
+    return sizes.typed("shortest_edge" if "shortest_edge" in size else "height", int), box
 
 
-def _three(said: Settings, name: str) -> tuple[float, float, float]:
+def _three(said: Settings, name: str, scale: float) -> tuple[float, float, float]:
+    """Return one number for each channel, divided by `scale`."""
     value = said.get(name)
     values = [value] * 3 if isinstance(value, int | float) else value
-    if not isinstance(values, list | tuple) or len(values) != 3 or not all(isinstance(v, int | float) for v in values):
-        raise said.refuse(name, "expected one number for each of three channels")
-    return float(values[0]), float(values[1]), float(values[2])
+    if not matches_type(values, tuple[float, float, float]):
+        raise said.refuse(name, "one number for each of three channels")
+    return values[0] / scale, values[1] / scale, values[2] / scale

@@ -1,0 +1,299 @@
+"""What tells heads apart: every statistic against loops written out, made-up attention, and known faults."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor
+
+import vitviz.analysis.heads
+import vitviz.model.trace
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
+from vitviz.analysis.heads import CHEAP, STATISTICS, HeadStatistics, head_statistics
+from vitviz.attribution.scores import ExplainError
+from vitviz.images.geometry import Geometry
+from vitviz.model.edits import Cut, Edits
+from vitviz.model.trace import BlockTrace, Trace, TraceError
+
+Array = NDArray[np.float64]
+
+GEOMETRY = Geometry((400, 300), (91, 143), (-20.0, 10.0, 255.0, 290.0))  # patches of 25 across and 40 down
+OTHER = Geometry((400, 300), (91, 143), (0.0, 0.0, 143.0, 91.0))  # patches of 13 x 13
+SHAPES: tuple[dict[str, Any], ...] = (
+    {},
+    {"registers": 3},
+    {"class_token": False, "pooling": "mean"},
+    {"distillation_token": True, "grid": (2, 5)},
+    {"class_token": False, "registers": 2, "pooling": "mean", "grid": (1, 1)},
+)
+
+
+def by_hand(attention: Array, prefix: tuple[str, ...], columns: int, side: tuple[float, float], query: int) -> Array:
+    """The cheap statistics of one row, (N, N) -> one number for each name in `CHEAP`, entry by entry."""
+    row, first = attention[query], len(prefix)
+    found = dict.fromkeys(CHEAP, 0.0)
+    if not any(name == "CLS" for name in prefix):
+        found["mass_cls"] = math.nan
+    if not any(name != "CLS" for name in prefix):
+        found["mass_registers"] = math.nan
+    on_patches = sum(row[first:])
+    for key, weight in enumerate(row):
+        found["entropy"] -= weight * math.log(weight) if weight else 0.0
+        if key == query:
+            found["mass_self"] += weight
+        if key < first:
+            found["mass_cls" if prefix[key] == "CLS" else "mass_registers"] += weight
+            continue
+        if query < first:
+            found["mass_elsewhere"] += weight
+            continue
+        down = (key - first) // columns - (query - first) // columns
+        across = (key - first) % columns - (query - first) % columns
+        found["distance"] += weight / on_patches * math.sqrt(down**2 + across**2)
+        found["distance_pixels"] += weight / on_patches * math.sqrt((down * side[0]) ** 2 + (across * side[1]) ** 2)
+        if key != query:
+            near = max(abs(down), abs(across)) == 1
+            found["mass_neighbors" if near else "mass_elsewhere"] += weight
+    if query < first:
+        found |= dict.fromkeys(("distance", "distance_pixels", "mass_neighbors"), math.nan)
+    found["entropy_share"] = found["entropy"] / math.log(len(row)) if len(row) > 1 else 0.0
+    return np.array([found[name] for name in CHEAP])
+
+
+def over(queries: range, attention: Array, prefix: tuple[str, ...], columns: int, side: tuple[float, float]) -> Array:
+    """The mean over some queries."""
+    return np.mean([by_hand(attention, prefix, columns, side, query) for query in queries], axis=0)
+
+
+def stacked(found: HeadStatistics, deviations: bool = False) -> Array:
+    """(L, H, names of `CHEAP`)."""
+    return np.stack([(found.deviations if deviations else found.values)[name] for name in CHEAP], axis=-1)
+
+
+def made_up(logits: Tensor) -> BlockTrace:
+    """A block with these logits (B, H, N, N): queries are their rows, keys are the axes."""
+    keys = torch.eye(logits.shape[-1]).expand_as(logits)
+    return BlockTrace(logits, keys, logits.logsumexp(-1))
+
+
+def layout(prefix: int, grid: tuple[int, int], sides: tuple[float, float] = (1.0, 1.0)) -> QueryRange:
+    names = ("CLS", *(f"register {i}" for i in range(1, prefix)))[:prefix]
+    return QueryRange(prefix, prefix + grid[0] * grid[1], names, grid, torch.tensor([sides]))
+
+
+@pytest.mark.parametrize("changes", SHAPES)
+def test_every_statistic_is_that_of_loops_over_queries_and_keys(changes: dict[str, Any]) -> None:
+    trace = tiny.trace(**changes)
+    found = head_statistics(tiny.model(**changes), trace, [GEOMETRY, OTHER])
+    rows, columns = trace.grid
+    sides = [(280 / rows, 275 / columns), (91 / rows, 143 / columns)]
+    patches = range(len(trace.prefix), trace.tokens.shape[1])
+    each = [
+        [
+            [over(patches, of_head, trace.prefix, columns, side) for of_head in tiny.dense(trace, block)[image].numpy()]
+            for block in range(3)
+        ]
+        for image, side in enumerate(sides)
+    ]  # (B, L, H, names)
+    np.testing.assert_allclose(stacked(found), np.mean(each, axis=0), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(stacked(found, deviations=True), np.std(each, axis=0), rtol=2e-3, atol=1e-5)
+    assert found.images == 2
+    missing = {name for index, name in enumerate(CHEAP) if np.isnan(each[0][0][0][index])}
+    assert set(found.missing) == missing
+    assert set(found.present) == set(CHEAP) - missing
+
+
+@pytest.mark.parametrize("query", ["cls", "register 2", (0, 0), (6, 10), (3, 4), 2, 30])
+def test_one_query_is_its_own_row(query: Any) -> None:
+    trace, model = tiny.trace(batch=1, registers=2), tiny.model(registers=2)
+    found = head_statistics(model, trace, OTHER, query=query)
+    for block in range(3):
+        for head in range(5):
+            attention = tiny.dense(trace, block)[0, head].numpy()
+            expected = by_hand(attention, trace.prefix, 11, (13.0, 13.0), trace.token(query))
+            np.testing.assert_allclose(stacked(found)[block, head], expected, rtol=2e-5, atol=1e-6)
+    assert found.query == str(query)
+
+
+def test_a_prefix_token_has_no_distance_and_the_reason_says_so() -> None:
+    found = head_statistics(tiny.model(), tiny.trace(), GEOMETRY, query="cls")
+    for name in ("distance", "distance_pixels", "mass_neighbors"):
+        assert np.isnan(found[name]).all()
+        assert "CLS" in found.missing[name]
+    np.testing.assert_allclose(found["mass_cls"], found["mass_self"])
+
+
+def test_without_a_geometry_there_are_no_pixels() -> None:
+    found = head_statistics(tiny.model(), tiny.trace())
+    assert np.isnan(found["distance_pixels"]).all()
+    assert "geometry" in found.missing["distance_pixels"]
+    assert np.isfinite(found["distance"]).all()
+
+
+@given(st.integers(1, 5), st.integers(1, 6), st.integers(0, 3), st.floats(0.5, 40), st.floats(0.5, 40))
+def test_even_attention_has_the_mean_distance_between_two_patches(
+    rows: int, columns: int, prefix: int, height: float, width: float
+) -> None:
+    tokens = prefix + rows * columns
+    found = row_statistics(made_up(torch.zeros(1, 1, tokens, tokens)), layout(prefix, (rows, columns), (height, width)))
+    places = [(row, column) for row in range(rows) for column in range(columns)]
+    pairs = [(a[0] - b[0], a[1] - b[1]) for a in places for b in places]
+    assert found["distance"].item() == pytest.approx(np.mean([math.hypot(*pair) for pair in pairs]), rel=1e-5)
+    pixels = [math.hypot(down * height, across * width) for down, across in pairs]
+    assert found["distance_pixels"].item() == pytest.approx(np.mean(pixels), rel=1e-5)
+    assert found["entropy"].item() == pytest.approx(math.log(tokens), abs=1e-5)
+    near = [max(abs(down), abs(across)) == 1 for down, across in pairs]
+    assert found["mass_neighbors"].item() == pytest.approx(sum(near) / len(places) / tokens, abs=1e-6)
+
+
+@given(st.integers(1, 5), st.integers(2, 6), st.integers(0, 3))
+def test_attention_to_oneself_has_no_distance_and_no_entropy(rows: int, columns: int, prefix: int) -> None:
+    tokens = prefix + rows * columns
+    block = made_up(200.0 * torch.eye(tokens)[None, None])
+    found = row_statistics(block, layout(prefix, (rows, columns)))
+    assert found["mass_self"].item() == pytest.approx(1.0)
+    for name in ("distance", "distance_pixels", "entropy", "mass_neighbors", "mass_elsewhere"):
+        assert found[name].item() == pytest.approx(0.0, abs=1e-6)
+    assert effective_rank(block).item() == pytest.approx(tokens, rel=1e-5)
+
+
+@given(st.integers(0, 2**31), st.floats(0.0, 30.0), st.integers(0, 4), st.integers(1, 4), st.integers(1, 5))
+def test_shares_sum_to_one_and_bounds_hold(seed: int, spread: float, prefix: int, rows: int, columns: int) -> None:
+    tokens = prefix + rows * columns
+    logits = spread * torch.randn(2, 3, tokens, tokens, generator=torch.Generator().manual_seed(seed))
+    block = made_up(logits)
+    found = {**row_statistics(block, layout(prefix, (rows, columns))), "effective_rank": effective_rank(block)}
+    total = sum(values for name, values in found.items() if name.startswith("mass_"))
+    torch.testing.assert_close(total, torch.ones(2, 3, dtype=torch.float64), rtol=0, atol=1e-5)
+    for name, values in found.items():
+        low, high = STATISTICS[name].low, STATISTICS[name].high
+        assert low is None or values.min() >= low - 1e-5
+        assert high is None or values.max() <= high + 1e-5
+    assert found["effective_rank"].max() <= tokens + 1e-4
+    assert found["distance"].max() <= math.hypot(rows - 1, columns - 1) + 1e-5
+
+
+@pytest.mark.parametrize("drain", [3.0, 60.0, 150.0])
+def test_what_prefix_tokens_take_does_not_shorten_the_distance(drain: float) -> None:
+    """Dropping their columns without rescaling would: at 150 nothing that float32 knows is left for the patches."""
+    logits = torch.randn(1, 2, 37, 37, generator=torch.Generator().manual_seed(4))
+    plain = row_statistics(made_up(logits), layout(2, (5, 7)))
+    logits = logits.clone()
+    logits[..., :2] += drain
+    drained = row_statistics(made_up(logits), layout(2, (5, 7)))
+    torch.testing.assert_close(drained["distance"], plain["distance"], rtol=1e-4, atol=0)
+    assert drained["mass_cls"].min() + drained["mass_registers"].min() > 0.4
+
+
+def test_effective_rank_is_that_of_the_singular_values() -> None:
+    trace = tiny.trace(registers=2)
+    found = head_statistics(tiny.model(registers=2), trace, names=["effective_rank"])
+    for block in range(3):
+        values = np.linalg.svd(tiny.dense(trace, block).numpy(), compute_uv=False)  # (B, H, N)
+        share = values / values.sum(-1, keepdims=True)
+        rank = np.exp(-(share * np.log(share)).sum(-1))
+        np.testing.assert_allclose(found["effective_rank"][block], rank.mean(0), rtol=1e-4)
+
+
+@given(st.integers(2, 30), st.integers(0, 2**31))
+def test_the_effective_rank_of_equal_rows_is_one(tokens: int, seed: int) -> None:
+    row = torch.randn(1, 1, 1, tokens, generator=torch.Generator().manual_seed(seed))
+    assert effective_rank(made_up(row.expand(-1, -1, tokens, -1))).item() == pytest.approx(1.0, abs=1e-3)
+
+
+def test_effective_rank_is_left_out_of_large_inputs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, trace = tiny.model(), tiny.trace()
+    monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", 77)
+    found = head_statistics(model, trace, names=["effective_rank", "entropy"])
+    assert np.isnan(found["effective_rank"]).all()
+    assert "77" in found.missing["effective_rank"]
+    assert found.present == ("entropy",)
+    monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", 78)
+    assert head_statistics(model, trace, names=["effective_rank"]).missing == {}
+
+
+@pytest.mark.parametrize("query", [None, "cls", (6, 10)])
+def test_small_pieces_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch, query: Any) -> None:
+    trace, model = tiny.trace(), tiny.model()
+    whole = stacked(head_statistics(model, trace, GEOMETRY, query=query))
+    sizes = []
+    original = BlockTrace.log_rows
+
+    def noted(self: BlockTrace, start: int, stop: int) -> Tensor:
+        rows = original(self, start, stop)
+        sizes.append(rows.nbytes)
+        return rows
+
+    monkeypatch.setattr(BlockTrace, "log_rows", noted)
+    monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", 30_000)
+    pieces = stacked(head_statistics(model, trace, GEOMETRY, query=query))
+    np.testing.assert_allclose(pieces, whole, rtol=1e-6, atol=1e-8)
+    assert max(sizes) <= 30_000
+    assert len(sizes) == (3 * 9 if query is None else 3)  # 9 rows at once; those of the class token are not made
+
+
+def test_a_trace_with_a_graph_or_cut_edges_is_measured_by_what_was_used() -> None:
+    model, images = tiny.model(), tiny.images(1)
+    plain = stacked(head_statistics(model, model.trace(images), GEOMETRY))
+    np.testing.assert_allclose(
+        stacked(head_statistics(model, model.trace(images, grad=True), GEOMETRY)), plain, rtol=1e-5, atol=1e-7
+    )
+    cut = model.trace(images, edits=Edits(cuts=[Cut(block=1, keys=(0,))]))
+    found = head_statistics(model, cut, names=[*CHEAP, "effective_rank"])
+    np.testing.assert_allclose(found["mass_cls"][1], 0.0, atol=1e-30)
+    values = np.linalg.svd(cut.attention(1).numpy(), compute_uv=False)[0]  # (H, N)
+    share = values / values.sum(-1, keepdims=True)
+    rank = np.exp(-(share * np.log(share.clip(1e-30))).sum(-1))
+    np.testing.assert_allclose(found["effective_rank"][1], rank, rtol=1e-4)
+
+
+def test_only_kept_blocks_are_measured() -> None:
+    model, images = tiny.model(), tiny.images()
+    every = head_statistics(model, model.trace(images))
+    some = head_statistics(model, model.trace(images, blocks=[0, -1]))
+    assert some.blocks == (0, 2)
+    np.testing.assert_allclose(stacked(some), stacked(every)[[0, 2]], rtol=1e-6)
+
+
+def test_half_precision_is_measured_in_float32() -> None:
+    model = tiny.model().bfloat16()
+    found = head_statistics(model, model.trace(tiny.images(1).bfloat16()))
+    shares = [found[name] for name in ("mass_cls", "mass_self", "mass_neighbors", "mass_elsewhere")]
+    np.testing.assert_allclose(np.sum(shares, axis=0), 1.0, atol=0.02)
+
+
+def test_what_cannot_be_asked_is_refused() -> None:
+    model, trace = tiny.model(), tiny.trace()
+    with pytest.raises(AnalysisError, match="sharpness"):
+        head_statistics(model, trace, names=["entropy", "sharpness"])
+    with pytest.raises(AnalysisError, match="none"):
+        head_statistics(model, trace, names=[])
+    with pytest.raises(AnalysisError, match=r"2 images.*got 3"):
+        head_statistics(model, trace, [GEOMETRY] * 3)
+    with pytest.raises(AnalysisError, match="mean"):
+        head_statistics(model, trace, query="mean")
+    with pytest.raises(TraceError, match="register 1"):
+        head_statistics(model, trace, query="register 1")
+    with pytest.raises(ExplainError, match="among 0"):
+        head_statistics(model, trace, names=["gradient"], target=tiny.CLASSES)
+    with pytest.raises(AnalysisError, match="distance"):
+        head_statistics(model, trace, names=["entropy"])["distance"]
+
+
+def test_a_model_without_a_classifier_has_no_importances() -> None:
+    model = tiny.model(classes=0)
+    trace: Trace = model.trace(tiny.images())
+    found = head_statistics(model, trace, names=list(STATISTICS))
+    for name in ("gradient", "ablation_probability", "ablation_logit"):
+        assert np.isnan(found[name]).all()
+        assert "classifier" in found.missing[name]
+    assert np.isfinite(found["effective_rank"]).all()

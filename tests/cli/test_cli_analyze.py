@@ -1,0 +1,168 @@
+"""The commands that ask a model about itself: the same answers as the API, and refusals in words."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from running import CHURCH, folder
+
+import vitviz
+from vitviz.cli.main import main
+from vitviz.formatting import percent
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model as a folder; its classes are thing 0, thing 1, ..."""
+    return folder(tmp_path_factory.mktemp("models") / "tiny", registers=2)
+
+
+@pytest.fixture(scope="module")
+def view(model: str) -> vitviz.View:
+    return vitviz.Explorer(vitviz.load(model)).open(CHURCH)
+
+
+def run(command: str, model: str, *more: str) -> int:
+    return main([command, *more, "--model", model, "--device", "cpu"])
+
+
+def test_explain_takes_every_method_and_a_class(model: str, view: vitviz.View, tmp_path: Path) -> None:
+    out = tmp_path / "why.npz"
+    options = ["--method", "attn_lrp", "--target", "thing 5", "--rather-than", "7", "--set", "gamma_mlp=0.1"]
+    assert run("explain", model, str(CHURCH), *options, "-o", str(out)) == 0
+    mine = view.explain("attn_lrp", contrast=("thing 5", 7), gamma_mlp=0.1)
+    with np.load(out) as saved:
+        np.testing.assert_allclose(saved["values"], mine.values, atol=1e-6)
+        assert "thing 5 rather than thing 7" in str(saved["title"])
+    signed = tmp_path / "signed.png"
+    assert run("explain", model, str(CHURCH), *options, "-o", str(signed)) == 0
+    with Image.open(signed) as drawn:  # in the colours of two signs
+        np.testing.assert_array_equal(np.asarray(drawn), np.asarray(mine.overlay()))
+    picture = tmp_path / "why.png"
+    assert run("explain", model, str(CHURCH), "--method", "gae", "-o", str(picture)) == 0
+    assert Image.open(picture).size == view.photo.size
+
+
+def test_explain_says_whether_it_is_true(
+    model: str, view: vitviz.View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--method", "gae", "--target", "3", "--test", "-o", str(tmp_path / "why.png")]
+    assert run("explain", model, str(CHURCH), *options) == 0
+    assert view.faithfulness(view.explain("gae", 3), 3)[0].describe() in capsys.readouterr().out
+
+
+def test_heads_prints_a_table_or_writes_one(
+    model: str, view: vitviz.View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("heads", model, str(CHURCH), "--statistics", "distance", "entropy") == 0
+    assert capsys.readouterr().out.rstrip() == view.heads(["distance", "entropy"]).table()
+    out = tmp_path / "heads.csv"
+    assert run("heads", model, str(CHURCH), "--query", "cls", "-o", str(out)) == 0
+    with out.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    expected = view.heads(query="cls")
+    assert rows[0] == expected.header
+    np.testing.assert_allclose(np.array(rows[1:], float), expected.rows(), rtol=1e-6)
+
+
+def test_heads_takes_a_folder(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, shade in (("a", 40), ("b", 200)):
+        Image.effect_noise((90, 70), shade).convert("RGB").save(tmp_path / f"{name}.png")
+    out = tmp_path / "heads.csv"
+    assert run("heads", model, str(tmp_path), "--statistics", "mass_cls", "-o", str(out)) == 0
+    assert "2 images" in capsys.readouterr().out
+    assert "deviation" in out.read_text(encoding="utf-8").splitlines()[0]
+
+
+def test_lens_prints_a_row_for_each_layer(
+    model: str, view: vitviz.View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "not there yet" / "lens.NPZ"
+    assert run("lens", model, str(CHURCH), "-k", "2", "-o", str(out)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    read = view.lens(view.best(2))
+    assert len(lines) == 1 + view.trace.depth + 1
+    for line, shares in zip(lines[1:], read.probabilities[:, list(read.classes)], strict=False):
+        assert re.split(r"\s{2,}", line.strip())[1:] == [percent(share) for share in shares]
+    with np.load(out) as saved:
+        np.testing.assert_allclose(saved["colors"], view.token_pca().colors, atol=1e-6)
+        assert list(saved["names"]) == list(read.names)
+
+
+def test_evaluate_prints_and_writes_a_table(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for index in (3, 8):
+        inside = tmp_path / "data" / f"thing {index}"
+        inside.mkdir(parents=True)
+        Image.effect_noise((100, 140), 60 + 10 * index).convert("RGB").save(inside / "one.png")
+    results, table = tmp_path / "results.jsonl", tmp_path / "tables" / "table.md"
+    options = ["--data", str(tmp_path / "data"), "--methods", "rollout", "gae", "--out", str(results)]
+    assert run("evaluate", model, *options, "--table", str(table)) == 0
+    said = capsys.readouterr().out
+    for name in ("rollout", "gae", "random"):
+        assert name in said
+        assert f"| {name} |" in table.read_text(encoding="utf-8")
+    before = results.read_bytes()
+    table = table.with_suffix(".csv")
+    assert run("evaluate", model, *options, "--table", str(table)) == 0  # everything is there already
+    assert not table.read_text(encoding="utf-8").endswith("\n\n")
+    assert capsys.readouterr().out == said
+    assert results.read_bytes() == before
+    with_max = [*options[:-1], str(tmp_path / "max.jsonl"), "--set", "rollout.fuse=max"]
+    assert run("evaluate", model, *with_max) == 0
+    assert capsys.readouterr().out != said
+    monkeypatch.setattr("vitviz.cli.analyze.processes", lambda: (1, 2))  # the second of two under torchrun
+    assert run("evaluate", model, *options) == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["explain", str(CHURCH), "--method", "gae", "--target", "zebra"], "zebra"),
+        (["explain", str(CHURCH), "--method", "gae", "--target", "2", "--rather-than", "2"], "different"),
+        (["explain", str(CHURCH), "--method", "gae", "--set", "speed=2"], "speed"),
+        (["explain", str(CHURCH), "--method", "gae", "--set", "speed"], "NAME=VALUE"),
+        (["explain", str(CHURCH), "--set", "fuse=max"], "--set"),
+        (["explain", str(CHURCH), "--layer", "2"], "--method attention"),
+        (["explain", str(CHURCH), "--method", "gae", "--query", "7,4"], "--query"),
+        (["explain", str(CHURCH), "--target", "thing 3"], "every class"),
+        (["explain", str(CHURCH), "--method", "legrad", "--set", "start=soon"], "whole number"),
+        (["explain", str(CHURCH), "--method", "legrad", "--start", "0"], "--start from 1 to"),
+        (["explain", str(CHURCH), "--method", "gae", "--set", "target=3"], "got target"),
+        (["explain", str(CHURCH), "--method", "gae", "--set", "trace=1"], "got trace"),
+        (["explain", str(CHURCH), "--method", "attention_gradcam", "--layer", "2", "--set", "block=1"], "--set block"),
+        (["explain", str(CHURCH), "--method", "token_gradcam", "--set", "block={}"], "Expected a block"),
+        (["explain", str(CHURCH), "--method", "attn_lrp", "--set", "conserve=False"], "true or false"),
+        (["lens", str(CHURCH), "-k", "0"], "-k"),
+        (["lens", str(CHURCH), "-k", "-1"], "-k"),
+        (["heads", str(CHURCH), "-o", "heads.txt"], ".csv"),
+        (["heads", "nowhere.jpg"], "nowhere.jpg"),
+        (["lens", str(CHURCH), "-o", "lens.png"], ".npz"),
+        (["evaluate", "--data", "nowhere"], "nowhere"),
+        (["evaluate", "--data", ".", "--table", "table.pdf"], "--table"),
+        (["evaluate", "--data", ".", "--set", "fuse=max"], "METHOD.NAME=VALUE"),
+        (["evaluate", "--data", ".", "--methods", "gae", "--set", "rollout.fuse=max"], "rollout.fuse"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(
+    arguments: list[str],
+    named: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)  # what is written all the same does not lie about
+    assert run(arguments[0], model, *arguments[1:]) == 2
+    said = capsys.readouterr().err
+    assert named in said
+    assert said.startswith("vitviz: ")
+    assert "Traceback" not in said
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,315 @@
+"""`vitviz train` from end to end on a folder of noise, and what its options become."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+
+import vitviz
+from vitviz.cli.main import build_parser, main
+from vitviz.cli.train_options import Options, asked_recipe, spelled
+from vitviz.evaluation.accuracy import validate
+from vitviz.formatting import percent
+from vitviz.training import TrainingError
+from vitviz.training.interrupts import Stopped
+from vitviz.training.loop import Trainer
+from vitviz.training.recipes import RECIPES, Recipe
+from vitviz.ui.menu import Menu
+from vitviz.ui.settings import Settings
+
+SIZES = ["--dim", "16", "--depth", "2", "--heads", "2", "--patch", "4", "--image-size", "16"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread_for_all() -> Iterator[None]:
+    """Sums come out the same in every training, and threads do not wait for one another."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three classes of coloured noise, 16 x 16."""
+    root, rng = tmp_path_factory.mktemp("data") / "noise", np.random.default_rng(0)
+    for side, count in (("train", 12), ("val", 5)):
+        for channel, name in enumerate(("red", "green", "blue")):
+            (root / side / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(0, 120, (16, 16, 3), np.uint8)
+                pixels[..., channel] += 100
+                Image.fromarray(pixels).save(root / side / name / f"{index}.png")
+    return root
+
+
+def train(photos: Path, out: Path, *more: str) -> int:
+    return main(["train", "--data", str(photos), "--out", str(out), "--device", "cpu", *more])
+
+
+@pytest.fixture(scope="module")
+def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model from nothing, after two epochs."""
+    out = tmp_path_factory.mktemp("models") / "noisy"
+    options = ["--epochs", "2", "--batch", "6", "--lr", "0.01", "--ema", "0.5", "--flip", "--licence", "MIT"]
+    assert train(photos, out, *SIZES, *options) == 0
+    return out
+
+
+# ---- from end to end
+
+
+def test_a_training_leaves_a_model_that_everything_takes(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    left = {path.name for path in trained.iterdir()}
+    assert {"config.json", "model.safetensors", "README.md", "sheet.png", "confusion.png", "curves.png"} <= left
+    assert {"curves.csv", "state", "train.json"} <= left
+    model = vitviz.load(trained)
+    assert (model.config.width, model.config.depth, model.config.patch_size) == (16, 2, 4)
+    assert model.pretrained.labels == ("blue", "green", "red")
+    assert (model.pretrained.name, model.pretrained.licence) == ("noisy", "MIT")
+    found = validate(model, photos / "val")
+    card = (trained / "README.md").read_text(encoding="utf-8")
+    assert f"**top-1 {percent(found.top1, 4)}**" in card
+    for label, count, share, _ in found.per_class:
+        assert f"| {label} | {count} | {percent(share, 4)} |" in card
+    menu = Menu(Settings(models=(str(trained),)), bundled=[])
+    assert menu.default == str(trained)
+    assert "noisy" in menu.groups[0][1][0].words
+    assert main(["validate", "--data", str(photos), "--model", str(trained), "--device", "cpu"]) == 0
+    assert percent(found.top1, 4) in capsys.readouterr().out
+    assert main(["predict", str(photos / "val"), "--model", str(trained), "-o", str(tmp_path), "--device", "cpu"]) == 0
+    assert len(list(tmp_path.rglob("*.png"))) == 15 + 1
+
+
+def test_resuming_needs_the_folder_alone_and_changes_nothing(
+    trained: Path, photos: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, card = (trained / "model.safetensors").read_bytes(), (trained / "README.md").read_text(encoding="utf-8")
+    (trained / "model.safetensors").unlink()
+    assert main(["train", "--resume", "--out", str(trained)]) == 0
+    assert (trained / "model.safetensors").read_bytes() == before
+    again = (trained / "README.md").read_text(encoding="utf-8")
+    assert again.split("```")[1] == card.split("```")[1]  # the command is whole, not that of the resuming
+    capsys.readouterr()
+    assert main(["train", "--resume", "--out", str(trained), "--lr", "0.02"]) == 2
+    assert "lr" in capsys.readouterr().err
+    assert main(["train", "--resume", "--out", str(trained)]) == 0  # what was refused is not kept
+
+
+def test_the_card_s_command_trains_the_same_model(trained: Path, tmp_path: Path) -> None:
+    card = (trained / "README.md").read_text(encoding="utf-8")
+    command = shlex.split(card.split("```sh\n")[1].split("```")[0].replace("\\\n", " "))
+    command[command.index(str(trained))] = str(tmp_path / "noisy")
+    assert command.pop(0) == "vitviz"
+    assert main([*command, "--device", "cpu"]) == 0
+    first, second = (load_file(folder / "model.safetensors") for folder in (trained, tmp_path / "noisy"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_finished_model_is_not_begun_again_by_resuming(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tmp_path / "done"
+    shutil.copytree(trained, done, ignore=shutil.ignore_patterns("state"))
+    before = {path.name: path.read_bytes() for path in done.iterdir() if path.is_file()}
+    assert main(["train", "--resume", "--out", str(done)]) == 2
+    assert "finished" in capsys.readouterr().err
+    assert {path.name: path.read_bytes() for path in done.iterdir() if path.is_file()} == before
+
+
+def test_a_model_is_never_trained_over(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = (trained / "model.safetensors").read_bytes()
+    assert train(photos, trained, *SIZES) == 2
+    assert "--resume" in capsys.readouterr().err
+    mine = tmp_path / "README.md"
+    mine.write_text("mine", encoding="utf-8")
+    assert train(photos, tmp_path, *SIZES) == 2
+    assert "README.md" in capsys.readouterr().err
+    assert mine.read_text(encoding="utf-8") == "mine"
+    assert (trained / "model.safetensors").read_bytes() == before
+
+
+def test_a_frozen_backbone_stays_and_the_head_is_new(trained: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "head"
+    options = ["--from", str(trained), "--freeze", "backbone", "--epochs", "1", "--batch", "6", "--feed-as-source"]
+    assert train(photos, out, *options) == 0
+    old, new = load_file(trained / "model.safetensors"), load_file(out / "model.safetensors")
+    same = {name for name in new if torch.equal(new[name], old[name])}
+    assert {name for name in new if not name.startswith("head")} <= same
+    assert not torch.equal(new["head.weight"], old["head.weight"])
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert f"started from `{trained}`" in card
+    assert "preprocessed in the source's way" in card
+    assert vitviz.load(out).pretrained.licence == "MIT"  # the source's weights keep theirs
+    assert not (out / "before-after.png").exists()  # nothing of it has moved
+
+
+def test_fine_tuning_and_distilling_show_before_and_after(trained: Path, photos: Path, tmp_path: Path) -> None:
+    out = tmp_path / "tuned"
+    options = ["--from", str(trained), "--unfreeze-last", "1", "--teacher", str(trained), "--distill", "hard"]
+    assert train(photos, out, *options, "--epochs", "1", "--batch", "6") == 0
+    old, new = load_file(trained / "model.safetensors"), load_file(out / "model.safetensors")
+    assert torch.equal(new["blocks.0.attn.qkv.weight"], old["blocks.0.attn.qkv.weight"])
+    assert not torch.equal(new["blocks.1.attn.qkv.weight"], old["blocks.1.attn.qkv.weight"])
+    assert Image.open(out / "before-after.png").size > (400, 300)
+    assert "| distill | hard |" in (out / "README.md").read_text(encoding="utf-8")
+
+
+def test_ctrl_c_is_said_and_is_no_success(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(self: Trainer) -> None:
+        raise Stopped("Stopped in epoch 1; go on with --resume.")
+
+    monkeypatch.setattr(Trainer, "run", stop)
+    assert train(photos, tmp_path / "out", *SIZES) == 130
+    assert "go on with --resume" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))["width"] == 16
+
+
+# ---- options
+
+
+def parse(*options: str) -> Options:
+    return vars(build_parser().parse_args(["train", "--data", "x", "--out", "y", *options]))
+
+
+OTHER = {
+    "epochs": "7", "batch": "24", "lr": "0.25", "head_lr": "0.5", "weight_decay": "0.75", "betas": "0.5 0.625",
+    "warmup": "0.375", "final_lr": "0.125", "smoothing": "0.25", "path_dropout": "0.5", "dropout": "0.25",
+    "patch_dropout": "0.75",
+    "ema": "0.75", "clip": "3.5", "layer_decay": "0.875", "accumulate": "4", "precision": "bfloat16", "compile": "",
+    "seed": "11", "unfreeze_last": "1 --from z", "distill": "hard --teacher z", "alpha": "0.25 --teacher z",
+    "temperature": "5.5 --teacher z", "crop_padding": "5", "flip": "", "resized_crop": "0.25 0.75",
+    "policy": "trivial", "erase": "0.25", "mixup": "0.5", "cutmix": "1.5", "balance": "0.5", "low_resolution": "0.75",
+}  # fmt: skip
+FIELDS = [field.name for field in dataclasses.fields(Recipe)]
+
+
+@pytest.mark.parametrize("field", [name for name in FIELDS if name != "name"])
+def test_every_field_of_a_recipe_has_an_option(field: str) -> None:
+    (option,) = {one.option_strings[0] for one in parse()["parser"]._actions if one.dest == field}
+    asked = asked_recipe(parse(option, *OTHER[field].split(" --")[0].split(), *_also(OTHER[field])))
+    text = OTHER[field].split(" --")[0]
+    expected = tuple(map(float, text.split())) if " " in text else text
+    value = getattr(asked, field)
+    if isinstance(expected, tuple):
+        assert value == expected
+    elif isinstance(value, bool):
+        assert value is True
+    else:
+        assert value == type(value)(expected)
+
+
+def _also(text: str) -> list[str]:
+    return f"--{text.split(' --')[1]}".split() if " --" in text else []
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_named_recipe_is_taken_as_it_is(name: str) -> None:
+    begins = [] if RECIPES[name].recipe.unfreeze_last is None else ["--from", "z"]
+    assert asked_recipe(parse("--recipe", name, *begins)) == RECIPES[name].recipe
+    changed = asked_recipe(parse("--recipe", name, "--seed", "5", *begins))
+    assert changed.seed == 5
+    assert dataclasses.replace(changed, seed=0, name=name) == RECIPES[name].recipe
+    assert changed.name != name  # what a recipe reached is not what another reaches
+
+
+def test_what_is_not_given_is_gentle_with_learnt_weights() -> None:
+    assert asked_recipe(parse()) == Recipe()
+    assert asked_recipe(parse("--from", "z")) == RECIPES["finetune"].recipe
+    assert asked_recipe(parse("--from", "z", "--freeze", "backbone")) == RECIPES["head"].recipe
+    assert asked_recipe(parse("--from", "z", "--freeze", "none")).unfreeze_last is None
+    assert asked_recipe(parse("--teacher", "z")).distill == "soft"
+    tiny = RECIPES["tiny-cifar10"].recipe
+    assert asked_recipe(parse("--recipe", tiny.name, "--epochs", str(tiny.epochs // 2))).warmup == tiny.warmup / 2
+    bare = asked_recipe(parse("--recipe", "vit-cifar10", "--no-augment", "--flip"))
+    assert bare == dataclasses.replace(
+        RECIPES["vit-cifar10"].recipe, name="vit-cifar10, changed", crop_padding=0, policy="none"
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--alpha", "0.5"],
+        ["--freeze", "backbone"],
+        ["--from", "z", "--freeze", "backbone", "--unfreeze-last", "2"],
+        ["--erase", "2"],
+        ["--recipe", "head"],
+        ["--recipe", "finetune"],
+        ["--seed", str(2**63)],
+    ],
+)
+def test_options_that_make_no_sense_together_are_refused(options: list[str]) -> None:
+    with pytest.raises(TrainingError):
+        asked_recipe(parse(*options))
+
+
+def test_a_spelled_command_is_read_as_the_same() -> None:
+    options = ["--recipe", "vit-cifar10", "--no-flip", "--betas", "0.9", "0.95", "--name", "it's mine", "--compile"]
+    args = parse(*options, "--image-size", "32", "48", "--skip-broken", "--resume", "--device", "cpu")
+    said = shlex.split(spelled(args).replace("\\\n", " "))
+    again = vars(build_parser().parse_args(said[1:]))
+    left_out = {"resume", "device", "run", "parser"}
+    first, second = ({k: v for k, v in one.items() if k not in left_out} for one in (args, again))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ([], "--data"),
+        (["--resume"], "train.json"),
+        (["--data", "PHOTOS"], "--preset"),
+        (["--data", "nowhere", "--preset", "tiny"], "nowhere"),
+        (["--data", "PHOTOS", "--preset", "tiny", "--from", "z"], "--preset"),
+        (["--data", "PHOTOS", "--preset", "tiny", "--image-size", "1", "2", "3"], "--image-size"),
+        (["--data", "PHOTOS", "--dim", "10", "--depth", "1", "--heads", "3"], "heads"),
+        (["--data", "PHOTOS", "--from", "nothing"], "nothing"),
+        (["--data", "PHOTOS", *SIZES, "--device", "abacus"], "abacus"),
+        (["--data", "PHOTOS", *SIZES, "--batch", "1000"], "1000"),
+    ],
+)
+def test_bad_input_is_said_and_leaves_no_model(
+    options: list[str], named: str, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = [str(photos) if option == "PHOTOS" else option for option in options]
+    assert main(["train", "--out", str(tmp_path / "out"), *given]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("vitviz: ")
+    assert named in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "out" / "config.json").exists()
+
+
+def test_validate_writes_what_is_taken_for_what(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["validate", "--data", str(photos), "--model", str(trained), "--device", "cpu", "--confusion"]
+    assert main([*options, str(tmp_path / "c.csv")]) == 0
+    with (tmp_path / "c.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.reader(file))
+    labels, counts = validate(vitviz.load(trained), photos).confusion()
+    assert rows[0][1:] == [row[0] for row in rows[1:]] == list(labels)
+    assert np.array_equal(np.array([row[1:] for row in rows[1:]], int), counts)
+    assert main([*options, str(tmp_path / "c.png")]) == 0
+    assert Image.open(tmp_path / "c.png").size > (300, 300)
+    capsys.readouterr()
+    assert main([*options, str(tmp_path / "c.txt")]) == 2
+    assert "--confusion" in capsys.readouterr().err

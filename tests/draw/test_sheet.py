@@ -1,0 +1,205 @@
+"""Contact sheets and color bars print the right numbers, say which scale they have, and keep their places."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import GH, GW, flat, inside, photograph, pixels, whole
+from PIL import Image, ImageColor, ImageDraw
+
+from vitviz.draw.colorbar import colorbar, describe_range, ticks
+from vitviz.draw.colors import DrawError, Theme, lut
+from vitviz.draw.overlay import overlay
+from vitviz.draw.sheet import Cell, arrange, best_columns, captions, sheet
+from vitviz.draw.text import font, shorten, wrap
+from vitviz.heatmap import Heatmap, HeatmapError, Scale
+from vitviz.images.geometry import Geometry
+
+# ---- ranges and color bars
+
+
+def test_a_range_is_printed_with_the_digits_that_tell_its_ends_apart():
+    assert describe_range(Scale(0.00002, 0.034), "attention") == "0 to 3.4 %"
+    assert describe_range(Scale(0.5001, 0.5002), "") == "0.5001 to 0.5002"
+    assert describe_range(Scale(0.2, 0.2), "attention") == "20 % everywhere"
+
+
+@settings(max_examples=100)
+@given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6), st.integers(1, 8))
+def test_ticks_are_round_and_inside(low, width, count):
+    got = ticks(low, low + width, count)
+    assert len(got) <= count + 1
+    assert all(low - 1e-6 * width - 1e-6 <= t <= low + width + 1e-6 * width + 1e-6 for t in got)
+    steps = np.diff(got)
+    if len(steps):
+        mantissa = steps[0] / 10 ** math.floor(math.log10(steps[0]) + 1e-6)
+        assert min(abs(mantissa / m - 1) for m in (1, 2, 2.5, 5, 10)) < 0.01  # 10: a step of 1 that was rounded down
+
+
+def test_the_bar_shows_the_colors_of_the_map():
+    bar = pixels(colorbar(Scale(0.0, 0.04), "magma", "attention", size=(400, 44)))
+    ground, line = (ImageColor.getrgb(color) for color in (Theme.of(False).ground, Theme.of(False).line))
+    strip = bar[8]
+    inside_bar = np.nonzero((strip != ground).any(axis=-1) & (strip != line).any(axis=-1))[0]
+    start = int(inside_bar[0])
+    assert strip[start].tolist() == lut("magma")[0].tolist()
+    run = strip[start : start + 200]
+    table = lut("magma").astype(int)
+    assert all((table == pixel).all(axis=-1).any() for pixel in run)
+    order = [int(np.argmax((table == p).all(axis=-1))) for p in run]
+    assert order == sorted(order)
+
+
+def test_bars_have_the_size_asked_for_and_legible_words_in_both_themes():
+    for size in ((120, 24), (360, 44), (700, 60)):
+        for dark in (False, True):
+            bar, ground = colorbar(Scale(0, 1), unit="attention", size=size, dark=dark), Theme.of(dark).ground
+            assert bar.size == size
+            assert bar.getpixel((0, size[1] - 1)) == ImageColor.getrgb(ground)
+            below = pixels(bar)[size[1] // 2 :]
+            assert np.abs(below - np.array(ImageColor.getrgb(ground))).max() > 180  # text in full contrast
+    with pytest.raises(DrawError, match="at least"):
+        colorbar(Scale(0, 1), size=(50, 10))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.2, 0.2), (-3e20, 3e38), (0.5000001, 0.5000004), (0.0, 1e-310)])
+def test_awkward_ranges_still_get_a_bar(low, high):
+    assert colorbar(Scale(low, high), unit="relevance").size == (360, 44)
+
+
+def test_lines_are_broken_between_words_and_shortened_where_they_must():
+    assert wrap("a picture of 16\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}16 patches", 13, len) == (
+        "a picture of", "16\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}16", "patches",
+    )  # fmt: skip
+    assert wrap("a " + "x" * 50, 10, len) == ("a", "xxxxxxxxx…")
+    assert shorten("short", 10, len) == "short"
+    assert wrap("", 10, len) == ()
+
+
+# ---- contact sheets
+
+
+def heatmap(mass, values=None, size=(120, 90), title="Head 1", unit="attention", signed=False, **more):
+    values = np.random.default_rng(int(1000 * mass)).random((GH, GW)) * (1 - mass) / 10 if values is None else values
+    geometry = inside(*size)
+    return Heatmap(values, geometry, photograph(*size), title, unit, signed, **{"prefix_mass": {"CLS": mass}, **more})
+
+
+def lines(maps, scales=None, width=176):
+    return captions(maps, scales, width, font(14).getlength)
+
+
+def test_every_cell_says_its_own_mass():
+    assert lines([heatmap(m) for m in (0.03, 0.12, 0.5, 0.871)]) == [
+        ("CLS 3.0 %",), ("CLS 12 %",), ("CLS 50 %",), ("CLS 87 %",)
+    ]  # fmt: skip
+
+
+def test_no_mass_is_left_out_where_there_is_little_room():
+    crowded = heatmap(0.2, prefix_mass={"CLS": 0.2, "distillation": 0.1, "registers": 0.3})
+    roomy = heatmap(0.2, prefix_mass={"CLS": 0.2, "reg": 0.3})
+    assert lines([crowded], width=100) == [("CLS 20 %", "distillation 10 %", "registers 30 %")]
+    assert lines([roomy]) == [("CLS 20 % \N{MIDDLE DOT} reg 30 %",)]
+    assert [len(one) for one in lines([roomy, crowded])] == [2, 3]  # one form for the whole sheet
+
+
+def test_what_is_no_share_is_not_printed_as_one():
+    assert lines([heatmap(0.1, unit="score", prefix_mass={"CLS": 4.1})]) == [("CLS 4.1",)]
+
+
+def written(monkeypatch, maps, **options):
+    """The texts of a sheet."""
+    texts = []
+    real = ImageDraw.ImageDraw.text
+    note = lambda self, at, text, *a, **o: texts.append(text) or real(self, at, text, *a, **o)  # noqa: E731
+    monkeypatch.setattr(ImageDraw.ImageDraw, "text", note)
+    sheet(maps, thumb=300, **options)
+    return " ".join(texts)
+
+
+def test_the_sheet_says_which_scale_it_has(monkeypatch):
+    low, high = np.zeros((GH, GW)), np.zeros((GH, GW))
+    low[0, 0], high[0, 0] = 0.02, 0.4
+    maps = [heatmap(0.1, low), heatmap(0.1, high)]
+    assert "One shared scale, 0 to 40 %: equal colours are equal numbers." in written(monkeypatch, maps)
+    each = written(monkeypatch, maps, scale="each")
+    assert "its own scale" in each
+    assert "0 to 2 %" in each
+    assert "0 to 40 %" in each
+    fixed = written(monkeypatch, maps, scale=(0.0, 0.1))
+    assert "Fixed scale, 0 to 10 %" in fixed
+    assert "beyond" in fixed
+    assert "beyond" not in written(monkeypatch, maps, scale=(0.0, 0.5))
+    signed = [heatmap(0.1, high - 0.1, unit="relevance", signed=True)]
+    assert "zero has the middle colour" in written(monkeypatch, signed)
+
+
+def test_maps_that_cannot_share_a_scale_are_refused():
+    mixed = [heatmap(0.1), heatmap(0.2, unit="relevance")]
+    with pytest.raises(HeatmapError, match="scale='each'"):
+        sheet(mixed)
+    assert sheet(mixed, scale="each")
+    with pytest.raises(HeatmapError, match="at least one map"):
+        sheet([])
+    with pytest.raises(DrawError, match="one label for each of 2"):
+        sheet(mixed, scale="each", labels=["a"])
+    with pytest.raises(DrawError, match="at least 48"):
+        sheet(mixed, scale="each", thumb=10)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("count", "columns"), [(1, None), (2, None), (7, None), (13, 5), (24, 12)])
+@pytest.mark.parametrize("size", [(96, 72), (40, 96)])
+def test_cells_lie_side_by_side_in_reading_order(count, columns, size, dark):
+    colors = [(200, 10 + index, 90) for index in range(count)]
+    texts = tuple((("some words below", Theme.of(dark).text, False),) for _ in range(2))
+    cells = [Cell((Image.new("RGB", size, color),), texts) for color in colors]
+    drawn = pixels(arrange(cells, 96, 12, columns=columns, title="What CLS attends to", note="words", dark=dark))
+    corners = []
+    for color in colors:
+        rows, across = np.nonzero((drawn == color).all(-1))
+        assert len(rows) == size[0] * size[1]  # nothing lies over a picture
+        corners.append((rows.min(), across.min()))
+        assert drawn.shape[0] - rows.max() > 40  # room for two lines and a margin
+    assert corners == sorted(corners)
+    if columns:
+        assert len({left for _, left in corners}) == columns
+
+
+def test_a_cell_shows_the_overlay_at_its_own_size():
+    maps = [heatmap(0.1), heatmap(0.4)]
+    drawn, scale = sheet(maps, gray=False, alpha=0.7), Scale.over([one.values for one in maps])
+    small = Geometry(image=(176, 132), input=(48, 112), frame=tuple(176 / 120 * e for e in maps[0].geometry.frame))
+    photo = maps[0].photo.resize((176, 132), Image.Resampling.LANCZOS, reducing_gap=3.0)
+    for one in maps:
+        expected = pixels(overlay(photo, one.values, small, alpha=0.7, scale=scale))
+        assert find(pixels(drawn), expected)
+
+
+def find(picture, part):
+    """Whether a picture holds another one."""
+    high, wide = part.shape[:2]
+    places = np.argwhere((picture[: -high + 1, : -wide + 1] == part[0, 0]).all(-1))
+    return any(np.array_equal(picture[y : y + high, x : x + wide], part) for y, x in places)
+
+
+def test_photographs_of_different_shapes_share_a_sheet():
+    maps = [Heatmap(np.ones((GH, GW)), whole(*size), flat(*size, 90)) for size in ((120, 90), (60, 140), (100, 100))]
+    drawn = pixels(sheet(maps, columns=3, alpha=0.0))
+    assert (drawn == 90).all(-1).sum() == 176 * 132 + 75 * 176 + 176 * 176
+
+
+def test_columns_make_a_wide_sheet_without_holes():
+    assert best_columns(12, 100, 100) == 4
+    assert best_columns(1, 100, 100) == 1
+    assert all(1 <= best_columns(n, 190, 150) <= n for n in range(1, 150))
+
+
+def test_a_sheet_leaves_its_maps_as_they_were():
+    made = heatmap(0.1)
+    before, numbers = made.photo.tobytes(), made.values.copy()
+    sheet([made, made], smooth=True, gamma=0.5)
+    assert made.photo.tobytes() == before
+    assert np.array_equal(made.values, numbers)

@@ -1,0 +1,262 @@
+"""Accuracy on a folder: counted right, on what users get, or refused in words."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+from PIL import Image
+from torch import Tensor
+
+from vitviz.evaluation import EvaluationError
+from vitviz.evaluation.accuracy import Accuracy, measure_accuracy, validate
+from vitviz.images.folders import DataError
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
+
+SHADES = (10, 50, 90, 130, 170, 210, 250)
+ABOUT = Pretrained(
+    name="shades of grey",
+    preprocess=Preprocess(mode="native", height=16, width=16, multiple=4, mean=(0, 0, 0), std=(1, 1, 1)),
+    labels=tuple(f"shade {shade}" for shade in SHADES),
+    class_ids=tuple(f"g{shade}" for shade in SHADES),
+)
+CONFIG = ViTConfig(image_size=(8, 8), patch_size=4, width=4, depth=1, heads=1, classes=7)
+
+
+class Shades(ViT):
+    """Ranks the classes by how near their shade is to the image's mean: the right answers are known by hand."""
+
+    def __init__(self, about: Pretrained | None = ABOUT) -> None:
+        super().__init__(CONFIG, about)
+        self.shapes: list[tuple[int, ...]] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        assert not self.training
+        self.shapes.append(tuple(images.shape))
+        return -(images.mean((1, 2, 3))[:, None] * 255 - torch.tensor(SHADES)).abs()
+
+
+def photo(path: Path, shade: int, size: tuple[int, int] = (30, 20)) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, (shade,) * 3).save(path)
+
+
+def counts(result: Accuracy) -> list[int]:
+    return [count for _, count, *_ in result.per_class]
+
+
+def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
+    photo(tmp_path / "g10" / "a.png", 10)  # right
+    photo(tmp_path / "g10" / "b.png", 52)  # second
+    photo(tmp_path / "g10" / "deeper" / "a.png", 125)  # sixth: not among five
+    photo(tmp_path / "shade 90" / "a.PNG", 90, (20, 30))  # a label as a folder name
+    photo(tmp_path / "g90" / "b.png", 252)  # the same class by its id; fifth
+    (tmp_path / "g10" / "notes.txt").write_text("no image")
+    (tmp_path / "g50").mkdir()  # an empty class counts for nothing
+    (tmp_path / ".cache").mkdir()
+    result = validate(Shades(), tmp_path, batch_size=2)
+    assert result.images == 5
+    assert result.top1 == pytest.approx(2 / 5)
+    assert result.top5 == pytest.approx(4 / 5)
+    assert result.per_class == (
+        ("shade 10", 3, pytest.approx(1 / 3), pytest.approx(2 / 3)), ("shade 90", 2, 0.5, 1.0)
+    )  # fmt: skip
+    distances = np.abs(np.array([10, 52, 125, 90, 252])[:, None] - SHADES)
+    expected = scipy.special.logsumexp(-distances, axis=1) + distances[range(5), [0, 0, 0, 2, 2]]
+    assert result.loss == pytest.approx(expected.mean(), rel=1e-5)
+    assert result.seconds > 0
+
+
+def test_a_model_in_half_precision_is_validated(tmp_path: Path) -> None:
+    for index in range(3):
+        photo(tmp_path / "shade 50" / f"{index}.png", 50)
+    torch.manual_seed(0)
+    model = ViT(CONFIG, ABOUT)
+    with torch.no_grad():
+        model.head.weight.normal_()
+    whole, half = (validate(one, tmp_path) for one in (model, copy.deepcopy(model).bfloat16()))
+    np.testing.assert_array_equal(whole.in_top5, half.in_top5)
+
+
+def test_the_table_reads_like_a_table() -> None:
+    true = np.repeat([0, 1], [1000, 3])
+    predicted = np.where(np.arange(1003) % 2 == 0, true, 1 - true)
+    made = {"true": true, "predicted": predicted, "in_top5": true == true, "losses": np.zeros(1003)}
+    result = Accuracy(model="m", labels=("ox", "golf ball"), seconds=2.0, **made)
+    assert result.table().splitlines() == [
+        "m: 1,003 images in 2.0 s",
+        "",
+        "class      images    top-1  top-5",
+        "ox          1,000  50.00 %  100 %",
+        "golf ball       3  66.67 %  100 %",
+        "all         1,003  50.05 %  100 %",
+    ]
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
+def test_batches_hold_one_shape_and_lose_no_image(tmp_path: Path, batch_size: int) -> None:
+    sizes = [(30, 20), (20, 30), (20, 20), (60, 10), (30, 20), (20, 30), (20, 20)]
+    for index, size in enumerate(sizes):
+        photo(tmp_path / "g10" / f"{index}.png", 10, size)
+        photo(tmp_path / "g250" / f"{index}.png", 250, size)
+    model = Shades()
+    result = validate(model, tmp_path, batch_size=batch_size)
+    assert [row[1:3] for row in result.per_class] == [(7, 1.0), (7, 1.0)]
+    assert sum(shape[0] for shape in model.shapes) == 14
+    assert max(shape[0] for shape in model.shapes) <= batch_size
+    assert len({shape[2:] for shape in model.shapes}) == 4  # nothing was squashed to another's shape
+
+
+def test_a_limit_is_spread_over_the_classes(tmp_path: Path) -> None:
+    for shade, count in ((10, 5), (50, 2), (90, 9)):
+        for index in range(count):
+            photo(tmp_path / f"g{shade}" / f"{index}.png", shade)
+    assert counts(validate(Shades(), tmp_path, limit=8)) == [3, 2, 3]
+    assert counts(validate(Shades(), tmp_path, limit=1000)) == [5, 2, 9]
+
+
+def test_a_training_model_is_given_back_training(tmp_path: Path) -> None:
+    photo(tmp_path / "g10" / "a.png", 10)
+    model = Shades().train()
+    validate(model, tmp_path)
+    assert model.training
+    (tmp_path / "g10" / "b.png").write_bytes(b"broken")
+    with pytest.raises(DataError):
+        validate(model, tmp_path)
+    assert model.training
+
+
+def test_broken_files_are_all_named(tmp_path: Path) -> None:
+    for index in range(4):
+        photo(tmp_path / "g10" / f"{index}.png", 10)
+    (tmp_path / "g10" / "1.png").write_bytes(b"")
+    photo(tmp_path / "g50" / "a.png", 50)
+    (tmp_path / "g50" / "b.jpg").write_bytes(b"\xff\xd8 not a JPEG")
+    with pytest.raises(DataError, match=r"2 files that cannot be read: g10/1\.png, g50/b\.jpg\."):
+        validate(Shades(), tmp_path, batch_size=1)
+
+
+def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"Expected a folder with one subfolder"):
+        validate(Shades(), tmp_path / "nowhere")
+    with pytest.raises(DataError, match=r"got none.*g10, g50"):
+        validate(Shades(), tmp_path)
+    photo(tmp_path / "g10" / "a.png", 10)
+    photo(tmp_path / "cats" / "a.png", 10)
+    with pytest.raises(DataError, match=r"classes of this model, got cats.*g10, g50"):
+        validate(Shades(), tmp_path)
+
+
+def test_a_label_of_two_classes_names_neither(tmp_path: Path) -> None:
+    photo(tmp_path / "crane" / "a.png", 10)
+    twice = dataclasses.replace(ABOUT, labels=("crane", "crane", *ABOUT.labels[2:]))
+    with pytest.raises(DataError, match="classes of this model, got crane"):
+        validate(Shades(twice), tmp_path)
+
+
+def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
+    photo(tmp_path / "g10" / "a.png", 10)
+    for about in (None, dataclasses.replace(ABOUT, labels=())):
+        with pytest.raises(EvaluationError, match="classifier"):
+            validate(Shades(about), tmp_path)
+    for options in ({"batch_size": 0}, {"limit": 0}):
+        with pytest.raises(EvaluationError, match="at least 1, got"):
+            validate(Shades(), tmp_path, **options)
+
+    class Broken(Shades):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.full((len(images), 7), float("nan"))
+
+    with pytest.raises(EvaluationError, match="NaN"):
+        validate(Broken(), tmp_path)
+
+
+# ---- data sets, and what is taken for what
+
+
+def idx(path: Path, values: Tensor) -> None:
+    """An IDX file of bytes, as MNIST comes."""
+    header = bytes((0, 0, 8, values.ndim)) + b"".join(size.to_bytes(4, "big") for size in values.shape)
+    path.write_bytes(header + values.to(torch.uint8).numpy().tobytes())
+
+
+def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
+    labels = tuple("3456789")  # of ten digits this model knows seven, in places of their own
+    digits = torch.arange(10)
+    shades = torch.tensor([0, 0, 0, *SHADES])
+    for half in ("train", "t10k"):
+        idx(tmp_path / f"{half}-images-idx3-ubyte", shades[:, None, None].expand(10, 28, 28))
+        idx(tmp_path / f"{half}-labels-idx1-ubyte", digits)
+    few = dataclasses.replace(ABOUT, labels=labels, class_ids=labels)
+    with pytest.raises(EvaluationError, match="10 classes of mnist, got one that lacks 0, 1, 2"):
+        validate(Shades(few), "mnist", root=tmp_path)
+
+    class Digits(Shades):
+        """Knows the digits in reverse; ranks them by shade, zeros as the first of them."""
+
+        def __init__(self) -> None:
+            ViT.__init__(self, dataclasses.replace(CONFIG, classes=10), about)
+            self.shapes = []
+
+        def forward(self, images: Tensor) -> Tensor:
+            near = -(images.mean((1, 2, 3))[:, None] * 255 - shades).abs() - 1e-3 * torch.arange(10)
+            return near.flip(1)
+
+    names = tuple(reversed("0123456789"))
+    about = dataclasses.replace(ABOUT, labels=names, class_ids=())
+    result = validate(Digits(), "mnist", root=tmp_path, batch_size=3)
+    assert [row[:3] for row in result.per_class] == [
+        (name, 1, float(name not in "12")) for name in names
+    ]  # 2, 1 and 0 are of one shade, and 0 is said
+    assert result.mistakes() == [("2", "0", 1), ("1", "0", 1)]
+    assert validate(Digits(), "mnist", root=tmp_path, limit=4).images == 4
+
+
+def test_a_folder_with_two_splits_is_validated_on_the_second(tmp_path: Path) -> None:
+    for side, shade in (("train", 10), ("val", 50)):
+        photo(tmp_path / side / "g10" / "a.png", shade)
+        photo(tmp_path / side / "g50" / "a.png", shade)
+    result = validate(Shades(), tmp_path)
+    assert [row[2] for row in result.per_class] == [0.0, 1.0]
+    with pytest.raises(EvaluationError, match="root"):
+        validate(Shades(), tmp_path / "val", root=tmp_path)
+
+
+def test_confusion_has_the_truth_down_and_answers_across(tmp_path: Path) -> None:
+    photo(tmp_path / "g10" / "a.png", 10)
+    photo(tmp_path / "g10" / "b.png", 250)  # taken for a class that does not occur in the data
+    photo(tmp_path / "g10" / "c.png", 250)
+    photo(tmp_path / "g50" / "a.png", 10)
+    result = validate(Shades(), tmp_path)
+    labels, counts = result.confusion()
+    assert labels == ("shade 10", "shade 50", "shade 250")
+    assert counts.tolist() == [[1, 0, 2], [1, 0, 0], [0, 0, 0]]
+    assert result.mistakes(1) == [("shade 10", "shade 250", 2)]
+
+
+# ---- batches, as training measures them
+
+
+def test_batches_of_several_processes_are_joined() -> None:
+    inputs = torch.tensor(SHADES).float().repeat(3)[:, None, None, None].expand(-1, 3, 4, 4) / 255
+    true = torch.arange(7).repeat(3)
+    data = [(inputs[start : start + 4], true[start : start + 4]) for start in range(0, 21, 4)]
+    calls: list[tuple[int, float]] = []
+    network = Shades().train()
+    alone = measure_accuracy(network, data, ABOUT.labels, progress=lambda *at: calls.append(at), model="shades")
+    assert network.training
+    assert (alone.images, alone.top1, alone.model) == (21, 1.0, "shades")
+    assert calls == [(done, 1.0) for done in (4, 8, 12, 16, 20, 21)]
+    twice = measure_accuracy(Shades(), data, ABOUT.labels, gather=lambda some: tuple(x.repeat(2) for x in some))
+    assert twice.images == 42
+    assert twice.loss == pytest.approx(alone.loss)
+    assert twice.confusion()[1].tolist() == (6 * np.eye(7, dtype=int)).tolist()
+    with pytest.raises(EvaluationError, match="at least one batch"):
+        measure_accuracy(Shades(), [], ABOUT.labels)

@@ -1,0 +1,309 @@
+"""Insertion and deletion: against models whose truth is known, sequences shortened by hand, and numbers on paper."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.attribution.baselines import baseline_images, pixel_mask
+from vitviz.attribution.inputs import Target
+from vitviz.attribution.scores import ExplainError
+from vitviz.evaluation import EvaluationError
+from vitviz.evaluation.faithfulness import Faithfulness, area, faithfulness, random_orders, target_probability
+from vitviz.evaluation.masking import MaskedModel
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.edits import Edits
+from vitviz.model.vit import Pretrained, ViT
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+GRID, PATCH = (3, 5), 2
+PATCHES = GRID[0] * GRID[1]
+READERS: list[dict[str, Any]] = [
+    {},
+    {"registers": 2, "distillation_token": True},
+    {"class_token": False, "pooling": "mean"},
+    {"pooling": "cls+mean"},
+    {"class_token": False, "registers": 3, "pooling": "attention", "heads": 1},
+    {"positions": "rotary", "head_width": 8, "norm_pre": True},
+    {"positions": "sincos", "width": 20},
+]
+
+
+def small(seed: int = 0, **changes: Any) -> ViT:
+    return tiny.model(seed, grid=GRID, patch=PATCH, **changes)
+
+
+def pictures(batch: int = 1, seed: int = 1) -> Tensor:
+    return tiny.images(batch, seed, GRID, PATCH)
+
+
+def voting(**changes: Any) -> ViT:
+    """A model whose blocks add nothing: its logits are the mean of what each patch says by itself."""
+    model = small(class_token=False, pooling="mean", **changes)
+    with torch.no_grad():
+        for block in model.blocks:
+            for part in (block.attn.proj, block.mlp.fc2):
+                part.weight.zero_()
+                part.bias.zero_()
+    return model
+
+
+def votes(model: ViT, images: Tensor) -> np.ndarray:
+    """What each patch says by itself: (B, n, C)."""
+    with torch.no_grad():
+        return model.head(model.norm(model.embed(images)[0])).double().numpy()
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
+
+
+@torch.no_grad()
+def by_hand(model: ViT, images: Tensor, shown: Tensor) -> Tensor:
+    """Embed, pick the tokens of the shown patches, run the blocks: one part at a time."""
+    tokens, grid = model.embed(images)
+    prefix = len(model.config.prefix)
+    index = shown.nonzero().flatten()
+    tokens = torch.cat([tokens[:, :prefix], tokens[:, prefix:][:, index]], dim=1)
+    angles = model.angles(grid)
+    if angles is not None:
+        angles = (angles[0][index], angles[1][index])
+    for block in model.blocks:
+        tokens = block(tokens, angles)
+    return model.classify(model.finish(tokens))[0].double()
+
+
+# ---- parts of images
+
+
+@pytest.mark.parametrize("changes", READERS, ids=str)
+def test_removed_patches_are_a_shorter_sequence(changes: dict[str, Any]) -> None:
+    model, images = small(**changes), pictures(2)
+    generator = torch.Generator().manual_seed(3)
+    shown = torch.rand(40, PATCHES, generator=generator) < torch.rand(40, 1, generator=generator)
+    shown[:, 4] = True
+    image = torch.randint(2, (40,), generator=generator)
+    logits = MaskedModel(model, images).logits(shown, image)
+    expected = torch.stack([by_hand(model, images[i : i + 1], one) for one, i in zip(shown, image, strict=True)])
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+    one = 7
+    keep = shown[one].nonzero().T  # (1, K)
+    with torch.no_grad():
+        edited = model(images[image[one]][None], Edits(keep=keep))[0].double()
+    torch.testing.assert_close(logits[one], edited, rtol=1e-5, atol=1e-5)
+
+
+def test_all_shown_is_the_model_itself() -> None:
+    for changes in READERS:
+        model, images = small(**changes), pictures(3)
+        with torch.no_grad():
+            whole = MaskedModel(model, images).unmasked()
+            torch.testing.assert_close(whole, model(images).double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("baseline", ["blur", "mean", "zero", "black"])
+def test_painted_patches_are_painted_over(baseline: str) -> None:
+    model, images = small(class_token=False, pooling="mean"), pictures(2)
+    side = GRID[0] * PATCH, GRID[1] * PATCH
+    preprocess = Preprocess(mode="squash", height=side[0], width=side[1], mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    model.pretrained = Pretrained(name="tiny", preprocess=preprocess)
+    shown = torch.rand(9, PATCHES, generator=torch.Generator().manual_seed(0)) < 0.5
+    shown[0] = False  # of what is painted over, everything may be
+    image = torch.arange(9) % 2
+    logits = MaskedModel(model, images, baseline).logits(shown, image)
+    mask = pixel_mask(~shown.unflatten(1, GRID), PATCH)
+    with torch.no_grad():
+        expected = model(torch.where(mask, baseline_images(model, images[image], baseline), images[image])).double()
+    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_equal_parts_run_once() -> None:
+    model, calls = small(), []
+    shown = torch.zeros(12, PATCHES, dtype=torch.bool)
+    shown[:, 0] = True
+    shown[5:, 1] = True
+    image = torch.tensor([0] * 10 + [1] * 2)
+    logits = MaskedModel(model, pictures(2)).logits(shown, image, lambda done, of: calls.append((done, of)))
+    assert calls[-1] == (3, 3)
+    assert logits[:5].unique(dim=0).shape[0] == logits[5:10].unique(dim=0).shape[0] == 1
+    assert not torch.equal(logits[9], logits[10])
+
+
+# ---- curves
+
+
+def test_curves_of_a_vote_are_those_worked_out_by_hand() -> None:
+    model, images = voting(), pictures()
+    scores = np.random.default_rng(0).normal(size=PATCHES)
+    said, target = votes(model, images)[0], 11  # (n, C)
+    (result,) = faithfulness(model, images, scores.reshape(1, *GRID), target, steps=5, random=3, seed=4)
+    order = np.argsort(-scores)
+    removed, shown = [0, 3, 6, 9, 12, 14], [1, 3, 6, 9, 12, 15]  # one patch stays: this model reads nothing else
+    np.testing.assert_allclose(result.deletion.fractions, np.array(removed) / 15)
+    np.testing.assert_allclose(result.insertion.fractions, np.array(shown) / 15)
+    deletion = np.array([said[order[count:]].mean(0) for count in removed])  # (S, C)
+    insertion = np.array([said[order[:count]].mean(0) for count in shown])
+    for curve, logits in ((result.deletion, deletion), (result.insertion, insertion)):
+        np.testing.assert_allclose(curve.probabilities, softmax(logits)[:, target], atol=1e-6)
+        np.testing.assert_array_equal(curve.correct, logits.argmax(1) == target)
+    # Random orders: what they do to deletion, their reverses do to insertion.
+    for index, one in enumerate(random_orders(PATCHES, 3, 4).numpy()):
+        reverse = one[::-1]
+        gone = softmax(np.array([said[reverse[count:]].mean(0) for count in removed]))[:, target]
+        came = softmax(np.array([said[one[:count]].mean(0) for count in shown]))[:, target]
+        np.testing.assert_allclose(result.deletion.random[index], gone, atol=1e-6)
+        np.testing.assert_allclose(result.insertion.random[index], came, atol=1e-6)
+    np.testing.assert_allclose(result.deletion.random_areas, result.insertion.random_areas)
+    assert result.gain == pytest.approx((result.insertion.area - result.deletion.area) / 2)
+
+
+def test_negative_perturbation_is_insertion_read_backwards() -> None:
+    """Chefer et al. 2021 remove the least relevant patches first."""
+    model, images = voting(), pictures()
+    said, scores = votes(model, images)[0], np.random.default_rng(1).normal(size=PATCHES)
+    target = int(said.mean(0).argmax())
+    (result,) = faithfulness(model, images, scores.reshape(1, *GRID), target, steps=15, random=1)
+    rising = np.argsort(scores)
+    for order, found in ((rising, result.negative), (rising[::-1], result.positive)):
+        right = [float(said[order[gone:]].mean(0).argmax() == target) for gone in range(PATCHES)]
+        assert found == pytest.approx(area(np.arange(PATCHES) / PATCHES, right))
+
+
+@pytest.mark.parametrize("baseline", ["remove", "zero"])
+def test_the_truth_beats_chance_and_its_opposite_loses(baseline: str) -> None:
+    """One patch decides: it alone speaks for the target, all others for another class, softly."""
+    model, images = voting(classes=2, positions="none"), pictures()
+    with torch.no_grad():
+        model.patch_embed.proj.bias.normal_(generator=torch.Generator().manual_seed(0))  # what a blank patch looks like
+        images[:, :, :PATCH] *= 0.0
+        images[:, :, 2 * PATCH :] *= 0.0
+        images[:, :, :, : 2 * PATCH] *= 0.0
+        images[:, :, :, 3 * PATCH :] *= 0.0  # only patch (1, 2) is not blank
+        blank, thing = (model.norm(model.embed(images)[0])[0, patch] for patch in (0, 7))
+        model.head.weight[0] = thing - blank
+        model.head.weight[1] = 0.0
+        model.head.bias[1] = 0.0
+        between = float(blank @ (thing - blank)) + 0.03 * float((thing - blank).square().sum())
+        model.head.bias[0] = -between
+        model.head.weight *= 8
+        model.head.bias *= 8
+    oracle = torch.zeros(1, *GRID)
+    oracle[0, 1, 2] = 1.0
+    best, worst = faithfulness(model, images, torch.cat([oracle, -oracle]), 0, baseline=baseline, random=8)
+    assert best.deletion.probabilities[0] > 0.6
+    assert best.deletion.beaten == best.n == 8
+    assert worst.deletion.beaten == worst.insertion.beaten == 0
+    assert best.gain > 0.1
+    assert best.gain > 0 > worst.gain
+    assert "all 8 random orders" in best.describe()
+    assert "none of 8 random orders" in worst.describe()
+
+
+def test_the_target_is_scored_and_not_what_comes_out_on_top() -> None:
+    model, images, maps = small(), pictures(), torch.rand(1, *GRID)
+    with torch.no_grad():
+        logits = model(images).double()
+    top, other = int(logits.argmax()), int(logits.argmin())
+    for target in (top, other):
+        (result,) = faithfulness(model, images, maps, target, random=1)
+        assert result.deletion.probabilities[0] == pytest.approx(float(logits.softmax(1)[0, target]), abs=1e-6)
+        assert result.deletion.correct[0] == (target == top)
+    (default,) = faithfulness(model, images, maps, random=1)
+    assert default.deletion.probabilities[0] == pytest.approx(float(logits.softmax(1).max()), abs=1e-6)
+    (why,) = faithfulness(model, images, maps, contrast=(other, top), random=1)
+    a, b = logits[0, other], logits[0, top]
+    assert why.deletion.probabilities[0] == pytest.approx(float(a.exp() / (a.exp() + b.exp())), abs=1e-6)
+    assert not why.deletion.correct[0]
+    assert "there is little to take away" in faithfulness(model, images, maps, other, random=1)[0].describe()
+
+
+def test_targets_as_probabilities() -> None:
+    logits = torch.randn(4, 29, generator=torch.Generator().manual_seed(0)).double()
+    classes, against = torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6, 7, 8])
+    rows = torch.arange(4)
+    torch.testing.assert_close(target_probability(Target(classes), logits), logits.softmax(1)[rows, classes])
+    two = torch.stack([logits[rows, classes], logits[rows, against]], 1).softmax(1)[:, 0]
+    torch.testing.assert_close(target_probability(Target(classes, against), logits), two)
+
+
+@pytest.mark.parametrize("changes", READERS, ids=str)
+def test_batches_change_nothing(changes: dict[str, Any]) -> None:
+    """Several images with a map each, or several maps of one image: the same as one by one, whatever the read-out."""
+    model, images = small(**changes), pictures(3)
+    maps = torch.rand(3, *GRID, generator=torch.Generator().manual_seed(5))
+    targets = [3, 3, 17]
+    together = faithfulness(model, images, maps, targets, random=3, seed=2, steps=4)
+    for index, result in enumerate(together):
+        one = images[index : index + 1]
+        (alone,) = faithfulness(model, one, maps[index : index + 1], targets[index], random=3, seed=2, steps=4)
+        same(result, alone)
+        assert result.target == f"class {targets[index]}"
+        assert np.isfinite(result.deletion.probabilities).all()
+    several = faithfulness(model, images[:1], maps, 3, random=3, seed=2, steps=4)
+    same(several[0], together[0])
+    np.testing.assert_allclose(several[1].deletion.random, several[0].deletion.random, atol=1e-6)
+
+
+def same(first: Faithfulness, second: Faithfulness) -> None:
+    for kind in ("deletion", "insertion"):
+        one, other = getattr(first, kind), getattr(second, kind)
+        for name in ("fractions", "probabilities", "random"):
+            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=2e-5, err_msg=f"{kind} {name}")
+
+
+def test_the_seed_decides_and_repeats() -> None:
+    model, images, maps = small(), pictures(), torch.rand(1, *GRID)
+    state = torch.random.get_rng_state()
+    first, again, other = (faithfulness(model, images, maps, 3, seed=seed)[0] for seed in (1, 1, 2))
+    assert torch.equal(state, torch.random.get_rng_state())
+    np.testing.assert_array_equal(first.deletion.random, again.deletion.random)
+    assert not np.allclose(first.deletion.random[:, 3], other.deletion.random[:, 3])
+    np.testing.assert_allclose(first.deletion.probabilities, other.deletion.probabilities, atol=1e-6)
+
+
+def test_where_the_answer_is_read_from_patches_one_stays() -> None:
+    for changes, least in zip(READERS, (0, 0, 1, 1, 0, 0, 0), strict=True):
+        model = small(**changes)
+        (result,) = faithfulness(model, pictures(), torch.rand(1, *GRID), 0, random=1)
+        assert result.insertion.fractions[0] == pytest.approx(least / PATCHES)
+        assert result.deletion.fractions[-1] == pytest.approx(1 - least / PATCHES)
+    parts = MaskedModel(small(class_token=False, pooling="mean"), pictures())
+    with pytest.raises(EvaluationError, match="at least one visible patch"):
+        parts.logits(torch.zeros(1, PATCHES, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
+
+
+def test_what_cannot_be_tested_is_refused() -> None:
+    model, images, maps = small(), pictures(), torch.rand(1, *GRID)
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"maps": torch.rand(1, 5, 3)}, r"\(maps, 3, 5\)"),
+        ({"maps": torch.rand(*GRID)}, r"got \(3, 5\)"),
+        ({"maps": torch.full((1, *GRID), float("nan"))}, "finite"),
+        ({"maps": torch.zeros(0)}, "Expected maps"),
+        ({"images": pictures(2), "maps": torch.rand(3, *GRID)}, "2 images"),
+        ({"random": 0}, "at least one"),
+        ({"steps": 0}, "steps"),
+        ({"baseline": "grey"}, "remove, blur, mean, zero, black"),
+    ]
+    for changes, words in refused:
+        with pytest.raises((AnalysisError, EvaluationError), match=words):
+            faithfulness(**{"model": model, "images": images, "maps": maps, "target": 0, **changes})
+    with pytest.raises(ExplainError):
+        faithfulness(model, images, maps, 29)
+    with pytest.raises(ExplainError, match="black"):
+        faithfulness(model, images, maps, 0, baseline="black")
+    with pytest.raises(AnalysisError, match="eval"):
+        faithfulness(small().train(), images, maps, 0)
+    with pytest.raises(AnalysisError, match="classifier"):
+        faithfulness(small(classes=0), images, maps)
+    with torch.no_grad():
+        model.head.bias[0] = float("nan")
+    with pytest.raises(EvaluationError, match="NaN"):
+        faithfulness(model, images, maps, 0)

@@ -1,0 +1,157 @@
+"""What a training leaves behind: pictures that show what is true, a card that says it, a folder that loads."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import training_cases as cases
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image, ImageColor
+
+import vitviz
+from vitviz.draw.colors import Theme
+from vitviz.draw.sheet import fit_photo
+from vitviz.evaluation.accuracy import Accuracy
+from vitviz.export.model_card import model_card
+from vitviz.export.training_folder import COLUMNS, ROWS, sample, save_training
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.training.data import Data, open_data
+from vitviz.training.log import Epoch
+from vitviz.training.loop import Outcome
+from vitviz.training.recipes import Recipe
+
+# ---- which images
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 40), st.integers(0, 9))
+def test_images_are_chosen_evenly_and_repeatably(classes: list[int], count: int, seed: int) -> None:
+    split = cases.split(torch.zeros(len(classes), 3, 4, 4), torch.tensor(classes))
+    chosen = sample(split, count, seed)
+    assert chosen == sample(split, count, seed)
+    assert len(set(chosen)) == len(chosen) == min(count, len(classes))
+    assert [classes[index] for index in chosen] == sorted(classes[index] for index in chosen)
+    taken = {one: sum(classes[index] == one for index in chosen) for one in set(classes)}
+    room = [taken[one] for one in taken if taken[one] < classes.count(one)]
+    assert all(most <= least + 1 for least in room for most in taken.values())  # only a small class has fewer
+
+
+# ---- the folder
+
+LABELS = ("a|b", 'the "red" ones', "green")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    """Three classes of noise, with names that Markdown and YAML have to be told about."""
+    root, rng = tmp_path_factory.mktemp("data") / "noise", np.random.default_rng(0)
+    for side, count in (("train", 4), ("val", 11)):
+        for name in LABELS:
+            (root / side / name).mkdir(parents=True)
+            for index in range(count):
+                pixels = rng.integers(0, 256, (12, 20, 3), np.uint8)
+                Image.fromarray(pixels).save(root / side / name / f"{index}.png")
+    return open_data(root, size=(16, 16), progress=False)
+
+
+def outcome(data: Data, seed: int = 0) -> Outcome:
+    """As the engine would give it, with numbers of our own."""
+    config = ViTConfig(image_size=(16, 16), patch_size=4, width=8, depth=2, heads=2, classes=3)
+    torch.manual_seed(seed)
+    about = Pretrained(
+        name="noise: a test",
+        preprocess=data.preprocess((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+        labels=data.labels,
+        class_ids=data.class_ids,
+        licence='Our own: see "terms" #2',
+    )
+    model = ViT(config, about).eval()
+    torch.nn.init.normal_(model.head.weight)
+    confusion = np.array([[11, 0, 0], [2, 8, 1], [0, 3, 8]])
+    true, predicted = (np.repeat(axis.ravel(), confusion.ravel()) for axis in np.indices((3, 3)))
+    losses = np.full(33, 0.5)
+    accuracy = Accuracy(labels=data.labels, true=true, predicted=predicted, in_top5=true == true, losses=losses)
+    found = {"accuracy": accuracy, "seconds": 4000.0}
+    row = Epoch(**{field.name: 1 for field in fields(Epoch)})
+    where = {"device": "a slide rule", "processes": 2, "notes": ("Seven images of an epoch are left over.",)}
+    return Outcome(model=model, recipe=Recipe(seed=3), epochs=(row,), losses=torch.zeros(0), **found, **where)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_folder_has_the_model_and_its_pictures(data: Data, tmp_path: Path) -> None:
+    made = outcome(data)
+    files = save_training(
+        made, data, tmp_path / "out", command="vitviz train --data noise", before=outcome(data, 1).model
+    )
+    assert set(files) == {path.name for path in (tmp_path / "out").iterdir()}
+    again = vitviz.load(tmp_path / "out")
+    images = torch.rand(2, 3, 16, 16)
+    assert torch.equal(again(images), made.model(images))
+    assert again.pretrained == made.model.pretrained
+    for name in files:
+        if name.endswith(".png"):
+            assert Image.open(tmp_path / "out" / name).size > (400, 300)
+
+
+def has(picture: Image.Image, color: str) -> bool:
+    return bool((np.asarray(picture) == ImageColor.getrgb(color)).all(-1).any())
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_the_sheet_shows_what_the_model_says(data: Data, tmp_path: Path) -> None:
+    made = outcome(data)
+    save_training(made, data, tmp_path)
+    explorer = vitviz.Explorer(made.model)
+    chosen = sample(data.val, ROWS * COLUMNS, made.recipe.seed)
+    right = 0
+    for index in chosen:
+        said = explorer.open(data.val.samples.paths[index]).best(1)[0]
+        right += said == int(data.val.classes[index])
+    assert 0 < right < len(chosen)
+    sheet = Image.open(tmp_path / "sheet.png")
+    assert has(sheet, Theme.of(False).right)
+    assert has(sheet, Theme.of(False).wrong)
+    lines = np.asarray(sheet)
+    first = fit_photo(data.val.picture(chosen[0]), 128)
+    place = np.argwhere((lines == np.asarray(first)[0, 0]).all(-1))[0]
+    assert np.array_equal(lines[place[0] : place[0] + first.height, place[1] : place[1] + first.width], first)
+
+
+# ---- the card
+
+
+def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:
+    made = outcome(data)
+    facts = {"command": "vitviz train", "size": 1234, "base": "hf:owner/model", "pictures": {}}
+    _, head, _body = model_card(made, data, **facts).split("---\n", 2)
+    said = yaml.safe_load(head)
+    assert said["license"] == "other"
+    assert said["license_name"] == 'Our own: see "terms" #2'
+    assert said["base_model"] == "owner/model"
+    (result,) = said["model-index"][0]["results"]
+    assert result["metrics"] == [{"type": "accuracy", "name": "top-1", "value": pytest.approx(27 / 33, abs=1e-6)}]
+    made.model.pretrained = Pretrained(name="x", preprocess=Preprocess(), labels=LABELS, licence="Apache-2.0")
+    assert yaml.safe_load(model_card(made, data, **facts).split("---\n", 2)[1])["license"] == "apache-2.0"
+
+
+def test_the_card_says_what_is_needed_to_do_it_again(data: Data) -> None:
+    pictures = {"a.png": "words [x]"}
+    text = model_card(outcome(data), data, command="vitviz train --data noise", size=44_000_000, pictures=pictures)
+    for wanted in (
+        "vitviz train --data noise", "seed 3", "a slide rule, 2 processes", "66.7 minutes",
+        f"vitviz {vitviz.__version__}",
+        f"torch {torch.__version__}", "44 MB", "81.82 %", "cross entropy 0.5000", 'Our own: see "terms" #2',
+        "12 images to train on", "33 to validate on", "Seven images", "from scratch", "![words \\[x\\]](a.png)",
+    ):  # fmt: skip
+        assert wanted in text
+    rows = [line for line in text.splitlines() if line.startswith("| ") and "%" in line]
+    assert rows == ["| a\\|b | 11 | 100 % |", "| green | 11 | 72.73 % |", '| the "red" ones | 11 | 72.73 % |']
+    assert all(f"| {name} |" in text for name in ("weight_decay", "crop_padding", "mixup", "layer_decay"))

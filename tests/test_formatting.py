@@ -1,0 +1,76 @@
+"""Numbers and predictions for people: one rule for each, in Python and in the page's JavaScript."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from viewer_js import Script
+
+from vitviz.formatting import describe_prediction, number, percent
+
+# [share, digits, text], read by both languages; null is a number that is not finite.
+CASES = json.loads((Path(__file__).parent / "percent_cases.json").read_text(encoding="utf-8"))
+# [labels, probabilities, classes, sure_above, text], read by both languages.
+PREDICTIONS = json.loads((Path(__file__).parent / "prediction_cases.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("share", "digits", "text"), CASES)
+def test_shares_follow_the_rule(share: float | None, digits: int, text: str) -> None:
+    assert percent(math.nan if share is None else share, digits) == text
+
+
+def test_the_page_follows_the_same_rule() -> None:
+    script = Script()
+    answers = [
+        script.call("words", "percent", math.inf if share is None else share, digits) for share, digits, _ in CASES
+    ]
+    every = [index / 4096 for index in range(4097)]  # many of them halfway between two texts
+    more = [(share, script.call("words", "percent", share)) for share in every]
+    script.run()
+    assert [answer.value for answer in answers] == [text for _, _, text in CASES]
+    assert [answer.value for _, answer in more] == [percent(share) for share in every]
+
+
+def test_a_prediction_is_said_by_one_rule_in_both_languages() -> None:
+    script = Script()
+    page = [script.call("words", "describePrediction", *case) for *case, _ in PREDICTIONS]
+    script.run()
+    texts = [text for *_, text in PREDICTIONS]
+    assert [describe_prediction(*case) for *case, _ in PREDICTIONS] == texts
+    assert [answer.value for answer in page] == texts
+
+
+@given(st.floats(0, 1), st.integers(2, 4))
+def test_a_share_is_never_said_to_be_none_or_all(share: float, digits: int) -> None:
+    text = percent(share, digits)
+    shown = float(text.strip("<> %"))
+    assert (shown == 0, shown == 100) == (share == 0, share == 1)
+    if text[0] not in "<>":
+        assert abs(shown - 100 * share) <= 0.5 * 10 ** (2 - digits) + 0.5e-2
+        assert sum(letter.isdigit() for letter in text.lstrip("0.")) <= max(digits, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (0.12, "attention", "12 %"),
+        (0.999, "attention", "> 99 %"),
+        (0.12, "", "0.12"),
+        (-1.5, "relevance", "−1.5"),
+        (1234.0, "", "1234"),
+        (0.0, "", "0"),
+        (1.2e-7, "", "1.2e−07"),
+        (3e38, "", "3e+38"),
+    ],
+)
+def test_numbers_are_short(value: float, unit: str, text: str) -> None:
+    assert number(value, unit) == text
+
+
+def test_steps_are_told_apart() -> None:
+    assert [number(value, "", 0.0001) for value in (0.5001, 0.5002)] == ["0.5001", "0.5002"]
+    assert number(-0.000001, "", 0.2) == "0"  # and never "-0"
+    assert [number(value, "attention", 0.025) for value in (0.0, 0.025, 0.05)] == ["0 %", "2.5 %", "5 %"]

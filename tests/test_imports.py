@@ -1,0 +1,283 @@
+"""Imports go one way: down the table of layers. This reads every import, also those inside functions."""
+
+import ast
+import graphlib
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # comes with pytest there
+
+ROOT = Path(__file__).parents[1]
+
+# From the bottom up. A package imports itself and what stands before it; a new package has to be placed here.
+LAYERS = (
+    ("vitviz.fields", "vitviz.formatting", "vitviz.resources"),
+    ("vitviz.images",),
+    ("vitviz.model",),
+    ("vitviz.weights",),
+    ("vitviz.attribution",),
+    ("vitviz.analysis",),
+    ("vitviz.evaluation",),
+    ("vitviz.training",),
+    ("vitviz.heatmap", "vitviz.view", "vitviz.explorer"),
+    ("vitviz.draw",),
+    ("vitviz.viewer",),
+    ("vitviz",),  # vitviz/__init__.py, the names that a user imports
+    ("vitviz.export",),
+    ("vitviz.ui",),
+    ("vitviz.cli", "vitviz.__main__", "app"),
+)
+# The Python API returns data. Its conveniences, such as `heatmap.overlay()` and `view.html()`, may import what stands
+# above them, inside the method.
+CONVENIENCES = ("vitviz.heatmap", "vitviz.view", "vitviz.explorer")
+CONVENIENT = ("vitviz.draw", "vitviz.viewer")
+
+# Packages from outside: where they may be imported; "lazy" ones only inside the function that needs them.
+ONLY_IN = {
+    "gradio": ("vitviz.ui", "app"),
+    "gradio_client": ("vitviz.ui", "app"),
+    "starlette": ("vitviz.ui",),  # gradio's server
+    "fastapi": ("vitviz.ui",),
+    "matplotlib": ("vitviz.draw.figures",),
+    "torchvision": ("vitviz.images", "vitviz.weights", "vitviz.training"),
+}
+# Colour tables and the font that comes with them, without the machinery that draws figures.
+TABLES = {"matplotlib.colormaps", "matplotlib.colors", "matplotlib.get_data_path"}
+TABLES_IN = ("vitviz.draw.colors", "vitviz.draw.text")
+LAZY = {"timm", "transformers", "huggingface_hub", "captum", "torchvision", "onnx"}
+NO_TORCH = (
+    *("vitviz.formatting", "vitviz.resources", "vitviz.heatmap", "vitviz.images.avif", "vitviz.images.decoding"),
+    *("vitviz.images.limits", "vitviz.images.preprocess"),
+)
+# What may be imported though pyproject.toml does not name it: with gradio, or only by who has it already.
+UNNAMED = {"starlette", "fastapi", "anyio", "gradio_client", "transformers", "onnx"}
+CALLED = {"pillow": "PIL"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """`module` imports `name` (dotted, in full) on `line`; `inside` a function or when the module is loaded.
+
+    `typed` imports, under `if TYPE_CHECKING`, are for the type checker alone.
+    """
+
+    module: str
+    name: str
+    line: int
+    inside: bool
+    typed: bool
+
+
+def modules(root: Path) -> dict[str, Path]:
+    """Every module of the application and its file."""
+    found = {}
+    for path in [*sorted((root / "vitviz").rglob("*.py")), root / "app.py"]:
+        parts = path.relative_to(root).with_suffix("").parts
+        if path.exists():
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(module: str, path: Path) -> Iterator[Import]:
+    """All imports of a file: absolute, relative, inside functions, and by name through importlib."""
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    pending: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False, False)]
+    while pending:
+        node, inside, typed = pending.pop()
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
+            names = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+        yield from (Import(module, name, node.lineno, inside, typed) for name in names)
+        inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        typed = typed or (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        pending += [(child, inside, typed) for child in ast.iter_child_nodes(node)]
+
+
+def within(module: str, places: tuple[str, ...]) -> bool:
+    """Whether `module` is one of `places` or lies in one; `vitviz` holds only itself."""
+    return any(module == place or (place != "vitviz" and module.startswith(f"{place}.")) for place in places)
+
+
+def layer(module: str) -> int | None:
+    """The layer of a module, counted from 1 at the bottom, or None where the table does not place it."""
+    return next((number for number, places in enumerate(LAYERS, 1) if within(module, places)), None)
+
+
+def target(name: str, known: dict[str, Path]) -> str:
+    """The module that an imported name of ours lies in: `vitviz.images.decoding.decode` -> `vitviz.images.decoding`."""
+    while name not in known and "." in name:
+        name = name.rpartition(".")[0]
+    return name
+
+
+def broken(root: Path) -> list[str]:
+    """Every rule that a source tree breaks, in words; an empty list for a sound one."""
+    known = modules(root)
+    found = [one for module, path in known.items() for one in imports(module, path)]
+    inner = [(one, target(one.name, known)) for one in found if one.name.split(".")[0] in {"vitviz", "app"}]
+    inner = [(one, to) for one, to in inner if not convenient(one, to)]
+    outer = [one for one in found if one.name.split(".")[0] not in {"vitviz", "app"}]
+    problems = [f"{module} is on no layer: place it in LAYERS" for module in known if layer(module) is None]
+    problems += [problem for one, to in inner for problem in check_layer(one, to)]
+    problems += circle([(one.module, to) for one, to in inner if not one.typed])
+    return problems + [problem for one in outer for problem in check_outer(one, declared(root))]
+
+
+def check_layer(one: Import, to: str) -> Iterator[str]:
+    """Yield a problem where an import goes up."""
+    here, there = layer(one.module), layer(to)
+    if here is not None and there is not None and there > here:
+        yield f"{one.module}:{one.line} (layer {here}) imports {to} (layer {there}): that is up"
+
+
+def convenient(one: Import, to: str) -> bool:
+    """Return whether a method of the Python API imports what draws or writes for it."""
+    return one.inside and one.module in CONVENIENCES and within(to, CONVENIENT)
+
+
+def circle(arrows: list[tuple[str, str]]) -> list[str]:
+    """A circle of imports, if there is one."""
+    graph: dict[str, set[str]] = {}
+    for module, to in arrows:
+        graph.setdefault(module, set()).add(to)
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        return ["a circle: " + " <- ".join(error.args[1])]
+    return []
+
+
+def ranges(root: Path) -> dict[str, SpecifierSet]:
+    """Return the packages that pyproject.toml requires, with their versions."""
+    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return {one.name: one.specifier for one in map(Requirement, project["dependencies"])}
+
+
+def declared(root: Path) -> set[str]:
+    """Return the names under which these packages are imported."""
+    return {CALLED.get(name, name) for name in ranges(root)}
+
+
+def check_outer(one: Import, named: set[str]) -> Iterator[str]:
+    """What may be imported from outside, where, and when."""
+    top = one.name.split(".")[0]
+    where = f"{one.module}:{one.line} imports {one.name}"
+    if top in sys.stdlib_module_names:
+        return
+    if top not in named | UNNAMED:
+        yield f"{where}, which pyproject.toml does not name"
+    table = within(one.module, TABLES_IN) and any(f"{one.name}.".startswith(f"{name}.") for name in TABLES)
+    if top in ONLY_IN and not within(one.module, ONLY_IN[top]) and not table:
+        yield f"{where}: only for {', '.join(ONLY_IN[top])}"
+    if top in LAZY and not one.inside:
+        yield f"{where} when it is loaded: only inside the function that needs it"
+    if top == "torch" and one.module in NO_TORCH and not one.inside:
+        yield f"{where}: NumPy and Pillow only"
+
+
+def test_imports_go_down_only() -> None:
+    assert broken(ROOT) == []
+
+
+def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
+    used = {one.name.split(".")[0] for module, path in modules(ROOT).items() for one in imports(module, path)}
+    assert declared(ROOT) - used == set()
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    pins = [Requirement(line) for line in lines if line and line[0] != "#"]
+    assert {pin.name for pin in pins} == set(ranges(ROOT))
+    for pin in pins:
+        (exact,) = pin.specifier
+        assert exact.operator == "=="
+        assert ranges(ROOT)[pin.name].contains(exact.version), pin
+
+
+def test_every_package_of_the_table_is_read() -> None:
+    known = modules(ROOT)
+    assert {"vitviz", "vitviz.images.decoding", "vitviz.model.vit", "vitviz.ui.pages", "app"} <= set(known)
+    seen = {(one.module, target(one.name, known)) for one in imports("vitviz.explorer", known["vitviz.explorer"])}
+    assert ("vitviz.explorer", "vitviz.model.vit") in seen
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "problem"),
+    [
+        ("images/a", "from vitviz.model.vit import ViT", "a:1 (layer 2) imports vitviz.model.vit (layer 3)"),
+        ("images/a", "from ..model.vit import ViT", "a:1 (layer 2) imports vitviz.model.vit (layer 3)"),
+        ("images/a", "from ..model import vit", "a:1 (layer 2) imports vitviz.model.vit (layer 3): that is up"),
+        ("images/a", "def f():\n    import vitviz.model.vit as m", "a:2 (layer 2) imports vitviz.model.vit"),
+        ("images/a", "import importlib\nimportlib.import_module('vitviz.model.vit')", "imports vitviz.model.vit"),
+        ("images/a", "from vitviz import __version__", "a:1 (layer 2) imports vitviz (layer 12): that is up"),
+        ("ui/pages", "from .parts import x", "a circle: vitviz.ui.pages <- vitviz.ui.parts <- vitviz.ui.pages"),
+        ("loose", "", "vitviz.loose is on no layer"),
+        ("cli/a", "import gradio as gr", "only for vitviz.ui, app"),
+        ("draw/a", "from matplotlib.figure import Figure", "imports matplotlib.figure.Figure: only for"),
+        ("draw/overlay", "from matplotlib import pyplot", "imports matplotlib.pyplot: only for"),
+        ("weights/zoo", "import timm", "imports timm when it is loaded"),
+        ("weights/zoo", "class A:\n    from captum.attr import x", "imports captum.attr.x when it is loaded"),
+        ("model/a", "def f():\n    import torchvision", "imports torchvision: only for vitviz.images"),
+        ("training/data", "from torchvision import datasets", "imports torchvision.datasets when it is loaded"),
+        ("model/a", "import skimage", "imports skimage, which pyproject.toml does not name"),
+        ("heatmap", "import torch", "imports torch: NumPy and Pillow only"),
+        ("heatmap", "from vitviz.draw.overlay import overlay", "heatmap:1 (layer 9) imports vitviz.draw.overlay"),
+        ("heatmap", "def f():\n    import vitviz.ui.pages", "heatmap:2 (layer 9) imports vitviz.ui.pages"),
+        (
+            "model/a",
+            "def f():\n    from vitviz.draw.overlay import overlay",
+            "a:2 (layer 3) imports vitviz.draw.overlay",
+        ),
+    ],
+)
+def test_a_wrong_import_is_found(tmp_path: Path, path: str, code: str, problem: str) -> None:
+    small_tree(tmp_path)
+    (tmp_path / "vitviz" / f"{path}.py").write_text(code)
+    problems = broken(tmp_path)
+    assert len(problems) == 1
+    assert problem in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        ("ui/server", "import gradio\nfrom . import parts\nfrom .parts import y\nfrom .. import explorer, __version__"),
+        ("draw/figures/a", "from matplotlib.figure import Figure\nfrom vitviz.draw.overlay import lut"),
+        ("draw/colors", "def f():\n    from matplotlib import colormaps\nfrom PIL import Image\nimport numpy as np"),
+        ("weights/zoo", "def f():\n    import timm"),
+        ("ui/pages", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .parts import x"),
+        ("cli/a", "from vitviz import Trace\nfrom vitviz.ui.pages import build"),
+        ("__main__", "from vitviz.cli.a import main"),
+        ("heatmap", "def f():\n    from vitviz.draw.overlay import overlay"),
+    ],
+)
+def test_a_right_import_passes(tmp_path: Path, path: str, code: str) -> None:
+    small_tree(tmp_path)
+    (tmp_path / "vitviz" / f"{path}.py").write_text(code)
+    assert broken(tmp_path) == []
+
+
+def small_tree(root: Path) -> None:
+    """Write a small sound tree: every package that the cases above need."""
+    names = "images/a model/vit model/a weights/w training/t heatmap explorer draw/overlay draw/figures/a"
+    for name in [*names.split(), "ui/pages", "ui/parts", "cli/a"]:
+        file = root / "vitviz" / f"{name}.py"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("from vitviz.ui import pages" if name == "ui/parts" else "")
+    (root / "vitviz" / "__init__.py").write_text("from vitviz.explorer import Explorer")
+    (root / "app.py").write_text("from vitviz.ui.pages import build")
+    (root / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -1,0 +1,242 @@
+"""Opening data: what the model will see, the same from memory and from files, checked before the first step."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import data_files as files
+import numpy as np
+import pytest
+import torch
+import training_cases as cases
+from PIL import ExifTags, Image
+
+from vitviz.images.decoding import decode
+from vitviz.images.folders import DataError
+from vitviz.images.preprocess import Preprocess
+from vitviz.training.data import Fit, open_data
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three classes of photographs of many shapes, one of them stored on its side."""
+    root = files.folder(tmp_path / "pets", {"cat": (3, 2), "dog": (4, 2), "owl": (2, 3)})
+    for index, (width, height) in enumerate([(31, 17), (12, 40), (8, 11)]):
+        files.photo(root / "train" / "cat" / f"{index}.png", width, height, seed=index)
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = 6
+    Image.fromarray(files.noise(10, 16, 3)).save(root / "train" / "dog" / "0.jpg", exif=exif)
+    return root
+
+
+# ---- pixels
+
+
+@pytest.mark.parametrize("fit", ["squash", "crop"])
+@pytest.mark.parametrize("size", [(8, 11), (20, 13), (16, 16)])
+def test_training_sees_what_the_saved_model_will_see(photos: Path, fit: Fit, size: tuple[int, int]) -> None:
+    data = open_data(photos, size=size, fit=fit)
+    later = data.preprocess(MEAN, STD)
+    assert data.train.samples.paths is not None
+    pixels = data.train.read(torch.arange(len(data.train)))
+    assert pixels.shape == (10, 3, *size)
+    assert pixels.dtype == torch.uint8
+    mean, std = (torch.tensor(value)[:, None, None] for value in (MEAN, STD))
+    seen = [torch.from_numpy(later(decode(path)).pixels) for path in data.train.samples.paths]
+    assert torch.equal(pixels.float().div_(255).sub_(mean).div_(std), torch.stack(seen))
+
+
+def test_fits_show_the_whole_picture_or_its_largest_centre(photos: Path) -> None:
+    wide = Image.fromarray(files.noise(10, 20, 3))
+    for size, fit, frame in (
+        ((5, 5), "squash", (0, 0, 20, 10)),
+        ((6, 6), "crop", (5, 0, 15, 10)),
+        ((4, 16), "crop", (0, 2.5, 20, 7.5)),
+    ):
+        assert open_data(photos, size=size, fit=fit).train.preprocess(wide).geometry.frame == frame
+    with pytest.raises(DataError, match="crop, squash"):
+        open_data(photos, size=(5, 5), fit="pad")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fit", ["squash", "crop"])
+def test_memory_changes_nothing(photos: Path, fit: Fit) -> None:
+    kept = open_data(photos, size=(9, 7), fit=fit)
+    room = 10 * 3 * 9 * 7
+    read, half = (open_data(photos, size=(9, 7), fit=fit, memory=memory) for memory in (room - 1, room))
+    assert kept.train.images is not None
+    assert kept.val.images is not None
+    assert read.train.images is None
+    assert half.train.images is not None
+    assert half.val.images is None
+    some = torch.tensor([7, 0, 9, 9])
+    for other in (read, half):
+        assert torch.equal(kept.train.read(some), other.train.read(some))
+        assert torch.equal(kept.val.read(some[1:2]), other.val.read(some[1:2]))
+    assert kept.fingerprint == read.fingerprint
+
+
+def test_pixels_are_copies(photos: Path) -> None:
+    data = open_data(photos, size=(8, 8))
+    before = data.train.read(torch.tensor([3]))
+    data.train.read(torch.tensor([3])).zero_()
+    assert torch.equal(data.train.read(torch.tensor([3])), before)
+
+
+def test_grey_pictures_become_rgb(tmp_path: Path) -> None:
+    files.mnist(tmp_path)
+    data = open_data("mnist", root=tmp_path, size=(28, 28), fit="squash")
+    digits = torch.from_numpy(files.noise(30, 28, 28, seed=0))
+    pixels = data.train.read(torch.tensor([4, 29]))
+    assert torch.equal(pixels, digits[[4, 29], None].expand(-1, 3, -1, -1))
+    pixels[0, 0] = 0  # each channel is its own memory
+    assert torch.equal(pixels[0, 1], digits[4])
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_archives_are_resized(tmp_path: Path, memory: int) -> None:
+    files.mnist(tmp_path)
+    data = open_data("mnist", root=tmp_path, size=(16, 24), fit="squash", memory=memory)
+    digit = Image.fromarray(files.noise(30, 28, 28, seed=0)[5])
+    own = digit.convert("RGB").resize((24, 16), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(data.train.read(torch.tensor([5]))[0].permute(1, 2, 0).numpy(), np.asarray(own))
+
+
+def test_colour_archives_come_as_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.cifar(tmp_path, "CIFAR10", monkeypatch)
+    data = open_data("cifar10", root=tmp_path, size=(32, 32), fit="crop")
+    first = torch.from_numpy(files.noise(20, 3072, seed=0)).view(20, 3, 32, 32)
+    assert torch.equal(data.train.read(torch.arange(20)), first)
+    assert data.train.samples.paths is None
+    assert data.counts(data.train) == (10,) * 10
+    assert (len(data.train), len(data.val)) == (100, 20)
+
+
+# ---- the check before the first step
+
+
+def spoil(photos: Path) -> list[str]:
+    (photos / "train" / "cat" / "1.png").write_bytes(b"")
+    (photos / "val" / "owl" / "0.png").write_bytes(b"\x89PNG no image")
+    whole = (photos / "train" / "owl" / "1.png").read_bytes()
+    (photos / "train" / "owl" / "1.png").write_bytes(whole[: len(whole) // 2])
+    return ["train/cat/1.png", "train/owl/1.png", "val/owl/0.png"]
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_broken_files_are_all_named_and_refused(photos: Path, memory: int) -> None:
+    broken = spoil(photos)
+    with pytest.raises(DataError, match=r"3 files.*--skip-broken") as caught:
+        open_data(photos, size=(8, 8), memory=memory)
+    lines = str(caught.value).splitlines()[1:]
+    assert [line.strip().split(":")[0] for line in lines] == broken
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_broken_files_are_left_out_when_asked(photos: Path, memory: int) -> None:
+    whole = open_data(photos, size=(8, 8))
+    broken = spoil(photos)
+    data = open_data(photos, size=(8, 8), memory=memory, skip_broken=True)
+    assert [line.split(":")[0] for line in data.left_out] == broken
+    assert all(name in data.describe() for name in ("3 broken files", *broken))
+    assert whole.train.samples.paths is not None
+    assert data.train.samples.paths is not None
+    gone = [index for index, path in enumerate(whole.train.samples.paths) if str(path.relative_to(photos)) in broken]
+    kept = torch.tensor([index for index in range(len(whole.train)) if index not in gone])
+    assert len(gone) == 2
+    assert data.train.samples.paths == tuple(whole.train.samples.paths[index] for index in kept.tolist())
+    assert torch.equal(data.train.classes, whole.train.classes[kept])
+    assert torch.equal(data.train.read(torch.arange(len(data.train))), whole.train.read(kept))
+    assert data.fingerprint != whole.fingerprint
+
+
+def test_a_class_that_is_skipped_away_is_refused(photos: Path) -> None:
+    for path in (photos / "val" / "dog").iterdir():
+        path.write_bytes(b"broken")
+    with pytest.raises(DataError, match="every class in val, got none of dog"):
+        open_data(photos, size=(8, 8), skip_broken=True)
+    for path in (photos / "val").rglob("*.png"):
+        path.write_bytes(b"broken")
+    with pytest.raises(DataError, match="cat, dog, owl"):
+        open_data(photos, size=(8, 8), skip_broken=True)
+    one = photos.parent / "one class"
+    for side in ("train", "val"):
+        shutil.copytree(photos / "train" / "cat", one / side / "all")
+    with pytest.raises(DataError, match=r"two classes.*all"):
+        open_data(one, size=(8, 8))
+
+
+def test_an_archive_without_some_class_is_refused(tmp_path: Path) -> None:
+    files.mnist(tmp_path, counts=(30, 7))
+    with pytest.raises(DataError, match="in val, got none of 7, 8, 9"):
+        open_data("mnist", root=tmp_path, size=(28, 28))
+
+
+# ---- what is told
+
+
+def test_the_description_has_every_class_and_count(photos: Path) -> None:
+    data = open_data(photos, size=(8, 8))
+    lines = data.describe().splitlines()
+    assert "3 classes" in lines[0]
+    assert "10 images to train on, 7 to validate on" in lines[0]
+    assert [line.split() for line in lines[-4:]] == [
+        ["class", "train", "val"], ["cat", "3", "2"], ["dog", "5", "2"], ["owl", "2", "3"]
+    ]  # fmt: skip
+    assert data.name == "pets"
+    assert str(photos) not in data.source  # a card must not name somebody's folders
+
+
+def test_many_classes_are_told_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files.cifar(tmp_path, "CIFAR100", monkeypatch)
+    data = open_data("cifar100", root=tmp_path, size=(32, 32))
+    assert "100 classes" in data.describe()
+    assert len(data.describe().splitlines()) < 8
+
+
+def test_progress_is_for_people_who_watch(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    open_data(photos, size=(8, 8), progress=True)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_the_fingerprint_is_that_of_the_data_not_of_the_place(tmp_path: Path) -> None:
+    def made(name: str, **counts: tuple[int, int]) -> Path:
+        return files.folder(tmp_path / name / "pets", {"cat": (2, 1), "dog": (2, 1)} | counts)
+
+    first = open_data(made("a"), size=(8, 8)).fingerprint
+    assert open_data(made("b"), size=(8, 8)).fingerprint == first
+    assert open_data(made("b"), size=(8, 9)).fingerprint != first
+    assert open_data(made("b"), size=(8, 8), fit="crop").fingerprint != first
+    assert open_data(made("c", dog=(3, 1)), size=(8, 8)).fingerprint != first
+    changed = made("d")
+    files.photo(changed / "train" / "cat" / "0.png", 30, 30)
+    assert open_data(changed, size=(8, 8)).fingerprint != first
+
+
+def test_archives_have_fingerprints_of_their_pixels(tmp_path: Path) -> None:
+    digits = [open_data("mnist", root=files.mnist(tmp_path / place), size=(28, 28)) for place in "ab"]
+    assert digits[0].fingerprint == digits[1].fingerprint
+    path = tmp_path / "b" / "t10k-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-1] + b"\0")
+    assert open_data("mnist", root=tmp_path / "b", size=(28, 28)).fingerprint != digits[0].fingerprint
+
+
+def test_mean_and_std_are_those_of_the_pixels(photos: Path) -> None:
+    data = open_data(photos, size=(8, 8))
+    pixels = data.train.read(torch.arange(10)).numpy() / 255
+    mean, std = data.mean_std()
+    np.testing.assert_allclose(mean, pixels.mean((0, 2, 3)), atol=1e-4)
+    np.testing.assert_allclose(std, pixels.std((0, 2, 3)), atol=1e-4)
+    fewer = data.train.read(torch.tensor([0, 4, 9])).numpy() / 255
+    np.testing.assert_allclose(data.mean_std(most=3)[0], fewer.mean((0, 2, 3)), atol=1e-4)
+    flat = cases.split(torch.zeros(2, 3, 8, 8).byte(), torch.zeros(2, dtype=torch.long))
+    assert min(type(data)("", (), (), flat, flat, "", "").mean_std()[1]) > 0
+
+
+def test_the_saved_preprocessing_says_what_was_done(photos: Path) -> None:
+    data = open_data(photos, size=(12, 8), fit="crop")
+    assert data.preprocess(MEAN, STD) == Preprocess(
+        height=12, width=8, mode="crop", resize=8, mean=MEAN, std=STD, interpolation="bicubic"
+    )

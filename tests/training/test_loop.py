@@ -1,0 +1,295 @@
+"""Whole trainings of tiny models: that they learn, and that each setting does what it says."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+import training_cases as cases
+from torch import Tensor
+
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.training import TrainingError
+from vitviz.training.loop import Trainer
+from vitviz.training.optim import warmup_cosine
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+# ---- it learns
+
+
+def test_the_loss_goes_down_and_everything_is_written(tmp_path: Path) -> None:
+    outcome = cases.train(tmp_path / "out", cases.recipe(epochs=6))
+    assert len(outcome.losses) == 6 * 6
+    assert float(outcome.losses[-6:].mean()) < 0.5 * float(outcome.losses[0]) < 0.6 * math.log(3)
+    assert outcome.accuracy.top1 > 0.8
+    with (tmp_path / "out" / "curves.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["epoch"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+    for number, (row, kept) in enumerate(zip(rows, outcome.epochs, strict=True)):
+        assert float(row["loss"]) == pytest.approx(float(outcome.losses[6 * number : 6 * number + 6].mean()), rel=1e-4)
+        assert float(row["top1"]) == pytest.approx(kept.top1, rel=1e-4)
+        assert int(row["step"]) == 6 * (number + 1)
+    assert any("4 of 52" in note for note in outcome.notes)
+    assert not outcome.model.training
+    assert all(one.requires_grad for one in outcome.model.parameters())
+
+
+def test_32_images_are_learnt_by_heart(tmp_path: Path) -> None:
+    data = cases.data(train=32, val=5)
+    generator = torch.Generator().manual_seed(0)
+    data.train.classes[:] = torch.randint(3, (32,), generator=generator)  # labels that no rule explains
+    heart = cases.recipe(epochs=60, batch=16, lr=6e-3, weight_decay=0.0, ema=0.0)
+    vit = cases.model(data, width=32, mlp_width=64)
+    outcome = Trainer(vit, data, heart, tmp_path, device="cpu", progress=False).run()
+    assert outcome.epochs[-1].accuracy == 1.0
+    assert float(outcome.losses[-2:].mean()) < 0.05
+
+
+def test_bfloat16_learns_with_weights_in_float32(tmp_path: Path) -> None:
+    half = cases.train(tmp_path / "half", cases.recipe(epochs=4, precision="bfloat16"))
+    single = cases.train(tmp_path / "single", cases.recipe(epochs=4))
+    assert not torch.equal(half.losses, single.losses)  # it was another precision
+    torch.testing.assert_close(half.losses, single.losses, atol=0.15, rtol=0)
+    assert {one.dtype for one in half.model.parameters()} == {torch.float32}
+    with pytest.raises(TrainingError, match="Expected a GPU"):
+        cases.train(tmp_path / "fp16", cases.recipe(precision="float16"))
+
+
+def test_events_can_be_read(tmp_path: Path) -> None:
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import masked_crc32c
+
+    outcome = cases.train(tmp_path)
+    (path,) = (tmp_path / "events").iterdir()
+    data, at, seen = path.read_bytes(), 0, {}
+    while at < len(data):
+        length = int.from_bytes(data[at : at + 8], "little")
+        assert int.from_bytes(data[at + 8 : at + 12], "little") == masked_crc32c(data[at : at + 8])
+        event = Event.FromString(data[at + 12 : at + 12 + length])
+        seen |= {(value.tag, event.step): value.simple_value for value in event.summary.value}
+        at += 12 + length + 4
+    for row in outcome.epochs:
+        assert seen["epoch/top1", row.step] == pytest.approx(row.top1)
+        assert seen["epoch/loss", row.step] == pytest.approx(row.loss)
+
+
+# ---- the first steps, written out
+
+
+def by_hand(vit: ViT, pixels: Tensor, classes: Tensor, rates: list[float], clip: float, decay: float) -> list[float]:
+    """AdamW of Loshchilov and Hutter, algorithm 2, on one batch again and again."""
+    mean, std = (torch.tensor(one)[:, None, None] for one in (cases.MEAN, cases.STD))
+    images = (pixels / 255 - mean) / std
+    moments = {name: (torch.zeros_like(one), torch.zeros_like(one)) for name, one in vit.named_parameters()}
+    losses = []
+    for number, rate in enumerate(rates, 1):
+        vit.zero_grad()
+        loss = -F.log_softmax(vit(images), dim=1)[torch.arange(len(images)), classes].mean()
+        loss.backward()
+        losses.append(float(loss.detach()))
+        length = math.sqrt(sum(float(one.grad.square().sum()) for one in vit.parameters()))
+        for name, one in vit.named_parameters():
+            grad = one.grad * min(1.0, clip / (length + 1e-6))
+            first, second = moments[name]
+            first.mul_(0.9).add_(0.1 * grad)
+            second.mul_(0.999).add_(0.001 * grad.square())
+            pull = decay if one.ndim > 1 and not name.endswith(("token", "embed")) else 0.0
+            with torch.no_grad():
+                one.mul_(1 - rate * pull)
+                one.sub_(rate * (first / (1 - 0.9**number)) / ((second / (1 - 0.999**number)).sqrt() + 1e-8))
+    return losses
+
+
+def test_losses_and_weights_are_those_of_adamw_by_hand(tmp_path: Path) -> None:
+    data = cases.data(train=8, val=5)
+    the_recipe = cases.recipe(epochs=7, batch=8, warmup=2.0, ema=0.0, clip=0.05, weight_decay=0.3)
+    outcome = Trainer(cases.model(data), data, the_recipe, tmp_path, device="cpu", progress=False).run()
+    other = cases.model(data)
+    rates = [3e-3 * share for share in map(warmup_cosine(7, 2), range(7))]
+    pixels, classes = data.train.read(torch.arange(8)), data.train.classes
+    losses = by_hand(other, pixels, classes, rates, clip=0.05, decay=0.3)
+    assert outcome.losses.tolist() == pytest.approx(losses, abs=2e-5)
+    for name, one in other.state_dict().items():
+        if name.endswith("qkv.bias"):
+            continue  # the keys' bias changes no attention: its gradient is rounding alone, which Adam makes large
+        torch.testing.assert_close(outcome.model.state_dict()[name], one, atol=2e-4, rtol=1e-3, msg=name)
+    assert [row.lr for row in outcome.epochs] == pytest.approx(rates)
+
+
+def test_accumulated_parts_are_the_whole_batch(tmp_path: Path) -> None:
+    one = cases.train(tmp_path / "one", cases.recipe(smoothing=0.1))
+    parts = cases.train(tmp_path / "parts", cases.recipe(smoothing=0.1, accumulate=4))
+    torch.testing.assert_close(parts.losses, one.losses, atol=1e-5, rtol=1e-5)
+    assert parts.epochs[-1].accuracy == one.epochs[-1].accuracy
+
+
+def test_the_running_mean_is_validated_and_saved(tmp_path: Path) -> None:
+    data = cases.data()
+    vit = cases.model(data)
+    seen: list[dict[str, Tensor]] = []
+    undo = cases.at_step(0, lambda: seen.append(cases.weights(vit)))
+    trainer = Trainer(vit, data, cases.recipe(ema=0.7), tmp_path, device="cpu", progress=False)
+    trainer.on_epoch = lambda rows: seen.append(cases.weights(vit)) if len(rows) == 3 else None
+    outcome = trainer.run()
+    undo()
+    assert len(seen) == 19  # before each of 18 steps, and after the last one
+    mean = {name: one.double() for name, one in seen[1].items()}
+    for number, state in enumerate(seen[2:], 1):
+        decay = min(0.7, (1 + number) / (10 + number))
+        mean = {name: decay * one + (1 - decay) * state[name].double() for name, one in mean.items()}
+    for name, one in outcome.model.named_parameters():
+        torch.testing.assert_close(one.detach().double(), mean[name], atol=1e-5, rtol=1e-4, msg=name)
+    # What is told is what this model does, on each image by itself.
+    table = torch.zeros(3, 3, dtype=torch.long)
+    losses, top5 = [], 0
+    for index, true in enumerate(data.val.classes.tolist()):
+        pixels = data.val.read(torch.tensor([index]))
+        fed = (pixels / 255 - torch.tensor(cases.MEAN)[:, None, None]) / torch.tensor(cases.STD)[:, None, None]
+        logits = outcome.model(fed)[0].detach()
+        table[true, int(logits.argmax())] += 1
+        losses.append(float(F.cross_entropy(logits[None], torch.tensor([true]))))
+        top5 += true in logits.topk(3).indices.tolist()
+    assert torch.from_numpy(outcome.accuracy.confusion()[1]).equal(table)
+    assert outcome.accuracy.top1 == pytest.approx(int(table.diagonal().sum()) / len(data.val))
+    assert outcome.accuracy.loss == pytest.approx(sum(losses) / len(losses), rel=1e-4)
+    assert outcome.accuracy.top5 == top5 / len(data.val) == 1.0
+    shares = [one[2] for one in outcome.accuracy.per_class]
+    assert shares == pytest.approx((table.diagonal() / table.sum(1)).tolist())
+
+
+# ---- what learns
+
+
+@pytest.mark.parametrize("last", [0, 2])
+@pytest.mark.parametrize("flip", [False, True])
+def test_what_is_frozen_stays_and_what_is_not_learns(tmp_path: Path, last: int, flip: bool) -> None:
+    data = cases.data()
+    vit = cases.model(data, pooling="cls+mean")
+    tiny.randomise(vit, 0)
+    before = cases.weights(vit)
+    frozen = cases.recipe(unfreeze_last=last, flip=flip, epochs=6, head_lr=0.03)
+    outcome = Trainer(vit, data, frozen, tmp_path, device="cpu", progress=False).run()
+    learns = ("head.", *(f"blocks.{index}." for index in range(3 - last, 3)), *(["norm."] if last else []))
+    for name, one in outcome.model.state_dict().items():
+        assert one.equal(before[name]) != name.startswith(learns), name
+    assert (tmp_path / "cache").exists() == (not flip)
+    assert float(outcome.losses[-6:].mean()) < float(outcome.losses[:3].mean())
+
+
+# ---- a teacher
+
+
+def teacher() -> ViT:
+    """It knows the stripes, in another order, and other things."""
+    labels = ("church", "dog", "ox", "golf ball")
+    config = ViTConfig(image_size=(12, 12), patch_size=3, width=16, depth=2, heads=2, classes=4)
+    vit = ViT(
+        config,
+        Pretrained(name="teacher", preprocess=cases.data().preprocess((0.1, 0.2, 0.3), (0.5,) * 3), labels=labels),
+    )
+    tiny.randomise(vit, 3)
+    return vit.eval()
+
+
+@pytest.mark.parametrize("kind", ["soft", "hard"])
+@pytest.mark.parametrize("flip", [False, True])
+def test_a_student_learns_its_teacher_by_the_distillation_token(tmp_path: Path, kind: str, flip: bool) -> None:
+    taught = cases.recipe(epochs=8, distill=kind, alpha=1.0, flip=flip, ema=0.0)
+    data = cases.data()
+    vit = cases.model(data, distillation_token=True)
+    outcome = Trainer(vit, data, taught, tmp_path, device="cpu", teacher=teacher(), progress=False).run()
+    assert not outcome.model.head.weight.any()  # alpha is 1: only the other classifier was told anything
+    assert outcome.model.head_dist.weight.any()
+    first, last = (float(part.mean()) for part in (outcome.losses[:6], outcome.losses[-6:]))
+    assert last < 0.8 * first
+
+
+def test_a_teacher_and_distillation_go_together(tmp_path: Path) -> None:
+    data = cases.data()
+    with pytest.raises(TrainingError, match="Expected a teacher"):
+        Trainer(cases.model(data), data, cases.recipe(), tmp_path, teacher=teacher())
+    with pytest.raises(TrainingError, match="Expected a teacher"):
+        Trainer(cases.model(data), data, cases.recipe(distill="soft"), tmp_path)
+
+
+# ---- what is refused
+
+
+def test_a_loss_that_is_no_number_stops_with_what_to_try(tmp_path: Path) -> None:
+    data = cases.data()
+    vit = cases.model(data)
+    with torch.no_grad():
+        vit.blocks[1].mlp.fc1.weight[0, 0] = math.nan
+    with pytest.raises(TrainingError, match=r"finite loss.*step 1 of 6 in epoch 1.*--lr.*none was saved"):
+        Trainer(vit, data, cases.recipe(), tmp_path, device="cpu", save_every=0, progress=False).run()
+    assert cases.step_of(tmp_path) == 0
+
+
+def test_weights_that_are_no_numbers_never_replace_a_good_state(tmp_path: Path) -> None:
+    data = cases.data()
+    vit = cases.model(data)
+    undo = cases.at_step(8, lambda: vit.head.bias.register_hook(lambda grad: grad * math.nan))
+    with pytest.raises(TrainingError, match="finite"):
+        Trainer(vit, data, cases.recipe(), tmp_path, device="cpu", save_every=0, progress=False).run()
+    undo()
+    assert cases.step_of(tmp_path) == 7
+    assert cases.train(tmp_path, resume=True).losses.equal(cases.train(tmp_path / "other").losses)
+
+
+def test_what_does_not_fit_is_refused_in_words(tmp_path: Path) -> None:
+    data = cases.data()
+    about = cases.model(data).pretrained
+    sizes = cases.model(data).config
+    crop = replace(about.preprocess, mode="crop", resize=cases.SIDE)
+    for match, vit, settings in [
+        ("classifier", ViT(sizes), {}),
+        ("at most all 52", cases.model(data), {"batch": 64}),
+        ("their order", ViT(sizes, Pretrained(name="", preprocess=about.preprocess, labels=("a", "b", "c"))), {}),
+        ("mode='squash'.*got.*mode='crop'", ViT(sizes, Pretrained(name="", preprocess=crop, labels=data.labels)), {}),
+    ]:
+        with pytest.raises(TrainingError, match=match):
+            Trainer(vit, data, cases.recipe(**settings), tmp_path / "x", device="cpu", progress=False).run()
+
+
+def test_the_callers_random_numbers_and_threads_stay(tmp_path: Path) -> None:
+    data = cases.data()
+    vit = cases.model(data, dropout=0.1)
+    recipe = cases.recipe(epochs=1, dropout=0.2, flip=True, mixup=0.5)
+    torch.manual_seed(3)
+    expected = torch.rand(3)
+    torch.manual_seed(3)
+    Trainer(vit, data, recipe, tmp_path, device="cpu", progress=False).run()
+    assert torch.rand(3).equal(expected)
+    assert torch.get_num_threads() == 1
+    assert vit.config.dropout == 0.2
+
+
+def test_a_seed_is_a_training(tmp_path: Path) -> None:
+    everything = {"dropout": 0.3, "path_dropout": 0.2, "patch_dropout": 0.4, "policy": "rand", "cutmix": 1.0}
+    seeds = enumerate((5, 5, 6))
+    losses = [cases.train(tmp_path / str(at), cases.recipe(seed=seed, **everything)).losses for at, seed in seeds]
+    assert losses[0].equal(losses[1])
+    assert not losses[0].equal(losses[2])
+
+
+def test_all_patches_are_seen_in_the_last_fifth(tmp_path: Path) -> None:
+    data = cases.data()
+    vit, tokens = cases.model(data), []
+
+    def count(module: torch.nn.Module, args: tuple[Tensor, ...], _out: Tensor) -> None:
+        if module.training:
+            tokens.append(args[0].shape[1])
+
+    vit.blocks[0].register_forward_hook(count)
+    recipe = cases.recipe(patch_dropout=0.5, ema=0.0)
+    Trainer(vit, data, recipe, tmp_path, device="cpu", progress=False).run()
+    assert tokens == [9] * 14 + [17] * 4  # 18 steps, 16 patches and the class token

@@ -1,0 +1,186 @@
+"""Losses against NumPy and against timm's tasks, and a teacher that knows other classes than its student."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import tiny
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from scipy.special import log_softmax, softmax
+from timm.task import LogitDistillationTask, TokenDistillationTask
+from torch import Tensor, nn
+
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.training import TrainingError
+from vitviz.training.losses import Teacher, class_columns, soft_distillation, training_loss
+from vitviz.training.network import mean_logits
+from vitviz.training.recipes import Recipe
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+B, C = 5, 7
+
+
+def logits(seed: int, count: int = C) -> Tensor:
+    return 3 * torch.randn(B, count, generator=torch.Generator().manual_seed(seed))
+
+
+def mixed(seed: int = 0) -> Tensor:
+    """Targets as mixup makes them: rows that sum to 1."""
+    return torch.rand(B, C, generator=torch.Generator().manual_seed(seed)).softmax(1)
+
+
+def near(one: Tensor | float, other: Tensor | float, tolerance: float = 1e-5) -> None:
+    assert float(one) == pytest.approx(float(other), rel=tolerance, abs=tolerance)
+
+
+def numpy(*tensors: Tensor) -> list[NDArray]:
+    return [tensor.double().numpy() for tensor in tensors]
+
+
+# --- cross entropy
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_cross_entropy_is_its_formula(smoothing: float) -> None:
+    z, t = numpy((logits(0) + logits(1)) / 2, mixed())
+    t = (1 - smoothing) * t + smoothing / C
+    expected = -(t * log_softmax(z, axis=1)).sum(1).mean()
+    near(training_loss((logits(0), logits(1)), mixed(), Recipe(smoothing=smoothing)), expected)
+    half = training_loss((logits(0).bfloat16(),), mixed(), Recipe())
+    near(half, training_loss((logits(0).bfloat16().float(),), mixed(), Recipe()), 1e-7)
+    assert half.dtype == torch.float32
+
+
+# --- distillation
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_soft_distillation_is_hintons_formula(temperature: float) -> None:
+    zs, zt = numpy(logits(0), logits(1))
+    q = softmax(zt / temperature, axis=1)
+    kl = (q * (np.log(q) - log_softmax(zs / temperature, axis=1))).sum(1)  # (B,)
+    near(soft_distillation(logits(0), logits(1), temperature), temperature**2 * kl.mean())
+
+
+@given(st.floats(0.3, 20.0), st.integers(0, 1000), st.integers(0, 1000), st.floats(-50, 50))
+def test_distillation_is_zero_only_where_nothing_is_left_to_learn(t: float, one: int, two: int, shift: float) -> None:
+    near(soft_distillation(logits(one) + shift, logits(one), t), 0.0, 1e-4)
+    assert (float(soft_distillation(logits(one), logits(two), t)) > 1e-4) == (one != two)
+
+
+def test_shares_are_deits_where_nobody_says() -> None:
+    assert Recipe(distill="hard").teacher_share == 0.5
+    assert Recipe(distill="soft").teacher_share == 0.1
+    assert Recipe(distill="soft", alpha=0.0).teacher_share == 0.0
+
+
+class Fixed(nn.Module):
+    """What a task of timm takes for a model: logits whatever the image is, and no normalization."""
+
+    pretrained_cfg = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+    num_classes, in_chans = C, 3
+
+    def __init__(self, *answers: Tensor) -> None:
+        super().__init__()
+        self.answers = answers
+        self.distilled_training = False
+
+    def set_distilled_training(self, enable: bool = True) -> None:
+        self.distilled_training = enable
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return self.answers if self.distilled_training else self.answers[0]
+
+
+def test_the_loss_is_timms() -> None:
+    classes = torch.tensor([3, 0, 6, 6, 1])
+    images, targets = torch.zeros(B, 3, 4, 4), F.one_hot(classes, C).float()
+    known = {"criterion": nn.CrossEntropyLoss(), "task_loss_weight": 0.6, "verbose": False}
+    one = LogitDistillationTask(Fixed(logits(0)), Fixed(logits(9)), temperature=4.0, **known)(images, classes)["loss"]
+    near(training_loss((logits(0),), targets, Recipe(distill="soft", alpha=0.4, temperature=4.0), logits(9)), one)
+    for kind in ("soft", "hard"):
+        student = Fixed(logits(0), logits(1))
+        task = TokenDistillationTask(student, Fixed(logits(9)), distill_type=kind, temperature=2.0, **known)
+        recipe = Recipe(distill=kind, alpha=0.4, temperature=2.0)
+        loss = training_loss((logits(0), logits(1)), targets, recipe, logits(9))
+        near(loss, task(images, classes)["loss"])
+
+
+def test_each_head_learns_from_its_own_teacher() -> None:
+    """With hard targets of other classes, the gradient of the class head comes from the label alone."""
+    heads = tuple(logits(seed).requires_grad_() for seed in (0, 1))
+    training_loss(heads, mixed(), Recipe(distill="hard"), logits(9)).backward()
+    for head, target in zip(heads, (mixed(), F.one_hot(logits(9).argmax(1), C).float()), strict=True):
+        torch.testing.assert_close(head.grad, (head.detach().softmax(1) - target) / (2 * B))
+
+
+# --- a teacher
+
+
+def record(*labels: str, ids: tuple[str, ...] = (), **changes: tuple[float, ...]) -> Pretrained:
+    return Pretrained(name="some", preprocess=replace(Preprocess(), **changes), labels=labels, class_ids=ids)
+
+
+LABELS = ("ox", "Church", "tench", "fig", "ray")
+
+
+def teacher_model() -> ViT:
+    model = tiny.model(3, grid=(2, 3), patch=5, classes=5)
+    model.pretrained = record(*LABELS, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    return model
+
+
+def pixels(height: int, width: int) -> Tensor:
+    return torch.randint(0, 256, (2, 3, height, width), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def test_a_teacher_answers_in_its_students_classes() -> None:
+    teacher = Teacher(teacher_model(), record("church", "ox"))
+    images = pixels(10, 15)
+    fed = (images.double().numpy() / 255 - np.array([[[0.1]], [[0.2]], [[0.3]]])) / np.array(
+        [[[0.5]], [[0.6]], [[0.7]]]
+    )
+    expected = teacher_model()(torch.from_numpy(fed).float())[:, [1, 0]]
+    answer = teacher(images / 255)
+    assert not answer.requires_grad
+    torch.testing.assert_close(answer, expected.detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_teacher_of_another_size_scales_the_pixels() -> None:
+    teacher = Teacher(teacher_model(), record(*LABELS))
+    flat = torch.full((1, 3, 35, 40), 0.3)
+    torch.testing.assert_close(teacher(flat), teacher(flat[:, :, :10, :15]), rtol=1e-4, atol=1e-4)
+    assert teacher(pixels(35, 40) / 255).shape == (2, 5)
+
+
+def test_classes_are_found_by_id_before_label() -> None:
+    known = record("crane", "crane", "ox", ids=("n1", "n2", "n3"))
+    assert class_columns(known, record("b", "a", ids=("n3", "n2"))) == [2, 1]
+    assert class_columns(known, record("x", "y", "z", ids=("n1", "n2", "n3"))) == [0, 1, 2]
+    assert class_columns(known, record("OX")) == [2]
+    with pytest.raises(TrainingError, match="'crane'"):  # which of the two?
+        class_columns(known, record("crane", "ox"))
+    with pytest.raises(TrainingError, match="'fig'"):
+        class_columns(known, record("ox", "fig", ids=("n3", "n9")))
+    assert class_columns(known, record("ox", ids=("ox",))) == [2]  # a folder of one's own
+    assert class_columns(record("b", "aquarium_fish"), record("aquarium fish")) == [1]
+
+
+def test_a_teacher_without_a_classifier_is_refused() -> None:
+    with pytest.raises(TrainingError):
+        Teacher(tiny.model(), record("a", "b"))
+    model = tiny.model(classes=0)
+    model.pretrained = record()
+    with pytest.raises(TrainingError):
+        Teacher(model, record("a", "b"))
+
+
+def test_a_prediction_is_the_mean_of_its_heads() -> None:
+    model = tiny.model(0, distillation_token=True)
+    tokens = torch.randn(2, 4, 19)
+    assert mean_logits(model.heads_logits(tokens)).equal(model.classify(tokens))

@@ -1,0 +1,302 @@
+"""What a person does with the explorer by pointer and finger: asking from patches, choosing on the walls."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import viewer_pages
+from conftest import watch
+from playwright.sync_api import Browser, Page, expect
+from viewer_pages import ask, assert_colours, box, centre, hover, pixels, rest, row_of, show, state, title, view
+
+from vitviz.heatmap import Scale
+from vitviz.view import View
+
+# ---- the pointer
+
+
+def test_the_query_follows_the_pointer_and_goes_back(explorer: Page) -> None:
+    seen = view()
+    for row, column in ((0, 0), (3, 7), (6, 10)):
+        hover(explorer, seen, row, column)
+        assert title(explorer) == f"Layer 3, mean of 5 heads, from patch row {row + 1}, column {column + 1}"
+    explorer.mouse.move(5, 5)
+    assert title(explorer).endswith("from CLS")
+    explorer.get_by_label("register 2").check()
+    hover(explorer, seen, 2, 2)
+    assert title(explorer).endswith("row 3, column 3")
+    picture = box(explorer, ".vv-held")
+    explorer.mouse.move(picture["x"] + picture["width"] / 2, picture["y"] + 4)  # a margin that the model did not see
+    assert title(explorer).endswith("from register 2")
+
+
+def test_a_click_pins_and_a_second_one_lets_go(explorer: Page) -> None:
+    seen = view()
+    explorer.mouse.click(*centre(explorer, seen, 2, 3))
+    hover(explorer, seen, 5, 5)
+    assert title(explorer).endswith("row 3, column 4")
+    explorer.mouse.move(5, 5)
+    assert title(explorer).endswith("row 3, column 4")
+    expect(explorer.locator(".vv-where")).to_contain_text("row 3, column 4, pinned")
+    explorer.mouse.click(*centre(explorer, seen, 2, 3))
+    assert title(explorer).endswith("row 3, column 4")  # the pointer is there still, and leads again
+    hover(explorer, seen, 5, 5)
+    assert title(explorer).endswith("row 6, column 6")
+    explorer.mouse.click(*centre(explorer, seen, 5, 5))
+    explorer.mouse.click(*centre(explorer, seen, 1, 1))  # another patch is pinned in its place
+    explorer.mouse.move(5, 5)
+    assert title(explorer).endswith("row 2, column 2")
+    explorer.keyboard.press("Escape")
+    assert title(explorer).endswith("from CLS")
+    explorer.mouse.click(*centre(explorer, seen, 1, 1))
+    explorer.mouse.move(5, 5)
+    explorer.get_by_role("button", name="Let go").click()
+    assert title(explorer).endswith("from CLS")
+
+
+def test_a_strongest_patch_can_be_asked_from(explorer: Page) -> None:
+    first = explorer.locator(".vv-strongest button").first
+    row, column = map(int, re.findall(r"\d+", first.inner_text()))
+    first.press("Enter")
+    assert title(explorer).endswith(f"from patch row {row}, column {column}")
+    expect(first).to_be_focused()  # the list is another one now; who types stays in it
+
+
+def test_the_strongest_patches_are_numbered(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, query=[3, 3], pinned=True)
+    values = row_of(seen, 2, "mean", (3, 3), "row", "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
+    strongest = [divmod(int(place), seen.trace.grid[1]) for place in np.argsort(-values.ravel())[:5]]
+    aid = pixels(explorer, "(explorer) => explorer.sides[0].pane.aid.canvas")
+    across, down = aid.shape[1] / seen.photo.width, aid.shape[0] / seen.photo.height
+    cut = []
+    for row, column in strongest:
+        left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)
+        x, y = round(left * across) + 3, round(top * down) + 3  # within the frame
+        assert (right - left) * across > 20 < (bottom - top) * down
+        cut.append(aid[y : y + 12, x : x + 9])
+        white, dark = ((cut[-1][..., :3] > 200).all(-1), (cut[-1][..., :3] < 50).all(-1) & (cut[-1][..., 3] > 200))
+        assert white.sum() > 8
+        assert dark.sum() > 8
+    assert len({part.tobytes() for part in cut}) == 5
+    ask(explorer, numbered=False)
+    assert pixels(explorer, "(explorer) => explorer.sides[0].pane.aid.canvas").max() == 0
+
+
+def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path) -> None:
+    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+    problems = watch(context)
+    page = context.new_page()
+    show(page, tmp_path)
+    seen, finger = view(), context.new_cdp_session(page)
+
+    def touch(kind: str, *patch: int) -> None:
+        points = []
+        if patch:
+            x, y = centre(page, seen, *patch)
+            points = [{"x": x, "y": y}]
+        finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+    touch("touchStart", 1, 1)
+    for patch in ((2, 3), (3, 5), (4, 6)):
+        touch("touchMove", *patch)
+        expect(page.locator(".vv-title")).to_contain_text(f"row {patch[0] + 1}, column {patch[1] + 1}")
+    touch("touchEnd")
+    assert title(page).endswith("row 5, column 7")  # what the finger found stays to be read
+    assert state(page, "pinned") is False
+    page.touchscreen.tap(*centre(page, seen, 3, 3))
+    expect(page.locator(".vv-where")).to_contain_text("row 4, column 4, pinned")
+    touch("touchStart", 1, 1)
+    touch("touchMove", 5, 5)
+    expect(page.locator(".vv-note")).to_contain_text("Row 6, column 6:")  # read, and not asked
+    assert title(page).endswith("row 4, column 4")
+    page.wait_for_timeout(200)  # a finger that flies off would be a fling, and the tap would only stop that
+    touch("touchEnd")
+    page.touchscreen.tap(*centre(page, seen, 3, 3))
+    expect(page.locator(".vv-title")).to_have_text("Layer 3, mean of 5 heads, from CLS")
+    context.close()
+    assert problems == []
+
+
+# ---- walls
+
+FRAMES = "() => new Promise((rest) => requestAnimationFrame(() => requestAnimationFrame(rest)))"
+
+
+def thumbnail(page: Page, selector: str, grid: tuple[int, int]) -> np.ndarray:
+    """The colours of a thumbnail's patches, (gh, gw, 3), as they stand on the screen where its button is."""
+    wall = f"document.querySelector({selector!r}).closest('.vv-wall, .vv-grid')"
+    sheet = pixels(page, f"() => {wall}.querySelector('.vv-sheet')")
+    left, top, wide, high = page.evaluate(
+        """(selector) => {
+            const map = document.querySelector(selector).querySelector('.vv-map');
+            const canvas = map.closest('.vv-wall, .vv-grid').querySelector('.vv-sheet');
+            const [part, whole] = [map, canvas].map((one) => one.getBoundingClientRect());
+            const fine = canvas.width / whole.width;
+            const [left, top] = [part.left - whole.left, part.top - whole.top];
+            return [left, top, part.width, part.height].map((length) => Math.round(length * fine));
+        }""",
+        selector,
+    )
+    shown = sheet[top : top + high, left : left + wide]
+    assert shown.shape[:2] == (high, wide)
+    rows, columns = (
+        ((np.arange(size) + 0.5) * count / size).astype(int) for size, count in ((high, grid[0]), (wide, grid[1]))
+    )
+    middle = [
+        np.round((np.arange(count) + 0.5) * size / count - 0.5).astype(int)
+        for count, size in zip(grid, (high, wide), strict=True)
+    ]
+    found = shown[np.ix_(*middle)][..., :3]
+    whole = shown[..., 3] == 255  # corners are round
+    assert whole.mean() > 0.97
+    assert np.array_equal(shown[..., :3][whole], found[np.ix_(rows, columns)][whole])  # every pixel is its patch's
+    return found
+
+
+def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
+    """A thumbnail has Python's colours; halves may move a number to the next colour, no further."""
+    shown = thumbnail(page, selector, values.shape)
+    assert_colours(shown, (scale or Scale.over([values], "each")).indices(values), 1)
+
+
+def patches(seen: View, *question: Any) -> np.ndarray:
+    return row_of(seen, *question, "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
+
+
+def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
+    seen = view()
+    for patch in ((4, 2), (0, 10)):
+        hover(explorer, seen, *patch)
+        for block, head in ((0, 0), (1, 4), (2, 2)):
+            values = patches(seen, block, head, patch, "row")
+            assert_thumbnail(explorer, f".vv-grid [data-value='{block},{head}']", values)
+        for head in ("mean", "max", "min"):
+            assert_thumbnail(explorer, f".vv-heads [data-value='{head}']", patches(seen, 2, head, patch, "row"))
+        assert_thumbnail(explorer, ".vv-heads [data-value='3']", patches(seen, 2, 3, patch, "row"))
+        assert_thumbnail(explorer, ".vv-layers [data-value='1']", patches(seen, 1, "mean", patch, "row"))
+    words = explorer.locator(".vv-heads [data-value='3'] small").inner_text().split("\n")
+    row = row_of(seen, 2, 3, (0, 10), "row", "attention")
+    found = {"CLS": row[0], "registers": row[1:4].sum(), "self": row[seen.trace.token((0, 10))]}
+    assert [re.split(r"\s", line)[0] for line in words] == list(found)
+    for line, value in zip(words, found.values(), strict=True):
+        percent = float(re.findall(r"([\d.]+)\s%", line)[0])
+        assert abs(100 * value - percent) <= 0.5 + 0.2 if "<" not in line else value < 0.0001 + 0.002
+
+
+@pytest.mark.parametrize("change", [{"direction": "column", "query": [2, 2], "pinned": True}, {"query": "mean"}])
+def test_fusions_that_need_every_row_are_finished(explorer: Page, change: dict[str, Any]) -> None:
+    seen, query, direction = view(), change["query"], change.get("direction", "row")
+    query = tuple(query) if isinstance(query, list) else query
+    ask(explorer, head="min", **change)
+    for head in ("max", "min"):
+        assert_thumbnail(explorer, f".vv-heads [data-value='{head}']", patches(seen, 2, head, query, direction))
+    for block in range(3):
+        assert_thumbnail(explorer, f".vv-layers [data-value='{block}']", patches(seen, block, "min", query, direction))
+    assert explorer.locator(".vv-waiting").count() == 0
+
+
+def test_choosing_a_thumbnail_selects_it(explorer: Page) -> None:
+    def pressed(wall: str) -> list[str | None]:
+        rest(explorer)
+        return [one.get_attribute("data-value") for one in explorer.locator(f"{wall} [aria-pressed=true]").all()]
+
+    assert (pressed(".vv-heads"), pressed(".vv-layers"), pressed(".vv-grid")) == (["mean"], ["2"], [])
+    explorer.click(".vv-grid [data-value='0,3']")
+    assert title(explorer).startswith("Layer 1, head 4,")
+    assert (pressed(".vv-heads"), pressed(".vv-layers"), pressed(".vv-grid")) == (["3"], ["0"], ["0,3"])
+    explorer.click(".vv-layers [data-value='1']")
+    assert title(explorer).startswith("Layer 2, head 4,")
+    explorer.click(".vv-heads [data-value='max']")
+    assert title(explorer).startswith("Layer 2, max of 5 heads,")
+    explorer.get_by_text("Rollout", exact=True).click()
+    assert (pressed(".vv-heads"), pressed(".vv-layers"), pressed(".vv-grid")) == ([], [], [])
+    explorer.locator(".vv-heads [data-value='2']").press("Enter")  # a head is attention
+    assert title(explorer).startswith("Layer 2, head 3,")
+
+
+def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
+    seen = view()
+    expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
+    explorer.get_by_text("Colours and scale").click()
+    explorer.get_by_label("One scale for all thumbnails").check()
+    ask(explorer, query=[1, 9], pinned=True)
+    cells = [patches(seen, block, head, (1, 9), "row") for block in range(3) for head in range(5)]
+    scale = Scale.over(cells)
+    words = explorer.locator(".vv-scale-words").inner_text()
+    low, high = (viewer_pages.number(text) for text in re.findall(r"(?:[<>] )?[\d.]+ %", words))
+    assert (low, high) == (pytest.approx(scale.vmin, abs=2.6e-3), pytest.approx(scale.vmax, abs=2.6e-3))
+    assert "one scale for all" in words
+    assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7], scale)
+
+
+def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, query=[3, 3], pinned=True)
+    rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
+    head = int(np.argmax([row[1:4].sum() for row in rows]))
+    cell = f".vv-grid [data-value='1,{head}']"
+    small = box(explorer, f"{cell} .vv-map")
+    lens = explorer.locator(".vv-grid .vv-lens")
+    expect(lens).to_be_hidden()
+    explorer.hover(cell)
+    expect(explorer.locator(".vv-scale-words")).to_contain_text(f"Layer 2, head {head + 1}: CLS")
+    found = re.search(r"registers\s([\d.]+)\s%", explorer.locator(".vv-scale-words").inner_text())
+    assert found
+    assert float(found[1]) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
+    assert_enlarged(explorer, small, patches(seen, 1, head, (3, 3), "row"))
+    ask(explorer, query=[5, 8], pinned=True)  # it follows, as the small ones do
+    assert_enlarged(explorer, small, patches(seen, 1, head, (5, 8), "row"))
+    explorer.mouse.move(5, 5)
+    expect(explorer.locator(".vv-scale-words")).to_contain_text("Numbers are layers")
+    expect(lens).to_be_hidden()
+
+
+def assert_enlarged(page: Page, small: dict[str, float], values: np.ndarray) -> None:
+    """A larger picture of a thumbnail lies over it, within its group's width, with the same colours."""
+    large = box(page, ".vv-grid .vv-lens")
+    assert large["width"] > 2 * small["width"]
+    assert large["y"] == pytest.approx(small["y"], abs=1)
+    assert large["x"] <= small["x"] + 1
+    assert large["x"] + large["width"] >= small["x"] + small["width"] - 1
+    shown = pixels(page, "(explorer) => explorer.find('.vv-grid .vv-lens')")[..., :3]
+    assert_colours(shown, Scale.over([values], "each").indices(values), 1)
+
+
+def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> None:
+    explorer.locator(".vv-heads [data-value='0']").focus()
+    explorer.keyboard.press("Tab")  # the keyboard leads
+    second = explorer.locator(".vv-heads [data-value='1']")
+    expect(second).to_be_focused()
+    lens = explorer.locator(".vv-heads .vv-lens")
+    expect(lens).to_be_visible()
+    for width in (1440, 860):
+        explorer.set_viewport_size({"width": width, "height": 844})
+        explorer.evaluate(FRAMES)
+        small, large = box(explorer, ".vv-heads [data-value='1'] .vv-map"), box(explorer, ".vv-heads .vv-lens")
+        assert large["width"] == pytest.approx(1.25 * small["width"], rel=0.02)
+        assert large["x"] + large["width"] / 2 == pytest.approx(small["x"] + small["width"] / 2, abs=1)
+    explorer.locator(".vv-picture").focus()
+    expect(lens).to_be_hidden()
+
+
+def test_thumbnails_stay_with_their_buttons_when_the_page_changes_its_shape(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, query=[2, 2], pinned=True)
+    for width in (1440, 900, 390, 1024):
+        explorer.set_viewport_size({"width": width, "height": 844})
+        explorer.evaluate(FRAMES)
+        for wall, cell, block, head in (("grid", "2,4", 2, 4), ("heads", "4", 2, 4), ("layers", "0", 0, "mean")):
+            assert_thumbnail(explorer, f".vv-{wall} [data-value='{cell}']", patches(seen, block, head, (2, 2), "row"))
+    explorer.evaluate("document.querySelector('.vv-whole').open = false")
+    ask(explorer, query=[6, 1], pinned=True)
+    explorer.evaluate("document.querySelector('.vv-whole').open = true")
+    rest(explorer)
+    explorer.evaluate(FRAMES)
+    for head in (0, 4):
+        values = patches(seen, 1, head, (6, 1), "row")
+        assert_thumbnail(explorer, f".vv-grid [data-value='1,{head}']", values)

@@ -1,0 +1,5 @@
+"""Analysis of what a model computes: heads, logit lens, token statistics, weights and interventions."""
+
+
+class AnalysisError(ValueError):
+    """Question that a model or trace cannot answer; the text says what was expected, what came and what to do."""

@@ -1,0 +1,334 @@
+"""Statistics of attention heads: where they look, how sharply, at what, and how much the prediction rests on them.
+
+Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
+from vitviz.analysis.importance import head_ablations, head_gradients
+from vitviz.analysis.tables import text_table
+from vitviz.attribution.inputs import Named, resolve_target
+from vitviz.images.folders import batches, find_images, show, spread
+from vitviz.images.geometry import Geometry
+from vitviz.model.trace import Query, Trace
+from vitviz.model.vit import ViT
+
+Array = NDArray[np.float64]
+
+RANK_TOKENS = 600  # largest number for which the effective rank is computed: its singular values take O(N³)
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """Description of one number per head, as the page, the command line and the documents give it.
+
+    Args:
+        name: in code and in tables.
+        title: for people.
+        unit: of the number; empty for pure numbers.
+        about: its definition, in a sentence or two.
+        low, high: its bounds, or `None`: for the ends of a color scale.
+        reads: "rows" of attention are cheap, the whole "matrix" is O(N³), the "model" is run again.
+    """
+
+    name: str
+    title: str
+    unit: str
+    about: str
+    low: float | None = None
+    high: float | None = None
+    reads: Literal["rows", "matrix", "model"] = "rows"
+
+    @property
+    def heading(self) -> str:
+        """Return name and unit, as the heading of a column."""
+        return f"{self.name} [{self.unit}]" if self.unit else self.name
+
+
+_ALL = (
+    Statistic(
+        "distance", "Attention distance", "patches",
+        "Distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are left out as "
+        "queries and as keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).", 0.0,
+    ),
+    Statistic(
+        "distance_pixels", "Attention distance", "px",
+        "The same in pixels of the photograph, where patches need not be square.", 0.0,
+    ),
+    Statistic(
+        "entropy", "Attention entropy", "nats",
+        "Spread of attention over all tokens: 0 on a single one, ln N evenly over N.", 0.0,
+    ),
+    Statistic(
+        "entropy_share", "Attention entropy, relative", "",
+        "The entropy divided by ln N: 1 for attention spread evenly over all tokens.", 0.0, 1.0,
+    ),
+    Statistic("mass_cls", "On the class token", "", "Share of the attention that goes to the class token.", 0.0, 1.0),
+    Statistic(
+        "mass_registers", "On registers", "",
+        "Share that goes to all other prefix tokens: registers and the distillation token.", 0.0, 1.0,
+    ),
+    Statistic("mass_self", "On itself", "", "Share that a token keeps for itself.", 0.0, 1.0),
+    Statistic(
+        "mass_neighbors", "On neighbours", "",
+        "Share that goes to the 8 patches around the query patch; to fewer at the border.", 0.0, 1.0,
+    ),
+    Statistic(
+        "mass_elsewhere", "On other patches", "",
+        "Share that goes to the patches that are neither the query nor around it. From a patch the shares on the class "
+        "token, registers, itself, neighbours and others sum to 1; from a prefix token its share on itself is also "
+        "counted on the class token or registers.", 0.0, 1.0,
+    ),
+    Statistic(
+        "effective_rank", "Effective rank", "",
+        "Number of directions of the N x N attention matrix: the exponential of the entropy of its singular values "
+        "(Roy and Vetterli 2007). 1 where all tokens attend alike, N where each attends to another. Of all tokens, "
+        "whatever the query.", 1.0, None, "matrix",
+    ),
+    Statistic(
+        "gradient", "Importance by gradient", "",
+        "Slope of the logit of the target class when the head's output is scaled, without its sign (Michel et al. "
+        "2019).", 0.0, None, "model",
+    ),
+    Statistic(
+        "ablation_probability", "Probability lost without it", "",
+        "Fall of the target's probability when the head's output is set to zero. Exact; negative for a gain.",
+        -1.0, 1.0, "model",
+    ),
+    Statistic(
+        "ablation_logit", "Logit lost without it", "",
+        "Fall of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
+    ),
+)  # fmt: skip
+STATISTICS: dict[str, Statistic] = {one.name: one for one in _ALL}
+CHEAP = tuple(one.name for one in _ALL if one.reads == "rows")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class HeadStatistics:
+    """Statistics of every head, over one image or several.
+
+    Args:
+        samples: name -> (B, L, H), of each image; NaN where a statistic is missing.
+        missing: name -> reason why its values are NaN.
+        blocks: the L blocks, counted from 0.
+        query: the query tokens: "patches", or the one token, e.g. "cls" or "(3, 4)".
+        target: the class of the importances, for people; empty if none was asked for.
+    """
+
+    samples: Mapping[str, Array]
+    blocks: tuple[int, ...]
+    missing: Mapping[str, str]
+    query: str
+    target: str
+
+    @property
+    def images(self) -> int:
+        """Return B, the number of images."""
+        return len(next(iter(self.samples.values())))
+
+    @property
+    def values(self) -> dict[str, Array]:
+        """Return the mean of each statistic over the images: name -> (L, H)."""
+        return {name: each.mean(0) for name, each in self.samples.items()}
+
+    @property
+    def deviations(self) -> dict[str, Array]:
+        """Return the standard deviation of each statistic over the images, 0 for one image: name -> (L, H)."""
+        return {name: each.std(0) for name, each in self.samples.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        """Return the mean of one statistic over the images, (L, H).
+
+        Raises:
+            AnalysisError: if it was not computed.
+        """
+        if name not in self.samples:
+            names = ", ".join(self.samples)
+            raise AnalysisError(f"Expected one of the statistics {names}, got {name!r}. Compute it by names=[...].")
+        mean: Array = self.samples[name].mean(0)
+        return mean
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """Return the names of the statistics that have values."""
+        return tuple(name for name in self.samples if name not in self.missing)
+
+    @property
+    def header(self) -> list[str]:
+        """Return the headings of the columns of `rows`, with units."""
+        names = ["block (from 0)", "head (from 0)"]
+        for name in self.present:
+            heading = STATISTICS[name].heading
+            names.append(heading)
+            if self.images > 1:
+                names.append(heading.replace(name, f"{name} deviation"))
+        return names
+
+    def rows(self) -> list[list[float]]:
+        """Return one row per head with the columns of `header`; missing statistics have no column."""
+        kinds = [self.values, self.deviations] if self.images > 1 else [self.values]
+        columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # of L * H numbers each
+        return [[*place, *numbers] for place, *numbers in zip(self._places(), *columns, strict=True)]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write `header` and `rows` as CSV."""
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([self.header, *self.rows()])
+
+    def table(self) -> str:
+        """Return the means as lines for a terminal; layers and heads count from 1 there."""
+        means = [[f"{mean:.4g}" for mean in self[name].ravel()] for name in self.present]
+        rows = [
+            [str(block + 1), str(head + 1), *row] for (block, head), *row in zip(self._places(), *means, strict=True)
+        ]
+        heading = ["layer", "head", *(STATISTICS[name].heading for name in self.present)]
+        missing = [f"no {name}: {why}" for name, why in self.missing.items()]
+        return "\n".join([text_table([heading, *rows], left=0), *missing])
+
+    def _places(self) -> list[tuple[int, int]]:
+        """Return block and head of each row."""
+        heads = next(iter(self.samples.values())).shape[2]
+        return [(block, head) for block in self.blocks for head in range(heads)]
+
+
+def head_statistics(
+    model: ViT,
+    trace: Trace,
+    geometry: Geometry | Sequence[Geometry] | None = None,
+    *,
+    names: Collection[str] = CHEAP,
+    query: Query | None = None,
+    target: Named | Sequence[Named] | Tensor | None = None,
+) -> HeadStatistics:
+    """Compute statistics of every head of the blocks that a trace kept.
+
+    Args:
+        model: that made the trace, in eval mode.
+        trace: of one image or several. What reads the model ("gradient" and "ablation_...") needs one without edits.
+        geometry: of the patches in the photograph, for `distance_pixels`: one, or one for each image.
+        names: of `STATISTICS`; by default those that read rows of attention. `list(STATISTICS)` for all.
+        query: the token whose row is measured; by default the mean over the rows of all patches.
+        target: the class of the importances; by default the predicted one.
+
+    Raises:
+        AnalysisError: if there is no such statistic, the geometries do not fit, or the query is a mean.
+        TraceError: if the trace lacks the token or a block.
+        ExplainError: if there is no such class.
+    """
+    unknown = sorted(set(names) - set(STATISTICS))
+    if unknown or not names:
+        raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
+    queries = QueryRange.of(trace, geometry, query)
+    tokens = trace.tokens.shape[1]
+    found: dict[str, list[Tensor]] = {}
+    with torch.no_grad():
+        for kept in map(trace.block, trace.blocks):
+            of_block = row_statistics(kept, queries) if set(names) & set(CHEAP) else {}
+            if "effective_rank" in names and tokens <= RANK_TOKENS:
+                of_block["effective_rank"] = effective_rank(kept)
+            for name, each in of_block.items():
+                found.setdefault(name, []).append(each)
+    arrays = {name: torch.stack(each, dim=1) for name, each in found.items()}  # L x (B, H) -> (B, L, H)
+    described = ""
+    asked = resolve_target(model, trace.logits, target)
+    if asked is not None and any(STATISTICS[name].reads == "model" for name in names):
+        described = asked.description
+        if "gradient" in names:
+            arrays["gradient"] = head_gradients(model, trace, asked)
+        if {"ablation_probability", "ablation_logit"} & set(names):
+            arrays["ablation_probability"], arrays["ablation_logit"] = head_ablations(model, trace, asked)
+    chosen = [name for name in STATISTICS if name in names]  # in one order, whatever was asked
+    blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan)
+    return HeadStatistics(
+        samples={name: arrays.get(name, blank).numpy() for name in chosen},
+        missing={name: _reason(name, queries, tokens) for name in chosen if name not in arrays},
+        blocks=trace.blocks,
+        query="patches" if query is None else str(query),
+        target=described,
+    )
+
+
+def _reason(name: str, queries: QueryRange, tokens: int) -> str:
+    """Explain why a statistic could not be computed."""
+    known = {
+        "effective_rank": f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)",
+        "mass_cls": "this model has no class token",
+        "mass_registers": "this model has no registers",
+    }
+    if name in known:
+        return known[name]
+    if STATISTICS[name].reads == "model":
+        return "this model has no classifier"
+    if not queries.are_patches:
+        return f"{queries.prefix[queries.first]} has no place in the image"
+    return "no geometry was given, so the photograph's pixels are not known"
+
+
+def folder_statistics(
+    model: ViT,
+    folder: str | os.PathLike[str],
+    *,
+    names: Collection[str] = CHEAP,
+    query: Query | None = None,
+    target: Named | None = None,
+    batch_size: int = 8,
+    limit: int | None = None,
+    progress: bool = True,
+) -> HeadStatistics:
+    """Compute mean and deviation of the statistics of every head over the images of a folder.
+
+    Every image goes through `decode` and the model's own `Preprocess`, and its pixels are those of its own photograph.
+
+    Args:
+        model: with `pretrained`; runs where it is, in eval mode.
+        folder: images in it and anywhere below.
+        names, query: as for `head_statistics`.
+        target: the class of the importances; by default the one that is predicted for each image.
+        batch_size: images at once; only images of one size run together.
+        limit: largest number of images, spread evenly over the subfolders.
+        progress: count up on standard error, if that is a terminal.
+
+    Raises:
+        AnalysisError: if the model has no preprocessing, a number is below 1, or no statistic has that name.
+        DataError: if there are no images, or files cannot be decoded.
+    """
+    if (about := model.pretrained) is None:
+        raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
+    if min(batch_size, 1 if limit is None else limit) < 1:
+        raise AnalysisError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
+    files = spread(find_images(Path(folder)), limit)
+    weight, training = next(model.parameters()), model.training
+    found: list[HeadStatistics] = []
+    model.eval()
+    try:
+        for batch in batches(files, about.preprocess, batch_size):
+            trace = model.trace(batch.images.to(weight.device, weight.dtype))
+            found.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
+            if progress:
+                show(f"\r{sum(one.images for one in found):,} of {len(files):,} images ")
+    finally:
+        model.train(training)
+        if progress:
+            show("\n")
+    first = found[0]  # there is one: the folder has images
+    return replace(
+        first,
+        samples={name: np.concatenate([one.samples[name] for one in found]) for name in first.samples},
+        missing={name: why for one in found for name, why in one.missing.items()},
+        target="each image's predicted class" if first.target and target is None else first.target,
+    )

@@ -1,0 +1,126 @@
+"""Importance of heads: by gradient (Michel et al. 2019), and by ablation.
+
+Both start from what a trace kept of every block.
+
+Shapes: B images, L blocks, H heads, N tokens, D width, d head width, C classes.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.attribution.inputs import Target
+from vitviz.model.edits import BlockEdit
+from vitviz.model.ops import Ops
+from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
+
+# Copies of the image, each without another head, run together while the widest tensor of a block stays below this.
+TOGETHER_BYTES = 32 * 2**20
+
+
+def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
+    """Return the importance of each head by gradient: (B, L, H), float64, at least 0, for the blocks of the trace.
+
+    |dS / dm| where m scales the head's output and is 1: Michel et al. 2019, "Are Sixteen Heads Really Better than
+    One?", equation 2. It equals |sum of A * dS / dA| over the head's attention A, but needs no N x N matrix. S is the
+    target's score; the paper takes the loss, which is near 0 for every head where a single image is predicted surely.
+
+    Args:
+        model: that made the trace, in eval mode.
+        trace: without edits; with every block from its first one to the last.
+        target: the classes; see `vitviz.attribution.inputs.resolve_target`.
+
+    Raises:
+        AnalysisError: if dropout is active.
+        TraceError: if the trace lacks a block.
+    """
+    check_ready(model, trace)
+    found: list[Tensor] = []
+    above: Tensor | None = None  # dS / d(what entered the block above), (B, N, D)
+    # From the last block down, each run again from its own input: the graph of one block is in memory, not of all.
+    with torch.inference_mode(False), torch.enable_grad():
+        angles = model.angles(trace.grid)
+        for index in range(trace.depth - 1, trace.blocks[0] - 1, -1):
+            stream = trace.stream(index).detach().clone().requires_grad_()
+            scale = stream.new_ones(len(stream), trace.heads, 1, 1).requires_grad_()
+            tokens = model.blocks[index](stream, angles, Ops(BlockEdit(scale=scale)))
+            if above is None:
+                score = target.score(model.classify(model.finish(tokens)).float()).sum()
+                above, slope = torch.autograd.grad(score, (stream, scale))
+            else:
+                above, slope = torch.autograd.grad(tokens, (stream, scale), above)
+            if index in trace.blocks:
+                found.append(slope.abs().flatten(1).cpu().double())  # (B, H, 1, 1) -> (B, H)
+    return torch.stack(found[::-1], dim=1)  # L x (B, H) -> (B, L, H)
+
+
+@torch.no_grad()
+def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Tensor]:
+    """Return the target's exact loss of probability and logit without each head by itself: its output becomes zero.
+
+    The blocks up to the head's are those of the trace; only the rest runs, for several heads side by side.
+
+    Args:
+        model: that made the trace, in eval mode.
+        trace: without edits.
+        target: the classes.
+
+    Returns:
+        Falls of probability and logit: (B, L, H) each, float64, for the blocks of the trace; negative where the target
+        gains. For a contrast those of the difference of the two classes.
+
+    Raises:
+        AnalysisError: if dropout is active.
+    """
+    whole = check_ready(model, trace)
+    angles = model.angles(trace.grid)
+    found = torch.empty(2, len(whole), len(trace.blocks), trace.heads, dtype=torch.float64)
+    for place, index in enumerate(trace.blocks):
+        stream = trace.stream(index)
+        for heads in torch.arange(trace.heads).split(_together(model, stream)):
+            out = torch.zeros(len(heads), trace.heads, dtype=torch.bool)
+            out[range(len(heads)), heads] = True  # copy i is without head heads[i]
+            mask = out.repeat(len(stream), 1)[..., None, None].to(stream.device)  # (B * h, H, 1, 1)
+            copies = stream.repeat_interleave(len(heads), dim=0)  # (B * h, N, D)
+            tokens = model.blocks[index](copies, angles, Ops(BlockEdit(zero=mask)))
+            for block in model.blocks[index + 1 :]:
+                tokens = block(tokens, angles)
+            logits = model.classify(model.finish(tokens))  # (B * h, C)
+            found[:, :, place, heads] = _lost(target, whole, logits)
+    return found[0], found[1]
+
+
+def _lost(target: Target, whole: Tensor, without: Tensor) -> Tensor:
+    """Return the target's loss of probability and logit, from logits (B, C) to (B * h, C): (2, B, h)."""
+    times = len(without) // len(whole)
+    before, after = whole.cpu().double(), without.cpu().double()
+    each = target.repeat(times)
+    lost = []
+    for was, now in ((before.softmax(1), after.softmax(1)), (before, after)):
+        fall = target.score(was).repeat_interleave(times) - each.score(now)  # (B * h,)
+        lost.append(fall.unflatten(0, (-1, times)))  # (B, h)
+    return torch.stack(lost)
+
+
+def _together(model: ViT, stream: Tensor) -> int:
+    """Return how many copies of a batch (B, N, D) run at once."""
+    config = model.config
+    widest = max(3 * config.heads * config.head_size, config.hidden * (2 if config.mlp == "swiglu" else 1))
+    return max(1, TOGETHER_BYTES // (stream.shape[0] * stream.shape[1] * widest * stream.element_size()))
+
+
+def check_ready(model: ViT, trace: Trace) -> Tensor:
+    """Return the logits (B, C) of a trace.
+
+    Raises:
+        AnalysisError: if there is no classifier, or dropout is active.
+    """
+    config = model.config
+    if trace.logits is None:
+        raise AnalysisError("Expected a model with a classifier, got one without. Compute statistics of rows instead.")
+    if model.training and (config.dropout or config.attention_dropout or config.path_dropout):
+        raise AnalysisError("Expected a model that predicts, got one with active dropout. Call model.eval() first.")
+    return trace.logits.detach()

@@ -1,0 +1,185 @@
+"""Interventions: silence heads, cut attention, remove or cover patches, swap a region, and compare predictions.
+
+`intervene` runs the model as it is and with the changes: an effect that it shows has been caused.
+
+Shapes: B images, C classes, gh x gw patches, K patches that stay. Pixels are the model's input: (B, channels, H, W),
+normalised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.attribution.baselines import baseline_images, pixel_mask
+from vitviz.model.edits import Cut, Edits, HeadMode
+from vitviz.model.vit import ViT
+
+Drop = Literal["remove", "blur", "mean", "zero", "black"]
+"""What becomes of a dropped patch: it leaves the sequence, or shows a baseline (`vitviz.attribution.baselines`)."""
+
+
+@dataclass(frozen=True)
+class ClassChange:
+    """Probability of one class before and after: its index, its label (empty without labels), and the numbers."""
+
+    index: int
+    label: str
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """Return the gain in probability; below zero for a loss."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, eq=False)
+class Change:
+    """Predictions before and after an intervention.
+
+    Args:
+        logits_before, logits_after: (B, C), float64.
+        labels: of the classes; empty where the model has none.
+    """
+
+    logits_before: NDArray[np.float64]
+    logits_after: NDArray[np.float64]
+    labels: tuple[str, ...] = ()
+
+    @property
+    def before(self) -> NDArray[np.float64]:
+        """Return the probabilities without the intervention: (B, C)."""
+        return np.asarray(torch.from_numpy(self.logits_before).softmax(1))
+
+    @property
+    def after(self) -> NDArray[np.float64]:
+        """Return the probabilities with it: (B, C)."""
+        return np.asarray(torch.from_numpy(self.logits_after).softmax(1))
+
+    def top(self, k: int = 5, image: int = 0) -> tuple[ClassChange, ...]:
+        """Return the `k` classes of one image whose probabilities changed most, up or down, the largest first.
+
+        Raises:
+            AnalysisError: if the batch has no such image.
+        """
+        if not 0 <= image < len(self.logits_before):
+            raise AnalysisError(
+                f"Expected one of the images 0..{len(self.logits_before) - 1}, got {image}. Count from 0."
+            )
+        before, after = self.before[image], self.after[image]  # (C,) each
+        order = np.argsort(-np.abs(after - before), kind="stable")[: max(0, k)].tolist()
+        return tuple(
+            ClassChange(index, self.labels[index] if self.labels else "", float(before[index]), float(after[index]))
+            for index in order
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Swap:
+    """Region to take from other images, at the same place.
+
+    Args:
+        images: (B, channels, H, W) or (1, channels, H, W), normalised pixels of the same size.
+        box: (left, top, right, bottom) in pixels of the model's input; its edges are those of patches.
+    """
+
+    images: Tensor
+    box: tuple[int, int, int, int]
+
+
+def intervene(
+    model: ViT,
+    images: Tensor,
+    *,
+    heads: Mapping[tuple[int, int], HeadMode] | Iterable[tuple[int, int]] = (),
+    cuts: Sequence[Cut] = (),
+    drop: Iterable[tuple[int, int]] = (),
+    mode: Drop = "remove",
+    swap: Swap | None = None,
+    before: Tensor | None = None,
+) -> Change:
+    """Run with changes and compare with the run without. All of them may be given at once.
+
+    A region is swapped first; then patches are dropped, also swapped ones; heads and edges are changed in the run over
+    the rest.
+
+    Args:
+        model: in eval mode, with a classifier. It is not changed.
+        images: (B, channels, H, W) normalised pixels.
+        heads: (block, head) -> "zero" or "mean", see `Edits`; a plain list of (block, head) means "zero".
+        cuts: edges of attention, see `Cut`.
+        drop: patches to be dropped, (row, column).
+        mode: "remove" takes them out of the sequence; the others paint over them, see `baseline_images`.
+        swap: a region to be taken from other images.
+        before: (B, C), the logits of these images without changes, if they are known.
+
+    Raises:
+        AnalysisError: if the model has no classifier or is training, or a patch, mode or swap does not fit.
+        EditError: if a head or a cut does not fit, or no token would be left to classify.
+        ExplainError: for "black" with a model without preprocessing.
+    """
+    check_predicts(model, mode)
+    images = images.to(next(model.parameters()).device)
+    dropped, patch = _mask(drop, model.check(images)).to(images.device), model.config.patch_size  # (gh, gw)
+    keep: Tensor | None = None
+    with torch.no_grad():
+        plain = model(images) if before is None else before
+        changed = images if swap is None else _swapped(images, swap, patch)
+        if mode == "remove":
+            keep = (~dropped).flatten().nonzero().T if dropped.any() else None  # (1, K)
+        elif dropped.any():
+            changed = torch.where(pixel_mask(dropped[None], patch), baseline_images(model, changed, mode), changed)
+        modes: dict[tuple[int, int], HeadMode]
+        modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
+        logits = model(changed, Edits(heads=modes, cuts=cuts, keep=keep))
+    labels = model.pretrained.labels if model.pretrained else ()
+    return Change(plain.detach().cpu().double().numpy(), logits.cpu().double().numpy(), labels)
+
+
+def check_predicts(model: ViT, mode: Drop) -> None:
+    """Raise `AnalysisError` unless the model has a classifier, is in eval mode, and the mode exists."""
+    if model.head is None:
+        raise AnalysisError("Expected a model with a classifier, got one without. Load one that predicts classes.")
+    if model.training:
+        raise AnalysisError("Expected a model that predicts, got one in training. Call model.eval() first.")
+    if mode not in get_args(Drop):
+        raise AnalysisError(f"Expected one of {', '.join(get_args(Drop))}, got {mode!r}. Choose one of these.")
+
+
+def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
+    """Return the dropped patches as bools (gh, gw)."""
+    mask = torch.zeros(grid, dtype=torch.bool)
+    for patch in drop:
+        if len(patch) != 2 or not (0 <= patch[0] < grid[0] and 0 <= patch[1] < grid[1]):
+            raise AnalysisError(
+                f"Expected patches (row, column) inside the {grid[0]} x {grid[1]} grid, got {patch}. Count from 0."
+            )
+        mask[patch] = True
+    return mask
+
+
+def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:
+    """Return the images with a region from others."""
+    height, width = images.shape[2:]
+    if swap.images.shape[1:] != images.shape[1:] or len(swap.images) not in (1, len(images)):
+        raise AnalysisError(
+            f"Expected other images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. Prepare them alike."
+        )
+    left, top, right, bottom = swap.box
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height) or any(edge % patch for edge in swap.box):
+        raise AnalysisError(
+            f"Expected a box (left, top, right, bottom) inside {width} x {height} pixels with edges at multiples of "
+            f"{patch}, got {tuple(swap.box)}. Move its edges."
+        )
+    region = (..., slice(top, bottom), slice(left, right))
+    out = images.clone()
+    out[region] = swap.images[region].to(images)
+    return out

@@ -1,0 +1,134 @@
+"""Logit lens: the classifier applied to the tokens after each block, for the image and for each patch.
+
+nostalgebraist 2020, "interpreting GPT: the logit lens"; on Vision Transformers: Vilas et al. 2023, "Analyzing Vision
+Transformers for Image Classification in Class Embedding Space".
+
+Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width, C classes, K chosen classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.attribution.inputs import Named, class_index, class_name
+from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
+
+Floats = NDArray[np.float32]
+
+CLASSES = 5  # read from the patches if none is named: the most probable ones
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LogitLens:
+    """Readings of the classifier after each block.
+
+    Args:
+        blocks: the L blocks, counted from 0; after the last one the reading is the model's own.
+        logits, probabilities: (L, C), for the image.
+        classes: the K chosen classes, by index.
+        names: their names for people.
+        patches: (L, gh, gw, K), the probability of these among all C, for each patch.
+        best: (L, gh, gw), the most probable class of each patch.
+        best_probability: (L, gh, gw), its probability.
+    """
+
+    blocks: tuple[int, ...]
+    logits: Floats
+    probabilities: Floats
+    classes: tuple[int, ...]
+    names: tuple[str, ...]
+    patches: Floats
+    best: NDArray[np.int64]
+    best_probability: Floats
+
+
+@torch.no_grad()
+def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None) -> LogitLens:
+    """Apply final norm and classifier to the tokens after each block.
+
+    The image is read by the model's own pooling, a patch as if it had been pooled alone (see `classify_patches`). In
+    early blocks the classifier sees tokens unlike those it was trained on: its readings are not the block's knowledge.
+
+    Args:
+        model: that made the trace.
+        trace: of one image. A block whose successor was not kept is left out.
+        classes: those to read from the patches, by index or label; by default the most probable ones.
+
+    Raises:
+        AnalysisError: if there is no classifier, or several images.
+        ExplainError: if there is no such class.
+    """
+    check_one_image(trace)
+    if trace.logits is None:
+        raise AnalysisError("Expected a model with a classifier, got one without. Try token_pca instead.")
+    if classes is None:
+        chosen: list[int] = trace.logits[0].topk(min(CLASSES, trace.logits.shape[1])).indices.tolist()
+    else:
+        chosen = [class_index(model, name) for name in classes]
+    blocks, logits, patches, best = [], [], [], []
+    for block, tokens in _final_tokens(model, trace):
+        blocks.append(block)
+        logits.append(model.classify(tokens)[0].float())  # (C,)
+        each = classify_patches(model, tokens)[0].float().softmax(-1).unflatten(0, trace.grid)  # (gh, gw, C)
+        patches.append(each[..., chosen])  # (gh, gw, K)
+        best.append(each.max(-1))
+    stacked = torch.stack(logits)  # (L, C)
+    return LogitLens(
+        blocks=tuple(blocks),
+        logits=stacked.cpu().numpy(),
+        probabilities=stacked.softmax(1).cpu().numpy(),
+        classes=tuple(chosen),
+        names=tuple(class_name(model, index) for index in chosen),
+        patches=torch.stack(patches).cpu().numpy(),
+        best=torch.stack([one.indices for one in best]).cpu().numpy(),
+        best_probability=torch.stack([one.values for one in best]).cpu().numpy(),
+    )
+
+
+def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
+    """Return the logits of each patch pooled alone: final tokens (B, N, D) -> (B, gh * gw, C).
+
+    By pooling: "cls": the patch stands in for the class token. "mean": it is the only patch. "cls+mean": it is the
+    only patch, and the class token stays. "attention": the pool's query has this one token to attend to. Where the
+    distillation token has a classifier, the patch stands in for both tokens. For "mean" and "cls+mean" with the norm
+    before the pooling, the mean of the patches' logits is the image's.
+
+    Args:
+        model: with a classifier.
+        tokens: as `ViT.classify` takes them: after the final norm, where the model has it before pooling.
+    """
+    assert model.head is not None  # the callers looked
+    patches = tokens[:, len(model.config.prefix) :]  # (B, gh * gw, D)
+    pooled = patches
+    if model.attn_pool is not None:
+        pooled = model.attn_pool(patches.flatten(0, 1)[:, None]).unflatten(0, patches.shape[:2])  # (B * gh * gw, 1, D)
+    if model.config.norm_pooled:
+        pooled = model.norm(pooled)
+    if model.config.pooling == "cls+mean":
+        pooled = torch.cat([tokens[:, :1].expand_as(patches), pooled], dim=2)  # (B, gh * gw, 2 D)
+    logits: Tensor = model.head(pooled)
+    if model.head_dist is not None:
+        logits = (logits + model.head_dist(patches)) / 2
+    return logits
+
+
+def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
+    """Yield each block and its tokens as the classifier takes them: (1, N, D)."""
+    for block in range(trace.depth - 1):
+        if block + 1 in trace.blocks:
+            yield block, model.finish(trace.stream(block + 1).detach())
+    yield trace.depth - 1, trace.tokens.detach()
+
+
+def check_one_image(trace: Trace) -> None:
+    """Raise `AnalysisError` unless the trace is of one image."""
+    if len(trace.tokens) != 1:
+        raise AnalysisError(f"Expected the trace of one image, got {len(trace.tokens)}. Choose one: trace.image(0).")

@@ -1,0 +1,213 @@
+"""Tokens block by block: principal components as colors, norms and outliers, cosine similarity.
+
+Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.logit_lens import check_one_image
+from vitviz.model.trace import Query, Trace
+from vitviz.model.vit import ViT
+
+Floats = NDArray[np.float32]
+
+PERCENTILES = (1.0, 99.0)  # of a component's scores, which become 0 and 1 of its color
+RATIO, DEVIATIONS = 2.0, 6.0  # of outliers in norm, see `token_norms`
+
+
+@torch.no_grad()
+def block_outputs(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
+    """Yield each block and the tokens (B, N, D) after it, before any norm.
+
+    A trace keeps the tokens after the last block only normed, so the last block is run again: without edits.
+    """
+    for block in range(trace.depth):
+        if block + 1 in trace.blocks:
+            yield block, trace.stream(block + 1).detach()
+        elif block == trace.depth - 1 and block in trace.blocks:
+            yield block, model.blocks[block](trace.stream(block).detach(), model.angles(trace.grid))
+
+
+def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
+    """Return the blocks whose output is known, and the outputs (N, D) for a trace of one image."""
+    check_one_image(trace)
+    found = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
+    if not found:
+        raise AnalysisError(
+            f"Expected a trace that kept the last block or two in a row, got blocks {list(trace.blocks)}. Keep more."
+        )
+    return tuple(block for block, _ in found), [tokens for _, tokens in found]
+
+
+# ---- principal components
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenPCA:
+    """Three principal components of the patches of each block, as colors.
+
+    Args:
+        blocks: the L blocks, counted from 0.
+        colors: (L, gh, gw, 3), red, green and blue in 0..1: the first, second and third component.
+        components: (L, 3, D), unit vectors.
+        explained: (L, 3), share of the patches' variance in each; 0 where there are fewer than three.
+    """
+
+    blocks: tuple[int, ...]
+    colors: Floats
+    components: Floats
+    explained: Floats
+
+
+@torch.no_grad()
+def token_pca(model: ViT, trace: Trace) -> TokenPCA:
+    """Return three principal components of the patches after each block (Oquab et al. 2024, DINOv2, figure 1).
+
+    Tokens are taken after the final norm, without prefix tokens. Signs are chosen so that components of successive
+    blocks correlate. Outliers in norm (see `token_norms`) are left out of components and scale; the scale runs from the
+    1st to the 99th percentile of the rest.
+
+    Args:
+        model: that made the trace.
+        trace: of one image.
+
+    Raises:
+        AnalysisError: if there are several images, or no block that can be read.
+    """
+    blocks, outputs = _outputs(model, trace)
+    first = len(trace.prefix)
+    usual = ~torch.from_numpy(token_norms(model, trace).outliers)[:, first:]  # (L, gh * gw)
+    components, shares, colors = [], [], []
+    before: Tensor | None = None
+    for output, some in zip(outputs, usual, strict=True):
+        tokens = model.norm(output)[first:].cpu().double()  # (gh * gw, D)
+        axes, explained = principal_components(tokens[some])
+        axes = point_up(axes)
+        scores = tokens @ axes.T  # (gh * gw, 3)
+        if before is not None:
+            correlation = ((scores - scores.mean(0)) * (before - before.mean(0))).sum(0)  # (3,), up to its scale
+            sign = torch.where(correlation < 0, -1.0, 1.0)
+            axes, scores = sign[:, None] * axes, sign * scores
+        before = scores
+        components.append(axes)
+        shares.append(explained)
+        colors.append(_as_colors(scores, scores[some]))
+    return TokenPCA(
+        blocks=blocks,
+        colors=torch.stack(colors).unflatten(1, trace.grid).float().numpy(),  # (L, gh * gw, 3) -> (L, gh, gw, 3)
+        components=torch.stack(components).float().numpy(),
+        explained=torch.stack(shares).float().numpy(),
+    )
+
+
+def principal_components(samples: Tensor, count: int = 3) -> tuple[Tensor, Tensor]:
+    """Return the first principal components of samples (n, D): unit vectors (count, D), and shares of the variance.
+
+    Where the samples have fewer dimensions the rest is 0.
+    """
+    centered = samples - samples.mean(0)  # (n, D)
+    wide = len(centered) < centered.shape[1]
+    # Eigenvectors of the smaller square, (n, n) or (D, D): a third of the time of a singular value decomposition.
+    variance, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
+    variance, vectors = variance.flip(0)[:count].clamp_min(0.0), vectors.flip(1)[:, :count]  # largest first
+    axes = F.normalize((centered.T @ vectors).T if wide else vectors.T, dim=1)  # (m, D), m = min(count, n, D)
+    total = centered.square().sum()
+    present = variance > total * max(samples.shape) * torch.finfo(samples.dtype).eps  # the rest is rounding
+    share = torch.where(present, variance / torch.where(total > 0, total, 1.0), 0.0)
+    more = count - len(axes)
+    return F.pad(torch.where(present[:, None], axes, 0.0), (0, 0, 0, more)), F.pad(share, (0, more))
+
+
+def point_up(axes: Tensor) -> Tensor:
+    """Return each vector (..., D) with the sign for which the cubes of its entries sum to more than 0."""
+    return torch.where((axes**3).sum(-1, keepdim=True) < 0, -axes, axes)
+
+
+def _as_colors(scores: Tensor, usual: Tensor) -> Tensor:
+    """Scale scores (..., 3) to 0..1 by the percentiles of `usual` (n, 3); the middle where a component is constant."""
+    low, high = (torch.from_numpy(np.percentile(usual.numpy(), share, axis=0)) for share in PERCENTILES)  # (3,) each
+    flat = high - low <= 1e-9 * torch.maximum(low.abs(), high.abs())
+    return torch.where(flat, 0.5, ((scores - low) / torch.where(flat, 1.0, high - low)).clamp(0.0, 1.0))
+
+
+# ---- norms
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TokenNorms:
+    """Norms of the tokens after each block, and the outliers among them.
+
+    Args:
+        blocks: the L blocks, counted from 0.
+        norms: (L, N), Euclidean norm, before the final norm; prefix tokens first.
+        outliers: (L, N) bools; prefix tokens never are: they are meant to be different.
+        thresholds: (L,), the norm above which a patch is an outlier.
+    """
+
+    blocks: tuple[int, ...]
+    norms: Floats
+    outliers: NDArray[np.bool_]
+    thresholds: Floats
+
+
+@torch.no_grad()
+def token_norms(model: ViT, trace: Trace) -> TokenNorms:
+    """Return the norm of every token after each block, and which patches are outliers.
+
+    Large models without registers keep global information in a few patches of little content, whose norm is several
+    times that of the others (Darcet et al. 2024, "Vision Transformers Need Registers", who cut by eye at 150 for one
+    model). Here a patch is an outlier if its norm is above `RATIO` times the median of the patches of its block, and
+    also above that median by `DEVIATIONS` robust standard deviations (1.4826 times the median distance from it).
+
+    Raises:
+        AnalysisError: if there are several images, or no block that can be read.
+    """
+    blocks, outputs = _outputs(model, trace)
+    norms = np.stack([tokens.cpu().double().norm(dim=-1).numpy() for tokens in outputs])  # (L, N)
+    patches = norms[:, len(trace.prefix) :]
+    middle = np.median(patches, axis=1, keepdims=True)  # (L, 1)
+    spread = 1.4826 * np.median(np.abs(patches - middle), axis=1, keepdims=True)
+    threshold = np.maximum(RATIO * middle, middle + DEVIATIONS * spread)
+    outliers = norms > threshold
+    outliers[:, : len(trace.prefix)] = False
+    return TokenNorms(
+        blocks=blocks,
+        norms=norms.astype(np.float32),
+        outliers=outliers,
+        thresholds=threshold[:, 0].astype(np.float32),
+    )
+
+
+# ---- similarity
+
+
+@torch.no_grad()
+def token_similarity(model: ViT, trace: Trace, query: Query) -> Floats:
+    """Return the cosine of one token with every token after each block, all after the final norm: (L, N), -1..1.
+
+    Args:
+        model: that made the trace.
+        trace: of one image.
+        query: "cls", a prefix token's name, a patch (row, column) or a token index.
+
+    Raises:
+        AnalysisError: if there are several images, no block that can be read, or the query is a mean.
+        TraceError: if there is no such token.
+    """
+    if query == "mean":
+        raise AnalysisError("Expected one token as the query, got 'mean'. Choose a patch (row, column).")
+    _, outputs = _outputs(model, trace)
+    unit = F.normalize(model.norm(torch.stack(outputs)).float(), dim=-1)  # (L, N, D)
+    cosines = (unit @ unit[:, trace.token(query), :, None]).squeeze(2)  # (L, N, D) @ (L, D, 1) -> (L, N)
+    found: Floats = cosines.clamp(-1.0, 1.0).cpu().numpy()
+    return found

@@ -1,0 +1,162 @@
+"""Propagate relevance by the rules of Chefer, Gur & Wolf 2021 (CVPR), "Transformer Interpretability Beyond Attention
+Visualization".
+
+The rules of the authors' program: alpha-beta with alpha = 1 on linear maps (biases take nothing); each input's share of
+a product, half of it for each factor; sums split in proportion, then scaled by the size of each branch; unchanged
+through norms, softmax, activations and layer scale. Operations for which that program has no rule (rotations, gated
+MLPs, the mean over patches, attention pooling, two classifiers) follow the same rules.
+
+Shapes: B images, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from vitviz.model.ops import Explicit
+
+TINY = 1e-9  # of the authors' program
+
+Rule = Callable[..., tuple[Tensor | None, ...]]
+"""(relevance of the output, output, *inputs) -> relevance of each input, or `None` for one that takes none."""
+
+
+class AlphaBeta(Explicit):
+    """Operations of the plain forward pass whose backward pass propagates gradients, or relevance.
+
+    `relevance` chooses which of the two `torch.autograd.grad` returns; both can be asked of one graph.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.relevance = False
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """Apply a linear layer; relevance by the alpha-beta rule."""
+        return self._apply(layer, partial(_linear, layer), x)
+
+    def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """Apply a norm; relevance passes unchanged."""
+        return self._apply(layer, _unchanged, x)
+
+    def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply an activation; relevance passes unchanged."""
+        return self._apply(function, _unchanged, x)
+
+    def scale(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a scale; relevance passes unchanged."""
+        return self._apply(function, _unchanged, x)
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        """Turn logits into probabilities; relevance passes unchanged."""
+        return self._apply(super().softmax, _unchanged, logits)
+
+    def fixed(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a fixed linear map; relevance goes to the inputs in proportion to what they add."""
+        return self._apply(function, _proportional, x)
+
+    def product(
+        self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
+    ) -> Tensor:
+        """Multiply; half of the relevance goes to each factor, all of it to `b` if `a` is constant."""
+        return self._apply(function, _second if constant else _halves, a, b)
+
+    def add(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Add; relevance is split by `split_sum`."""
+        return self._apply(torch.add, _sum, x, branch)
+
+    def _apply(self, function: Callable[..., Tensor], rule: Rule, *inputs: Tensor) -> Tensor:
+        if isinstance(function, nn.Identity):
+            return inputs[0]
+        return cast(Tensor, _Operation.apply(self, function, rule, *inputs))  # type: ignore[no-untyped-call]
+
+
+class _Operation(torch.autograd.Function):
+    """Function with a gradient and, while `ops.relevance` is set, a relevance in its place.
+
+    The function runs in an autograd graph of its own, which both passes use.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, ops: AlphaBeta, function: Callable[..., Tensor], rule: Rule, *inputs: Tensor) -> Tensor:
+        with torch.enable_grad():
+            ctx.inputs = [one.detach().requires_grad_() for one in inputs]
+            ctx.out = function(*ctx.inputs)
+        ctx.ops, ctx.rule = ops, rule
+        return cast(Tensor, ctx.out.detach())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, flow: Tensor) -> tuple[Tensor | None, ...]:
+        if ctx.ops.relevance:
+            return None, None, None, *ctx.rule(flow, ctx.out, *ctx.inputs)
+        return None, None, None, *torch.autograd.grad(ctx.out, ctx.inputs, flow, retain_graph=True)
+
+
+def _unchanged(relevance: Tensor, _out: Tensor, _x: Tensor) -> tuple[Tensor]:
+    return (relevance,)
+
+
+def _proportional(relevance: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    (share,) = torch.autograd.grad(out, x, safe_divide(relevance, out))
+    return (x * share,)
+
+
+def _halves(relevance: Tensor, out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    into_a, into_b = torch.autograd.grad(out, (a, b), safe_divide(relevance, out))
+    return a * into_a / 2, b * into_b / 2
+
+
+def _second(relevance: Tensor, out: Tensor, _a: Tensor, b: Tensor) -> tuple[None, Tensor]:
+    return None, *_proportional(relevance, out, b)
+
+
+def _linear(layer: nn.Linear, relevance: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
+    """Apply the alpha-beta rule with alpha = 1: only positive contributions w_ij x_i count.
+
+    max(0, w x) = (w x + |w x|) / 2, and the sum over w x is known: three products instead of four.
+    """
+    weight, sizes = layer.weight, layer.weight.abs()
+    plain = out if layer.bias is None else out - layer.bias
+    share = safe_divide(relevance, (plain + F.linear(x.abs(), sizes)) / 2)
+    return ((x * (share @ weight) + x.abs() * (share @ sizes)) / 2,)
+
+
+def _sum(relevance: Tensor, _out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    return split_sum(a, b, relevance)
+
+
+def split_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
+    """Split the relevance of a sum between its terms: in proportion, then scaled so that each image's total stays.
+
+    The total alone: where two terms nearly cancel, their shares are large and of opposite signs, and rounding decides
+    about them. The authors' program does the same, and so this method's maps are less steady than others'.
+    """
+    share = safe_divide(relevance, a + b)
+    a, b = a * share, b * share
+    sums = [_total(each) for each in (a, b, relevance)]
+    both = sums[0].abs() + sums[1].abs()
+    scaled = [
+        each * safe_divide(safe_divide(own.abs(), both) * sums[2], own)
+        for each, own in zip((a, b), sums[:2], strict=True)
+    ]
+    return scaled[0], scaled[1]
+
+
+def safe_divide(a: Tensor, b: Tensor) -> Tensor:
+    """Return a / b, 0 where b is 0 and finite elsewhere, with the small number of the authors' program."""
+    below = b + TINY
+    below = torch.where(below == 0, TINY, below)
+    return torch.where(b == 0, 0.0, a / below)
+
+
+def _total(x: Tensor) -> Tensor:
+    """Return the sum over each image, with the axes kept: (B, ...) -> (B, 1, ...)."""
+    return x.sum(dim=tuple(range(1, x.ndim)), keepdim=True)

@@ -1,0 +1,299 @@
+"""Attribute by raw attention and by attention rollout (Abnar & Zuidema 2020, "Quantifying Attention Flow in
+Transformers").
+
+Both read a `Trace`; the model does not run again. Attention says where information was taken from, not why a class was
+predicted: rollout follows it through all blocks, and is the same for every class.
+
+Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial, reduce, wraps
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.model.trace import BlockTrace, Query, Trace
+
+Fusion = Literal["mean", "max", "min"]
+
+# The most that one step of rollout holds of N x N matrices at once, in bytes, whatever the number of tokens: fused
+# attention up to half of it, the rest for temporary chunks (`trace.CHUNK_BYTES` each).
+WORK_BYTES = 64 * 2**20
+
+
+def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> TokenScores:
+    """Return what a token attends to in one block.
+
+    Args:
+        trace: of the model.
+        block: counted from 0; negative from the last.
+        head: one head, counted from 0, or how heads are fused: "mean", "max" or "min" (then rows are rescaled to
+            sum to 1).
+        query: "cls", a prefix token's name, a patch (row, column), "mean" over the patches, or a token index;
+            the class token by default, the mean where there is none.
+
+    Returns:
+        Scores that sum to 1 over patches and prefix tokens: a row of attention.
+    """
+    query = trace.default_query if query is None else query
+    options: dict[str, Any] = {"block": block, "head": head, "query": query}
+    if isinstance(head, int):
+        check_head(trace, head)
+        return TokenScores.of(trace.row(block, query)[:, head], trace, "attention", **options)
+    _check_fusion(head)
+    return TokenScores.of(_step(trace.block(block), trace.weights(query), head), trace, "attention", **options)
+
+
+def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> tuple[TokenScores, ...]:
+    """Return what a token attends to in one block, for every head by itself, at the cost of one `attention`."""
+    query = trace.default_query if query is None else query
+    row = trace.row(block, query)  # (B, H, N)
+    return tuple(
+        TokenScores.of(row[:, head], trace, "attention", block=block, head=head, query=query)
+        for head in range(trace.heads)
+    )
+
+
+def check_head(trace: Trace, head: int) -> None:
+    """Check that the model has a head.
+
+    Raises:
+        ExplainError: if it has no such head.
+    """
+    if not 0 <= head < trace.heads:
+        raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min, got {head}. Choose one.")
+
+
+def rollout(
+    trace: Trace,
+    query: Query | None = None,
+    *,
+    fuse: Fusion = "mean",
+    discard: float = 0.0,
+    residual: float = 0.5,
+    start: int = 0,
+) -> TokenScores:
+    """Roll attention out: follow the information that ends in `query` back through all blocks.
+
+    One row of the product A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity.
+    The row is carried as a vector from the last block to the first: O(L N²) time, three times that with
+    discard above a few thousand tokens. Never more than `WORK_BYTES` of N x N matrices are held at once.
+
+    Args:
+        trace: of the model, with all blocks from `start` on.
+        query: as for `attention`.
+        fuse: how heads become one: "mean" (the paper), "max" or "min" (Gildenblat 2020).
+        discard: share of the weakest attention entries to drop in each block, per image (Gildenblat 2020). Attention
+            to prefix tokens and each row's strongest entry are never dropped.
+        residual: weight of the residual connection, 0..1; 0.5 in the paper.
+        start: first block to include, counted from 0.
+
+    Returns:
+        Scores that sum to 1 over patches and prefix tokens, whatever the options.
+    """
+    _check_rollout(trace, fuse, discard, residual, start)
+    query = trace.default_query if query is None else query
+    flow = trace.weights(query)  # (B, N)
+    for block in range(trace.depth - 1, start - 1, -1):
+        kept = trace.block(block)
+        if count := int(discard * flow.shape[1] ** 2):
+            step = _step_discard(kept, flow, fuse, count, len(trace.prefix))
+        else:
+            step = _step(kept, flow, fuse)
+        flow = (1.0 - residual) * step + residual * flow
+    options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
+    return TokenScores.of(flow, trace, "rollout", **options)
+
+
+def rollout_matrix(
+    trace: Trace, *, fuse: Fusion = "mean", discard: float = 0.0, residual: float = 0.5, start: int = 0
+) -> Tensor:
+    """Return the rollout from every token to every token: (B, N, N), rows sum to 1. O(L N³) time: for small N."""
+    _check_rollout(trace, fuse, discard, residual, start)
+    batch, tokens = trace.tokens.shape[:2]
+    eye = torch.eye(tokens, device=trace.tokens.device)
+    product = eye.expand(batch, -1, -1)
+    for block in range(start, trace.depth):
+        fused = fused_matrix(trace.block(block), fuse, discard, len(trace.prefix))
+        with torch.autocast(eye.device.type, enabled=False):
+            product = ((1.0 - residual) * fused + residual * eye) @ product  # (B, N, N) @ (B, N, N)
+    return product
+
+
+def fuse_heads(kept: BlockTrace, fuse: Fusion, start: int, stop: int) -> Tensor:
+    """Return attention rows start..stop-1 with fused heads: (B, n, N), each row sums to 1."""
+    if fuse == "mean":
+        return kept.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
+    # In logarithms: where heads disagree everywhere their minimum would underflow, and the row would be empty.
+    rows = kept.log_rows(start, stop)
+    return (rows.amax(1) if fuse == "max" else rows.amin(1)).softmax(dim=-1)
+
+
+def fused_matrix(kept: BlockTrace, fuse: Fusion, discard: float, prefix: int) -> Tensor:
+    """Return one block's attention with fused heads and weak entries dropped: (B, N, N), each row sums to 1."""
+    fused = torch.cat([fuse_heads(kept, fuse, start, stop) for start, stop in kept.chunks()], dim=1)  # (B, N, N)
+    if discard:
+        fused = discard_weakest(fused, discard, prefix)
+        # keepdim: dividing by the sum of the wrong axis is the classic fault of rollout code.
+        fused = fused / fused.sum(dim=-1, keepdim=True)
+    return fused
+
+
+def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
+    """Set the weakest `share` of the entries of (B, N, N) to 0, for each image by itself.
+
+    Columns of prefix tokens and the strongest entry of each row stay, so that no row becomes empty and the class
+    token is never cut off.
+    """
+    count = int(share * fused[0].numel())
+    if count == 0:
+        return fused
+    return drop_below(fused, fused.flatten(1).kthvalue(count + 1).values, prefix)
+
+
+def drop_below(rows: Tensor, least: Tensor, prefix: int) -> Tensor:
+    """Set entries of rows (B, n, N) below `least` (B,) to 0, but for the prefix's columns and each row's strongest.
+
+    Entries equal to `least` stay: where many are equal, dropping them would drop more than the share.
+    """
+    weak = rows < least[:, None, None]
+    weak[..., :prefix] = False
+    weak.scatter_(2, rows.argmax(dim=2, keepdim=True), False)
+    return rows.masked_fill(weak, 0.0)
+
+
+def entry_in_order(pieces: Callable[[], Iterable[Tensor]], position: int) -> Tensor:
+    """Return the entry at a position, counted from 0, of all entries in ascending order, for each image: (B,), exact.
+
+    Floats that are not negative have the order of their bits. So counting twice (the upper bits of all entries, then
+    the lower bits of those that share the upper ones) replaces sorting N² entries, and needs one piece of them at a
+    time.
+
+    Args:
+        pieces: returns the same pieces (B, n, m) each time it is called; float32, none below 0.
+        position: the same for each image.
+    """
+
+    def bits() -> Iterator[Tensor]:
+        return (piece.detach().view(torch.int32).flatten(1) for piece in pieces())  # (B, n * m)
+
+    counts = reduce(torch.add, (_count(part >> LOWER, 2 ** (31 - LOWER)) for part in bits()))
+    upper, position_in = _find(counts, torch.full_like(counts[:, 0], position))
+    counts = reduce(torch.add, (_count(_lower(part, upper), 2**LOWER) for part in bits()))
+    lower, _ = _find(counts, position_in)
+    return (upper << LOWER | lower).int().view(torch.float32)
+
+
+LOWER = 15  # bits counted second, of the 31 that vary among floats that are not negative
+
+
+def _lower(bits: Tensor, upper: Tensor) -> list[Tensor]:
+    """Return of each image the lower bits of those entries (B, m) that have the upper bits `upper` (B,)."""
+    return [image[image >> LOWER == top] & 2**LOWER - 1 for image, top in zip(bits, upper, strict=True)]
+
+
+def _count(digits: Iterable[Tensor], bins: int) -> Tensor:
+    """Count how often each digit occurs in each image: (B, bins)."""
+    return torch.stack([torch.bincount(image, minlength=bins) for image in digits])
+
+
+def _find(counts: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the bin (B,) in which the entry at `position` (B,) lies, and its position inside that bin (B,)."""
+    until = counts.cumsum(1)
+    found = torch.searchsorted(until, position[:, None], right=True)  # (B, 1), the first bin that ends after it
+    return found[:, 0], position - (until - counts).gather(1, found)[:, 0]
+
+
+def _step(kept: BlockTrace, flow: Tensor, fuse: Fusion) -> Tensor:
+    """Return `flow @ fused attention`, some rows at a time: (B, N) -> (B, N)."""
+    chunks = used_rows(kept, flow)
+    if fuse == "mean" and len(chunks) > 1:
+        return kept.propagate(flow).mean(1)  # (B, H, N) -> (B, N)
+    total = torch.zeros_like(flow)
+    for start, stop in chunks:
+        total += mix(flow[:, start:stop], fuse_heads(kept, fuse, start, stop))
+    return total
+
+
+def _step_discard(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int) -> Tensor:
+    """Return `flow @ fused attention` without its `count` weakest entries, some rows at a time: (B, N) -> (B, N)."""
+    make = partial(fuse_heads, kept, fuse)
+    # Each chunk is computed once where all together are not too large, else three times.
+    rows = cache(make) if 4 * len(flow) * flow.shape[1] ** 2 <= WORK_BYTES // 2 else make
+    chunks = list(kept.chunks())
+    least = entry_in_order(lambda: (rows(start, stop) for start, stop in chunks), count)  # (B,)
+    used, total = flow.ne(0).any(dim=0), torch.zeros_like(flow)  # (N,)
+    for start, stop in chunks:
+        # Whole chunks, though one row may be enough: only the same product gives the last bit that was counted.
+        if not used[start:stop].any():
+            continue
+        fused = drop_below(rows(start, stop), least, prefix)  # (B, n, N)
+        weights = flow[:, start:stop] / fused.sum(dim=-1)  # (B, n): each row sums to 1 again
+        total += mix(weights, fused)
+    return total
+
+
+def used_rows(kept: BlockTrace, weights: Tensor) -> list[tuple[int, int]]:
+    """Return ranges of the rows (start, stop) to read for weights (B, N): one row where one token alone has any."""
+    used = weights.ne(0).any(dim=0).nonzero().flatten().tolist()
+    return [(used[0], used[0] + 1)] if len(used) == 1 else list(kept.chunks())
+
+
+def mix(weights: Tensor, rows: Tensor) -> Tensor:
+    """Return the weighted sum of rows, as precise under autocast: (..., n), (..., n, N) -> (..., N)."""
+    with torch.autocast(rows.device.type, enabled=False):
+        return (weights[..., None, :] @ rows).squeeze(-2)  # (..., 1, n) @ (..., n, N)
+
+
+def _check_fusion(fuse: str) -> None:
+    if fuse not in get_args(Fusion):
+        raise ExplainError(f"Expected mean, max, min or a head's number to fuse heads, got {fuse!r}. Choose one.")
+
+
+def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, start: int) -> None:
+    _check_fusion(fuse)
+    if not 0.0 <= discard < 1.0:
+        raise ExplainError(f"Expected a share 0 <= discard < 1 of entries to drop, got {discard}. Choose another.")
+    if not 0.0 <= residual <= 1.0:
+        raise ExplainError(f"Expected a weight 0..1 of the residual connection, got {residual}. Choose another.")
+    if not 0 <= start < trace.depth:
+        raise ExplainError(f"Expected a first block among 0..{trace.depth - 1}, got start={start}. Choose one.")
+    if missing := sorted(set(range(start, trace.depth)) - set(trace.blocks)):
+        raise ExplainError(f"Expected a trace with every block from {start} on, got none of {missing}. Trace all.")
+
+
+def _of_trace(function: Callable[..., TokenScores]) -> Callable[..., Tensor]:
+    """Return a function of a case, with the same options, from one of a trace."""
+
+    @wraps(function)
+    def score(case: Case, **options: Any) -> Tensor:
+        scores = function(case.trace, **options)
+        return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)  # (B, P), (B, gh, gw) -> (B, N)
+
+    return score
+
+
+METHODS = (
+    Method(
+        function=_of_trace(attention),
+        title="Attention",
+        paper="Vaswani et al. 2017, Attention Is All You Need, NeurIPS",
+        about="Where a token looks in one block. It says where information was taken from, not what it was used for.",
+        class_specific=False,
+        cost=1.0,
+    ),
+    Method(
+        function=_of_trace(rollout),
+        title="Attention rollout",
+        paper="Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, ACL",
+        about="Attention followed through all blocks. It is the same for every class.",
+        class_specific=False,
+        cost=1.1,
+    ),
+)

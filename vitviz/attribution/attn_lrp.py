@@ -1,0 +1,202 @@
+"""Propagate relevance by the rules of AttnLRP (Achtibat et al. 2024): gradient times input is the relevance.
+
+Every value z of the network carries a relevance R = z * g. The paper's rules say what of R goes to each input; divided
+by the input that is a gradient, so the operations here have an ordinary forward pass and a backward pass of their own:
+
+- linear map: the epsilon or the gamma rule (paper, eq. 8; Montavon et al. 2019).
+- softmax: its Taylor expansion at the logits (proposition 3.1). Bilinear product: half to each factor (3.2, 3.3); a
+  factor that is the same for every image takes nothing, and the other takes all.
+- layer norm: linear, its deviation a constant (3.4). Activation f: the slope f(x) / x (eq. 9). Residual sum and layer
+  scale: the ordinary gradient.
+
+Biases, the constant of the softmax's expansion and epsilon take relevance that reaches no input. Each rule says how
+much: it is the gradient of `absorbed`. The classifier's bias takes none: its relevance goes to the inputs in proportion
+to |w_ij x_i|, and nowhere where all weights are zero.
+
+Shapes: B images, H heads, N keys, n queries, D width, d head width.
+"""
+
+# ruff: noqa: ARG002 - the arguments are those of `Ops`
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from vitviz.model.ops import Ops
+from vitviz.model.trace import CHUNK_BYTES
+from vitviz.model.vit import ViT
+
+Softmax = Literal["taylor", "constant"]
+
+KINDS = {"qkv": "qkv", "kv": "qkv", "proj": "proj", "fc1": "mlp", "fc2": "mlp", "head": "head", "head_dist": "head"}
+"""The kind of a linear map by the last part of its name."""
+
+
+class AttnLRP(Ops):
+    """Operations of the plain forward pass whose gradient follows the rules.
+
+    Args:
+        model: that runs with these operations.
+        absorbed: (B, 1), zeros; its gradient is the relevance that reaches no token.
+        gammas: how much more the contributions of the output's own sign count in each kind of linear map ("qkv",
+            "proj", "mlp", "head"); 0 is the epsilon rule.
+        epsilon: added to denominators, with their sign; it takes a share of the relevance.
+        softmax: by its Taylor expansion, or attention taken as a constant, as in CP-LRP (Ali et al. 2022).
+    """
+
+    def __init__(
+        self, model: ViT, absorbed: Tensor, gammas: Mapping[str, float], epsilon: float, softmax: Softmax
+    ) -> None:
+        super().__init__()
+        self.absorbed, self.epsilon, self.softmax = absorbed, epsilon, softmax
+        self.classifiers = (model.head, model.head_dist)
+        names = ((module, name.rpartition(".")[2]) for name, module in model.named_modules())
+        self.gammas = {module: gammas[KINDS[name]] for module, name in names if name in KINDS}
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """Apply a linear layer by the gamma rule; the bias of a classifier passes its relevance on to the inputs."""
+        absorbed = None if layer in self.classifiers else self.absorbed
+        bias = None if layer.bias is None else layer.bias.detach()
+        numbers = self.gammas[layer], self.epsilon
+        return cast(Tensor, _Linear.apply(x, layer.weight.detach(), bias, absorbed, *numbers))  # type: ignore[no-untyped-call]
+
+    def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """Apply a layer norm, its deviation a constant.
+
+        Raises:
+            TypeError: for another norm, which needs a rule of its own here.
+        """
+        if isinstance(layer, nn.Identity):
+            return x
+        if not isinstance(layer, nn.LayerNorm):
+            raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}. Write a rule for it.")
+        weight, bias = layer.weight.detach(), layer.bias.detach()
+        return cast(Tensor, _Norm.apply(x, weight, bias, self.absorbed, layer.eps))  # type: ignore[no-untyped-call]
+
+    def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Multiply by the constant slope f(x) / x. Every f here is x times a gate that is 1/2 at 0."""
+        fixed = x.detach()
+        return x * torch.where(fixed == 0, 0.5, function(fixed) / fixed)
+
+    def product(
+        self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
+    ) -> Tensor:
+        """Multiply; half of the relevance goes to each factor, all of it to `b` if `a` is constant."""
+        if constant:
+            return function(a.detach(), b)
+        return (function(a, b.detach()) + function(a.detach(), b)) / 2
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
+    ) -> Tensor:
+        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`."""
+        if learned_query or self.softmax == "constant":
+            q = q.detach()
+        if self.softmax == "constant":
+            k = k.detach()
+        return cast(Tensor, _Attend.apply(q * scale, k, v, self.absorbed))  # type: ignore[no-untyped-call]
+
+
+class _Linear(torch.autograd.Function):
+    """Linear map with the gamma rule; with gamma = 0 the epsilon rule."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, absorbed: Tensor | None, gamma: float, epsilon: float
+    ) -> Tensor:
+        z = F.linear(x, weight, bias)
+        # Sum over inputs of |w_ij x_i|: with the plain sum it gives the positive and the negative part of each.
+        sizes = F.linear(x.abs(), weight.abs()) if gamma or absorbed is None else None
+        ctx.save_for_backward(x, weight, bias, z, sizes)
+        ctx.gamma, ctx.epsilon, ctx.absorbs = gamma, epsilon, absorbed is not None
+        return z
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, bias, z, sizes = ctx.saved_tensors
+        gamma, sign = ctx.gamma, z.sign()
+        own = z.new_zeros(()) if bias is None else bias + gamma * bias * (bias * sign > 0)  # what the bias counts for
+        kept = own + ctx.epsilon * sign
+        share = grad
+        if gamma or ctx.epsilon:
+            plain = z if bias is None else z - bias
+            some = plain + gamma / 2 * (plain + sign * sizes) if gamma else plain
+            share = grad * _divide(z, some + kept)  # R / total, where R = z * grad; the total has the sign of z
+        into = (1.0 + gamma / 2) * share @ weight
+        if sizes is not None:
+            extra = gamma / 2 * sign
+            if bias is not None and not ctx.absorbs:
+                extra = extra + _divide(own, sizes)  # in proportion to |w_ij x_i|
+            into += x.sign() * ((extra * share) @ weight.abs())  # |x_i| / x_i
+        return into, None, None, _total(kept * share) if ctx.absorbs else None, None, None
+
+
+class _Norm(torch.autograd.Function):
+    """Layer norm whose deviation is a constant."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, _absorbed: Tensor, eps: float) -> Tensor:
+        out, _, scale = torch.native_layer_norm(x, x.shape[-1:], weight, bias, eps)  # scale (..., 1): 1 / deviation
+        ctx.save_for_backward(weight, bias, scale)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        weight, bias, scale = ctx.saved_tensors
+        each = grad * weight * scale
+        return each - each.mean(-1, keepdim=True), None, None, _total(bias * grad), None
+
+
+class _Attend(torch.autograd.Function):
+    """Attention. Nothing of the size N x N is kept: the backward pass computes it again, some rows at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, _absorbed: Tensor) -> Tensor:
+        ctx.save_for_backward(q, k, v)
+        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v = ctx.saved_tensors
+        by_query, by_key = ctx.needs_input_grad[:2]
+        into_q, into_k, into_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
+        left = q.new_zeros(len(q), 1)
+        rows = max(1, CHUNK_BYTES // (q.element_size() * q.shape[0] * q.shape[1] * k.shape[2]))
+        for start in range(0, q.shape[2], rows):
+            some = slice(start, start + rows)
+            queries, flow = q[:, :, some], grad[:, :, some]
+            logits = queries @ k.mT  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
+            seen = logits.softmax(dim=-1)
+            if not by_key:  # attention is a constant: all to the values
+                into_v += seen.mT @ flow  # (B, H, N, n) @ (B, H, n, d)
+                continue
+            half = seen / 2
+            into_v += half.mT @ flow
+            slope = half * (flow @ v.mT)  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N), times the probabilities
+            total = slope.sum(-1, keepdim=True)
+            slope -= seen * total
+            left += _total(total) - _total(slope * logits)
+            if by_query:
+                slope /= 2
+                into_q[:, :, some] = slope @ k  # (B, H, n, N) @ (B, H, N, d)
+            into_k += slope.mT @ queries  # (B, H, N, n) @ (B, H, n, d)
+        return into_q if by_query else None, into_k if by_key else None, into_v, left
+
+
+def _total(x: Tensor) -> Tensor:
+    """Return the sum over each image: (B, ...) -> (B, 1)."""
+    return x.flatten(1).sum(1, keepdim=True)
+
+
+def _divide(a: Tensor, b: Tensor) -> Tensor:
+    """Return a / b, and 0 where b is 0: there was nothing to divide."""
+    return torch.where(b == 0, 0.0, a / b)

@@ -1,0 +1,240 @@
+"""Attribute a class's score to tokens by gradients through the attention of the blocks.
+
+The gradient is propagated from the last block to the first, and each block runs once more from what had entered it
+(`Trace.stream`): the probabilities of one block are in memory at a time, not those of all. There are no hooks, and
+weights get no gradient.
+
+Rollouts and Grad-CAM of attention read the row of the class token in their papers. Here they read the rows that the
+classifier reads: the class token's (and the distillation token's, half each), the mean over the rows of all patches,
+or, for class token and mean together, half each. Attention pooling is one attention more, with one row.
+
+Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from vitviz.attribution.attention import discard_weakest, mix
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.scores import ExplainError
+from vitviz.model.ops import Explicit
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """One attention of the model and the score's gradient in it, both (B, H, N, N), or (B, H, 1, N) of the pooling."""
+
+    attention: Tensor
+    gradient: Tensor
+    pooling: bool = False
+
+
+def backward(case: Case, stop: int = 0) -> Iterator[Step]:
+    """Yield every attention and the gradient of the score in it: of the pooling, if any, then from the last block on.
+
+    Args:
+        case: images, model and target.
+        stop: the first block of the model to reach, counted from 0.
+    """
+    model, trace, flow = case.model, case.trace, None
+    angles = model.angles(trace.grid)
+    for index in range(trace.depth - 1, stop - 1, -1):
+        entering = trace.stream(index).detach().requires_grad_()
+        ops = Explicit()
+        with torch.enable_grad():
+            out = ops.block(index, model.blocks[index], entering, angles)
+            if flow is None:  # the last block: on to the score
+                out = case.target.score(model.classify(model.finish(out), ops)).sum()
+        inputs = [seen.probabilities for seen in ops.seen]
+        gradients = torch.autograd.grad(out, inputs + [entering] * (index > stop), flow)
+        flow = gradients[-1]
+        for number in reversed(range(len(inputs))):
+            yield Step(inputs[number].detach(), gradients[number], pooling=number > 0)
+
+
+def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5) -> Tensor:
+    """Roll out attention weighted by its gradient (Gildenblat 2020).
+
+    In each block F = relu(mean over heads of A * dA), then a row of (1 - residual) F + residual I, rescaled to sum to
+    1. What a read token keeps of itself by skip connections alone is left out: no attention has carried it.
+
+    Args:
+        case: images, model and target.
+        discard: share of the weakest entries of F to drop in each block, for each image by itself. Columns of prefix
+            tokens and each row's strongest entry stay.
+        residual: weight of the skip connection, 0..1.
+    """
+    for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
+        if not fits:
+            raise ExplainError(f"Expected {name} in 0..1 (discard below 1), got {value}. Choose a share.")
+    held = case.read_rows()  # (B, N): passed by skip connections alone; `moved` passed some attention
+    moved = torch.zeros_like(held)
+    for step in backward(case):
+        fused = (step.attention * step.gradient).mean(1).clamp_min(0)  # (B, N, N), or (B, 1, N)
+        if step.pooling:
+            row = fused[:, 0]  # (B, N), rescaled to sum to 1
+            moved = moved + (1 - held.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
+            continue
+        fused = discard_weakest(fused, discard, len(case.trace.prefix))
+        total = (1 - residual) * fused.sum(-1) + residual  # (B, N), of each row
+        held, moved = _divide(held, total), _divide(moved, total)
+        moved = residual * moved + (1 - residual) * mix(held + moved, fused)
+        held = residual * held
+    return moved
+
+
+def gae(case: Case) -> Tensor:
+    """Explain by generic attention explainability (Chefer, Gur and Wolf 2021, ICCV, equations 5 and 6).
+
+    R starts as the identity, and every block adds mean over heads of relu(A * dA) @ R. The result is the row that the
+    classifier reads, without the identity. One row is carried from the last block to the first: the same numbers as
+    the product of matrices in N² steps instead of N³.
+    """
+    held = case.read_rows()  # (B, N)
+    moved = torch.zeros_like(held)
+    for step in backward(case):
+        fused = (step.attention * step.gradient).clamp_min_(0).mean(1)  # (B, N, N), or (B, 1, N)
+        moved = moved + (fused[:, 0] if step.pooling else mix(held + moved, fused))
+    return moved
+
+
+def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
+    """Apply Grad-CAM to attention (the baseline of Chefer, Gur and Wolf 2021, CVPR).
+
+    The row that is read of each head of one block, times the mean of its gradient over the patches; the mean over
+    heads, without what is negative.
+
+    Args:
+        case: images, model and target.
+        block: counted from 0; negative from the last.
+    """
+    index = _index(case, block)
+    rows = case.read_rows()  # (B, N)
+    if case.model.attn_pool is not None:
+        with torch.no_grad():
+            case.model.attn_pool(case.trace.tokens, ops := Explicit())
+        pooling = ops.seen[0].probabilities.mean((1, 2))  # (B, H, 1, N) -> (B, N)
+        rows = rows + (1 - rows.sum(1, keepdim=True)) * pooling
+    *_, step = backward(case, index)
+    attention, gradient = (mix(rows[:, None], one) for one in (step.attention, step.gradient))  # (B, H, N) each
+    weights = gradient[:, :, len(case.trace.prefix) :].mean(-1, keepdim=True)  # (B, H, 1)
+    return (attention * weights).mean(1).clamp_min(0)
+
+
+def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
+    """Apply Grad-CAM (Selvaraju et al. 2017, equations 1 and 2) to the tokens that leave a block as the feature map.
+
+    Channels are weighted by the mean of their gradient over the patches and added up, without what is negative.
+
+    Args:
+        case: images, model and target.
+        block: counted from 0; negative from the last. By default the last one on whose patches the score depends: the
+            last but one where the classifier reads prefix tokens only.
+    """
+    model, trace = case.model, case.trace
+    last = trace.depth - 1
+    index = last - (model.config.pooling == "cls") if block is None else _index(case, block)
+    angles = model.angles(trace.grid)
+    if index < last:
+        tokens = trace.stream(index + 1).detach()
+    else:
+        with torch.no_grad():
+            tokens = model.blocks[last](trace.stream(last), angles)
+    with torch.enable_grad():
+        tokens.requires_grad_()
+        logits = model.run(tokens, angles, start=index + 1) if index < last else model.classify(model.finish(tokens))
+        score = case.target.score(logits)
+        gradient = torch.autograd.grad(score.sum(), tokens)[0]  # (B, N, D)
+    weights = gradient[:, len(trace.prefix) :].mean(1)  # (B, D)
+    return (tokens.detach() @ weights[:, :, None]).squeeze(2).clamp_min(0)  # (B, N, D) @ (B, D, 1) -> (B, N)
+
+
+def legrad(case: Case, *, start: int = 0) -> Tensor:
+    """Sum the score's sensitivity to each block's attention: LeGrad (Bousselham et al. 2025).
+
+    The score is computed from the tokens that leave a block as if it were the last: final norm, the model's own
+    pooling, classifier. Its gradient in that block's attention, without what is negative, is averaged over heads and
+    rows (only rows that are read have one), and added up over the blocks. With attention pooling the gradient is that
+    in the attention of the pooling when it reads the tokens that leave the block. (The authors' code takes the score
+    of CLIP's intermediate tokens from the mean over all of them, though the model reads its class token.)
+
+    Args:
+        case: images, model and target.
+        start: the first block, counted from 0; negative from the last.
+    """
+    trace, model = case.trace, case.model
+    angles = model.angles(trace.grid)
+    total = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
+    for index in range(_index(case, start), trace.depth):
+        ops = Explicit()
+        with torch.enable_grad():
+            if model.attn_pool is None:
+                tokens = model.finish(ops.block(index, model.blocks[index], trace.stream(index).detach(), angles))
+            elif index < trace.depth - 1:
+                tokens = model.finish(trace.stream(index + 1).detach())
+            else:
+                tokens = trace.tokens.detach()
+            score = case.target.score(model.classify(tokens, ops))
+            gradient = torch.autograd.grad(score.sum(), ops.seen[0].probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
+        total += gradient.clamp_min_(0).mean((1, 2))
+    return total
+
+
+def _index(case: Case, block: int) -> int:
+    """Return a block counted from 0."""
+    depth = case.trace.depth
+    if isinstance(block, bool) or not isinstance(block, int) or not -depth <= block < depth:
+        raise ExplainError(f"Expected a block among 0..{depth - 1} (or -{depth}..-1), got {block!r}. Choose one.")
+    return block % depth
+
+
+def _divide(values: Tensor, by: Tensor) -> Tensor:
+    """Divide by totals that are not negative; 0 where the total is 0."""
+    return torch.where(by > 0, values / by, 0.0)
+
+
+METHODS = (
+    Method(
+        function=gradient_rollout,
+        title="Gradient rollout",
+        paper="Gildenblat 2020, Exploring Explainability for Vision Transformers (vit-explain)",
+        about="Attention that speaks for the class, followed through all blocks.",
+        cost=3.3,
+    ),
+    Method(
+        function=attention_gradcam,
+        title="Grad-CAM of attention",
+        paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR (baseline)",
+        about="The attention of one block, each head weighted by how much the class gains from it.",
+        cost=1.2,
+    ),
+    Method(
+        function=token_gradcam,
+        title="Grad-CAM of tokens",
+        paper="Selvaraju et al. 2017, Grad-CAM: Visual Explanations from Deep Networks via Gradient-based "
+        "Localization, ICCV",
+        about="The tokens that leave one block, their channels weighted by how much the class gains from them.",
+        cost=1.2,
+    ),
+    Method(
+        function=gae,
+        title="Generic attention explainability",
+        paper="Chefer, Gur and Wolf 2021, Generic Attention-model Explainability for Interpreting Bi-Modal and "
+        "Encoder-Decoder Transformers, ICCV",
+        about="Attention that speaks for the class, added up block by block over what came before it.",
+        cost=3.3,
+    ),
+    Method(
+        function=legrad,
+        title="LeGrad",
+        paper="Bousselham et al. 2025, LeGrad: An Explainability Method for Vision Transformers via Feature Formation "
+        "Sensitivity, ICCV",
+        about="How much the class, read out after each block, would gain if that block looked more at a patch.",
+        cost=3.0,
+    ),
+)

@@ -1,0 +1,214 @@
+"""Define the inputs of an attribution method (case and target), and its description.
+
+Shapes: B images, N tokens = P prefix tokens followed by gh x gw patches, C classes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitviz.attribution.scores import ExplainError
+from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
+
+Named = int | str
+"""A class: its index, or its label."""
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """Target of an explanation, for each image: a class, or one class and not another.
+
+    Args:
+        classes: (B,), the class of each image.
+        against: (B,), the class that it is contrasted with, or `None`.
+        description: such as "church", or "church rather than gas pump".
+    """
+
+    classes: Tensor
+    against: Tensor | None = None
+    description: str = ""
+
+    def score(self, logits: Tensor) -> Tensor:
+        """Return the number that is explained, for each image: (B, C) -> (B,), a logit or the difference of two."""
+        score = logits.gather(1, self.classes[:, None].to(logits.device)).squeeze(1)  # (B,)
+        if self.against is None:
+            return score
+        return score - logits.gather(1, self.against[:, None].to(logits.device)).squeeze(1)
+
+    def image(self, index: int) -> Target:
+        """Return the target of one image of a batch, as a batch of one."""
+        one = slice(index, index + 1)
+        return Target(self.classes[one], None if self.against is None else self.against[one], self.description)
+
+    def repeat(self, times: int) -> Target:
+        """Repeat each image's target `times` times, one after the other: (B,) -> (B * times,)."""
+        against = None if self.against is None else self.against.repeat_interleave(times)
+        return Target(self.classes.repeat_interleave(times), against, self.description)
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """Images, their model, and the target of an explanation.
+
+    Args:
+        model: in eval mode.
+        images: (B, channels, H, W) normalised pixels, on the model's device.
+        resolved: the target, or `None` where the model has no classifier.
+        trace: of these images, without a graph.
+    """
+
+    model: ViT
+    images: Tensor
+    resolved: Target | None
+    trace: Trace
+
+    @property
+    def target(self) -> Target:
+        """Return the target.
+
+        Raises:
+            ExplainError: if the model has no classifier.
+        """
+        if self.resolved is None:
+            raise ExplainError(
+                "Expected a model with a classifier for a method that explains a class, got one without. Choose a "
+                "method that explains none: attention, rollout, value_attention."
+            )
+        return self.resolved
+
+    def read_rows(self) -> Tensor:
+        """Return how much of each token's final row the classifiers read: (B, N), summing to 1.
+
+        The class token, all patches, or both; with a distillation token that counts it is half. What attention pooling
+        reads is left out: the sum is smaller by it.
+        """
+        model, trace = self.model, self.trace
+        names = {"cls": ["cls"], "mean": ["mean"], "cls+mean": ["cls", "mean"], "attention": []}[model.config.pooling]
+        rows = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
+        for name in names:
+            rows += trace.weights(name).to(rows) / len(names)
+        return (rows + trace.weights("distillation").to(rows)) / 2 if model.distilled else rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """Attribution method, as the page, the command line and the documents describe it.
+
+    Args:
+        function: `function(case, **options)` -> (B, N), a score for each token, in the order of the trace. Raw.
+        title: as shown, e.g. "Generic attention explainability".
+        paper: authors, year, title and venue.
+        about: one sentence on what it does and what its scores mean.
+        cost: how many forward passes it takes for one image, roughly.
+        class_specific: whether the scores depend on the target.
+        signed: whether negative scores mean evidence against.
+
+    Attributes:
+        name: of the function: in code and in links, e.g. "gae".
+        family: the module of the function: attention, values, gradient, relevance or perturbation.
+        options: the options it takes, with their defaults: those of the function's signature.
+    """
+
+    function: Callable[..., Tensor]
+    title: str
+    paper: str
+    about: str
+    cost: float
+    class_specific: bool = True
+    signed: bool = False
+    name: str = field(init=False)
+    family: str = field(init=False)
+    options: Mapping[str, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.function.__name__)
+        object.__setattr__(self, "family", str(self.function.__module__).rpartition(".")[2])
+        _, *options = inspect.signature(self.function).parameters.values()
+        object.__setattr__(self, "options", {option.name: option.default for option in options})
+
+
+def resolve_target(
+    model: ViT,
+    logits: Tensor | None,
+    target: Named | Sequence[Named] | Tensor | None = None,
+    contrast: tuple[Named, Named] | None = None,
+) -> Target | None:
+    """Return the target of a class or contrast, named by index or label.
+
+    Args:
+        model: whose classes they are.
+        logits: (B, C) of the images; `None` for a model without a classifier.
+        target: a class for all images, or one for each; by default the predicted one.
+        contrast: (A, B), why A and not B; in place of `target`.
+
+    Returns:
+        `None` for a model without a classifier if nothing was named.
+
+    Raises:
+        ExplainError: if there is no such class, not one for each image, or both were named.
+    """
+    if target is not None and contrast is not None:
+        raise ExplainError(f"Expected a target or a contrast, got both: {target!r} and {contrast!r}. Leave one out.")
+    if logits is None:
+        if target is None and contrast is None:
+            return None
+        raise ExplainError("Expected no target for a model without a classifier, got one. Leave it out.")
+    batch = len(logits)
+    if contrast is not None:
+        first, second = (class_index(model, one) for one in contrast)
+        if first == second:
+            raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Name another one.")
+        same = torch.full((batch,), first), torch.full((batch,), second)
+        return Target(*same, description=f"{class_name(model, first)} rather than {class_name(model, second)}")
+    if isinstance(target, Tensor):
+        target = target.tolist()
+    if target is None:
+        classes = logits.argmax(1).cpu()
+    elif isinstance(target, int | np.integer | str):
+        classes = torch.full((batch,), class_index(model, target))
+    else:
+        each = list(target)
+        if len(each) != batch:
+            raise ExplainError(f"Expected one class for each of {batch} images, got {len(each)}. Name as many.")
+        classes = torch.tensor([class_index(model, one) for one in each])
+    names = list(dict.fromkeys(class_name(model, index) for index in classes.tolist()))
+    return Target(classes, description=", ".join(names[:3]) + (", ..." if len(names) > 3 else ""))
+
+
+def class_index(model: ViT, named: Named) -> int:
+    """Return the index of a class that is named by index or label.
+
+    Raises:
+        ExplainError: if there is none, or a label that several classes share.
+    """
+    count, labels = model.config.classes, model.pretrained.labels if model.pretrained else ()
+    if isinstance(named, int | np.integer) and not isinstance(named, bool):
+        if 0 <= named < count:
+            return int(named)
+        raise ExplainError(f"Expected a class among 0..{count - 1}, got {named}. Choose one of them.")
+    if isinstance(named, str):
+        text = named.strip()
+        exact = [index for index, label in enumerate(labels) if label == text]
+        found = exact or [index for index, label in enumerate(labels) if label.casefold() == text.casefold()]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {found}. Name an index.")
+        if text.isdecimal() and int(text) < count:  # typed by a person; labels may be numbers, so they come first
+            return int(text)
+    known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"
+    raise ExplainError(f"Expected a class among 0..{count - 1} or a label ({known}), got {named!r}. Choose one.")
+
+
+def class_name(model: ViT, index: int) -> str:
+    """Return the label of a class, or "class 7"."""
+    labels = model.pretrained.labels if model.pretrained else ()
+    return labels[index] if labels else f"class {index}"

@@ -1,0 +1,114 @@
+"""List all attribution methods by name, and run them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitviz.attribution import attention, gradient, perturbation, relevance, values
+from vitviz.attribution.inputs import Case, Method, Named, resolve_target
+from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.model.trace import Trace
+from vitviz.model.vit import ViT
+
+MODULES = (attention, values, gradient, relevance, perturbation)
+METHODS: dict[str, Method] = {method.name: method for module in MODULES for method in module.METHODS}
+"""Every method by its name, the cheap families first."""
+
+KINDS: dict[type, tuple[type, str]] = {
+    bool: (bool, "true or false"),
+    int: (Integral, "a whole number"),
+    float: (Real, "a number"),
+}
+"""What options may be, by the type of their default."""
+
+
+def method_named(name: str) -> Method:
+    """Return the method of this name.
+
+    Raises:
+        ExplainError: if there is none.
+    """
+    if name not in METHODS:
+        raise ExplainError(f"Expected one of the methods {', '.join(METHODS)}, got {name!r}. Choose one of them.")
+    return METHODS[name]
+
+
+def check_options(name: str, options: Mapping[str, Any]) -> Method:
+    """Return the method of this name, after a check of the names and kinds of its options.
+
+    Raises:
+        ExplainError: if there is no such method or option, or an option is no number or flag where its default is one.
+    """
+    method = method_named(name)
+    if unknown := sorted(set(options) - set(method.options)):
+        takes = ", ".join(method.options) or "none"
+        raise ExplainError(
+            f"Expected options of {name} ({takes}), got {', '.join(unknown)}; it has no such option. Leave it out."
+        )
+    for option, value in options.items():
+        default = method.options[option]
+        if type(default) not in KINDS:
+            continue
+        kind, words = KINDS[type(default)]
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
+            raise ExplainError(f"Expected {option} of {name} as {words}, got {value!r}. The default is {default}.")
+    return method
+
+
+def attribute(
+    model: ViT,
+    images: Tensor,
+    target: Named | Sequence[Named] | Tensor | None = None,
+    method: str = "gae",
+    *,
+    contrast: tuple[Named, Named] | None = None,
+    trace: Trace | None = None,
+    **options: Any,
+) -> TokenScores:
+    """Attribute a prediction to patches.
+
+    The model, its parameters, their `.grad` and the random number generators are afterwards as they were before.
+
+    Args:
+        model: in eval mode.
+        images: (B, channels, H, W) normalised pixels.
+        target: the class to explain, by index or label, for all images or one for each; by default the predicted one.
+        method: a name in `METHODS`.
+        contrast: (A, B) in place of `target`: why A and not B.
+        trace: of these images without a graph and without edits, if there is one already.
+        options: of the method, see `METHODS[method].options`.
+
+    Raises:
+        ExplainError: if there is no such method, class or option.
+    """
+    chosen = check_options(method, options)
+    if contrast is not None and not chosen.class_specific:
+        raise ExplainError(
+            f"Expected a class-specific method for a contrast, got {method}, the same for every class. Choose another."
+        )
+    images = images.to(next(model.parameters()).device)
+    trace = trace or model.trace(images)
+    resolved = resolve_target(model, trace.logits, target, contrast)
+    with untouched(images.device):
+        tokens = chosen.function(Case(model, images, resolved, trace), **options)  # (B, N)
+    options = {**chosen.options, **options}
+    description = resolved.description if resolved is not None and chosen.class_specific else ""
+    return TokenScores.of(tokens.detach(), trace, method, signed=chosen.signed, target=description, **options)
+
+
+@contextmanager
+def untouched(device: torch.device | None = None) -> Iterator[None]:
+    """Restore the random number generators, also that of `device`, at the end, also after an exception."""
+    state = np.random.get_state()  # noqa: NPY002 - captum draws from the global generator
+    with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []), torch.enable_grad():
+        try:
+            yield
+        finally:
+            np.random.set_state(state)  # noqa: NPY002

@@ -1,0 +1,163 @@
+"""Attribute a class's score to tokens by layer-wise relevance propagation.
+
+Both methods run the model's own forward pass with operations whose backward pass propagates relevance
+(`vitviz.attribution.alpha_beta`, `vitviz.attribution.attn_lrp`), without hooks.
+
+Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from vitviz.attribution.alpha_beta import AlphaBeta
+from vitviz.attribution.attn_lrp import AttnLRP, Softmax
+from vitviz.attribution.inputs import Case, Method
+from vitviz.attribution.scores import ExplainError
+
+
+def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
+    """Roll out relevance times gradient: transformer attribution (Chefer, Gur & Wolf 2021, CVPR, section 3).
+
+    In each block max(0, gradient x relevance of the probabilities), the mean over heads, plus the identity; of the
+    product of all blocks the rows that the classifiers read (`Case.read_rows`). As in the authors' program rows are not
+    rescaled, and the relevance of the class starts from 1. As there, too, rounding decides where the two terms of a
+    residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures how far a map rests on that.
+
+    Attention pooling is one more block, whose one row is read. A token's path to itself along the residual stream alone
+    is left out: it is the same for every class. With a contrast, the relevance is that of the first class, the gradient
+    that of the difference.
+
+    Args:
+        case: model, images and target.
+        start: first block to include, counted from 0.
+
+    Returns:
+        (B, N), none below 0.
+
+    Raises:
+        ExplainError: if there is no such block, or the model has no classifier.
+    """
+    model = case.model
+    if not 0 <= start < model.config.depth:
+        raise ExplainError(f"Expected a first block among 0..{model.config.depth - 1}, got start={start}. Choose one.")
+    row = case.read_rows()[:, None]  # (B, 1, N)
+    moved = torch.zeros_like(row)
+    # The product of all (step + identity), less the identity: carried along, because it can be far smaller than 1.
+    steps = _steps(case, start)
+    if model.attn_pool is not None:
+        moved = next(steps)
+    for step in steps:
+        moved = moved + (row + moved) @ step  # (B, 1, N) @ (B, N, N)
+    return moved.squeeze(1)
+
+
+def _steps(case: Case, start: int) -> Iterator[Tensor]:
+    """Yield the mean over heads of max(0, gradient x relevance): (B, N, N) from the last block to the first.
+
+    With attention pooling its (B, 1, N) come before them. Each block runs once more from what had entered it: the
+    matrices of one block are in memory at a time.
+    """
+    model, trace, target = case.model, case.trace, case.target
+    angles, flows = model.angles(trace.grid), None
+    for index in range(trace.depth - 1, start - 1, -1):
+        ops = AlphaBeta()
+        entering = trace.stream(index).detach().requires_grad_()
+        with torch.enable_grad():
+            out = ops.block(index, model.blocks[index], entering, angles)
+            if flows is None:  # the last block: on to the logits (B, C)
+                out = model.classify(model.finish(out, ops), ops)
+                logits = out.detach().requires_grad_()
+                (slope,) = torch.autograd.grad(target.score(logits).sum(), logits)  # 1 and, for a contrast, -1
+                flows = slope, slope.clamp(min=0)  # the relevance of a contrast is that of its first class
+        inputs = [entering, *(seen.probabilities for seen in ops.seen)]
+        gradients = torch.autograd.grad(out, inputs, flows[0], retain_graph=True)
+        ops.relevance = True
+        relevances = torch.autograd.grad(out, inputs, flows[1])
+        flows = gradients[0], relevances[0]
+        for gradient, relevance in zip(gradients[:0:-1], relevances[:0:-1], strict=True):
+            yield (gradient * relevance).clamp(min=0).mean(1)  # (B, H, n, N) -> (B, n, N)
+
+
+def attn_lrp(
+    case: Case,
+    *,
+    gamma_qkv: float = 0.0,
+    gamma_proj: float = 0.0,
+    gamma_mlp: float = 0.0,
+    gamma_head: float = 0.0,
+    epsilon: float = 0.0,
+    softmax: Softmax = "taylor",
+    conserve: bool = True,
+) -> Tensor:
+    """Share a logit, or the difference of two, out over the tokens: AttnLRP (Achtibat et al. 2024, ICML).
+
+    The score of a token is the relevance of what enters the first block: of a patch together with its position
+    embedding. Patches do not overlap, so the rule of the patch embedding would only move it inside a patch.
+
+    Biases and the softmax absorb relevance, which is lost in the paper; passed on to the inputs of each layer it would
+    make the maps less faithful. With `conserve` it is summed and, because it belongs to no patch, given to the prefix
+    tokens in equal parts (without any, to all patches, which leaves their order): then all scores sum to the target's
+    score, up to rounding and to what `epsilon` takes at the classifier.
+
+    Args:
+        case: model, images and target.
+        gamma_qkv, gamma_proj, gamma_mlp, gamma_head: by how much contributions of the output's own sign are favoured in
+            the linear maps into and out of attention, of the MLPs, and of the classifier (Montavon et al. 2019, for
+            inputs of both signs). 0 is the epsilon rule. Above 0 the map is less grainy, and up to twice as slow.
+        epsilon: added to the denominators of linear maps, with their sign. At 0 they cancel.
+        softmax: "taylor", the paper's rule; or "constant", attention as a constant, all relevance by the values: CP-LRP
+            (Ali et al. 2022), which the authors' own program uses for ViTs.
+        conserve: whether all scores sum to the target's score; `False` for the paper's numbers.
+
+    Returns:
+        (B, N), signed.
+
+    Raises:
+        ExplainError: if an option is out of range, or the model has no classifier.
+    """
+    model, target = case.model, case.target
+    gammas = {"qkv": gamma_qkv, "proj": gamma_proj, "mlp": gamma_mlp, "head": gamma_head}
+    for name, value in {**{f"gamma_{kind}": gamma for kind, gamma in gammas.items()}, "epsilon": epsilon}.items():
+        if not isinstance(value, int | float) or not 0.0 <= value < math.inf:
+            raise ExplainError(f"Expected {name} to be at least 0, got {value!r}. Use 0 for the plain rule.")
+    if softmax not in get_args(Softmax):
+        names = " or ".join(get_args(Softmax))
+        raise ExplainError(f"Expected softmax to be {names}, got {softmax!r}. Choose one of them.")
+    with torch.no_grad():
+        tokens, grid = model.embed(case.images)  # (B, N, D)
+    tokens, absorbed = tokens.detach().requires_grad_(), tokens.new_zeros(len(tokens), 1).requires_grad_()
+    with torch.enable_grad():
+        ops = AttnLRP(model, absorbed, gammas, epsilon, softmax)
+        score = target.score(model.run(tokens, model.angles(grid), ops=ops))
+        slope, rest = torch.autograd.grad(score.sum(), [tokens, absorbed])  # (B, N, D), (B, 1)
+    scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
+    if conserve:
+        takers = slice(0, len(model.config.prefix) or None)
+        scores[:, takers] += rest / scores[:, takers].shape[1]
+    return scores
+
+
+METHODS = (
+    Method(
+        function=transformer_lrp,
+        title="Transformer attribution",
+        paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
+        about="Relevance of the attention, times its gradient, followed through all blocks. Evidence for a class only; "
+        "in small models rounding may decide much of it.",
+        cost=6.2,
+    ),
+    Method(
+        function=attn_lrp,
+        title="AttnLRP",
+        paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",
+        about="The class's score shared out over the tokens, layer by layer; all scores sum to it.",
+        signed=True,
+        cost=2.6,
+    ),
+)

@@ -1,0 +1,54 @@
+"""Command that serves the page: app."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add_app(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `vitviz app`."""
+    option = command.add_argument
+    option("--host", help="address to listen on (default: GRADIO_SERVER_NAME, else this machine only)")
+    option("--port", type=int, help="port to listen on (default: GRADIO_SERVER_PORT, else 7860)")
+    option(
+        "--model",
+        action="append",
+        metavar="SOURCE",
+        help="one more model for the menu: a folder, a file, or as in `vitviz predict --model`; may be repeated",
+    )
+    option(
+        "--default",
+        metavar="MODEL",
+        help="the model that the page opens with: one of its menu, or as in `vitviz predict --model`; "
+        "where it cannot be had, the page says so and opens with the bundled one",
+    )
+    option(
+        "--allow-typed",
+        action=argparse.BooleanOptionalAction,
+        help="let visitors name any model of torchvision, timm and Hugging Face (default: on this machine only)",
+    )
+    option(
+        "--allow-upload",
+        action=argparse.BooleanOptionalAction,
+        help="let visitors upload checkpoints (default: no)",
+    )
+    option("--model-memory", type=float, metavar="GB", help="memory for loaded models (default: 4)")
+    option("--max-side", type=int, metavar="PIXELS", help="largest input of a model (default: 2048)")
+
+
+def run_app(args: argparse.Namespace) -> None:
+    """Serve the page until Ctrl-C."""
+    from vitviz.ui.pages import build
+    from vitviz.ui.server import launch
+    from vitviz.ui.settings import settings
+
+    allowed = settings(
+        host=args.host,
+        models=args.model,
+        default=args.default,
+        typed=args.allow_typed,
+        upload=args.allow_upload,
+        memory=args.model_memory,
+        side=args.max_side,
+    )
+    launch(build(allowed), allowed, host=args.host, port=args.port)

@@ -1,0 +1,157 @@
+"""Command that classifies photographs: predict."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from vitviz.cli.options import add_photo, open_explorer
+from vitviz.draw.predictions import Prediction, draw_map, prediction_picture, prediction_sheet
+from vitviz.draw.sheet import fit_photo
+from vitviz.explorer import Explorer
+from vitviz.formatting import percent
+from vitviz.images.folders import find_images
+from vitviz.images.limits import ImageError
+from vitviz.view import View
+
+ON_A_SHEET = 60
+SHEET = re.compile(r"sheet(-\d+)?\.png")
+SIDE = 128  # of a picture on a sheet, in pixels
+
+
+class Photo(NamedTuple):
+    """A photograph's path as it was typed or found, and where its picture goes below the output folder."""
+
+    path: Path
+    picture: Path
+
+
+def add_predict(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `vitviz predict`."""
+    option = command.add_argument
+    option("-k", type=int, default=5, help="how many classes (default: 5)")
+    option("--json", action="store_true", help="print JSON")
+    about = "write a picture for each photograph, with its classes and the attention over it, and sheets of all"
+    option("-o", "--output", metavar="FOLDER", help=about)
+    add_photo(command, many=True)
+
+
+def run_predict(args: argparse.Namespace) -> None:
+    """Print the most probable classes of each photograph; write pictures of them.
+
+    Raises:
+        ImageError: for one photograph that cannot be read.
+        ValueError: for some of many, which are all named; the others are done.
+    """
+    out = Path(args.output) if args.output else None
+    photos = find_photos(args.photos, out)
+    explorer = open_explorer(args)
+    records: list[dict[str, Any]] = []
+    pictures: list[Prediction] = []
+    errors: dict[Path, ImageError] = {}
+    for photo in photos:
+        try:
+            view = explorer.open(photo.path, size=args.size)
+        except ImageError as error:
+            errors[photo.path] = error
+            records.append({"photo": str(photo.path), "error": str(error)})
+            continue
+        ranked = view.predictions(args.k)
+        predictions = [{"label": label, "probability": p} for label, p in ranked]
+        about = {"summary": view.describe(), "classes": len(view.labels), "sure_above": view.sure_above}
+        records.append({"photo": str(photo.path), **about, "predictions": predictions})
+        if not args.json:
+            rows = (f"  {percent(p):>8}  {label}" for label, p in ranked)
+            print(photo.path, f"  {view.describe()}", *rows, sep="\n", flush=True)
+        if out:
+            pictures.append(_write_picture(view, ranked, photo, out))
+    if args.json:
+        single = len(args.photos) == 1 and not Path(args.photos[0]).is_dir()
+        print(json.dumps(records[0] if single else records, indent=2, ensure_ascii=False))
+    if out and pictures:
+        sheets = _write_sheets(pictures, explorer, out)
+        if not args.json:
+            print(f"{len(pictures)} pictures and {sheets} -> {out}")
+    if errors and len(photos) == 1:
+        raise errors[photos[0].path]
+    if errors:
+        listed = "".join(f"\n  {path}: {error}" for path, error in errors.items())
+        raise ValueError(f"Expected photographs, got {len(errors)} of {len(photos)} that cannot be read:{listed}")
+
+
+def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
+    """List photographs, folders with all that is below them, in order and each once.
+
+    Args:
+        given: files and folders. A file need not exist: opening it raises the error.
+        out: the folder for pictures. Its content is left out if it lies in one of the folders.
+
+    Raises:
+        ValueError: if a folder has no images, or a picture would replace a photograph.
+    """
+    found: dict[Path, Path] = {}  # path -> its place below the folder that was given
+    for name in given:
+        path = Path(name)
+        place = path if path.is_dir() else path.parent
+        if out and out.resolve() == place.resolve():
+            raise ValueError(
+                f"Expected -o as another folder than that of the photographs, got {str(out)!r}. Rename it."
+            )
+        if not path.is_dir():
+            found.setdefault(path, Path(path.name))
+            continue
+        below = Path() if len(given) == 1 else Path(path.resolve().name)
+        # Pictures that an earlier run has written into the folder are no photographs.
+        written = out.resolve() if out and path.resolve() in out.resolve().parents else None
+        for image in (image for images in find_images(path).values() for image in images):
+            if written is None or written not in image.resolve().parents:
+                found.setdefault(image, below / image.relative_to(path))
+    photos = [Photo(path, picture) for path, picture in zip(found, _picture_names(found.values()), strict=True)]
+    if out:
+        taken = {str(path.resolve()).casefold() for path in found}  # a disk may not tell Dog from dog
+        if over := [photo.picture for photo in photos if str((out / photo.picture).resolve()).casefold() in taken]:
+            raise ValueError(
+                f"Expected -o without photographs, got one at {str(out / over[0])!r}. Name another folder."
+            )
+    return photos
+
+
+def _picture_names(places: Iterable[Path]) -> list[Path]:
+    """Return names of pictures: dog.jpg becomes dog.png, where there is no dog.webp too; never that of a sheet."""
+    names: list[Path] = []
+    taken = set[str]()
+    for place in places:
+        shapes = ("{0.stem}.png", "{0.name}.png", *(f"{{0.name}}-{count}.png" for count in range(2, len(taken) + 4)))
+        tries = (place.with_name(shape.format(place)) for shape in shapes)
+        # A disk may not tell Dog from dog.
+        name = next(one for one in tries if str(one).casefold() not in taken and not SHEET.fullmatch(str(one)))
+        taken.add(str(name).casefold())
+        names.append(name)
+    return names
+
+
+def _write_picture(view: View, ranked: list[tuple[str, float]], photo: Photo, out: Path) -> Prediction:
+    """Write one photograph's picture, and return its entry on the sheet."""
+    heatmap = view.attention()
+    path = out / photo.picture
+    path.parent.mkdir(parents=True, exist_ok=True)
+    prediction_picture(heatmap, ranked, title=photo.path.name).save(path)
+    label, probability = ranked[0]
+    return Prediction((fit_photo(heatmap.photo, SIDE), draw_map(heatmap, SIDE)), label, probability)
+
+
+def _write_sheets(predictions: Sequence[Prediction], explorer: Explorer, out: Path) -> str:
+    """Write sheets of at most `ON_A_SHEET` photographs each, and return their names for people."""
+    about = explorer.model.pretrained
+    pages = [predictions[start : start + ON_A_SHEET] for start in range(0, len(predictions), ON_A_SHEET)]
+    names = ["sheet.png"] if len(pages) == 1 else [f"sheet-{number}.png" for number in range(1, len(pages) + 1)]
+    title = f"{about.name if about else 'a model'}: {len(predictions)} photographs"
+    note = "Beside each photograph the attention of the last layer, mean of its heads; each map has its own scale."
+    for number, (name, page) in enumerate(zip(names, pages, strict=True), 1):
+        part = f", {number} of {len(pages)}" if len(pages) > 1 else ""
+        prediction_sheet(page, title=title + part, note=note, side=SIDE).save(out / name)
+    return names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"

@@ -1,0 +1,7 @@
+"""Numbers to pictures.
+
+- `colors`, `text`: color maps, themes, typeface.
+- `overlay`: one map over one photograph. `colorbar`, `sheet`: color bars, contact sheets.
+- `predictions`: photographs with a model's predictions.
+- `figures`: figures with matplotlib, as PNG, SVG or PDF.
+"""

@@ -1,0 +1,49 @@
+"""Color maps, and the colors of light and dark pages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+SEQUENTIAL = "viridis"  # perceptually uniform
+DIVERGING = "RdBu_r"  # white at zero, red above, blue below
+
+
+class DrawError(ValueError):
+    """Error of a picture or figure that cannot be drawn."""
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colors of a page, as Pillow and matplotlib take them; right and wrong predictions differ in color and mark."""
+
+    ground: str
+    text: str
+    muted: str
+    line: str
+    right: str
+    wrong: str
+
+    @classmethod
+    def of(cls, dark: bool) -> Theme:
+        """Return the theme for light words on a dark ground, or for dark words on a light one."""
+        if dark:
+            return cls("#111318", "#eceef2", "#9ea4af", "#3a3e47", right="#5cc88c", wrong="#ff8a80")
+        return cls("#ffffff", "#181a1f", "#5c616b", "#d6d9de", right="#00703c", wrong="#ba1a1a")
+
+
+@lru_cache(maxsize=64)
+def lut(cmap: str) -> NDArray[np.uint8]:
+    """Return matplotlib's color map of that name as a read-only (256, 3) table of 8-bit RGB."""
+    from matplotlib import colormaps  # takes 0.1 s
+
+    if cmap not in colormaps:
+        raise DrawError(
+            f"Expected cmap as the name of a matplotlib color map, got {cmap!r}. Try viridis, magma, cividis or RdBu_r."
+        )
+    table: NDArray[np.uint8] = colormaps[cmap](np.linspace(0.0, 1.0, 256), bytes=True)[:, :3].copy()
+    table.setflags(write=False)
+    return table

@@ -1,0 +1,87 @@
+"""The confusion matrix of a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from vitviz.draw.colors import DrawError
+from vitviz.draw.figures.page import INNER, MARGIN, SMALL, bar, measure, page, styled
+from vitviz.draw.text import shorten
+from vitviz.formatting import percent
+
+CMAP = {False: "Blues", True: "cividis"}  # no color is that of the ground, or nearly
+GAMMA = 0.5  # mistakes are rare beside right predictions: small shares get more of the colors
+CELLS = ((5, 0.44), (12, 0.36), (20, 0.28), (50, 0.125), (100, 0.085))  # up to so many classes, inches
+READABLE, LARGEST = 5.5, 8.3  # points of the smallest type; inches of a matrix of more classes
+
+
+@styled
+def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusion", dark: bool = False) -> Figure:
+    """Draw a confusion matrix: true classes down, predicted ones across, a color for the share of the row.
+
+    Counts, labels and the accuracy of each row are written where there is room: up to about 20, 100 and 50 classes.
+
+    Args:
+        counts: (C, C) whole numbers; row i, column j: how many images of class i were taken for class j.
+        labels: one per class.
+        title: stands above, with the number of images and the accuracy.
+        dark: light words on a dark ground.
+
+    Raises:
+        DrawError: for counts that are no square matrix of whole numbers from 0, or do not fit the labels.
+    """
+    matrix = _checked(counts, labels)
+    cell = next((inches for most, inches in CELLS if len(labels) <= most), LARGEST / len(labels))
+    size = max(READABLE, min(SMALL, 0.8 * 72 * cell))
+    named, totals = 72 * cell >= READABLE, cell > 0.11
+    names = [shorten(label, 1.5, lambda words: measure(words, size)) for label in labels] if named else []
+    before = max((measure(name, size) for name in names), default=0.0) + 0.06
+    side, after = cell * len(labels), measure("100.0 %") + 0.1 if totals else 0.0
+    sums, right = matrix.sum(1), matrix.diagonal()
+    accuracy = percent(right.sum() / max(1, matrix.sum()), 4)
+    caption = "Down: the true class. Across: the predicted class. Colour: share of the row."
+    caption += " At the end of a row: its accuracy." if totals else ""
+    width = max(before + side + after, 0.7 * INNER) + 2 * MARGIN
+    heading = f"{title}: {matrix.sum():,} images, {accuracy} right"
+    figure = page(heading, caption, before + side + 0.6, width=width)
+    axes = figure.subplots()
+    cmap = ListedColormap(colormaps[CMAP[dark]](np.linspace(0, 1, 256) ** GAMMA))
+    shares = matrix / np.maximum(1, sums)[:, None]  # (C, C) / (C, 1)
+    image = axes.imshow(shares, cmap=cmap, vmin=0, vmax=1, interpolation="nearest", aspect="equal")
+    axes.set_label("matrix")
+    axes.xaxis.tick_top()
+    axes.set_xticks(range(len(names)), names, rotation=90, fontsize=size)
+    axes.set_yticks(range(len(names)), names, fontsize=size)
+    axes.tick_params(length=0)
+    for row, (whole, hits) in enumerate(zip(sums, right, strict=True) if totals else ()):
+        words = percent(hits / whole) if whole else "\N{EN DASH}"
+        axes.annotate(words, (len(labels) - 0.5, row), (4, 0), textcoords="offset points", va="center", fontsize=size)
+    if measure(str(matrix.max()), size) < cell - 0.04:
+        for row, column in np.argwhere(matrix > 0):  # without zeros mistakes stand out
+            light = _luminance(cmap(shares[row, column])) > 0.179  # above it black has more contrast (WCAG 2)
+            style: dict[str, Any] = {"ha": "center", "va": "center", "color": "#181a1f" if light else "#ffffff"}
+            axes.text(column, row, str(matrix[row, column]), fontsize=size, **style)
+    bar(image, axes, "share of the row", location="bottom", shrink=min(1.0, 2.0 / side), aspect=22, anchor=(0, 1))
+    return figure
+
+
+def _checked(counts: ArrayLike, labels: Sequence[str]) -> NDArray[np.int64]:
+    matrix, classes = np.asarray(counts), len(labels)
+    if matrix.shape != (classes, classes) or classes == 0 or matrix.dtype.kind not in "iu" or matrix.min() < 0:
+        raise DrawError(
+            f"Expected counts of images from 0 for the labels, whole numbers ({classes}, {classes}), got "
+            f"{matrix.dtype} {matrix.shape}. Count images, and name all classes."
+        )
+    return matrix.astype(np.int64)
+
+
+def _luminance(color: tuple[float, ...]) -> float:
+    """Return WCAG 2's relative luminance, 0..1, with one power for sRGB's curve."""
+    return float(np.array(color[:3]) ** 2.2 @ np.array([0.2126, 0.7152, 0.0722]))

@@ -1,0 +1,88 @@
+"""Parameters of a model by module."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from matplotlib.figure import Figure
+
+from vitviz.draw.figures.page import ACCENTS, describe, page, styled
+from vitviz.formatting import number, percent
+from vitviz.model.vit import ViT
+from vitviz.view import View
+
+# Beginning and a later part of a parameter's name, its module for people, and the kind that it is colored by. The first
+# row that fits counts.
+MODULES = (
+    ("patch_embed.", "", "Patch embedding", "embedding"),
+    ("cls_token", "", "Class token", "embedding"),
+    ("dist_token", "", "Distillation token", "embedding"),
+    ("reg_token", "", "Registers", "embedding"),
+    ("pos_embed", "", "Position embeddings", "embedding"),
+    ("norm_pre.", "", "Norm before the blocks", "norm"),
+    ("blocks.", ".attn.qkv.", "Attention: queries, keys, values", "attention"),
+    ("blocks.", ".attn.proj.", "Attention: output", "attention"),
+    ("blocks.", ".mlp.fc1.", "MLP: first layer", "mlp"),
+    ("blocks.", ".mlp.fc2.", "MLP: second layer", "mlp"),
+    ("blocks.", "", "Norms and scales", "norm"),
+    ("norm.", "", "Last norm", "norm"),
+    ("attn_pool.", "", "Attention pooling", "head"),
+    ("head_dist.", "", "Classifier of the distillation token", "head"),
+    ("head.", "", "Classifier", "head"),
+    ("", "", "Others", "head"),
+)
+UNITS = ((1_000_000, "parameters, in millions"), (1_000, "parameters, in thousands"), (1, "parameters"))
+COMPUTED = {
+    "sincos": "The sinusoidal positions are computed, not learned. ",
+    "rotary": "The rotary positions are computed, not learned. ",
+    "none": "The model has no positions. ",
+}
+
+
+@dataclass(frozen=True)
+class Count:
+    """Parameters of one kind of module, in `blocks` blocks; 0 for a module outside of them."""
+
+    name: str
+    kind: str
+    parameters: int
+    blocks: int
+
+
+def counts(model: ViT) -> list[Count]:
+    """Return the parameters of each kind of module, in the order of the forward pass; together they are all."""
+    sums: dict[tuple[str, str], int] = {}
+    inside: set[str] = set()
+    for name, parameter in model.named_parameters():
+        _, _, module, kind = next(row for row in MODULES if name.startswith(row[0]) and row[1] in name)
+        sums[module, kind] = sums.get((module, kind), 0) + parameter.numel()
+        inside |= {module} if name.startswith("blocks.") else set()
+    depth = model.config.depth
+    order = ((module, kind) for _, _, module, kind in MODULES)
+    return [Count(*key, sums[key], depth if key[0] in inside else 0) for key in order if key in sums]
+
+
+@styled
+def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw horizontal bars: how many parameters each kind of module has, and its share of all."""
+    model, found = view.model, counts(view.model)
+    total, most = sum(one.parameters for one in found), max(one.parameters for one in found)
+    held = sum(p.numel() * p.element_size() for p in model.parameters())
+    names = [f"{one.name} (× {one.blocks})" if one.blocks else one.name for one in found]
+    texts = [f"{one.parameters:,}  ({percent(one.parameters / total)})" for one in found]
+    caption = (
+        f"{total:,} parameters, {held / 1e6:,.1f} MB as they are held. “× {model.config.depth}” is the number of "
+        f"blocks, whose parts are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
+    )
+    figure = page(f"{total:,} parameters by module", caption, len(found) * 0.21 + 0.4)
+    axes = figure.subplots()
+    colors = [ACCENTS[dark][one.kind] for one in found]
+    bars = axes.barh(range(len(found)), [one.parameters for one in found], height=0.72, color=colors)
+    axes.bar_label(bars, texts, padding=4)
+    axes.set(xlim=(0, most), ylim=(len(found) - 0.5, -0.5), label="bars")
+    axes.set_yticks(range(len(found)), names)
+    axes.spines[["top", "right"]].set_visible(False)
+    unit, words = next((pair for pair in UNITS if most >= 2 * pair[0]), UNITS[-1])
+    axes.xaxis.set_major_formatter(lambda value, _: number(value / unit))
+    axes.set_xlabel(words)
+    return figure

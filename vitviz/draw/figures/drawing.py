@@ -1,0 +1,316 @@
+"""The drawing of a model: every shape from pixels to logits, in boxes and arrows.
+
+The shapes are recorded in a run of the model on the meta device. They are those of one image: (channels, height,
+width), (tokens, channels), (heads, tokens, channels).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
+
+from vitviz.draw.colors import Theme
+from vitviz.draw.figures.page import (
+    ACCENTS,
+    INNER,
+    PANEL,
+    SMALL,
+    counted,
+    describe,
+    line_of,
+    measure,
+    page,
+    styled,
+    wrap,
+)
+from vitviz.draw.text import shorten
+from vitviz.formatting import percent
+from vitviz.model.config import ViTConfig
+from vitviz.model.ops import Explicit
+from vitviz.model.summary import run_on_meta
+from vitviz.view import View
+
+Point = tuple[float, float]
+Shape = tuple[int, ...]
+
+NBSP = "\N{NO-BREAK SPACE}"
+ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
+
+# Inches. Rows run from EDGE to INNER - EDGE; lines from one row to the next run outside of that.
+EDGE, GAP, HIGH = 0.3, 0.17, 0.56
+LINE = line_of(SMALL)
+PAD = 0.08  # of a box' words, both sides together
+SUM, RADIUS = 0.35, 0.085  # room for the sum at the end of a row, and its circle
+BEND = 0.12  # from the page's side to a line that leads to the next row
+BELOW = LINE + 0.3  # a row's shapes, and the line that leads to the next row
+
+
+@styled
+def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions."""
+    config = view.model.config
+    way = route(config, view.size)
+    wide = _box_width(way)
+    stacked = [len(wrap(stage.caption, SMALL, wide - PAD)) * LINE + 0.1 for stage in way.inputs]
+    tall = sum(stacked) + 2 * 0.06
+    block = line_of(PANEL) + 0.2 + tall + BELOW + 0.12 + HIGH + LINE + 0.12  # the frame around a block's two rows
+    block_top = HIGH + BELOW
+    attention = block_top + line_of(PANEL) + 0.2
+    mlp = attention + tall + BELOW + 0.12
+    last = block_top + block + 0.32
+    passing = f"{counted(way.norm.shape[0], 'token')} of {config.width} channels"
+    caption = (
+        f"Shapes of one image: {passing} pass the blocks; inside attention they are (heads, tokens, channels of a "
+        f"head). ⊕ adds what came in. {describe(view, photo)}"
+    )
+    end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
+    height = last + HIGH + LINE
+    figure = page(f"From {format_shape(way.image)} to {end}", caption, height, pad=0)
+    pen = Pen(figure, height, wide, dark)
+    pen.container(block_top, block, f"Block × {config.depth}")
+    _draw_embedding(pen, view, way)
+    pen.next_row(HIGH / 2, block_top - 0.13, attention + tall / 2)
+    _draw_attention(pen, way, attention, stacked)
+    pen.next_row(attention + tall / 2, attention + tall + LINE + 0.13, mlp + HIGH / 2)
+    pen.row(EDGE, mlp, way.mlp)
+    pen.add(mlp + HIGH / 2, mlp - 0.1)
+    pen.next_row(mlp + HIGH / 2, last - 0.16, last + HIGH / 2)
+    pen.row(EDGE, last, way.ending)
+    if view.names_classes:
+        _draw_predictions(pen, view, last)
+    return figure
+
+
+def format_shape(shape: Shape) -> str:
+    """Return (6, 257, 64), as it is printed."""
+    return f"({', '.join(map(str, shape))})"
+
+
+def _box_width(way: Route) -> float:
+    """Return the width of boxes with which the longest row fits: the image's, or attention's with its sum."""
+    inner = INNER - 2 * EDGE
+    first = 1 + len(way.embedding)
+    return min((inner - (first - 1) * GAP) / first, (inner - SUM - 4 * GAP) / 5, 0.9)
+
+
+class Pen:
+    """Draws boxes of one width in axes of inches; `end` is the right edge of what was drawn last."""
+
+    def __init__(self, figure: Figure, height: float, wide: float, dark: bool) -> None:
+        self.wide, self.end, self.accents, self.theme = wide, EDGE, ACCENTS[dark], Theme.of(dark)
+        self.axes = figure.subplots()
+        self.axes.set(label="drawing", xlim=(0, INNER), ylim=(height, 0), xticks=[], yticks=[], frame_on=False)
+
+    def box(self, left: float, top: float, high: float, stage: Stage, shape: bool = True) -> None:
+        """Draw a box with its words in it and its shape below."""
+        self._rounded(left, top, self.wide, high, self.accents[stage.kind], 0.16)
+        lines, middle = wrap(stage.caption, SMALL, self.wide - PAD), left + self.wide / 2
+        for index, text in enumerate(lines):
+            y = top + high / 2 + (index - (len(lines) - 1) / 2) * LINE
+            self.axes.text(middle, y, text, ha="center", va="center_baseline")
+        if shape:
+            self.below(middle, top + high, format_shape(stage.shape))
+        self.end = left + self.wide
+
+    def below(self, center: float, top: float, words: str) -> None:
+        """Write below what a box ends with."""
+        self.axes.text(center, top + 0.03, words, ha="center", va="top")
+
+    def _rounded(self, left: float, top: float, wide: float, high: float, color: str, alpha: float) -> None:
+        for face, edge, opacity in ((color, "none", alpha), ("none", color, 1.0)):
+            style: dict[str, Any] = {"fc": face, "ec": edge, "alpha": opacity, "lw": 0.8, "clip_on": False}
+            shape = "round,pad=0,rounding_size=0.05"
+            self.axes.add_patch(FancyBboxPatch((left, top), wide, high, boxstyle=shape, **style))
+
+    def line(self, *points: Point) -> None:
+        """Draw a line through points with an arrow's head at the last."""
+        head: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 5, "shrinkA": 0, "shrinkB": 0}
+        style: dict[str, Any] = {"lw": 0.8, "color": self.theme.muted, "joinstyle": "miter", "clip_on": False}
+        self.axes.add_patch(FancyArrowPatch(path=Path(points), **head, **style))
+
+    def next_row(self, start: float, between: float, end: float) -> None:
+        """Draw a line from the end of a row to the beginning of the next; arguments are heights on the page."""
+        right, left = INNER - BEND, BEND
+        self.line((self.end, start), (right, start), (right, between), (left, between), (left, end), (EDGE, end))
+
+    def row(self, left: float, top: float, stages: Sequence[Stage]) -> None:
+        """Draw boxes of one height from left to right; an arrow leads to all but the first."""
+        for index, stage in enumerate(stages):
+            at = left + index * (self.wide + GAP)
+            if index:
+                self.line((at - GAP, top + HIGH / 2), (at, top + HIGH / 2))
+            self.box(at, top, HIGH, stage)
+
+    def add(self, y: float, above: float) -> None:
+        """Draw the sum at the end of a row, and the skip connection over the row's boxes."""
+        x, color = INNER - EDGE - RADIUS, self.theme.muted
+        self.line((self.end, y), (x - RADIUS, y))
+        begin = BEND + (EDGE - BEND) * 0.35
+        self.line((begin, y), (begin, above), (x, above), (x, y - RADIUS))
+        self.axes.add_patch(Circle((x, y), RADIUS, fc=self.theme.ground, ec=color, lw=0.8))
+        for dx, dy in ((0.6 * RADIUS, 0.0), (0.0, 0.6 * RADIUS)):
+            self.axes.plot([x - dx, x + dx], [y - dy, y + dy], color=color, lw=0.8)
+        self.end = x + RADIUS
+
+    def container(self, top: float, high: float, words: str) -> None:
+        """Draw the frame of a block."""
+        self._rounded(0, top, INNER, high, self.accents["norm"], 0.07)
+        self.axes.text(EDGE, top + 0.06, words, fontsize=PANEL, fontweight="bold", va="top")
+
+
+def _draw_embedding(pen: Pen, view: View, way: Route) -> None:
+    """Draw the image and the patch embedding, at the top of the page."""
+    (_, height, width), middle = way.image, HIGH / 2
+    wide = min(pen.wide, HIGH * width / height)
+    high = wide * height / width
+    left = EDGE + (pen.wide - wide) / 2
+    pen.axes.imshow(np.asarray(view.seen()), extent=(left, left + wide, middle + high / 2, middle - high / 2))
+    pen.axes.set(xlim=(0, INNER), ylim=pen.axes.get_ylim())
+    pen.below(EDGE + pen.wide / 2, HIGH, format_shape(way.image))
+    pen.line((left + wide, middle), (EDGE + pen.wide + GAP, middle))
+    pen.row(EDGE + pen.wide + GAP, 0.0, way.embedding)
+
+
+def _draw_attention(pen: Pen, way: Route, top: float, stacked: Sequence[float]) -> None:
+    """Draw a block's first half: norm, queries, keys and values, weights, mixture, output, sum."""
+    step = pen.wide + GAP
+    tall = sum(stacked) + 2 * 0.06
+    middle = top + tall / 2
+    pen.box(EDGE, middle - HIGH / 2, HIGH, way.norm)
+    left, at, centers = EDGE + step, top, []
+    for stage, high in zip(way.inputs, stacked, strict=True):
+        pen.box(left, at, high, stage, shape=False)
+        centers.append(at + high / 2)
+        pen.line((left - GAP, middle), (left - GAP / 2, middle), (left - GAP / 2, centers[-1]), (left, centers[-1]))
+        at += high + 0.06
+    pen.below(left + pen.wide / 2, top + tall, f"each {format_shape(way.inputs[0].shape)}")
+    lower = centers[1] + stacked[1] / 2
+    between, weights, mixed = (top + lower) / 2, left + step, left + 2 * step
+    for center in centers[:2]:
+        pen.line((weights - GAP, center), (weights, center))
+    pen.box(weights, top, lower - top, way.weights)
+    pen.line((pen.end, between), (mixed, between))
+    pen.line((weights - GAP, centers[2]), (mixed, centers[2]))
+    pen.box(mixed, top, tall, way.mixed)
+    pen.line((pen.end, middle), (mixed + step, middle))
+    pen.box(mixed + step, middle - HIGH / 2, HIGH, way.output)
+    pen.add(middle, top - 0.1)
+
+
+def _draw_predictions(pen: Pen, view: View, top: float) -> None:
+    """Write the most probable classes beside the last box."""
+    left = pen.end + GAP + 0.08
+    pen.line((pen.end, top + HIGH / 2), (left - 0.06, top + HIGH / 2))
+    pen.axes.text(left, top - 0.05, "softmax, the most probable", color=pen.theme.muted, va="top")
+    width = min(2.0, INNER - EDGE - left)
+    for index, (label, probability) in enumerate(view.predictions(3)):
+        y = top + 0.11 + index * (LINE + 0.02)
+        pen.axes.text(left, y, shorten(label, width - measure("< 0.01 %") - 0.1, measure), va="top")
+        pen.axes.text(left + width, y, percent(probability), ha="right", va="top")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One step: its caption, the shape that comes out, and the kind of module, which has a color."""
+
+    caption: str
+    shape: Shape
+    kind: str
+
+
+@dataclass(frozen=True)
+class Route:
+    """Steps of an image through a model, those of a block once. `inputs` are queries, keys and values."""
+
+    image: Shape
+    embedding: tuple[Stage, ...]
+    norm: Stage
+    inputs: tuple[Stage, Stage, Stage]
+    weights: Stage
+    mixed: Stage
+    output: Stage
+    mlp: tuple[Stage, ...]
+    ending: tuple[Stage, ...]
+
+
+def route(config: ViTConfig, size: tuple[int, int]) -> Route:
+    """Return the steps of one image of `size` (height, width) in pixels.
+
+    Raises:
+        ModelError: if the size does not divide into patches.
+    """
+    config, ops = replace(config, depth=1), Explicit()
+    rows = {row.name: row for row in run_on_meta(config, size, ops=ops)}
+    out = {name: row.shape[1:] for name, row in rows.items()}
+    into = {name: row.input[1:] for name, row in rows.items()}
+    scaled = ", scale" if config.layer_scale is not None else ""
+    placed = (", norm" if config.qk_norm else "") + (", rotate" if config.positions == "rotary" else "")
+    attended = ops.seen[0]
+    heads, weights = tuple(attended.keys.shape[1:]), tuple(attended.probabilities.shape[1:])
+    joined = into["blocks.0.attn.proj"]
+    between = "SiLU of one half times the other" if config.mlp == "swiglu" else ACTIVATION[config.activation]
+    return Route(
+        image=(config.channels, *size),
+        embedding=_embedding(config, out, into),
+        norm=Stage("LayerNorm", out["blocks.0.norm1"], "norm"),
+        inputs=(
+            Stage(f"Queries: linear{placed}", heads, "attention"),
+            Stage(f"Keys: linear{placed}", heads, "attention"),
+            Stage("Values: linear", heads, "attention"),
+        ),
+        weights=Stage(f"Softmax of q{NBSP}kᵀ{NBSP}/{NBSP}√{heads[-1]}", weights, "attention"),
+        mixed=Stage("Weights × values", heads, "attention"),
+        output=Stage(f"Side by side ({joined[-1]}), linear{scaled}", out["blocks.0.attn"], "attention"),
+        mlp=(
+            Stage("LayerNorm", out["blocks.0.norm2"], "norm"),
+            Stage("Linear", out["blocks.0.mlp.fc1"], "mlp"),
+            Stage(between, into["blocks.0.mlp.fc2"], "mlp"),
+            Stage(f"Linear{scaled}", out["blocks.0.mlp.fc2"], "mlp"),
+        ),
+        ending=_ending(config, out, into),
+    )
+
+
+def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) -> tuple[Stage, ...]:
+    """Return the steps from pixels to what enters the first block."""
+    p, (_, gh, gw) = config.patch_size, out["patch_embed.proj"]
+    found = [
+        Stage(f"Convolution {p} × {p}, stride{NBSP}{p}", out["patch_embed.proj"], "embedding"),
+        Stage("Flatten, transpose", out["patch_embed"], "embedding"),
+    ]
+    if config.positions in ("learned", "sincos"):
+        kind = "learned" if config.positions == "learned" else "sinusoidal"
+        if kind == "learned" and config.learned_grid != (gh, gw):
+            kind = "interpolated"
+        found.append(Stage(f"Add {kind} positions", out["patch_embed"], "embedding"))
+    if config.prefix:
+        names = ["CLS"] * config.class_token + ["distillation"] * config.distillation_token
+        names += [f"{config.registers} register{'s' * (config.registers > 1)}"] if config.registers else []
+        found.append(Stage(f"Prepend {', '.join(names)}", into["norm_pre"], "embedding"))
+    if config.norm_pre:
+        found.append(Stage("LayerNorm", out["norm_pre"], "norm"))
+    return tuple(found)
+
+
+def _ending(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) -> tuple[Stage, ...]:
+    """Return the steps from the last block to the logits, or to features without a classifier."""
+    patches = out["patch_embed"][0]
+    words = {
+        "cls": "Take CLS",
+        "mean": f"Mean of {patches} patches",
+        "cls+mean": "CLS beside the mean of patches",
+        "attention": f"Attention pooling, {config.heads} head{'s' * (config.heads > 1)}, MLP",
+    }[config.pooling]
+    norm = Stage("LayerNorm", out["norm"], "norm")
+    pooled = Stage(words, into["norm"] if config.norm_pooled else into.get("head", out[""]), "head")
+    found = [pooled, norm] if config.norm_pooled else [norm, pooled]
+    if config.classes:
+        both = "Two linear, their mean" if config.distillation_token else "Linear"
+        found.append(Stage(both, out["head"], "head"))
+    return tuple(found)

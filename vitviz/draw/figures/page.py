@@ -1,0 +1,220 @@
+"""The page of every figure: one typeface, one set of colors, a title above and a caption below.
+
+Figures are made without pyplot. `settings` holds matplotlib to its defaults and to `STYLE`, so that a figure looks the
+same whatever a person's settings are; constrained layout finds the places of panels, ticks and color bars.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeAlias
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.draw import colors, text
+from vitviz.formatting import number
+from vitviz.view import View
+
+Floats: TypeAlias = NDArray[np.float32]
+
+WIDTH, MARGIN = 6.3, 0.2  # inches; 160 mm is what a page of A4 leaves between its margins
+INNER = WIDTH - 2 * MARGIN
+# At 200 and 300 the letters of a picture are as wide as those of print; at 150 they are up to 7 % wider.
+SCREEN_DPI, PRINT_DPI = 200, 300
+TITLE, PANEL, SMALL = 10.0, 8.0, 7.0  # points: a figure's title, a panel's, everything else
+
+Params = ParamSpec("Params")
+
+STYLE: dict[Any, Any] = {
+    "font.family": ["DejaVu Sans", "sans-serif"],  # the second is for SVG viewers without the first
+    "font.size": SMALL,
+    "text.parse_math": False,
+    "figure.dpi": SCREEN_DPI,
+    "savefig.dpi": PRINT_DPI,
+    "axes.facecolor": "none",
+    "axes.linewidth": 0.5,
+    "axes.labelpad": 2.5,
+    "axes.titlesize": PANEL,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 3,
+    "image.aspect": "auto",
+    **{f"{axis}tick.major.{name}": value for axis in "xy" for name, value in (("size", 2), ("width", 0.5), ("pad", 2))},
+    "svg.fonttype": "none",  # text as text
+    "svg.hashsalt": "vitviz",  # equal figures are equal bytes
+    "pdf.fonttype": 42,  # TrueType, text as text
+}
+# Okabe and Ito's colors (2008), told apart by color-blind people, for a light (False) and for a dark ground (True).
+ACCENTS = {
+    False: {"embedding": "#0072B2", "attention": "#D55E00", "mlp": "#009E73", "norm": "#7F7F7F", "head": "#CC79A7"},
+    True: {"embedding": "#56B4E9", "attention": "#E69F00", "mlp": "#2BC39A", "norm": "#A6A6A6", "head": "#E39AC4"},
+}
+# On a dark ground zero is dark: RdBu's white middle would be the brightest thing on the page.
+_GLOW = LinearSegmentedColormap.from_list("glow", ["#9bd1ff", "#3b83c4", "#191c22", "#c8622f", "#ffc59b"])
+DIVERGING = {False: colormaps[colors.DIVERGING], True: _GLOW}
+
+_lock = threading.RLock()
+
+
+@contextmanager
+def settings(dark: bool = False) -> Iterator[None]:
+    """Apply matplotlib's defaults and the style of figures, for one thread at a time."""
+    theme = colors.Theme.of(dark)
+    shades: dict[Any, Any] = {
+        "figure.facecolor": theme.ground,
+        "axes.labelcolor": theme.muted,
+        **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), theme.line),
+        **dict.fromkeys(("text.color", "axes.titlecolor", "xtick.labelcolor", "ytick.labelcolor"), theme.text),
+    }
+    with _lock, mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(STYLE | shades)
+        yield
+
+
+def styled(draw: Callable[Params, Figure]) -> Callable[Params, Figure]:
+    """Run a function that draws a figure under `settings`, dark if its argument `dark` is true, and lay it out."""
+
+    @wraps(draw)
+    def wrapper(*args: Params.args, **kwargs: Params.kwargs) -> Figure:
+        with settings(bool(kwargs.get("dark"))):
+            figure = draw(*args, **kwargs)
+            figure.draw_without_rendering()  # lays out, and makes ticks, which take their style from the settings
+            figure.set_layout_engine("none")
+            for axes in figure.axes:  # the solver's last digits differ from run to run
+                axes.set_position(tuple(np.round(axes.get_position(original=True).bounds, 6)))
+        return figure
+
+    return wrapper
+
+
+def measure(words: str, size: float = SMALL, bold: bool = False) -> float:
+    """Return the width of one line in inches."""
+    return text.font(100, bold).getlength(words) * size / 7200
+
+
+def wrap(words: str, size: float, width: float, bold: bool = False) -> list[str]:
+    """Return lines of at most `width` inches; sizes such as 16 × 16 stay whole."""
+    kept = re.sub(r"(?<=\d) × (?=\d)", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}", words)
+    lines = text.wrap(kept, width, lambda line: measure(line, size, bold))
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def line_of(size: float) -> float:
+    """Return the distance of lines, in inches."""
+    return 1.4 * size / 72
+
+
+def page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
+    """Return a figure with a title above and a caption below, and room for axes in between.
+
+    Args:
+        title: one line, or more where it is long.
+        caption: names the model and the photograph, and says how to read the figure.
+        height: of what is in between, in inches.
+        width: of the whole page, in inches.
+        pad: around each of the axes, in inches.
+    """
+    inner = width - 2 * MARGIN
+    titles, lines = wrap(title, TITLE, inner, bold=True), wrap(caption, SMALL, inner)
+    top, bottom = MARGIN + len(titles) * line_of(TITLE) + 0.1, MARGIN + len(lines) * line_of(SMALL) + 0.12
+    total = top + height + bottom
+    rect = (MARGIN / width, bottom / total, inner / width, height / total)
+    figure = Figure(figsize=(width, total), layout=ConstrainedLayoutEngine(rect=rect, w_pad=pad, h_pad=pad))
+    FigureCanvasAgg(figure)
+    left, muted = MARGIN / width, mpl.rcParams["axes.labelcolor"]
+    figure.text(left, 1 - MARGIN / total, "\n".join(titles), fontsize=TITLE, fontweight="bold", va="top")
+    figure.text(left, MARGIN / total, "\n".join(lines), color=muted, va="bottom")
+    return figure
+
+
+def heat(axes: Axes, values: Floats, reach: float, dark: bool) -> AxesImage:
+    """Draw values (rows, columns) as colors, -reach to reach; rows and columns are counted from 1."""
+    rows, columns = values.shape
+    count(axes)
+    return axes.imshow(
+        values,
+        cmap=DIVERGING[dark],
+        vmin=-reach,
+        vmax=reach,
+        extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
+        interpolation="nearest" if max(rows, columns) < 2 * SCREEN_DPI else "antialiased",
+    )
+
+
+def count(axes: Axes) -> None:
+    """Number what lies at whole numbers along both axes, as many as find room."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+
+
+def bar(
+    image: AxesImage,
+    axes: Axes | Sequence[Axes],
+    words: str,
+    shown: Sequence[Floats] = (),
+    location: Literal["right", "bottom"] = "right",
+    **options: Any,
+) -> None:
+    """Draw the color bar of an image beside axes.
+
+    An arrow stands where values lie beyond its ends: those of `image`, or of all that are `shown` in its colors.
+    """
+    low, high = image.get_clim()
+    values = np.concatenate(
+        [np.ma.compressed(np.ma.masked_invalid(np.ma.asarray(one))) for one in shown or (image.get_array(),)]
+    )
+    below, above = values.min() < low - 1e-6 * abs(low), values.max() > high + 1e-6 * abs(high)
+    extend = "both" if below and above else "min" if below else "max" if above else "neither"
+    figure = (axes if isinstance(axes, Axes) else axes[0]).figure
+    drawn = figure.colorbar(
+        image, ax=axes, location=location, extend=extend, format=lambda value, _: number(value), label=words, **options
+    )
+    drawn.outline.set_linewidth(0.5)
+
+
+def reach_of(*arrays: Floats) -> float:
+    """Return where the colors of signed values end: at most one value in 200 lies beyond."""
+    found = float(np.percentile(np.abs(np.concatenate([array.ravel() for array in arrays])), 99.5))
+    return found if found > 0 else 1.0
+
+
+def describe(view: View, photo: str) -> str:
+    """Return two sentences for a caption: the photograph, by its name if it has one, and the model."""
+    config, (height, width), (rows, columns), (across, down) = (
+        view.model.config, view.size, view.trace.grid, view.photo.size
+    )  # fmt: skip
+    about = view.model.pretrained
+    name = about.name if about and about.name else "A Vision Transformer"
+    blocks, heads, patch = counted(config.depth, "block"), counted(config.heads, "head"), config.patch_size
+    return (
+        f"Photograph: {f'{photo}, ' if photo else ''}{across} × {down} pixels; the model reads it at "
+        f"{width} × {height}, {rows} × {columns} patches (rows × columns). {name}: {blocks} of {heads}, width "
+        f"{config.width}, patches of {patch} × {patch}."
+    )
+
+
+def counted(count: int, one: str) -> str:
+    """Return a number of things: 3 blocks, 1 block."""
+    return f"{count:,} {one}{'' if count == 1 else 's'}"
+
+
+def array(tensor: Tensor) -> Floats:
+    """Return a tensor's numbers in float32, off its device."""
+    found: Floats = tensor.detach().float().numpy(force=True)
+    return found

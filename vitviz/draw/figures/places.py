@@ -1,0 +1,161 @@
+"""Positions: prefix tokens, position embeddings, rotations, and how similar positions are.
+
+Dosovitskiy et al. 2021, figure 7, center; Su et al. 2021 (RoFormer) for rotations. Shapes: gh x gw patches, P prefix
+tokens, D width, d head width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from vitviz.draw.colors import SEQUENTIAL
+from vitviz.draw.figures.page import Floats, array, bar, describe, heat, page, reach_of, styled
+from vitviz.model.positions import sincos_positions
+from vitviz.model.vit import ViT
+from vitviz.view import View
+
+SHOWN = 8  # positions along the longer side whose maps are drawn, at most
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """One kind of positions.
+
+    Args:
+        title: names it.
+        values: (gh * gw, channels), what a channel is, and the unit of a value.
+        reach: where the colors of the values end.
+        cosines: (k, gh * gw), of the chosen positions with all.
+    """
+
+    title: str
+    values: Floats
+    channel: str
+    unit: str
+    reach: float
+    cosines: Floats
+
+
+@styled
+@torch.no_grad()
+def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw prefix tokens and position embeddings as heatmaps, and the similarity of each position to all others.
+
+    The model's own positions stand beside the fixed sinusoidal ones of the same grid. A model with rotary positions has
+    no embedding: its angles are drawn, and the mean cosine of the angles between two positions.
+    """
+    model, (gh, gw) = view.model, view.trace.grid
+    step = -(-max(gh, gw) // SHOWN)
+    rows, columns = range(0, gh, step), range(0, gw, step)
+    tables = _tables(model, (gh, gw), torch.tensor([r * gw + c for r in rows for c in columns]))
+    prefix = _prefix(model)
+    shape = (len(rows) * gh + len(rows) - 1) / (len(columns) * gw + len(columns) - 1)  # of all maps: height / width
+    places: list[Any] = [["table 0", "alike 0"]]
+    heights = [min(max(2.0 * shape, 1.4), 2.6)]
+    if len(tables) == 2:
+        places, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
+    if prefix:
+        places, heights = [["prefix"] * 2, *places], [max(0.42, 0.14 * len(prefix)), *heights]
+    every = "each" if step == 1 else f"every {step}{'nd' if step == 2 else 'rd' if step == 3 else 'th'}"
+    caption = (
+        f"{_caption(model)} Similarity: a small map for {every} row and column shows how alike that position and each "
+        f"of the {gh} × {gw} are. {describe(view, photo)}"
+    )
+    figure = page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
+    axes = figure.subplot_mosaic(places, height_ratios=heights)
+    if prefix:
+        values = np.stack(list(prefix.values()))  # (P, D)
+        image = heat(axes["prefix"], values, reach_of(values), dark)
+        axes["prefix"].set(title=f"Learned tokens: {len(values)} × {values.shape[1]}", xlabel="channel")
+        axes["prefix"].set_yticks(range(1, 1 + len(values)), list(prefix))
+        bar(image, axes["prefix"], "value")
+    for index, table in enumerate(tables):
+        panel = axes[f"table {index}"]
+        panel.set(title=table.title, xlabel=table.channel, ylabel="patch, in reading order")
+        bar(heat(panel, table.values, table.reach, dark), panel, table.unit)
+        _draw_similarity(axes[f"alike {index}"], table, (rows, columns), (gh, gw))
+    return figure
+
+
+def _tables(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
+    """Return the model's own positions, if it has any, and the sinusoidal ones."""
+    config, found = model.config, []
+    own = model.positions(grid)  # (1, gh * gw, D)
+    if (angles := model.angles(grid)) is not None:
+        # (gh * gw, 2 d): every pair's angle twice. The cosine of two rows is the mean of cos(angle - angle').
+        both = torch.cat(angles, dim=1).float().cpu()
+        half = array(both[:, : both.shape[1] // 4])  # (gh * gw, d / 2)
+        pair = "rotated pair: first those of the row"
+        found.append(Table("Rotary: cosines of the angles", half, pair, "cosine", 1.0, _cosines(both, chosen)))
+    elif config.positions == "learned" and own is not None:
+        found.append(_table("Learned positions", own[0], chosen))
+    width = max(4, config.width // 4 * 4)
+    name = "Sinusoidal positions" if width == config.width else f"Sinusoidal, width {width}"
+    return [*found, _table(name, sincos_positions(grid, width)[0], chosen)]
+
+
+def _table(title: str, values: Tensor, chosen: Tensor) -> Table:
+    shown = array(values)  # (gh * gw, D)
+    return Table(title, shown, "channel", "value", reach_of(shown), _cosines(values.float().cpu(), chosen))
+
+
+def _cosines(vectors: Tensor, chosen: Tensor) -> Floats:
+    """Return the cosines of the chosen rows with all: (gh * gw, D) -> (k, gh * gw)."""
+    unit = F.normalize(vectors, dim=-1)
+    return array(unit[chosen] @ unit.T)
+
+
+def _prefix(model: ViT) -> dict[str, Floats]:
+    """Return the prefix tokens and the query of attention pooling by name, (D,) each."""
+    found = [token for token in (model.cls_token, model.dist_token, model.reg_token) if token is not None]
+    rows = [array(row) for token in found for row in token[0]]
+    named = dict(zip(model.config.prefix, rows, strict=True))
+    if model.attn_pool is not None:
+        named["pooling query"] = array(model.attn_pool.latent[0, 0])
+    return named
+
+
+def _caption(model: ViT) -> str:
+    config = model.config
+    grid = f"{config.learned_grid[0]} × {config.learned_grid[1]}"
+    start = "" if _prefix(model) else "No class token: what is read at the end is the mean over the patches. "
+    return (
+        start
+        + {
+            "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to others.",
+            "sincos": "The model has fixed sinusoidal positions: a quarter each of sin x, cos x, sin y and cos y.",
+            "rotary": "Rotary: no position embedding. The model turns queries and keys by these angles in every block; "
+            "the sinusoidal positions are for comparison.",
+            "none": "This model has no positions at all; the sinusoidal ones are for comparison.",
+        }[config.positions]
+    )
+
+
+def _draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: tuple[int, int]) -> None:
+    """Draw a small map for each chosen position, in its place, with one patch of room between them."""
+    (rows, columns), (gh, gw) = shown, grid
+    drawn = np.full((len(rows), gh + 1, len(columns), gw + 1), np.nan, np.float32)
+    drawn[:, :gh, :, :gw] = table.cosines.reshape(len(rows), len(columns), gh, gw).transpose(0, 2, 1, 3)
+    drawn = drawn.reshape(len(rows) * (gh + 1), len(columns) * (gw + 1))[:-1, :-1]
+    x, y = gw / (gw + 1) / 2, gh / (gh + 1) / 2
+    image = axes.imshow(
+        np.ma.masked_invalid(drawn),
+        cmap=SEQUENTIAL,
+        vmin=min(0.0, float(table.cosines.min())),
+        vmax=1.0,
+        interpolation="nearest",
+        extent=(-x, len(columns) - 1 + x, len(rows) - 1 + y, -y),
+    )
+    axes.set(title="Similarity of positions", xlabel="column", ylabel="row")
+    axes.set_xticks(range(len(columns)), [str(c + 1) for c in columns])
+    axes.set_yticks(range(len(rows)), [str(r + 1) for r in rows])
+    axes.spines[:].set_visible(False)
+    bar(image, axes, "cosine")

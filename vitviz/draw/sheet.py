@@ -1,0 +1,218 @@
+"""Contact sheets: many maps side by side, with the numbers that a picture alone hides.
+
+Below each map stands the share on tokens without a place in the picture (CLS, registers), and the sheet says whether
+equal colors are equal numbers. `arrange` lays out any cells; `sheet` makes cells of maps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from PIL import Image, ImageDraw
+
+from vitviz.draw.colorbar import colorbar, describe_range, describe_scale
+from vitviz.draw.colors import DrawError, Theme
+from vitviz.draw.overlay import overlay
+from vitviz.draw.text import font, wrap
+from vitviz.formatting import number, percent
+from vitviz.heatmap import Heatmap, HeatmapError, Scale, ScaleChoice
+from vitviz.images.geometry import Geometry
+
+Line: TypeAlias = tuple[tuple[str, str, bool], ...]  # texts one after another: (text, color, bold)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """Pictures side by side, and lines of text below them."""
+
+    pictures: tuple[Image.Image, ...]
+    lines: tuple[Line, ...]
+
+
+def arrange(
+    cells: Sequence[Cell],
+    slot: int,
+    size: int,
+    *,
+    columns: int | None = None,
+    title: str = "",
+    note: str = "",
+    dark: bool = False,
+    footer: Callable[[int], Image.Image] | None = None,
+) -> Image.Image:
+    """Return cells in reading order, with a title and a note above them, as an RGB picture.
+
+    Args:
+        cells: all with the same number of pictures, at least one.
+        slot: room for the width of a picture, in pixels.
+        size: of the type, in pixels; distances follow it.
+        columns: cells in a row; by default so that the sheet is wider than high.
+        title, note: long ones wrap.
+        dark: light words on a dark ground.
+        footer: returns what stands at the foot, given the width between the margins.
+    """
+    theme, face, head = Theme.of(dark), font(size), font(round(1.5 * size), bold=True)
+    margin, gap, line, between, above = (round(times * size) for times in (1.8, 0.9, 1.35, 0.3, 1.6))
+    across, below = len(cells[0].pictures), max(len(cell.lines) for cell in cells)
+    wide = across * slot + (across - 1) * between
+    high = max(picture.height for cell in cells for picture in cell.pictures)
+    words = high + round(0.4 * size)  # from the top of a cell to its text
+    step_x, step_y = wide + gap, words + below * line + gap
+    columns = min(len(cells), columns or best_columns(len(cells), step_x, step_y))
+    inner = max(columns * step_x - gap, 20 * size)
+    titles, notes = wrap(title, inner, head.getlength), wrap(note, inner, face.getlength)
+    top = margin + len(titles) * round(1.5 * line) + len(notes) * line + (gap if titles or notes else 0)
+    bottom = top + -(-len(cells) // columns) * step_y - gap
+    foot = footer(inner) if footer else None
+    out = Image.new("RGB", (inner + 2 * margin, bottom + margin + (above + foot.height if foot else 0)), theme.ground)
+    draw, y = ImageDraw.Draw(out), margin
+    for text in titles:
+        draw.text((margin, y), text, theme.text, head, anchor="la")
+        y += round(1.5 * line)
+    for text in notes:
+        draw.text((margin, y), text, theme.muted, face, anchor="la")
+        y += line
+    for index, cell in enumerate(cells):
+        left, y = margin + index % columns * step_x, top + index // columns * step_y
+        for place, picture in enumerate(cell.pictures):
+            indent = place * (slot + between) + (slot - picture.width) // 2
+            out.paste(picture, (left + indent, y + (high - picture.height) // 2))
+        for row, runs in enumerate(cell.lines):
+            x = float(left)
+            for text, color, bold in runs:
+                draw.text((x, y + words + row * line), text, color, font(size, bold), anchor="la")
+                x += font(size, bold).getlength(text)
+    if foot:
+        out.paste(foot, (margin + (inner - foot.width) // 2, bottom + above))
+    return out
+
+
+def best_columns(count: int, step_x: int, step_y: int) -> int:
+    """Return the number of columns that makes a sheet about half again as wide as high with few empty places."""
+
+    def cost(columns: int) -> float:
+        rows = -(-count // columns)
+        aspect = columns * step_x / (rows * step_y)
+        return abs(math.log(aspect / 1.5)) + 1.5 * (rows * columns - count) / (rows * columns)
+
+    return min(range(1, count + 1), key=cost)
+
+
+def fit_photo(photo: Image.Image, side: int) -> Image.Image:
+    """Return the photograph with its longer side at most `side` pixels, as an RGB picture.
+
+    A small one is enlarged by a whole number, pixel by pixel: smoothing would invent what is not in it.
+    """
+    photo, longest = photo.convert("RGB"), max(photo.size)
+    if side >= 2 * longest:
+        factor = side // longest
+        return photo.resize((photo.width * factor, photo.height * factor), Image.Resampling.NEAREST)
+    size = (max(1, round(photo.width * side / longest)), max(1, round(photo.height * side / longest)))
+    return photo.resize(size, Image.Resampling.LANCZOS, reducing_gap=3.0)
+
+
+def rescale(geometry: Geometry, size: tuple[int, int]) -> Geometry:
+    """Return the geometry of the same photograph at another (width, height)."""
+    fx, fy = size[0] / geometry.image[0], size[1] / geometry.image[1]
+    left, top, right, bottom = geometry.frame
+    return replace(geometry, image=size, frame=(left * fx, top * fy, right * fx, bottom * fy))
+
+
+def sheet(
+    maps: Sequence[Heatmap],
+    *,
+    title: str = "",
+    scale: ScaleChoice = "shared",
+    columns: int | None = None,
+    labels: Sequence[str] | None = None,
+    thumb: int = 176,
+    dark: bool = False,
+    cmap: str | None = None,
+    alpha: float = 0.6,
+    smooth: bool = False,
+    gamma: float = 1.0,
+    gray: bool = True,
+) -> Image.Image:
+    """Return a contact sheet: each map over its photograph, its label and the mass outside the picture below it.
+
+    Args:
+        maps: heads of a layer (the fused one first), layers of a model, or any other maps.
+        title: stands above; long titles wrap.
+        scale: "shared" (equal colors are equal numbers), "each", "signed", a `Scale`, or (vmin, vmax). The sheet says
+            which.
+        columns: by default so that the sheet is wider than high.
+        labels: below the pictures instead of the maps' titles.
+        thumb: the longer side of a picture in pixels, at least 48; the type follows.
+        dark: light words on a dark ground.
+        cmap, alpha, smooth, gamma, gray: as in `overlay`.
+
+    Raises:
+        HeatmapError: for no maps, or maps that cannot share a scale.
+        DrawError: for a wrong number of labels, or sizes that cannot be drawn.
+    """
+    shared, scales = _scales(maps, scale)
+    if labels is not None and len(labels) != len(maps):
+        raise DrawError(f"Expected one label for each of {len(maps)} maps, got {len(labels)}. Pass one per map.")
+    if thumb < 48 or (columns is not None and columns < 1):
+        raise DrawError(
+            f"Expected thumbnails of at least 48 pixels and at least 1 column, got {thumb} and {columns}. "
+            "Pass larger numbers."
+        )
+    size, theme = max(11, round(thumb / 13)), Theme.of(dark)
+    photos = {id(one.photo): one.photo for one in maps}  # mostly one, which is resized once
+    small = {key: fit_photo(photo, thumb) for key, photo in photos.items()}
+    slot, measure = max(photo.width for photo in small.values()), font(size).getlength
+    texts = captions(maps, None if shared else scales, slot, measure)
+    cells = []
+    for index, (one, own, below) in enumerate(zip(maps, scales, texts, strict=True)):
+        photo = small[id(one.photo)]
+        style: dict[str, Any] = {"cmap": cmap, "alpha": alpha, "smooth": smooth, "gamma": gamma, "gray": gray}
+        picture = overlay(photo, one.values, rescale(one.geometry, photo.size), scale=own, query=one.query, **style)
+        label = wrap(one.title if labels is None else labels[index], slot, measure)
+        lines = [((text, theme.text, False),) for text in label] + [((text, theme.muted, False),) for text in below]
+        cells.append(Cell((picture,), tuple(lines)))
+    unit, all_values = maps[0].unit, Scale.over([one.values for one in maps])
+    clipped = shared is not None and (all_values.vmin < shared.vmin or all_values.vmax > shared.vmax)
+
+    def bar(width: int) -> Image.Image:
+        return colorbar(scales[0], cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark, gamma=gamma)
+
+    note, footer = describe_scale(shared, unit, clipped), bar if shared else None
+    return arrange(cells, slot, size, columns=columns, title=title, note=note, dark=dark, footer=footer)
+
+
+def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None, list[Scale]]:
+    """Return the one scale of all maps, or None where each has its own, and the scale of each map."""
+    if len(maps) == 0:
+        raise HeatmapError("Expected at least one map, got none. Choose a head or a layer.")
+    if choice == "each":
+        return None, [one.scale() for one in maps]
+    if len({(one.signed, one.unit) for one in maps}) > 1:
+        raise HeatmapError(
+            "Expected maps of one unit, all signed or none, to share a scale, got a mixture. "
+            "Pass scale='each' or make two sheets."
+        )
+    shared = Scale.choose(choice, [one.values for one in maps], maps[0].signed)
+    return shared, [shared] * len(maps)
+
+
+def captions(
+    maps: Sequence[Heatmap], scales: Sequence[Scale] | None, width: float, measure: Callable[[str], float]
+) -> list[tuple[str, ...]]:
+    """Return the lines below each map: prefix masses, and the range where each map has a scale of its own.
+
+    Masses stand on one line if that fits `width` below all maps, else one on a line.
+    """
+    masses = [
+        tuple(f"{name} {percent(mass, 2) if one.in_shares else number(mass)}" for name, mass in one.prefix_mass.items())
+        for one in maps
+    ]
+    joined = [(" \N{MIDDLE DOT} ".join(parts),) if parts else () for parts in masses]
+    if all(measure(text) <= width for parts in joined for text in parts):
+        masses = list(joined)
+    if scales is None:
+        return masses
+    return [(*parts, describe_range(scale, one.unit)) for parts, one, scale in zip(masses, maps, scales, strict=True)]

@@ -1,0 +1,259 @@
+"""Accuracy of a classifier: loss, top-1, top-5 and confusion over batches, a folder or a named data set.
+
+Shapes: n images, k of them at once, C classes, K classes that occur.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from vitviz.analysis.tables import text_table
+from vitviz.evaluation import EvaluationError
+from vitviz.formatting import percent
+from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
+from vitviz.images.decoding import decode
+from vitviz.images.folders import batches, class_names, find_classes, show, spread
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained, ViT
+
+Batches = Iterable[tuple[Tensor, Tensor]]
+Gather = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Accuracy:
+    """Predictions of a classifier for labelled images, and the measures that follow from them.
+
+    Args:
+        labels: the C classes, in the order of the model's outputs.
+        true, predicted: (n,) int64, the class of each image and the most probable class.
+        in_top5: (n,) bools, whether the class is among the five most probable (all, if there are fewer).
+        losses: (n,), cross-entropy with the class of each image.
+        model: its name.
+        seconds: run time, with reading the images.
+    """
+
+    labels: tuple[str, ...]
+    true: NDArray[np.int64]
+    predicted: NDArray[np.int64]
+    in_top5: NDArray[np.bool_]
+    losses: NDArray[np.float64]
+    model: str = ""
+    seconds: float = 0.0
+
+    @property
+    def images(self) -> int:
+        """Return the number of images."""
+        return len(self.true)
+
+    @property
+    def loss(self) -> float:
+        """Return the mean cross-entropy."""
+        return float(self.losses.mean())
+
+    @property
+    def top1(self) -> float:
+        """Return the share of images whose class is the most probable one, 0..1."""
+        return float((self.true == self.predicted).mean())
+
+    @property
+    def top5(self) -> float:
+        """Return the share of images whose class is among the five most probable, 0..1."""
+        return float(self.in_top5.mean())
+
+    @property
+    def per_class(self) -> tuple[tuple[str, int, float, float], ...]:
+        """Return label, number of images, top-1 and top-5 accuracy of each class that occurs, in the model's order."""
+        counts, top1, top5 = (
+            np.bincount(self.true, weights=weights, minlength=len(self.labels))
+            for weights in (None, self.true == self.predicted, self.in_top5)
+        )
+        return tuple(
+            (self.labels[index], int(counts[index]), float(top1[index] / count), float(top5[index] / count))
+            for index, count in enumerate(counts)
+            if count
+        )
+
+    def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
+        """Return the labels of the K classes that occur, as truth or as prediction, and the confusion matrix.
+
+        Returns:
+            The labels, and counts (K, K): row i, column j, how many images of class i were predicted as class j.
+        """
+        there, place = np.unique(np.concatenate([self.true, self.predicted]), return_inverse=True)
+        counts = np.zeros((len(there), len(there)), np.int64)
+        np.add.at(counts, (place[: self.images], place[self.images :]), 1)
+        return tuple(self.labels[index] for index in there), counts
+
+    def mistakes(self, most: int = 10) -> list[tuple[str, str, int]]:
+        """Return the most frequent confusions: (true label, predicted label, number of images)."""
+        wrong = self.true != self.predicted
+        pairs, counts = np.unique(np.stack([self.true, self.predicted])[:, wrong], axis=1, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:most]
+        return [(self.labels[pairs[0, at]], self.labels[pairs[1, at]], int(counts[at])) for at in order]
+
+    def table(self) -> str:
+        """Return the accuracy of each class and of all as lines for a terminal."""
+        rows = [*self.per_class, ("all", self.images, self.top1, self.top5)]
+        cells = [[label, f"{count:,}", percent(top1, 4), percent(top5, 4)] for label, count, top1, top5 in rows]
+        title = f"{self.model}: {self.images:,} images in {self.seconds:.1f} s"
+        return "\n".join([title, "", text_table([["class", "images", "top-1", "top-5"], *cells])])
+
+
+@torch.no_grad()
+def measure_accuracy(
+    network: nn.Module,
+    data: Batches,
+    labels: Sequence[str],
+    *,
+    gather: Gather = tuple,
+    progress: Callable[[int, float], object] | None = None,
+    model: str = "",
+) -> Accuracy:
+    """Measure a classifier on batches of labelled images.
+
+    Args:
+        network: inputs -> logits (k, C); in eval mode while it runs here.
+        data: batches of inputs and their classes (k,), where the network is.
+        labels: of the C classes.
+        gather: joins tensors (k,) of all processes, e.g. `accelerate.Accelerator.gather_for_metrics`.
+        progress: called after each batch with the number of images and their top-1 accuracy.
+        model: its name.
+
+    Raises:
+        EvaluationError: if there are no images, or logits are NaN or infinite.
+    """
+    began, training = time.perf_counter(), network.training
+    found: list[tuple[Tensor, ...]] = []
+    done = correct = 0
+    network.eval()
+    try:
+        for inputs, true in data:
+            logits = network(inputs).float()  # (k, C)
+            if not bool(logits.isfinite().all()):
+                raise EvaluationError("Expected finite logits, got NaN or infinity. Check the weights and precision.")
+            best = logits.topk(min(5, logits.shape[1])).indices  # (k, 5)
+            losses = F.cross_entropy(logits, true, reduction="none")  # (k,)
+            some = gather((true, best[:, 0], (best == true[:, None]).any(1), losses))
+            found.append(tuple(each.cpu() for each in some))
+            done, correct = done + len(some[0]), correct + int((some[0] == some[1]).sum())
+            if progress is not None:
+                progress(done, correct / done)
+    finally:
+        network.train(training)
+    if not found:
+        raise EvaluationError("Expected at least one batch of images, got none. Check the data.")
+    arrays = [torch.cat(each).numpy() for each in zip(*found, strict=True)]
+    return Accuracy(
+        labels=tuple(labels),
+        true=arrays[0],
+        predicted=arrays[1],
+        in_top5=arrays[2],
+        losses=arrays[3].astype(np.float64),
+        model=model,
+        seconds=time.perf_counter() - began,
+    )
+
+
+def validate(
+    model: ViT,
+    data: str | os.PathLike[str],
+    *,
+    root: str | os.PathLike[str] | None = None,
+    batch_size: int = 32,
+    limit: int | None = None,
+    progress: bool = True,
+) -> Accuracy:
+    """Measure accuracy on a folder with one subfolder of images for each class, or on a named data set.
+
+    Every image goes through `decode` and the model's own `Preprocess`. The model runs where it is, in eval mode.
+
+    Args:
+        model: a classifier with `pretrained`; its labels or class ids are the names of the subfolders.
+        data: FOLDER/CLASS/image; classes may be missing, unknown subfolders are refused. Of a folder with train/ and
+            val/ (or test/) it is the latter. Or a name in `vitviz.images.datasets.NAMES`, such as "cifar10".
+        root: folder of a named data set; by default the user's cache.
+        batch_size: images at once; only images of one size run together.
+        limit: largest number of images, spread evenly over the classes.
+        progress: count up on standard error, if that is a terminal.
+
+    Raises:
+        EvaluationError: if the model has no classifier or lacks classes of the data set, or logits are not finite.
+        DataError: if a subfolder is no class of the model, there are no images, files cannot be decoded (all are
+            named), or there is no such data set.
+    """
+    about = model.pretrained
+    if about is None or not about.labels:
+        raise EvaluationError("Expected a classifier with labels, got a model without. Load one with its labels.")
+    if min(batch_size, 1 if limit is None else limit) < 1:
+        raise EvaluationError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
+    total, source = _images(data, root, about, batch_size, limit)
+    weight = next(model.parameters())
+    moved = ((images.to(weight.device, weight.dtype), true.to(weight.device)) for images, true in source)
+
+    def count_up(done: int, top1: float) -> None:
+        show(f"\r{done:,} of {total:,} images, top-1 {percent(top1, 4)} ")
+
+    try:
+        return measure_accuracy(model, moved, about.labels, progress=count_up if progress else None, model=about.name)
+    finally:
+        if progress:
+            show("\n")
+
+
+def _images(
+    data: str | os.PathLike[str], root: str | os.PathLike[str] | None, about: Pretrained, size: int, limit: int | None
+) -> tuple[int, Iterator[tuple[Tensor, Tensor]]]:
+    """Return the number of images, and batches of them for the model: (k, 3, H, W) and their classes (k,)."""
+    folder, known = Path(data), class_names(about.labels, about.class_ids)
+    if (isinstance(data, str) and data in NAMES) or ("train" not in known and (folder / "train").is_dir()):
+        source = find_dataset(data, root)
+        places = _places(source, known)
+        by_class: dict[int, list[int]] = {place: [] for place in places}
+        for at, index in enumerate(source.val.classes.tolist()):
+            by_class[places[index]].append(at)
+        chosen = spread(by_class, limit)  # places in the data set, with the model's classes
+        if source.val.paths is None:
+            return len(chosen), _from_memory(source.val, chosen, about.preprocess, size)
+        files = [(source.val.paths[at], index) for at, index in chosen]
+    elif root is None:
+        files = spread(find_classes(folder, known), limit)
+    else:
+        raise EvaluationError(
+            f"Expected a named data set ({', '.join(NAMES)}) with root, got {str(folder)!r}. Leave root out."
+        )
+    return len(files), ((batch.images, batch.classes) for batch in batches(files, about.preprocess, size))
+
+
+def _places(source: Dataset, known: Mapping[str, int]) -> list[int]:
+    """Return the index of each class of a data set among the model's outputs."""
+    pairs = zip(source.class_ids, source.labels, strict=True)
+    places = [known.get(class_id, known.get(label)) for class_id, label in pairs]
+    if missing := [label for label, place in zip(source.labels, places, strict=True) if place is None]:
+        raise EvaluationError(
+            f"Expected a model that knows the {len(places)} classes of {source.name}, got one that lacks "
+            f"{', '.join(missing[:5])}{' and more' if len(missing) > 5 else ''}. It knows {', '.join([*known][:8])}."
+        )
+    return [place for place in places if place is not None]
+
+
+def _from_memory(
+    samples: Samples, chosen: Sequence[tuple[int, int]], preprocess: Preprocess, size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield batches of the images of an archive, which have one size."""
+    assert samples.images is not None  # a split has files, or images in memory
+    for start in range(0, len(chosen), size):
+        some = chosen[start : start + size]
+        photos = [decode(samples.images[at].permute(1, 2, 0).numpy()) for at, _ in some]  # (c, h, w) -> (h, w, c)
+        pixels = [torch.from_numpy(preprocess(photo).pixels) for photo in photos]
+        yield torch.stack(pixels), torch.tensor([index for _, index in some])

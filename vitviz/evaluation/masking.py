@@ -1,0 +1,127 @@
+"""Predictions of a model for images of which only some patches are visible.
+
+Shapes: B images, N tokens = P prefix tokens followed by n = gh x gw patches, D width, C classes, R masked images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from vitviz.analysis.interventions import Drop, check_predicts
+from vitviz.attribution.baselines import baseline_images, pixel_mask
+from vitviz.evaluation import EvaluationError
+from vitviz.model.vit import ViT
+
+Progress = Callable[[int, int], None]
+
+# Tokens that run at once. On a CPU they should fit its cache; a GPU wants more to do.
+CPU_TOKENS, TOKENS = 4096, 65_536
+
+
+class MaskedModel:
+    """Model that predicts from some patches of images.
+
+    With the baseline "remove" the other patches are taken out of the sequence: the images are embedded once, the tokens
+    of the visible patches gathered, and the blocks run over the short sequence. The other baselines paint over the
+    pixels (`baseline_images`) and run the whole image.
+
+    Args:
+        model: in eval mode, with a classifier. It is not changed.
+        images: (B, channels, H, W) normalised pixels.
+        baseline: "remove", "blur", "mean", "zero" or "black".
+
+    Attributes:
+        grid: (gh, gw).
+        patches: n.
+        least: smallest number of visible patches: 1 if the model pools patches that would all be removed.
+
+    Raises:
+        AnalysisError: if the model has no classifier or is training, or there is no such baseline.
+        ExplainError: for "black" with a model without preprocessing.
+    """
+
+    def __init__(self, model: ViT, images: Tensor, baseline: Drop = "remove") -> None:
+        check_predicts(model, baseline)
+        self.model, self.baseline = model, baseline
+        self.images = images.to(next(model.parameters()).device)
+        self.grid = model.check(self.images)
+        self.patches = self.grid[0] * self.grid[1]
+        self.least = int(baseline == "remove" and (not model.config.prefix or "mean" in model.config.pooling))
+        with torch.no_grad():
+            if baseline == "remove":
+                self._tokens, _ = model.embed(self.images)  # (B, N, D)
+                self._angles = model.angles(self.grid)  # 2 x (n, d), or none
+            else:
+                self._behind = baseline_images(model, self.images, baseline)
+
+    def unmasked(self) -> Tensor:
+        """Return the logits of the whole images: (B, C), float64, on the CPU."""
+        batch = len(self.images)
+        return self.logits(torch.ones(batch, self.patches, dtype=torch.bool), torch.arange(batch))
+
+    def logits(self, visible: Tensor, image: Tensor, progress: Progress | None = None) -> Tensor:
+        """Return the logits of masked images. Equal ones run once, those with as many visible patches together.
+
+        Args:
+            visible: (R, n) bools.
+            image: (R,), the image of each, counted from 0.
+            progress: called with (masked images done, all of them).
+
+        Returns:
+            Logits (R, C), float64, on the CPU.
+
+        Raises:
+            EvaluationError: if fewer than `least` patches are visible, or logits are NaN or infinite.
+        """
+        if visible.dtype != torch.bool or visible.ndim != 2 or visible.shape[1] != self.patches:
+            raise EvaluationError(
+                f"Expected bools (R, {self.patches}), got {visible.dtype} {tuple(visible.shape)}. Give a row per mask."
+            )
+        if int(visible.sum(1).min()) < self.least:
+            raise EvaluationError(
+                "Expected at least one visible patch for a model that pools patches, got none. Choose another "
+                "baseline, such as blur, or show one."
+            )
+        rows, inverse = torch.unique(
+            torch.cat([image.cpu()[:, None], visible.cpu().long()], dim=1), dim=0, return_inverse=True
+        )
+        image, visible = rows[:, 0], rows[:, 1:].bool()
+        found: dict[int, Tensor] = {}
+        for some in self._batches(visible.sum(1)):
+            with torch.no_grad():
+                logits = self._run(visible[some], image[some]).cpu().double()  # (r, C)
+            found.update(zip(some.tolist(), logits, strict=True))
+            if progress is not None:
+                progress(len(found), len(rows))
+        out = torch.stack([found[index] for index in range(len(rows))])
+        if not bool(out.isfinite().all()):
+            raise EvaluationError("Expected finite logits, got NaN or infinity. Check the weights and their precision.")
+        return out[inverse]
+
+    def _batches(self, counts: Tensor) -> Iterator[Tensor]:
+        """Yield indices of masked images that run together: of one sequence length, and not too many tokens."""
+        most = CPU_TOKENS if self.images.device.type == "cpu" else TOKENS
+        if self.baseline != "remove":
+            counts = torch.full_like(counts, self.patches)
+        for count in counts.unique().tolist():
+            tokens = max(1, len(self.model.config.prefix) + count)
+            yield from (counts == count).nonzero().flatten().split(max(1, most // tokens))
+
+    def _run(self, visible: Tensor, image: Tensor) -> Tensor:
+        """Return logits (r, C) of masked images that fit together: visible (r, n), image (r,)."""
+        image, visible = image.to(self.images.device), visible.to(self.images.device)
+        if self.baseline != "remove":
+            mask = pixel_mask(visible.unflatten(1, self.grid), self.model.config.patch_size)  # (r, 1, H, W)
+            logits: Tensor = self.model(torch.where(mask, self.images[image], self._behind[image]))
+            return logits
+        keep = visible.nonzero()[:, 1].reshape(len(visible), int(visible[0].sum()))  # (r, K)
+        prefix = torch.arange(len(self.model.config.prefix), device=keep.device).expand(len(keep), -1)  # (r, P)
+        tokens = self._tokens[image[:, None], torch.cat([prefix, keep + prefix.shape[1]], dim=1)]  # (r, P + K, D)
+        angles = self._angles
+        if angles is not None:
+            cos, sin = (angle[keep][:, None] for angle in angles)  # (n, d) -> (r, K, d) -> (r, 1, K, d)
+            angles = cos, sin
+        return self.model.run(tokens, angles)

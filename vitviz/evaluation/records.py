@@ -1,0 +1,158 @@
+"""Records on disk, one line of JSON each: appended at once, read again after a stop, shared between processes.
+
+A file begins with a line that holds the settings; records of other settings are refused, not mixed. Lines are appended
+whole and flushed, so that a killed process leaves at most one broken line, the last.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+from collections.abc import Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from vitviz.evaluation import EvaluationError
+
+Record = Mapping[str, Any]
+Key = tuple[str, str]
+"""An image, CLASS/NAME, and a method."""
+
+FORMAT = "vitviz faithfulness 1"
+TIMEOUT = timedelta(days=7)  # for the other processes to finish their images
+
+
+class Journal:
+    """File of one process, which others may read at any time.
+
+    Args:
+        path: created if it does not exist, continued if it does.
+        settings: plain data that records depend on.
+
+    Raises:
+        EvaluationError: if the file was made with other settings, or is no such file.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
+        self.path = path
+        start = read(path, settings)[1] if path.exists() else 0
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if start:
+            os.truncate(path, start)  # drops a broken last line
+        else:
+            path.write_bytes(_lines([{"format": FORMAT, "settings": settings}]))
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Append records in one piece, and wait until they are on disk."""
+        data = _lines(records)
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
+        try:
+            written = os.write(file, data)
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if written != len(data):
+            raise EvaluationError(f"Expected to write {len(data)} bytes to {self.path}, got {written}. Free some disk.")
+
+
+def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], int]:
+    """Return the records in a file, and how many of its bytes are whole lines.
+
+    Raises:
+        EvaluationError: if it was made with other settings, or is no such file.
+    """
+    data = path.read_bytes()
+    end = data.rfind(b"\n") + 1
+    if end == 0 and _lines([{"format": FORMAT, "settings": settings}]).startswith(data):
+        return {}, 0  # empty, or its process was killed before it had written the first line
+    header, *lines = data[:end].decode("utf-8", errors="replace").splitlines() or [""]
+    first = _parse(header)
+    if first.get("format") != FORMAT or not isinstance(first.get("settings"), dict):
+        raise EvaluationError(
+            f"Expected {str(path)!r} to be a file of records to continue, got something else. Name another file."
+        )
+    there, here = first["settings"], json.loads(json.dumps(settings))
+    if different := [name for name in sorted({*there, *here}) if there.get(name) != here.get(name)]:
+        values = "; ".join(f"{name} is {there.get(name)!r} there and {here.get(name)!r} here" for name in different)
+        raise EvaluationError(
+            f"Expected {str(path)!r} to have these settings, got others: {values}. Use the same or name another file."
+        )
+    records: dict[Key, Record] = {}
+    for number, line in enumerate(lines, 2):
+        record = _parse(line)
+        if not isinstance(record.get("image"), str) or not isinstance(record.get("method"), str):
+            raise EvaluationError(
+                f"Expected records in {str(path)!r}, got none in line {number}. Remove that line: it is made again."
+            )
+        records[record["image"], record["method"]] = record
+    return records, end
+
+
+def read_all(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
+    """Return all records on this machine: of the file, and of the files of each process."""
+    records: dict[Key, Record] = {}
+    for file in [*([path] if path.exists() else []), *rank_files(path)]:
+        records |= read(file, settings)[0]
+    return records
+
+
+def write(path: Path, settings: Mapping[str, Any], records: Iterable[Record]) -> None:
+    """Write a whole file at once, sorted; then remove the files of processes, whose records are in it.
+
+    At any time there is the old file or the new one.
+    """
+    ordered = sorted(records, key=lambda record: (record["image"], record["method"]))
+    beside = path.with_name(f"{path.name}.new")
+    beside.write_bytes(_lines([{"format": FORMAT, "settings": settings}, *ordered]))
+    os.replace(beside, path)
+    for file in rank_files(path):
+        file.unlink(missing_ok=True)
+
+
+def rank_file(path: Path, rank: int) -> Path:
+    """Return the file of one of several processes: results.jsonl -> results.rank3.jsonl."""
+    return path.with_name(f"{path.stem}.rank{rank}{path.suffix}")
+
+
+def rank_files(path: Path) -> list[Path]:
+    """Return the existing files of processes beside a file."""
+    return sorted(path.parent.glob(f"{glob.escape(path.stem)}.rank*{glob.escape(path.suffix)}"))
+
+
+def processes() -> tuple[int, int]:
+    """Return the rank of this process and their number, as set by torchrun (RANK, WORLD_SIZE); 0 and 1 without it.
+
+    Raises:
+        EvaluationError: for numbers that make no sense.
+    """
+    rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
+    if not (rank.isdigit() and world.isdigit() and int(rank) < int(world)):
+        raise EvaluationError(f"Expected RANK below WORLD_SIZE, got {rank!r} and {world!r}. Start it by torchrun.")
+    return int(rank), int(world)
+
+
+def gather(records: Iterable[Record]) -> list[Record]:
+    """Return the records of all processes to each of them, after the last has called this."""
+    if processes()[1] == 1:
+        return list(records)
+    from accelerate import PartialState
+    from accelerate.utils import gather_object
+
+    PartialState(cpu=True, timeout=TIMEOUT)  # joins the processes, unless they are joined already
+    found: list[Record] = gather_object([*records])
+    return found
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    return b"".join((json.dumps(record, allow_nan=False) + "\n").encode() for record in records)
+
+
+def _parse(line: str) -> dict[str, Any]:
+    """Return a line as an object, empty if it is none."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return {}
+    return record if isinstance(record, dict) else {}

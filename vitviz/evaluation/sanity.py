@@ -1,0 +1,111 @@
+"""Sanity check: a map of a model whose weights are made random should not resemble the original.
+
+Adebayo et al. 2018, "Sanity Checks for Saliency Maps" (cascading model parameter randomization, section 3). A method
+whose map stays the same shows the image, not the model.
+
+Shapes: B images, n = gh x gw patches, S stages.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from vitviz.attribution.inputs import Named
+from vitviz.attribution.registry import attribute, method_named
+from vitviz.evaluation.faithfulness import Floats, target_classes
+from vitviz.evaluation.sensitivity import spearman
+from vitviz.model.vit import ViT
+
+HEAD = {"norm", "attn_pool", "head", "head_dist"}  # modules of the part "head"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Sanity:
+    """Similarity of the maps of randomized models with the original map.
+
+    Args:
+        parts: the S parts of the model, from the last to the first: "head", "block 11", ..., "embedding" (blocks
+            counted from 0). In a stage the named part and all before it in the list are random.
+        ranks: (S, B), Spearman's correlation with the original map; 1 is the same order, 0 none. NaN where a map is
+            constant and has no order.
+        method: of the maps.
+    """
+
+    parts: tuple[str, ...]
+    ranks: Floats
+    method: str
+
+    def describe(self) -> str:
+        """Return the correlation with all weights random as a sentence."""
+        title, left = method_named(self.method).title, self.ranks[-1].mean()
+        if not np.isfinite(left):
+            return f"{title}, with all weights random, gives a map without any order."
+        return (
+            f"{title}, with all weights random, gives a map whose order correlates with the first one's at {left:.2f} "
+            "(0 is none)."
+        )
+
+
+def sanity(
+    model: ViT,
+    images: Tensor,
+    target: Named | Sequence[Named] | Tensor | None = None,
+    method: str = "gae",
+    *,
+    seed: int = 0,
+    **options: Any,
+) -> Sanity:
+    """Randomize the weights of a copy, part by part from the head down to the embedding, and compare the maps.
+
+    Every tensor of weights is drawn again from a normal distribution with its own mean and deviation: what was learned
+    is gone, while tokens and attention keep their scale.
+
+    Args:
+        model: in eval mode. It is not changed.
+        images: (B, channels, H, W) normalised pixels.
+        target: the class, by index or label; by default the one that the model itself predicts, at all stages.
+        method: its name; `options` are the method's.
+        seed: of the random weights.
+
+    Raises:
+        ExplainError: if there is no such method, class or option.
+    """
+    images = images.to(next(model.parameters()).device)
+    classes = target_classes(model, images, target)  # (B,)
+
+    def maps(of: ViT) -> Tensor:
+        return attribute(of, images, classes, method, **options).patches.flatten(1).cpu().double()  # (B, n)
+
+    original, changed = maps(model), copy.deepcopy(model)
+    parts, ranks = model_parts(changed), []
+    for index, weights in enumerate(parts.values()):
+        randomize(weights, seed + index)
+        ranks.append(spearman(original, maps(changed)))
+    return Sanity(parts=tuple(parts), ranks=torch.stack(ranks).numpy(), method=method)
+
+
+def model_parts(model: ViT) -> dict[str, list[nn.Parameter]]:
+    """Return all weights of a model by part, from the head (final norm, pooling, classifier) to the embedding."""
+    blocks = [f"block {index}" for index in reversed(range(model.config.depth))]
+    parts: dict[str, list[nn.Parameter]] = {name: [] for name in ("head", *blocks, "embedding")}
+    for name, weight in model.named_parameters():
+        first, *rest = name.split(".")
+        part = f"block {rest[0]}" if first == "blocks" else "head" if first in HEAD else "embedding"
+        parts[part].append(weight)
+    return parts
+
+
+@torch.no_grad()
+def randomize(weights: Sequence[nn.Parameter], seed: int) -> None:
+    """Draw weights again, in place, each tensor with its own mean and deviation."""
+    generator = torch.Generator().manual_seed(seed)
+    for weight in weights:
+        noise = torch.randn(weight.shape, generator=generator)  # on the CPU: the same numbers for every device
+        weight.copy_(weight.mean() + weight.std(correction=0) * noise.to(weight))

@@ -1,0 +1,171 @@
+"""Sensitivity of scores: sums of scores against the loss of the target's logit, and changes of a map under noise.
+
+Unlike insertion and deletion, which read the order of the patches alone, these read the scores.
+
+Shapes: B images, n = gh x gw patches, C classes, M maps, Z set sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vitviz.analysis.interventions import Drop
+from vitviz.attribution.inputs import Named, resolve_target
+from vitviz.attribution.registry import attribute, untouched
+from vitviz.evaluation import EvaluationError
+from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_classes
+from vitviz.evaluation.masking import MaskedModel
+from vitviz.model.vit import ViT
+
+TOGETHER = 4  # images at once for max-sensitivity: a gradient method holds all attention of each
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SensitivityN:
+    """Correlation of sums of scores with the loss of the target's score when those patches are taken away.
+
+    Args:
+        sizes: (Z,), numbers of patches taken away at once.
+        correlations: (M, Z), Pearson's, over the random sets of each size; NaN where a map gives all sets one sum.
+    """
+
+    sizes: tuple[int, ...]
+    correlations: Floats
+
+
+def sensitivity_n(
+    model: ViT,
+    images: Tensor,
+    maps: Maps,
+    target: Named | Sequence[Named] | Tensor | None = None,
+    *,
+    sizes: Sequence[int] | None = None,
+    samples: int = 32,
+    baseline: Drop = "remove",
+    seed: int = 0,
+) -> SensitivityN:
+    """Correlate the sum of a set's scores with the loss of the target's logit without it.
+
+    Ancona et al. 2018, "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
+    section 4 (sensitivity-n).
+
+    Args:
+        model, images, maps, target, baseline: as for `faithfulness`.
+        sizes: of the sets, in patches; by default six from 1 to 80 % of the patches, evenly by their logarithm.
+        samples: number of random sets of each size, at least 2; the same for all maps.
+        seed: of the sets.
+
+    Raises:
+        EvaluationError, AnalysisError: as `faithfulness`, or for sizes that leave nothing visible.
+    """
+    masked = MaskedModel(model, images, baseline)
+    scores, image = flat_maps(maps, masked)  # (M, n), (M,)
+    most, batch = masked.patches - masked.least, len(masked.images)
+    if sizes is None:
+        highest = max(1, min(most, round(0.8 * masked.patches)))
+        sizes = np.geomspace(1, highest, 6).round().astype(int).tolist()
+    chosen = tuple(sorted(set(sizes)))
+    if not chosen or not 1 <= chosen[0] <= chosen[-1] <= most or samples < 2:
+        raise EvaluationError(
+            f"Expected sizes of sets from 1 to {most} patches and at least 2 samples of each, got {sizes} and "
+            f"{samples}. Try the defaults."
+        )
+    gone = torch.cat([random_sets(masked.patches, size, samples, seed + size) for size in chosen])  # (Z * samples, n)
+    whole = masked.unmasked()  # (B, C)
+    goal = resolve_target(model, whole, target)
+    assert goal is not None  # there is a classifier: MaskedModel looked
+    of = torch.arange(batch).repeat_interleave(len(gone))
+    logits = masked.logits(~gone.repeat(batch, 1), of)  # (B * Z * samples, C)
+    lost = goal.score(whole)[of] - goal.repeat(len(gone)).score(logits)
+    lost = lost.unflatten(0, (batch, len(chosen), samples))  # (B, Z, samples)
+    sums = (scores @ gone.double().T).unflatten(1, (len(chosen), samples))  # (M, n) @ (n, ...) -> (M, Z, samples)
+    return SensitivityN(sizes=chosen, correlations=pearson(sums, lost[image]).numpy())
+
+
+def random_sets(patches: int, size: int, count: int, seed: int) -> Tensor:
+    """Return random sets of `size` of the patches: (count, n) bools."""
+    return random_orders(patches, count, seed, salt=1).argsort(dim=1) < size
+
+
+def max_sensitivity(
+    model: ViT,
+    images: Tensor,
+    target: Named | Sequence[Named] | Tensor | None = None,
+    method: str = "gae",
+    *,
+    radius: float = 0.02,
+    samples: int = 10,
+    seed: int = 0,
+    **options: Any,
+) -> Floats:
+    """Return the largest relative change of a method's map under small noise, by `captum.metrics.sensitivity_max`.
+
+    The maximum of |map(x + noise) - map(x)| / |map(x)| over random noise (Yeh et al. 2019, "On the (In)fidelity and
+    Sensitivity of Explanations", definition 3.1). A constant map gets a perfect 0.
+
+    Args:
+        model: in eval mode.
+        images: (B, channels, H, W) normalised pixels.
+        target: the class, by index or label; by default the one that is predicted without noise.
+        method: its name; `options` are the method's.
+        radius: the noise is uniform in -radius..radius, in normalised pixels.
+        samples: number of noisy images.
+        seed: of the noise.
+
+    Returns:
+        (B,), one number per image.
+
+    Raises:
+        ExplainError: if there is no such method, class or option.
+        EvaluationError: for a radius or number of samples that makes no noise.
+    """
+    from captum.metrics import sensitivity_max
+
+    if not radius > 0 or samples < 1:
+        raise EvaluationError(
+            f"Expected a radius above 0 and at least 1 sample, got {radius} and {samples}. Try the defaults."
+        )
+    images = images.to(next(model.parameters()).device)
+    fixed = target_classes(model, images, target)  # (B,)
+
+    def explain(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor]:
+        """Return maps (b, gh, gw). captum repeats each image in turn, and would take a tensor for a tuple of rows."""
+        pixels = (inputs if isinstance(inputs, Tensor) else inputs[0]).to(images.dtype)  # the noise is in float32
+        classes = None if fixed is None else fixed.repeat_interleave(len(pixels) // len(images))
+        return (attribute(model, pixels, classes, method, **options).patches,)
+
+    most = min(TOGETHER, samples) * len(images)
+    with untouched(images.device):
+        torch.manual_seed(seed)
+        found: Tensor = sensitivity_max(
+            explain, images, perturb_radius=radius, n_perturb_samples=samples, max_examples_per_batch=most
+        )
+    return np.asarray(found.detach().cpu().double().numpy())
+
+
+def pearson(first: Tensor, second: Tensor) -> Tensor:
+    """Return Pearson's correlation of rows (..., n), float64: (..., n), (..., n) -> (...)."""
+    first, second = first.double(), second.double()
+    x, y = (row - row.mean(-1, keepdim=True) for row in (first, second))
+    # What rounding leaves of a constant row is not a variation.
+    flat = [moved.norm(dim=-1) <= 1e-12 * row.norm(dim=-1) for moved, row in ((x, first), (y, second))]
+    found: Tensor = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
+    return found.masked_fill(flat[0] | flat[1], float("nan"))
+
+
+def spearman(first: Tensor, second: Tensor) -> Tensor:
+    """Return Spearman's rank correlation of rows; equal numbers share their mean rank: (B, n), (B, n) -> (B,)."""
+    return pearson(*(torch.stack([_ranks(row) for row in rows]) for rows in (first, second)))
+
+
+def _ranks(row: Tensor) -> Tensor:
+    """Return the ranks of numbers, rising, equal ones with their mean rank: (n,) -> (n,), float64."""
+    _, which, counts = row.unique(return_inverse=True, return_counts=True)
+    mean: Tensor = counts.cumsum(0) - (counts - 1) / 2
+    return mean[which].double()

@@ -1,0 +1,146 @@
+"""Table of an evaluation: one row per method and one for random orders, the best first."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from vitviz.analysis.tables import text_table
+from vitviz.evaluation import EvaluationError
+from vitviz.evaluation.records import Key, Record
+
+CHANCE = "random"
+"""The row of random orders."""
+
+COLUMNS = {
+    "deletion": "area, lower is better",
+    "insertion": "area, higher is better",
+    "positive": "accuracy, most relevant removed first, lower is better",
+    "negative": "accuracy, least relevant removed first, higher is better",
+    "gain": "mean area over random, higher is better",
+    "seconds": "of the method, for one image",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """Results of one method over all images.
+
+    Args:
+        method: its name, or "random".
+        images: their number.
+        means: the mean of each of `COLUMNS`; NaN for the seconds of random orders.
+        errors: the standard error of each mean; NaN for a single image.
+    """
+
+    method: str
+    images: int
+    means: Mapping[str, float]
+    errors: Mapping[str, float]
+
+    def cell(self, column: str) -> str:
+        """Return a mean and its standard error, for people."""
+        mean, error = self.means[column], self.errors[column]
+        if np.isnan(mean):
+            return "-"
+        if column == "seconds":
+            return f"{mean:.2f}"
+        return f"{mean:.3f}" if np.isnan(error) else f"{mean:.3f} ± {error:.3f}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """Results of an evaluation.
+
+    Args:
+        rows: one per method and one for random orders, the largest gain first.
+        images: their number.
+        settings: of the run, as plain data.
+        left_out: methods that do not support this model, and why.
+        records: a result for each image and method, as in the file.
+    """
+
+    rows: tuple[Row, ...]
+    images: int
+    settings: Mapping[str, Any]
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    records: tuple[Record, ...] = field(default=(), repr=False)
+
+    def row(self, method: str) -> Row:
+        """Return the row of a method.
+
+        Raises:
+            EvaluationError: if there is none.
+        """
+        rows = {row.method: row for row in self.rows}
+        if method not in rows:
+            raise EvaluationError(f"Expected one of the rows {', '.join(rows)}, got {method!r}. Choose one of these.")
+        return rows[method]
+
+    def describe(self) -> str:
+        """Return the result as a sentence."""
+        best, chance = self.rows[0], self.row(CHANCE)
+        images = "1 image" if self.images == 1 else f"{self.images:,} images"
+        if best.method == CHANCE:
+            return f"Over {images} no method is better than random orders of the patches."
+        sure = best.means["gain"] > 2 * best.errors["gain"]
+        return (
+            f"Over {images} {best.method} is the most faithful: deletion {best.means['deletion']:.3f} and "
+            f"insertion {best.means['insertion']:.3f}, where random orders get {chance.means['deletion']:.3f} for both"
+            f"{'' if sure else '; its gain is less than two standard errors, which may be chance'}."
+        )
+
+    def markdown(self) -> str:
+        """Return the table for a document: means and standard errors."""
+        header, *rows = self._cells()
+        lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(COLUMNS)}"]
+        lines += [f"| {' | '.join(row)} |" for row in rows]
+        lines += ["", *(f"- {column}: {about}" for column, about in COLUMNS.items())]
+        lines += [f"- not for this model: {name} ({why})" for name, why in self.left_out.items()]
+        return "\n".join(lines)
+
+    def table(self) -> str:
+        """Return the table for a terminal, with the description."""
+        left = [f"Not for this model: {name} ({why})" for name, why in self.left_out.items()]
+        return "\n".join([self.describe(), "", text_table(self._cells()), *left])
+
+    def _cells(self) -> list[list[str]]:
+        return [["method", *COLUMNS], *([row.method, *map(row.cell, COLUMNS)] for row in self.rows)]
+
+    def csv(self) -> str:
+        """Return the table for a program: a mean and a standard error in columns of their own."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["method", "images", *(name for column in COLUMNS for name in (column, f"{column}_error"))])
+        for row in self.rows:
+            numbers = (number for column in COLUMNS for number in (row.means[column], row.errors[column]))
+            writer.writerow([row.method, row.images, *("" if np.isnan(number) else number for number in numbers)])
+        return text.getvalue().removesuffix("\n")
+
+
+def tabulate(
+    keys: Sequence[str], names: Sequence[str], records: Mapping[Key, Record], settings: Mapping[str, Any]
+) -> Evaluation:
+    """Return the table of some images and methods, from the records of each."""
+    left_out: dict[str, str] = {}
+    rows = []
+    for name in [*names, CHANCE]:
+        of = [records[key, name] for key in keys]
+        if refused := [record["refused"] for record in of if "refused" in record]:
+            left_out[name] = refused[0]
+            continue
+        numbers = {column: np.array([record[column] for record in of], np.float64) for column in COLUMNS}  # None -> NaN
+        count = len(of)
+        errors = {
+            column: float(some.std(ddof=1) / count**0.5) if count > 1 else np.nan for column, some in numbers.items()
+        }
+        means = {column: float(some.mean()) for column, some in numbers.items()}
+        rows.append(Row(method=name, images=count, means=means, errors=errors))
+    rows.sort(key=lambda row: -row.means["gain"])
+    kept = tuple(records[key, row.method] for key in keys for row in rows)
+    return Evaluation(rows=tuple(rows), images=len(keys), settings=settings, left_out=left_out, records=kept)

@@ -1,0 +1,181 @@
+"""A model card: what a trained model is, what it was trained on and how, how good it is, and how to do it again.
+
+Mitchell et al. 2019, "Model Cards for Model Reporting". The front matter is what Hugging Face reads, as YAML; every
+value in it is JSON, which is YAML too, so that no name of a class or a folder can break it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import PIL
+import torch
+
+from vitviz import __version__
+from vitviz.formatting import percent
+from vitviz.model.vit import Pretrained
+from vitviz.training.data import Data, count_range
+from vitviz.training.loop import Outcome
+
+LICENCES = {
+    "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0",
+    "cc-by-nc-sa-4.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "openrail", "unknown", "unlicense", "wtfpl"
+}  # fmt: skip
+"""Those that Hugging Face knows by these names; all others are "other" there, with a name of their own."""
+END = (
+    "## Use\n\n```sh\nvitviz predict photo.jpg --model FOLDER\nvitviz app --model FOLDER\n```\n\n"
+    '```python\nimport vitviz\n\nview = vitviz.Explorer(vitviz.load("FOLDER")).open("photo.jpg")\n'
+    "view.predictions()\n```\n\n`config.json` holds the sizes, the preprocessing and the labels, `model.safetensors` "
+    "the weights. Nothing in them is run when they are loaded.\n\n"
+    "## Limits\n\nIt knows {} classes. Shown anything else it names one of them all the same, sometimes with "
+    "confidence. The figures above are of images like those it was trained on; photographs of other cameras, places "
+    "and times are harder.\n"
+)
+MANY = 30  # classes; more are folded away
+
+
+def model_card(
+    outcome: Outcome, data: Data, *, command: str = "", base: str = "", size: int, pictures: Mapping[str, str]
+) -> str:
+    """Return the card as Markdown with YAML front matter.
+
+    Args:
+        outcome: the result of the training; its model has `pretrained`.
+        data: what it was trained on.
+        command: what trains the model again; empty where it was trained from Python.
+        base: what it started from, as `vitviz.load` takes it; empty for a model from scratch.
+        size: of the file of weights, in bytes.
+        pictures: names of the pictures beside the card, and what each shows.
+    """
+    about = outcome.model.pretrained
+    assert about is not None  # a model is saved before it has a card
+    parts = [
+        _front_matter(outcome, about, data, base),
+        f"# {about.name}\n",
+        _model(outcome, about, base, size),
+        _results(outcome, data),
+        "".join(f"![{_cell(text)}]({name})\n\n" for name, text in pictures.items()),
+        _data(data),
+        _training(outcome, command),
+        END.format(len(data.labels)),
+    ]
+    return "\n".join(part.rstrip("\n") + "\n" for part in parts)
+
+
+def _front_matter(outcome: Outcome, about: Pretrained, data: Data, base: str) -> str:
+    """Return what registries of models read, between two lines of dashes."""
+    licence = about.licence.strip().lower()
+    fields: dict[str, Any] = {"license": licence if licence in LICENCES else "other"}
+    if fields["license"] == "other":
+        fields["license_name"] = about.licence
+    if base:
+        fields["base_model"] = base.removeprefix("hf:")
+    metrics = [{"type": "accuracy", "name": name, "value": round(value, 6)} for name, value in _accuracies(outcome)]
+    split = {"name": data.name, "type": data.name, "split": "validation"}
+    result = {"task": {"type": "image-classification"}, "dataset": split, "metrics": metrics}
+    fields |= {"library_name": "vitviz", "pipeline_tag": "image-classification", "tags": ["vision-transformer"]}
+    fields |= {"datasets": [data.name], "metrics": ["accuracy"]}
+    fields["model-index"] = [{"name": about.name, "results": [result]}]
+    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
+    return "\n".join(["---", *lines, "---", ""])
+
+
+def _accuracies(outcome: Outcome) -> list[tuple[str, float]]:
+    """Return top-1, and top-5 where there are more than five classes."""
+    found = outcome.accuracy
+    return [("top-1", found.top1), *([("top-5", found.top5)] if len(found.labels) > 5 else [])]
+
+
+def _model(outcome: Outcome, about: Pretrained, base: str, size: int) -> str:
+    config = outcome.model.config
+    count = sum(parameter.numel() for parameter in outcome.model.parameters())
+    megabytes = f"{size / 1e6:.0f}" if size >= 1e7 else f"{size / 1e6:.2g}"
+    sizes = f"{config.depth} blocks, {config.heads} heads, width {config.width}, patches of {config.patch_size} x "
+    sizes += f"{config.patch_size} pixels, {config.positions} positions"
+    sizes += f", {config.registers} registers" * bool(config.registers)
+    sizes += ", a distillation token" * config.distillation_token
+    start = f"It started from `{base}`." if base else "It was trained from scratch."
+    classes = ", ".join(about.labels[:MANY]) + f" and {len(about.labels) - MANY} more" * (len(about.labels) > MANY)
+    return (
+        f"A Vision Transformer: {sizes}; {count:,} parameters, {megabytes} MB. {start} It reads images of "
+        f"{config.image_size[0]} x {config.image_size[1]} pixels.\n\n"
+        f"It tells apart {len(about.labels)} classes: {classes}.\n\nLicence: {about.licence}.\n"
+    )
+
+
+def _results(outcome: Outcome, data: Data) -> str:
+    shares = " and ".join(f"**{name} {percent(value, 4)}**" for name, value in _accuracies(outcome))
+    weights = "the running mean of the weights" if outcome.recipe.ema else "the last weights"
+    text = (
+        f"## How good it is\n\n{shares} on {outcome.accuracy.images:,} validation images of {data.name} (cross entropy "
+        f"{outcome.accuracy.loss:.4f}), with {weights} after the last epoch: no epoch was chosen by its accuracy.\n"
+    )
+    rows = [(label, f"{count:,}", percent(top1, 4)) for label, count, top1, _ in outcome.accuracy.per_class]
+    table = _table(("class", "images", "right"), rows)
+    if len(rows) > MANY:
+        table = f"<details><summary>Each class</summary>\n\n{table}\n\n</details>"
+    return f"{text}\n{table}\n"
+
+
+def _data(data: Data) -> str:
+    train, val = (count_range(data.counts(split)) for split in (data.train, data.val))
+    text = (
+        f"## Data\n\n{data.name} ({data.source}): {len(data.train):,} images to train on ({train} of a class), "
+        f"{len(data.val):,} to validate on ({val}). Licence of the images: {data.licence}.\n"
+    )
+    return text + f"\n{len(data.left_out)} files could not be read and were left out.\n" * bool(data.left_out)
+
+
+def _training(outcome: Outcome, command: str) -> str:
+    script = f"```sh\n{command}\n```\n\n" if command else ""
+    processes = f", {outcome.processes} processes" if outcome.processes > 1 else ""
+    notes = "".join(f"\n- {note}" for note in outcome.notes) + "\n" * bool(outcome.notes)
+    table = _table(("setting", "value"), ((name, _value(value)) for name, value in asdict(outcome.recipe).items()))
+    versions = f"vitviz {__version__}, torch {torch.__version__}, numpy {np.__version__}, Pillow {PIL.__version__}"
+    return (
+        f"## How it was trained\n\n{script}{len(outcome.epochs)} epochs in {_duration(outcome.seconds)} on "
+        f"{outcome.device}{processes} ({_machine()}); seed {outcome.recipe.seed}; {versions}, Python "
+        f"{platform.python_version()}. Each epoch is a row of `curves.csv`.\n{notes}\n{table}\n"
+    )
+
+
+def _machine() -> str:
+    """Return the machine in words: processor, cores, system."""
+    name, cores = platform.processor() or platform.machine(), os.cpu_count() or 1
+    if (info := Path("/proc/cpuinfo")).is_file():
+        lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
+        name = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), name)
+    return f"{name}, {cores} cores, {platform.system()}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return ", ".join(map(_value, value)) if isinstance(value, (tuple, list)) else str(value)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [header, ["---"] * len(header), *(map(_cell, row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    """Return a text that breaks neither a table nor a picture's description."""
+    return re.sub(r"([\\|\[\]<`])", r"\\\1", " ".join(text.split()))

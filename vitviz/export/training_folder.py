@@ -1,0 +1,128 @@
+"""The folder that a training leaves: a model that `vitviz.load` and the page open, with a card and pictures.
+
+| file | what it is |
+|---|---|
+| `config.json`, `model.safetensors` | the model: sizes, preprocessing, labels, licence; weights |
+| `README.md` | the model card |
+| `confusion.png` | which class is taken for which on the validation images |
+| `sheet.png` | 30 validation images with attention, prediction and truth |
+| `before-after.png` | of a model that started from another: the attention of both |
+| `curves.png` | loss and accuracy by epoch |
+
+The training loop leaves its log and its state in the same folder (`vitviz.training.loop`).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from PIL import Image
+
+from vitviz.draw.figures import save as save_figure
+from vitviz.draw.figures.curves import save_curves
+from vitviz.draw.predictions import Prediction, draw_map, prediction_sheet
+from vitviz.draw.sheet import fit_photo
+from vitviz.explorer import Explorer
+from vitviz.export.model_card import model_card
+from vitviz.images.folders import spread
+from vitviz.model.vit import ViT
+from vitviz.training.data import Data, Split
+from vitviz.training.loop import Outcome
+from vitviz.weights.checkpoint import save
+from vitviz.weights.checks import WEIGHTS
+
+ROWS, COLUMNS = 5, 6
+COMPARED = 24
+SIDE = 128  # pixels of a picture on a sheet; 32 x 32 and 64 x 64 fit in as whole multiples
+CARD = "README.md"
+CURVES = "curves.png"
+
+
+def save_training(
+    outcome: Outcome, data: Data, folder: Path, *, command: str = "", base: str = "", before: ViT | None = None
+) -> list[str]:
+    """Write the model, its card and its pictures.
+
+    Args:
+        outcome: the result of the training; its model has `pretrained`.
+        data: what it was trained on, the classes in the order of the model's outputs.
+        folder: made where it is missing; files of the same names are replaced.
+        command: what trains the model again, for the card.
+        base: what it started from, as `vitviz.load` takes it, for the card.
+        before: the model that it started from, for a sheet of both.
+
+    Returns:
+        The names of the files, in the order of the table above.
+
+    Raises:
+        CheckpointError: if the model cannot be saved.
+    """
+    from vitviz.draw.figures.confusion import confusion  # imports matplotlib
+
+    model = outcome.model.eval()
+    save(model, folder)
+    name = model.pretrained.name if model.pretrained else folder.name
+    pictures: dict[str, str] = {}
+    sheets: list[tuple[str, int, ViT | None, str]] = [
+        ("sheet.png", ROWS * COLUMNS, None, "where the model looks, and what it predicts")
+    ]
+    if before is not None:
+        sheets.append(("before-after.png", COMPARED, before, "where the model looked before and after"))
+    for file, count, source, text in sheets:
+        chosen = sample(data.val, count, outcome.recipe.seed)
+        contact_sheet(model, data, chosen, source).save(folder / file)
+        pictures[file] = f"{len(chosen)} validation images, {text}"
+    labels, counts = outcome.accuracy.confusion()
+    save_figure(confusion(counts, labels, title=name), folder / "confusion.png")
+    pictures["confusion.png"] = "Confusion matrix of the validation images"
+    save_curves(outcome.epochs, folder / CURVES)
+    pictures[CURVES] = "Loss and accuracy by epoch"
+    size = (folder / WEIGHTS).stat().st_size
+    card = model_card(outcome, data, command=command, base=base, size=size, pictures=pictures)
+    (folder / CARD).write_text(card, encoding="utf-8")
+    return ["config.json", WEIGHTS, CARD, *pictures]
+
+
+def sample(split: Split, count: int, seed: int) -> list[int]:
+    """Choose images by chance, evenly over the classes and in their order: the same ones for the same seed.
+
+    >>> from types import SimpleNamespace
+    >>> sample(SimpleNamespace(classes=torch.tensor([0, 0, 0, 0, 1, 1])), 4, seed=0)[2:]
+    [4, 5]
+    """
+    by_class: dict[int, list[int]] = {}
+    for index in torch.randperm(len(split.classes), generator=torch.Generator().manual_seed(seed)).tolist():
+        by_class.setdefault(int(split.classes[index]), []).append(index)
+    return [index for index, _ in sorted(spread(by_class, count), key=lambda pair: (pair[1], pair[0]))]
+
+
+def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None = None) -> Image.Image:
+    """Draw validation images, where the model looks in each, what it predicts, and whether that is right.
+
+    Args:
+        model: the trained model.
+        data: its data set.
+        chosen: indices of validation images.
+        before: the model that it started from, to draw its attention too.
+    """
+    query = "cls" if "cls" in model.config.pooling else "mean"  # the token that the classifier reads, or all patches
+    predictions = []
+    for index in chosen:
+        photo = data.val.picture(index)
+        views = [Explorer(one).open(photo) for one in (before, model) if one is not None]
+        heatmaps = [view.attention(-1, "mean", query) for view in views]  # of the last layer, mean of its heads
+        ((label, probability),) = views[-1].predictions(1)
+        truth = int(data.val.classes[index])
+        pictures = (fit_photo(heatmaps[-1].photo, SIDE), *(draw_map(heatmap, SIDE) for heatmap in heatmaps))
+        right = views[-1].best(1)[0] == truth
+        predictions.append(Prediction(pictures, label, probability, data.labels[truth], right))
+    name = model.pretrained.name if model.pretrained else "Model"
+    start = "CLS" if query == "cls" else "all patches"
+    text = f"the attention of the last layer from {start} (mean of {model.config.heads} heads)"
+    if before is not None:
+        text = f"Each photograph, then {text} before training and after it; each map has its own scale."
+        return prediction_sheet(predictions, title=f"{name}: before and after", note=text, columns=4, side=SIDE)
+    title = f"{name}: {len(predictions)} validation images, {sum(bool(one.right) for one in predictions)} right"
+    text = f"Beside each photograph {text}; each map has its own scale. Drawn by lot, evenly over classes."
+    return prediction_sheet(predictions, title=title, note=text, columns=COLUMNS, side=SIDE)

@@ -1,0 +1,90 @@
+"""Format numbers and predictions for people, by the same rules here and in `viewer/words.js`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
+
+
+def percent(share: float, digits: int = 3) -> str:
+    """Format a probability, an accuracy or another share: 0.9321 as "93.2 %".
+
+    Only exact values are "0 %" and "100 %": what would be rounded to them is "< 0.01 %" or "> 99.9 %".
+
+    Args:
+        share: 0 to 1; a number that is not finite becomes a dash.
+        digits: significant digits, 2 to 4; there are never more than two decimals.
+
+    >>> [percent(share) for share in (0.9999, 0.0316, 0.00123, 1e-7, 0.0, 1.0)]
+    ['> 99.9 %', '3.16 %', '0.12 %', '< 0.01 %', '0 %', '100 %']
+    >>> percent(0.8182, digits=4), percent(0.9321, digits=2)
+    ('81.82 %', '93 %')
+    """
+    size, sign = 100 * abs(share), MINUS if share < 0 else ""
+    if not math.isfinite(size):
+        return DASH
+    if 0 < size < 0.01:
+        return "< 0.01 %"
+    if size == 0 or size >= 100:
+        return f"{sign}{_round(size, 0):.0f} %"
+    for below, decimals in ((1, 2), (10, min(2, digits - 1)), (100, digits - 2)):
+        if (rounded := _round(size, decimals)) < below:
+            return f"{sign}{rounded:.{decimals}f} %"
+    return f"> {sign}{100 - 10**-decimals:.{decimals}f} %"
+
+
+def _round(value: float, decimals: int) -> float:
+    """Round half up by the same steps as JavaScript's Math.round."""
+    return math.floor(value * 10.0**decimals + 0.5) / 10.0**decimals
+
+
+PERHAPS = 3  # classes that are named where the model is not sure
+
+
+def describe_prediction(
+    labels: Sequence[str], probabilities: Sequence[float], classes: int, sure_above: float | None = None
+) -> str:
+    """Describe a prediction in one line, which says how many classes there are to choose from.
+
+    A classifier names one of its classes whatever it is shown, and its probability does not tell an unknown thing
+    from a difficult one, so the words never say that it is none of them.
+
+    Args:
+        labels: the most probable classes, the best first; none for a model without a classifier.
+        probabilities: one for each of them, 0 to 1.
+        classes: how many classes the model knows.
+        sure_above: see `vitviz.Pretrained`.
+
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 264, sure_above=0.3)
+    'Closest of 264 classes: cat 81.0 %'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 264, sure_above=0.3)
+    'Not sure: perhaps cat, fox or wolf'
+    """
+    if not labels:
+        return ""
+    if sure_above is None or probabilities[0] >= sure_above:
+        return f"Closest of {classes:,} class{'es' if classes != 1 else ''}: {labels[0]} {percent(probabilities[0])}"
+    *others, last = labels[:PERHAPS]
+    return f"Not sure: perhaps {', '.join(others)} or {last}" if others else f"Not sure: perhaps {last}"
+
+
+def number(value: float, unit: str = "", step: float | None = None) -> str:
+    """Format a number with three significant digits, or with those that tell multiples of `step` apart.
+
+    The unit "attention" is a share: two digits and a percent sign.
+
+    >>> number(0.034, "attention"), number(-1234.0), number(0.5, step=0.25), number(1.2e-7)
+    ('3.4 %', '−1234', '0.5', '1.2e−07')
+    """
+    if unit == "attention":
+        return percent(value, 2) if step is None else f"{number(100 * value, step=100 * step)} %"
+    size, most = (abs(value), 6) if step is None else (abs(step), 10)
+    decimals = (2 if step is None else 1) - math.floor(math.log10(size)) if size > 0 else 0
+    if value and (abs(value) >= 1e5 or decimals >= most):
+        text = f"{value:.2g}"
+    else:
+        text = f"{round(value, max(0, decimals)) + 0.0:.{max(0, decimals)}f}"  # + 0.0 turns -0.0 into 0.0
+        text = text.rstrip("0").rstrip(".") if "." in text else text
+    return text.replace("-", MINUS)

@@ -1,0 +1,1 @@
+"""Photographs: safe decoding, preprocessing with exact geometry, folders."""

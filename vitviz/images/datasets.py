@@ -1,0 +1,424 @@
+"""Find data sets: by name, as torchvision has them, or as folders with train/CLASS/image and val/CLASS/image.
+
+Nothing here decodes a photograph: a folder is listed, an archive is read as it is. Shapes: n images of h x w pixels.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+import torch
+from filelock import FileLock
+from torch import Tensor
+
+from vitviz.images.folders import SUFFIXES, DataError, is_image, list_images
+from vitviz.images.torchvision_import import import_torchvision
+
+SYSTEM = Path("/usr/share/datasets")
+"""Data sets of the operating system: Debian's `dataset-fashion-mnist` has its files in fashion-mnist/."""
+
+IMAGENETTE = {
+    "n01440764": "tench",
+    "n02102040": "English springer",
+    "n02979186": "cassette player",
+    "n03000684": "chain saw",
+    "n03028079": "church",
+    "n03394916": "French horn",
+    "n03417042": "garbage truck",
+    "n03425413": "gas pump",
+    "n03445777": "golf ball",
+    "n03888257": "parachute",
+}
+"""WordNet ids of Imagenette's ten classes -> labels."""
+
+CIFAR10 = "airplane automobile bird cat deer dog frog horse ship truck"
+CIFAR100 = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm
+"""
+FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
+CONNECT_SECONDS = 3.0
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """One split of a data set before anything is decoded: files, or images in memory.
+
+    Args:
+        classes: (n,) int64.
+        paths: one file for each image; or None, and then
+        images: (n, 1 or 3, h, w) uint8.
+    """
+
+    classes: Tensor
+    paths: tuple[Path, ...] | None = None
+    images: Tensor | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A data set on this machine.
+
+    Args:
+        name: a data set's name, or the folder's.
+        labels: a readable word or more for each class.
+        class_ids: names of the class folders, in the same order.
+        train, val: its splits.
+        source: whose it is; no path, because it goes into model cards.
+        licence: of the images, as far as known.
+        folder: where it was found.
+    """
+
+    name: str
+    labels: tuple[str, ...]
+    class_ids: tuple[str, ...]
+    train: Samples
+    val: Samples
+    source: str
+    licence: str
+    folder: Path
+
+
+def find_dataset(name_or_folder: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Dataset:
+    """Find a data set by its name, fetching it where it is missing, or in a folder with train/ and val/ (or test/).
+
+    Args:
+        name_or_folder: one of `NAMES` as a string, which goes before a folder of that name (write ./NAME for it).
+        root: where a named one lies or is put; by default the user's cache. Its usual places under `root` are tried,
+            and `root` itself.
+
+    Raises:
+        DataError: if there is no such data set or folder, it is not as expected, or it cannot be fetched.
+    """
+    if isinstance(name_or_folder, str) and name_or_folder in _NAMED:
+        return _find_named(name_or_folder, None if root is None else Path(root))
+    folder = Path(name_or_folder)
+    if not folder.is_dir():
+        got = f"{os.fspath(name_or_folder)!r:.200}"
+        raise DataError(f"Expected a folder with train/ and val/, or one of {', '.join(NAMES)}, got {got}. Check it.")
+    if root is not None:
+        raise DataError(
+            f"Expected a named data set ({', '.join(NAMES)}) with root, got {str(folder)!r}. Leave root out."
+        )
+    ids, train, val = _class_folders(folder)
+    labels, name = tuple(IMAGENETTE.get(one, one) for one in ids), folder.resolve().name
+    return Dataset(name, labels, ids, train, val, f"a folder of images, {name}", "unknown", folder)
+
+
+def default_root() -> Path:
+    """Return the folder of named data sets in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / "data"
+
+
+# ---- folders of classes
+
+
+def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
+    """Return the names of the classes in order, and the files of both splits; every class has images in both."""
+    train_folder, val_folder = folder / "train", folder / "val"
+    if not val_folder.is_dir():
+        val_folder = folder / "test"
+    if not train_folder.is_dir() or not val_folder.is_dir():
+        inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
+        raise DataError(f"Expected train/ and val/ (or test/) in {str(folder)!r}, got {inside}. Check the path.")
+    train, val = _list_classes(train_folder), _list_classes(val_folder)
+    if missing := sorted(set(train) ^ set(val)):
+        places = [f"{name} (only in {train_folder.name if name in train else val_folder.name}/)" for name in missing]
+        raise DataError(
+            f"Expected the same classes in both splits of {str(folder)!r}, got {', '.join(places)}. Add images of them "
+            "to the other, or move them away."
+        )
+    ids = tuple(train)
+    return ids, _samples(train, ids), _samples(val, ids)
+
+
+def _list_classes(split: Path) -> dict[str, list[Path]]:
+    """Return class name -> its image files, both sorted."""
+    entries = sorted(path for path in split.iterdir() if not path.name.startswith("."))
+    if loose := [path.name for path in entries if is_image(path.name) and not path.is_dir()]:
+        raise DataError(
+            f"Expected one folder for each class in {str(split)!r}, got an image: {loose[0]}. Move it away."
+        )
+    found = {path.name: list_images(path) for path in entries if path.is_dir()}
+    if not found:
+        raise DataError(f"Expected one folder of images for each class in {str(split)!r}, got none. Check the path.")
+    if empty := [name for name, images in found.items() if not images]:
+        raise DataError(
+            f"Expected images ({', '.join(SUFFIXES)}) of every class in {str(split)!r}, got none in "
+            f"{', '.join(empty)}. Add some, or remove the folder."
+        )
+    return found
+
+
+def _samples(found: dict[str, list[Path]], ids: tuple[str, ...]) -> Samples:
+    pairs = [(index, path) for index, name in enumerate(ids) for path in found[name]]
+    return Samples(torch.tensor([index for index, _ in pairs]), tuple(path for _, path in pairs))
+
+
+# ---- archives: MNIST's files, and CIFAR's through torchvision
+
+Splits = tuple[Samples, ...]  # train and val
+
+
+def _read_mnist(_: str, folder: Path) -> Splits | None:
+    """Read the four files of MNIST or Fashion-MNIST, plain or as .gz; None where one is missing."""
+    splits = []
+    for split in ("train", "t10k"):
+        plain = [folder / f"{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+        files = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in plain]
+        if not all(path.is_file() for path in files):
+            return None
+        images, classes = read_idx(files[0], 3), read_idx(files[1], 1)
+        if len(images) != len(classes) or not images.numel() or int(classes.max()) > 9:
+            raise DataError(
+                f"Expected as many images in {files[0]} as labels from 0 to 9 in {files[1]}, got {len(images):,} and "
+                f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Fetch them again."
+            )
+        splits.append(Samples(classes.long(), images=images[:, None]))  # (n, h, w) -> (n, 1, h, w)
+    return tuple(splits)
+
+
+def read_idx(path: Path, axes: int) -> Tensor:
+    """Read an IDX file of bytes (LeCun, "The MNIST database of handwritten digits"), plain or as .gz: uint8.
+
+    Args:
+        path: its name ends in .gz where it is compressed.
+        axes: how many the array must have.
+
+    Raises:
+        DataError: if it is another kind of file, or holds less or more than its header says.
+    """
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError) as error:  # gzip.BadGzipFile is an OSError
+        raise DataError(f"Expected a readable file, got {path} ({error}). Fetch it again.") from error
+    start = 4 + 4 * axes
+    if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):  # 8: unsigned bytes
+        got = data[:4].hex(" ") or "nothing"
+        raise DataError(f"Expected an IDX file of bytes with {axes} axes, got {got} at the start of {path}. Check it.")
+    shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
+    if len(data) - start != math.prod(shape):
+        raise DataError(
+            f"Expected {math.prod(shape):,} bytes behind the header of {path}, got {len(data) - start:,}. Refetch it."
+        )
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8)[start:].reshape(shape)
+
+
+def _read_cifar(kind: str, folder: Path) -> Splits | None:
+    """Read CIFAR's archive as torchvision unpacks it, with torchvision; None where it is not in `folder`.
+
+    Its files are pickles, and opening one runs whatever is written in it. torchvision opens them only after it has
+    found the checksums of the authors' own files; others are refused here, unopened.
+    """
+    reader = _torchvision(kind)
+    if folder.name == reader.base_folder:
+        folder = folder.parent
+    if not (folder / reader.base_folder).is_dir():
+        return None
+    try:
+        splits = [reader(str(folder), train=train) for train in (True, False)]
+    except RuntimeError as error:
+        raise DataError(
+            f"Expected the files of {kind}, got others in {str(folder / reader.base_folder)!r}: some are missing or "
+            "have another checksum. They are pickles, which may run anything, so they are not opened. Move the folder "
+            "away to have it fetched again."
+        ) from error
+    return tuple(
+        # (n, 32, 32, 3) -> (n, 3, 32, 32)
+        Samples(torch.tensor(split.targets), images=torch.from_numpy(split.data).permute(0, 3, 1, 2).contiguous())
+        for split in splits
+    )
+
+
+def _torchvision(kind: str) -> Any:
+    """Return a class of torchvision.datasets."""
+    return getattr(import_torchvision().datasets, kind)
+
+
+# ---- named data sets
+
+
+@dataclass(frozen=True)
+class _Named:
+    """A data set with a name.
+
+    Args:
+        kind: torchvision's class for it.
+        source, licence: as in `Dataset`.
+        classes: class id -> label, in the data set's order.
+        expected: what is looked for, for messages.
+        read: (kind, folder) -> both splits, or None where the folder does not hold it; None for folders of classes.
+        places: folders under the root where it may lie, as torchvision or its authors unpack it.
+    """
+
+    kind: str
+    source: str
+    licence: str
+    classes: Mapping[str, str]
+    expected: str
+    read: Callable[[str, Path], Splits | None] | None = None
+    places: tuple[str, ...] = ()
+
+
+_IDX = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, plain or as .gz"
+_OF_CIFAR = "none stated; collected for research"
+_NAMED = {
+    "cifar10": _Named(
+        "CIFAR10",
+        "CIFAR-10 (Krizhevsky 2009)",
+        _OF_CIFAR,
+        {name: name for name in CIFAR10.split()},
+        "cifar-10-batches-py/ as torchvision unpacks it",
+        _read_cifar,
+    ),
+    "cifar100": _Named(
+        "CIFAR100",
+        "CIFAR-100 (Krizhevsky 2009)",
+        _OF_CIFAR,
+        {name: name.replace("_", " ") for name in CIFAR100.split()},
+        "cifar-100-python/ as torchvision unpacks it",
+        _read_cifar,
+    ),
+    "mnist": _Named(
+        "MNIST",
+        "MNIST (LeCun, Cortes, Burges 1998)",
+        "CC BY-SA 3.0",
+        {digit: digit for digit in "0123456789"},
+        _IDX,
+        _read_mnist,
+        ("MNIST/raw",),
+    ),
+    "fashion-mnist": _Named(
+        "FashionMNIST",
+        "Fashion-MNIST (Xiao, Rasul, Vollgraf 2017)",
+        "MIT",
+        {label.replace("/", "-"): label for label in FASHION},  # a folder's name has no slash
+        _IDX,
+        _read_mnist,
+        ("FashionMNIST/raw",),
+    ),
+    "imagenette": _Named(
+        "Imagenette",
+        "Imagenette (Howard, fast.ai), ten classes of ImageNet",
+        "Apache-2.0 for the selection; the photographs are ImageNet's, for non-commercial research",
+        IMAGENETTE,
+        "imagenette2/ as torchvision unpacks it",
+        places=("imagenette2", "imagenette2-320", "imagenette2-160"),
+    ),
+}
+NAMES = tuple(_NAMED)
+"""The data sets that have a name."""
+
+
+def _find_named(name: str, root: Path | None) -> Dataset:
+    named, home = _NAMED[name], root or default_root()
+    if home.exists() and not home.is_dir():
+        raise DataError(f"Expected root to be a folder, got the file {str(home)!r}. Choose another.")
+    found = _look(name, home) or (_look(name, SYSTEM) if root is None else None)
+    if found is None:
+        _check_reachable(name, home)
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+            with FileLock(home / f".{name}.lock"):  # several processes would unpack over one another
+                if _look(name, home) is None:
+                    _fetch(name, home)
+        except OSError as error:
+            raise DataError(
+                f"Expected a folder that can be written and locked, got {str(home)!r}: {error}. Choose another "
+                "(--root)."
+            ) from error
+        found = _look(name, home)
+    if found is None:
+        raise DataError(f"Expected {named.expected} in {str(home)!r}, got another {name}. Use --root.")
+    (train, val), folder = found
+    labels, ids = tuple(named.classes.values()), tuple(named.classes)
+    return Dataset(name, labels, ids, train, val, named.source, named.licence, folder)
+
+
+def _look(name: str, root: Path) -> tuple[Splits, Path] | None:
+    """Return both splits of a named data set and its folder, the first of its places where it lies."""
+    named = _NAMED[name]
+    for folder in (root, *(root / place for place in (*named.places, name))):
+        splits = named.read(named.kind, folder) if named.read and folder.is_dir() else None
+        if splits := splits or _as_class_folders(name, folder):
+            return splits, folder
+    return None
+
+
+def _as_class_folders(name: str, folder: Path) -> Splits | None:
+    """Return a named data set that lies as images in folders of its classes."""
+    if not (folder / "train").is_dir():
+        return None
+    ids, train, val = _class_folders(folder)
+    known = list(_NAMED[name].classes)
+    if set(ids) != set(known):
+        wrong = ", ".join(sorted(set(ids) ^ set(known))[:5])
+        raise DataError(
+            f"Expected the {len(known)} classes of {name} in {str(folder)!r}, got others: {wrong}. Rename the folders."
+        )
+    place = torch.tensor([known.index(one) for one in ids])  # their order in the data set, not that of the alphabet
+    return Samples(place[train.classes], train.paths), Samples(place[val.classes], val.paths)
+
+
+def _check_reachable(name: str, root: Path) -> None:
+    """Refuse a data set that is neither here nor can be fetched."""
+    named = _NAMED[name]
+    addresses = _urls(named.kind)
+    if not any(map(reachable, addresses)):
+        hosts = " and ".join(dict.fromkeys(urlparse(address).hostname or address for address in addresses))
+        raise DataError(
+            f"Expected {name} in {str(root)!r} ({named.expected}; or train/ and test/ with a folder for each class), "
+            f"got none, and {hosts} cannot be reached. Put it there, or name its folder (--root FOLDER); known names: "
+            f"{', '.join(NAMES)}."
+        )
+
+
+def _fetch(name: str, root: Path) -> None:
+    kind = _torchvision(_NAMED[name].kind)
+    try:
+        if hasattr(kind, "tgz_md5"):  # CIFAR: torchvision's class would go on to open its pickles
+            from torchvision.datasets.utils import download_and_extract_archive
+
+            download_and_extract_archive(kind.url, str(root), filename=kind.filename, md5=kind.tgz_md5)
+        else:
+            kind(str(root), download=True)
+    except (OSError, RuntimeError, ValueError, EOFError) as error:  # RuntimeError: another checksum, or no mirror left
+        reason = " ".join(str(error).split())
+        raise DataError(
+            f"Expected to fetch {name} to {str(root)!r}, got: {reason}. Try again, or use --root."
+        ) from error
+
+
+def _urls(kind: str) -> tuple[str, ...]:
+    """Return the addresses that torchvision fetches a data set from; any of them will do."""
+    reader = _torchvision(kind)
+    if kind == "Imagenette":
+        return (str(reader._ARCHIVES["full"][0]),)
+    return tuple(reader.mirrors) if hasattr(reader, "mirrors") else (str(reader.url),)
+
+
+def reachable(url: str) -> bool:
+    """Return whether a download is worth trying: one attempt of a few seconds, instead of minutes of retries."""
+    address = urlparse(url)
+    proxies = (f"{address.scheme}_proxy", f"{address.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
+    if any(os.environ.get(name) for name in proxies):
+        return True  # a direct connection may be shut and the way through the proxy open
+    port = address.port or (80 if address.scheme == "http" else 443)
+    try:
+        socket.create_connection((address.hostname or "", port), timeout=CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True

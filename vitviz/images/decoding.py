@@ -1,0 +1,335 @@
+"""Decode what people upload into one upright 8-bit RGB picture, or refuse it with the reason.
+
+Everything that comes from outside goes through ``decode``: files, bytes, PIL images and arrays.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageCms, UnidentifiedImageError, features
+
+from vitviz.images.avif import is_avif, to_png
+from vitviz.images.limits import MAX_PIXELS, ImageError, check_file, check_metadata, check_size, entries
+
+__all__ = ["MAX_PIXELS", "ImageError", "decode"]
+
+# A closed list, because Pillow's other plugins are seldom needed and some are dangerous: EPS starts Ghostscript,
+# and an ICO may hide a picture far larger than its header says. MPO (two-lens photographs) comes with JPEG.
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
+
+_ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
+
+# What Pillow's decoders are known to raise on damaged or hostile files; the original is always chained.
+_DECODER_ERRORS = (
+    OSError, SyntaxError, ValueError, TypeError, AttributeError, ArithmeticError, LookupError, EOFError, RuntimeError,
+    MemoryError, AssertionError, struct.error, zlib.error,
+)  # fmt: skip
+
+_MAGIC = {
+    b"%PDF": "a PDF document",
+    b"%!PS": "a PostScript drawing",
+    b"\xc5\xd0\xd3\xc6": "a PostScript drawing",
+    b"8BPS": "a Photoshop document",
+    b"PK\x03\x04": "a ZIP archive or an office document",
+    b"\x00\x00\x00\x0cJXL ": "a JPEG XL image",
+    b"\xff\x0a": "a JPEG XL image",
+    b"\x00\x00\x01\x00": "an icon (ICO)",
+    b"\xff\xd8": "a damaged JPEG",
+    b"\x89PNG": "a damaged PNG",
+    b"RIFF": "a damaged WebP image, or a sound or video",
+    b"GIF8": "a damaged GIF",
+    b"II*\x00": "a damaged TIFF or a camera's raw file",
+    b"MM\x00*": "a damaged TIFF or a camera's raw file",
+}
+"""The first bytes of files that people take for images -> what to call them."""
+
+_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
+
+_TRANSPOSE = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+"""EXIF orientation -> the operation that makes the picture upright (EXIF 2.32, tag 0x0112). 1 needs none."""
+_ORIENTATION = 0x0112
+
+
+def decode(
+    source: str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | npt.NDArray[Any],
+) -> Image.Image:
+    """Decode a picture from wherever it comes into one upright RGB image that shares nothing with its source.
+
+    EXIF orientation is applied, an embedded colour profile is converted to sRGB, what is transparent is laid over
+    white, of an animation file the first frame is taken. 16-bit greys are divided by 257. Integers (mode I) are taken
+    as 8-bit if they fit 0..255, else as 16-bit if they fit 0..65535; floats (mode F) as 0..1, else as 0..255; values
+    that fit neither are stretched, lowest to black, highest to white. No metadata is kept: no EXIF, no GPS position.
+
+    A file takes at most 300 MB of memory: its size is checked from the header before any pixel is decoded, with limits
+    by format (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its
+    width and height; its coordinates are those of the decoded picture.
+
+    Args:
+        source: the path of a file; the bytes of a file; a PIL image of any mode (at its current frame); or an array
+            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8, uint16 (0..65535) or floats (0..1).
+
+    Raises:
+        ImageError: if the source is no such picture, is damaged or too large. The text names a file by the last part
+            of its path, shortened; it holds nothing else of the path.
+    """
+    if isinstance(source, Image.Image):
+        with _reading("this PIL image"):
+            check_size(*source.size, "this PIL image")
+            return _upright_rgb(source)
+    if isinstance(source, np.ndarray):
+        return _from_array(source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        with io.BytesIO(source) as stream:
+            return _from_stream(stream, "this file")
+    if isinstance(source, str | os.PathLike):
+        path = os.fsdecode(source)
+        with _open_file(path) as file:
+            return _from_stream(file, _display_name(path))
+    raise ImageError(
+        "Expected an image: a path, the bytes of a file, a PIL image or a NumPy array; "
+        f"got {'nothing' if source is None else type(source).__qualname__}. "
+        "Choose an image, or convert it first, for example with numpy.asarray."
+    )
+
+
+def _display_name(path: str) -> str:
+    """Return the last part of a path for messages: printable, at most 60 characters."""
+    name = "".join(character if character.isprintable() else "?" for character in os.path.basename(path)[-2000:])
+    return name if len(name) <= 60 else f"{name[:40]}...{name[-17:]}"
+
+
+def _open_file(path: str) -> BinaryIO:
+    """Open a regular file. Pipes and devices are refused: reading them could wait for ever."""
+    name = _display_name(path) or "an empty name"
+    if "://" in path[:100] or path.startswith("data:"):
+        raise ImageError(f"Expected the path of a file, got an address: {name}. Download the image first.")
+    if os.path.isdir(path):
+        raise ImageError(f"Expected an image file, got the folder {name}. Name a file in it.")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ImageError(f"Expected an image file, got {name}, a pipe or a device. Save the image to a file first.")
+    try:
+        return open(path, "rb")
+    except (OSError, ValueError) as error:  # ValueError: a null character in the name
+        raise ImageError(
+            f"Expected an image file, got {name}, which cannot be opened ({_reason(error)}). Check the path."
+        ) from error
+
+
+def _from_stream(stream: io.BytesIO | BinaryIO, name: str) -> Image.Image:
+    head = stream.read(1024)
+    if not head:
+        raise ImageError(f"Expected a photograph as {_ACCEPTED}, got {name}, which is empty. Save or upload it again.")
+    with _reading(name, head):
+        if is_avif(head):
+            stream.seek(0)
+            stream = io.BytesIO(to_png(stream.read(), name))
+        return _upright_rgb(_opened(check_metadata(stream, name), name))
+
+
+def _opened(stream: BinaryIO, name: str) -> Image.Image:
+    image = Image.open(stream, formats=_FORMATS)
+    check_file(image, name)
+    return image
+
+
+@contextmanager
+def _reading(name: str, head: bytes = b"") -> Iterator[None]:
+    """Turn whatever Pillow raises while it reads into an ImageError that a visitor understands."""
+    try:
+        yield
+    except ImageError:
+        raise
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the warning: under -W error
+        raise ImageError(
+            f"Expected an image of at most {MAX_PIXELS / 1e6:g} megapixels, got far more in {name}. Make it smaller."
+        ) from error
+    except UnidentifiedImageError as error:
+        raise ImageError(
+            f"Expected a photograph as {_ACCEPTED}, got {_kind(head)} in {name}. Save or export it as JPEG or PNG."
+        ) from error
+    except _DECODER_ERRORS as error:
+        raise ImageError(
+            f"Expected a complete photograph as {_ACCEPTED}, got {name}, which cannot be decoded ({_reason(error)}). "
+            "Save it again as JPEG or PNG, or upload it again."
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's text without a path, printable and short."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return "".join(character for character in text[:120] if character.isprintable()) or type(error).__name__
+
+
+def _kind(head: bytes) -> str:
+    """Return what a refused file seems to be, from its first bytes."""
+    if head[4:8] == b"ftyp":
+        if head[8:12] in _HEIC_BRANDS:
+            return "a HEIC/HEIF photo (the format of many phones), which is not supported,"
+        return "a video or something like it"
+    if b"<svg" in head.lower():
+        return "an SVG drawing, which has no pixels,"
+    for magic, kind in _MAGIC.items():
+        if head.startswith(magic):
+            return kind
+    if head.isascii() and all(byte >= 32 or byte in b"\t\r\n\f" for byte in head):
+        return "text"
+    return f"an unknown format (first bytes {head[:8].hex(' ')})"
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    """Return a new picture in upright sRGB. ``image`` may be the caller's: it is read, never changed.
+
+    One name for all steps, so that each picture is freed as soon as the next one is there.
+    """
+    given = id(image)
+    image.load()
+    # Only now: TIFFs turn themselves upright on loading, and PNGs may end with their EXIF.
+    transpose = _TRANSPOSE.get(_orientation(image.info.get("exif")))
+    profile = image.info.get("icc_profile")
+    image = _eight_bit(image)
+    image = _to_srgb(image, profile)
+    image = _over_white(image)
+    if transpose is not None:
+        image = image.transpose(transpose)
+    elif id(image) == given:
+        image = image.copy()
+    image.info = {}
+    return image
+
+
+def _orientation(exif: object) -> int:
+    """Return the EXIF orientation; 1 (upright) without EXIF or where it is damaged, as browsers take it."""
+    if not isinstance(exif, bytes):
+        return 1
+    directory = entries(io.BytesIO(exif.removeprefix(b"Exif\0\0")))
+    return next((entry.number or 1 for entry in directory if entry.tag == _ORIENTATION), 1)
+
+
+def _eight_bit(image: Image.Image) -> Image.Image:
+    """Return the picture in mode L, RGB, RGBA or CMYK, still in its own colour space."""
+    if image.mode[0] in "IF":
+        return _deep_grey(image)
+    if image.mode == "La":  # alpha already multiplied in: Pillow has only this way out of it
+        return image.convert("LA").convert("RGBA")
+    palette_alpha = image.palette is not None and image.palette.mode == "RGBA"
+    if image.mode in ("LA", "PA", "RGBA", "RGBa") or palette_alpha or "transparency" in image.info:
+        own = image.copy() if image.mode == "P" else image  # Pillow writes the transparency into the palette in place
+        return own.convert("RGBA") if own.mode != "RGBA" else own
+    return image if image.mode in ("L", "RGB", "CMYK") else image.convert("RGB")
+
+
+def _deep_grey(image: Image.Image) -> Image.Image:
+    """Scale modes I, F and the I;16 family to 8 bits; Pillow's own conversion would clip at 255."""
+    rows = max(1, 1_000_000 // image.width)  # some at a time, so that no large array is made
+    tops = range(0, image.height, rows)
+
+    def strip(top: int) -> npt.NDArray[Any]:  # (rows, W)
+        return np.asarray(image.crop((0, top, image.width, min(top + rows, image.height))))
+
+    extremes = np.array([(part.min(), part.max()) for part in map(strip, tops)], np.float64)
+    low, high = float(extremes[:, 0].min()), float(extremes[:, 1].max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise ImageError("Expected an image of finite numbers, got NaN or infinity. Replace them first.")
+    limits = {"I": (255.0, 65535.0), "F": (1.0, 255.0)}.get(image.mode, (65535.0,))
+    if image.mode == "I" and image.format in ("PNG", "PPM"):  # how Pillow reads their 16 bits: a fact, not a guess
+        limits = (65535.0,)
+    fitting = [limit for limit in limits if low >= 0 and high <= limit]
+    black, white = (0.0, fitting[0]) if fitting else (low, high)
+    transparent = image.info.get("transparency")  # one grey level
+    grey = Image.new("L", image.size)
+    for top in tops:
+        part = strip(top)
+        levels = _to_uint8(part, black, white)
+        if transparent is not None:
+            levels[part == transparent] = 255
+        grey.paste(Image.fromarray(levels), (0, top))
+    return grey
+
+
+def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
+    """Convert from the embedded ICC profile to sRGB; without a usable profile the numbers are taken as sRGB already."""
+    if not isinstance(profile, bytes) or not profile or not features.check("littlecms2"):
+        return image
+    try:
+        source = ImageCms.getOpenProfile(io.BytesIO(profile))
+        space = source.profile.xcolor_space.strip()
+        if (space, image.mode) not in {("RGB", "RGB"), ("RGB", "RGBA"), ("GRAY", "L"), ("CMYK", "CMYK")}:
+            return image
+        target = ImageCms.createProfile("sRGB")
+        if space == "RGB" and _changes_little(ImageCms.buildTransform(source, target, "RGB", "RGB")):
+            return image
+        mode = "RGBA" if image.mode == "RGBA" else "RGB"  # alpha is copied
+        converted = ImageCms.applyTransform(image, ImageCms.buildTransform(source, target, image.mode, mode))
+    except ImageCms.PyCMSError:  # a damaged profile is no reason to refuse the photograph
+        return image
+    return image if converted is None else converted  # None only with inPlace=True
+
+
+def _changes_little(transform: ImageCms.ImageCmsTransform) -> bool:
+    """Return whether a profile is sRGB by another name: its pixels stay as libraries that ignore profiles read them."""
+    steps = np.linspace(0, 255, 9).astype(np.uint8)
+    cube = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(27, 27, 3)
+    after = ImageCms.applyTransform(Image.fromarray(cube), transform)
+    return after is not None and int(np.abs(np.asarray(after).astype(int) - cube).max()) <= 2
+
+
+def _over_white(image: Image.Image) -> Image.Image:
+    """Return an RGB picture; what is transparent is laid over white."""
+    if image.mode != "RGBA":
+        return image if image.mode == "RGB" else image.convert("RGB")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(image, mask=image)
+    return white
+
+
+def _from_array(array: npt.NDArray[Any]) -> Image.Image:
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
+        first = array.ndim == 3 and array.shape[0] in (1, 3, 4)
+        hint = "Use array.transpose(1, 2, 0)." if first else "Choose one image, with its channels last."
+        raise ImageError(f"Expected an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4), got {array.shape}. {hint}")
+    check_size(array.shape[1], array.shape[0], "this array")
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.dtype.kind == "u" and array.dtype.itemsize == 2:  # in either byte order
+        array = _to_uint8(array, 0.0, 65535.0)
+    elif array.dtype.kind == "f":
+        low, high = float(array.min()), float(array.max())
+        if not (low >= -1e-6 and high <= 1 + 1e-6):  # so written that NaN is refused
+            raise ImageError(
+                f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip."
+            )
+        array = _to_uint8(array, 0.0, 1.0)
+    elif array.dtype != np.uint8:
+        raise ImageError(
+            f"Expected an array of uint8, uint16, or floats from 0 to 1, got {array.dtype}. Convert it with astype."
+        )
+    return _over_white(Image.fromarray(np.ascontiguousarray(array)))
+
+
+def _to_uint8(values: npt.NDArray[Any], black: float, white: float) -> npt.NDArray[np.uint8]:
+    """Scale black..white to 0..255 and round, some rows at a time so that no large float copy is made."""
+    result = np.empty(values.shape, np.uint8)
+    scale = 255.0 / (white - black) if white > black else 0.0
+    rows = max(1, 1_000_000 // max(1, values[0].size))
+    for top in range(0, len(values), rows):
+        part = (values[top : top + rows].astype(np.float64) - black) * scale
+        result[top : top + rows] = np.rint(part).clip(0, 255)
+    return result

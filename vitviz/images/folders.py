@@ -1,0 +1,177 @@
+"""Folders of photographs: list the files, and batch them for a model exactly as single photographs are prepared.
+
+Shapes: n images of one size, H x W pixels of the model's input.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from vitviz.images.decoding import ImageError, decode
+from vitviz.images.geometry import Geometry
+from vitviz.images.preprocess import Preprocess
+
+SUFFIXES = (
+    ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jp2", ".j2k",
+    ".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif",
+)  # fmt: skip
+"""Files that count as images, in lower case. One that then cannot be decoded is an error, not left out."""
+
+Item = TypeVar("Item")
+Labeled = tuple[Path, int]
+"""An image file and the number that goes with it: the index of its class, or whatever the caller counts by."""
+
+
+class DataError(ValueError):
+    """A folder or data set that cannot be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Images of one size, ready for the model.
+
+    Args:
+        images: (n, 3, H, W), normalized pixels.
+        classes: (n,), the number that went with each file.
+        paths: where each comes from.
+        geometries: which pixels of the photograph the patches of each saw.
+    """
+
+    images: Tensor
+    classes: Tensor
+    paths: tuple[Path, ...]
+    geometries: tuple[Geometry, ...]
+
+
+def list_images(folder: Path) -> list[Path]:
+    """List the image files in a folder and anywhere below it, sorted; hidden files and folders are left out."""
+    found: list[Path] = []
+    for place, inner, names in os.walk(folder):
+        inner[:] = [name for name in inner if not name.startswith(".")]
+        found += [Path(place, name) for name in names if not name.startswith(".") and is_image(name)]
+    return sorted(path for path in found if path.is_file())
+
+
+def is_image(name: str) -> bool:
+    """Return whether a file's name is that of an image."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def find_images(folder: Path) -> dict[int, list[Path]]:
+    """List the image files in a folder and below it, by the number of the folder they lie in, in sorted order.
+
+    Raises:
+        DataError: if there is no such folder, or no image in it.
+    """
+    if not folder.is_dir():
+        raise DataError(f"Expected a folder of images, got {str(folder)!r}. Check the path.")
+    by_parent: dict[Path, list[Path]] = {}
+    for path in list_images(folder):
+        by_parent.setdefault(path.parent, []).append(path)
+    if not by_parent:
+        raise DataError(f"Expected images ({', '.join(SUFFIXES)}) in {str(folder)!r}, got none. Check the path.")
+    return dict(enumerate(by_parent.values()))
+
+
+def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Path]]:
+    """List the image files of FOLDER/CLASS, and of folders in there, by the index of their class.
+
+    Args:
+        folder: with one subfolder for each class; some may be missing.
+        classes: name of a subfolder -> index of its class, from `class_names`.
+
+    Raises:
+        DataError: if there is no such folder, a subfolder is no class, or there are no images.
+    """
+    if not folder.is_dir():
+        raise DataError(f"Expected a folder with one subfolder for each class, got {str(folder)!r}. Check the path.")
+    inside = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    known = f"Name the subfolders after its labels or class ids: {', '.join([*classes][:12])}."
+    if unknown := [path.name for path in inside if path.name not in classes]:
+        raise DataError(
+            f"Expected subfolders of {str(folder)!r} to be classes of this model, got {_some(unknown)}. {known}"
+        )
+    found: dict[int, list[Path]] = {}
+    for path in inside:
+        if images := list_images(path):
+            found.setdefault(classes[path.name], []).extend(images)
+    if not found:
+        raise DataError(f"Expected images in subfolders of {str(folder)!r}, got none. {known}")
+    return found
+
+
+def class_names(labels: Sequence[str], class_ids: Sequence[str] = ()) -> dict[str, int]:
+    """Return class ids and labels -> index. Labels of two classes (ImageNet has two cranes) are left out."""
+    ids = {class_id: index for index, class_id in enumerate(class_ids)}
+    once = {label: index for index, label in enumerate(labels) if labels.count(label) == 1}
+    return ids | {label: index for label, index in once.items() if label not in ids}
+
+
+def spread(found: Mapping[int, Sequence[Item]], limit: int | None) -> list[tuple[Item, int]]:
+    """Return all images, or `limit` of them: the first of each class, then the second of each, and so on."""
+    if limit is None:
+        return [(item, index) for index, items in found.items() for item in items]
+    ranked = [(rank, index, item) for index, items in found.items() for rank, item in enumerate(items)]
+    return [(item, index) for _, index, item in sorted(ranked, key=lambda one: one[:2])[:limit]]
+
+
+def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iterator[Batch]:
+    """Yield batches of at most `size` images; only images of one size are in a batch.
+
+    Raises:
+        DataError: if files cannot be decoded; all are named.
+    """
+    pending: dict[tuple[int, ...], list[tuple[Tensor, int, Path, Geometry]]] = {}
+    for position, (path, index) in enumerate(files):
+        try:
+            prepared = preprocess(decode(path))
+        except ImageError as error:
+            _refuse_broken(error, files[position:], preprocess)
+        pixels = torch.from_numpy(prepared.pixels)  # (3, H, W)
+        same = pending.setdefault(tuple(pixels.shape), [])
+        same.append((pixels, index, path, prepared.geometry))
+        if len(same) == size or sum(map(len, pending.values())) >= 4 * size:
+            yield _stack(pending.pop(max(pending, key=lambda shape: len(pending[shape]))))
+    for same in pending.values():
+        yield _stack(same)
+
+
+def show(text: str) -> None:
+    """Write progress to standard error if that is a terminal."""
+    if sys.stderr.isatty():
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+def _stack(same: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:
+    pixels, classes, paths, geometries = zip(*same, strict=True)
+    return Batch(torch.stack(pixels), torch.tensor(classes), paths, geometries)
+
+
+def _refuse_broken(first: ImageError, rest: Sequence[Labeled], preprocess: Preprocess) -> NoReturn:
+    """Name every file from the first broken one on that cannot be read: the pass has stopped, and decoding is quick."""
+
+    def is_broken(path: Path) -> bool:
+        try:
+            preprocess(decode(path))
+        except ImageError:
+            return True
+        return False
+
+    broken = [f"{path.parent.name}/{path.name}" for path, _ in rest if is_broken(path)]
+    raise DataError(
+        f"Expected images, got {len(broken)} files that cannot be read: {_some(broken)}. Repair or remove them. "
+        f"The first: {first}"
+    ) from first
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,198 @@
+"""Preprocess an upright photograph into a model's input, with the geometry that leads back to its pixels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from vitviz.fields import check_fields, check_names, is_whole
+from vitviz.images.geometry import Geometry
+from vitviz.images.limits import MAX_PIXELS, ImageError, check_size
+
+Mode = Literal["crop", "squash", "pad", "native"]
+Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
+
+_RANGES = {
+    **dict.fromkeys(("height", "width", "multiple", "resize"), (1, math.inf)),
+    "mean": (-1e6, 1e6),
+    "std": (1e-6, 1e6),  # else pixels would overflow float32
+}
+_RESIZE = 8192  # the default for the largest input, rounded up
+_RESIZED_PIXELS = 40_000_000  # 160 MB, after the rows and after the columns are resized
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """Input of a model: normalized pixels (3, H, W), float32, and where they come from."""
+
+    pixels: npt.NDArray[np.float32]
+    geometry: Geometry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preprocess:
+    """Settings that make a photograph a model's input. Frozen, saved with the weights.
+
+    Args:
+        height, width: of the input in pixels; for mode "native" only their product counts, as the budget of pixels.
+        mode: "crop" resizes the shorter side to `resize` and cuts out the centre, equal to torchvision's Resize and
+            CenterCrop on PIL images; only where those would add black margins is the picture enlarged to cover the
+            input. "squash" stretches the whole picture to the input. "pad" keeps its shape and fills with the mean
+            color. "native" keeps its shape as nearly as multiples of `multiple` allow; the input's size varies.
+        resize: crop only, in pixels; by default the shorter side of the input / 0.875.
+        multiple: native only, in pixels: the patch size.
+        interpolation: as in Pillow.
+        mean, std: per channel, for pixels from 0 to 1. ImageNet's by default; use those the weights were trained with.
+
+    Raises:
+        ImageError: for settings that make no sense, and when called with an image too elongated to be resized.
+    """
+
+    height: int = 224
+    width: int = 224
+    mode: Mode = "crop"
+    resize: int | None = None
+    multiple: int = 16
+    interpolation: Interpolation = "bicubic"
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def __post_init__(self) -> None:
+        check_fields(self, ImageError, _RANGES)
+        size = f"{self.height} x {self.width}"
+        if self.height * self.width > MAX_PIXELS:
+            raise ImageError(f"Expected an input of at most {MAX_PIXELS} pixels, got {size}. Choose a smaller one.")
+        if self.mode == "crop" and self._resize < min(self.height, self.width):
+            raise ImageError(
+                f"Expected resize to be at least the shorter side of the {size} input, got {self.resize}. "
+                "Raise resize, or use mode='pad'."
+            )
+        if self.mode == "crop" and self._resize > _RESIZE:
+            raise ImageError(f"Expected resize to be at most {_RESIZE} pixels, got {self._resize}. Lower resize.")
+        if self.mode == "native" and self.height * self.width < self.multiple**2:
+            raise ImageError(
+                f"Expected room for one patch of {self.multiple} x {self.multiple}, got a budget of {size} pixels. "
+                "Raise height and width, or lower multiple."
+            )
+
+    @property
+    def _resize(self) -> int:
+        return self.resize if self.resize is not None else round(min(self.height, self.width) / 0.875)
+
+    def __call__(self, image: Image.Image) -> Prepared:
+        """Prepare an RGB image, as `decode` returns it: float32 pixels (3, H, W) and their geometry."""
+        if not isinstance(image, Image.Image) or image.mode != "RGB":
+            got = f"mode {image.mode}" if isinstance(image, Image.Image) else type(image).__name__
+            raise ImageError(f"Expected an upright PIL image of mode RGB, got {got}. Call decode(image) first.")
+        check_size(*image.size, "this image")
+        (rw, rh), (left, top), (height, width) = self._plan(*image.size)
+        # Pillow resizes the rows first, to rw x image.height. A large input may take more, for any square photograph.
+        if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, self._resize) ** 2):
+            raise ImageError(
+                f"Expected an image nearer to a square, got {image.width} x {image.height}, which would become "
+                f"{rw} x {rh} on the way to the model. Cut out the part that matters, or use mode='pad'."
+            )
+        resized = image.resize((rw, rh), Image.Resampling[self.interpolation.upper()])
+        part = resized.crop((max(0, -left), max(0, -top), min(rw, width - left), min(rh, height - top)))
+        pixels = np.zeros((3, height, width), np.float32)  # zero is the mean color: the padding, exactly
+        x, y = max(0, left), max(0, top)
+        pixels[:, y : y + part.height, x : x + part.width] = self._normalize(part)
+        sx, sy = image.width / rw, image.height / rh  # pixels of the photograph in one pixel of the resized picture
+        frame = (-left * sx, -top * sy, (width - left) * sx, (height - top) * sy)
+        return Prepared(pixels, Geometry(image.size, (height, width), frame))
+
+    def input_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the (height, width) of the model's input for a photograph of width x height pixels."""
+        return self._plan(width, height)[2]
+
+    def at(self, size: int, multiple: int) -> Preprocess:
+        """Return this preprocessing for an input of another size.
+
+        Args:
+            size: in pixels. Mode "native" takes it as the side of a square with as many pixels as the input may have;
+                in the others it is the input's longer side, and the shorter one keeps its proportion.
+            multiple: the patch size in pixels: both sides are rounded to multiples of it.
+
+        Raises:
+            ImageError: if that is less than one patch, or more than MAX_PIXELS pixels.
+        """
+        shorter, longer = sorted((self.height, self.width))
+        shape = 1.0 if self.mode == "native" else shorter / longer
+        # A little less than the root, because each side may be rounded up by half a patch.
+        most = int(math.sqrt(MAX_PIXELS / shape) - multiple * (1 + 1 / shape) / 4) // multiple * multiple
+        if not (is_whole(size) and multiple <= size <= most):
+            raise ImageError(
+                f"Expected a size of at least one patch, {multiple} pixels, and at most {most}, got {size}. "
+                f"Choose a size in between; this model's own is {longer}."
+            )
+        if self.mode == "native":
+            return replace(self, height=size, width=size, multiple=math.lcm(self.multiple, multiple))
+        height, width = (max(1, round(s * size / longer / multiple)) * multiple for s in (self.height, self.width))
+        # In proportion to the shorter side after rounding, so that the same part of the picture is cut out.
+        resize = None if self.resize is None else round(self.resize * min(height, width) / shorter)
+        return replace(self, height=height, width=width, resize=resize)
+
+    def _plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """Return for an image w x h its resized (width, height), its (left, top) in the input, and (height, width)."""
+        height, width = self.height, self.width
+        if self.mode == "squash":
+            return (width, height), (0, 0), (height, width)
+        if self.mode == "native":
+            rw, rh = self._native(w, h)
+            return (rw, rh), (0, 0), (rh, rw)
+        if self.mode == "pad":
+            scale = min(width / w, height / h)
+            rw, rh = max(1, round(w * scale)), max(1, round(h * scale))
+            return (rw, rh), ((width - rw) // 2, (height - rh) // 2), (height, width)
+        # The expressions are torchvision's own, float division included: another rounding would be another image.
+        resize = self._resize
+        rw, rh = (resize, int(resize * h / w)) if w <= h else (int(resize * w / h), resize)
+        if rw < width or rh < height:  # torchvision would pad with black; cover the input instead
+            rw, rh = (width, width * h // w) if width * h >= height * w else (height * w // h, height)
+        return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
+
+    def _native(self, w: int, h: int) -> tuple[int, int]:
+        """Return the (width, height) in multiples nearest to the image's shape with about height * width pixels.
+
+        An image too elongated for that is one patch thick, and then no longer than the budget, so that it cannot
+        cost more than others.
+        """
+        patches = self.height * self.width / self.multiple**2
+        across, down = math.sqrt(patches * w / h), math.sqrt(patches * h / w)
+        across, down = (max(1, min(round(side), int(patches))) for side in (across, down))
+        return across * self.multiple, down * self.multiple
+
+    def _normalize(self, image: Image.Image) -> npt.NDArray[np.float32]:
+        """Return an RGB picture as float32 (3, h, w), by the float32 steps of torchvision's ToTensor and Normalize."""
+        pixels = np.array(image, np.float32).transpose(2, 0, 1)  # (h, w, 3) -> (3, h, w)
+        mean, std = (np.array(v, np.float32)[:, None, None] for v in (self.mean, self.std))
+        pixels /= np.float32(255)  # each in place: a large input would else stand in memory four times
+        pixels -= mean
+        pixels /= std
+        return pixels
+
+    def restore(self, pixels: npt.NDArray[np.floating[Any]]) -> Image.Image:
+        """Return the picture of normalized pixels (3, H, W): the inverse of the normalization, rounded."""
+        pixels = np.asarray(pixels)
+        if pixels.ndim != 3 or pixels.shape[0] != 3 or pixels.size == 0 or not np.isfinite(pixels).all():
+            raise ImageError(f"Expected finite pixels (3, H, W), got shape {pixels.shape} or NaN. Choose one image.")
+        mean, std = (np.array(v, np.float64)[:, None, None] for v in (self.mean, self.std))
+        levels = np.rint((pixels * std + mean) * 255).clip(0, 255).astype(np.uint8)
+        return Image.fromarray(np.ascontiguousarray(levels.transpose(1, 2, 0)))  # (3, H, W) -> (H, W, 3)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as numbers, strings and lists, ready for JSON."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return values | {"mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> Preprocess:
+        """Build from the result of `to_dict`. All keys are needed: a default in place of a lost mean would be wrong."""
+        check_names(settings, [field.name for field in fields(cls)], ImageError, complete=True)
+        return cls(**settings)

@@ -1,0 +1,1 @@
+"""The Vision Transformer, written out, and what one forward pass leaves behind."""

@@ -1,0 +1,208 @@
+"""Define the sizes of a Vision Transformer, and the published ones by name.
+
+Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", table 1; Touvron et al. 2021, "Training data-efficient image
+transformers", table 1.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from vitviz.fields import check_fields, check_names, field_types
+from vitviz.images.decoding import MAX_PIXELS
+
+
+class ModelError(ValueError):
+    """Sizes or inputs that do not fit the model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViTConfig:
+    """Frozen sizes of a Vision Transformer, saved beside the weights.
+
+    Args:
+        image_size: (height, width) in pixels that the model is made for; other multiples of the patch work too.
+        patch_size: side of a square patch in pixels.
+        channels: color channels of the image.
+        width: D, length of a token.
+        depth: number of blocks.
+        heads: H, heads in each block.
+        head_width: d; `None` means width // heads.
+        mlp_width: hidden width of the MLP; `None` means 4 x width.
+        classes: C; 0 for a model without a classifier.
+        class_token, distillation_token: whether these prefix tokens are there.
+        registers: number of register tokens.
+        pooling: what the classifier reads: the class token, the mean over patches, both one after the other, or what
+            a learned query attends to.
+        positions: learned, fixed two-dimensional sine and cosine, rotary (turning queries and keys), or none.
+        position_grid: (rows, columns) the learned positions were trained on; `None` means that of `image_size`.
+        position_antialias: whether positions are low-pass filtered when they are interpolated to fewer patches.
+        layer_scale: start value of the per-channel scale after attention and MLP; `None` for none.
+        rotary_base: of rotary positions; the slowest of n rotations takes rotary_base^(1 - 1/n) times as long as the
+            fastest, n = head width / 4.
+        qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
+        qk_norm: whether queries and keys of each head are layer-normed.
+        mlp: two layers, or gated ("swiglu"); `activation` is the non-linearity of the former.
+        norm_pre: whether the tokens are layer-normed before the first block (CLIP).
+        norm_pooled: whether the final norm acts on what was pooled, not on every token.
+        norm_eps: epsilon of every layer norm.
+        dropout, attention_dropout, path_dropout: probabilities in training; path_dropout grows linearly with depth.
+    """
+
+    image_size: tuple[int, int] = (224, 224)
+    patch_size: int = 16
+    channels: int = 3
+    width: int = 384
+    depth: int = 12
+    heads: int = 6
+    head_width: int | None = None
+    mlp_width: int | None = None
+    classes: int = 1000
+    class_token: bool = True
+    distillation_token: bool = False
+    registers: int = 0
+    pooling: Literal["cls", "mean", "cls+mean", "attention"] = "cls"
+    positions: Literal["learned", "sincos", "rotary", "none"] = "learned"
+    position_grid: tuple[int, int] | None = None
+    position_antialias: bool = True
+    rotary_base: float = 100.0
+    layer_scale: float | None = None
+    qkv_bias: bool = True
+    patch_bias: bool = True
+    mlp_bias: bool = True
+    qk_norm: bool = False
+    mlp: Literal["mlp", "swiglu"] = "mlp"
+    activation: Literal["gelu", "gelu_tanh", "quick_gelu"] = "gelu"
+    norm_pre: bool = False
+    norm_pooled: bool = False
+    norm_eps: float = 1e-6
+    dropout: float = 0.0
+    attention_dropout: float = 0.0
+    path_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self, ModelError, RANGES)
+        self._check_combinations()
+
+    def _check_combinations(self) -> None:
+        """Check the fields against one another."""
+        if self.head_width is None and self.width % self.heads:
+            raise ModelError(
+                f"Expected a width that is a multiple of {self.heads} heads, got {self.width}. "
+                f"Try width {self.width - self.width % self.heads or self.heads}, or set head_width."
+            )
+        if "cls" in self.pooling and not self.class_token:
+            raise ModelError(f"Expected a class token for pooling={self.pooling!r}, got none. Use pooling='mean'.")
+        if self.positions == "sincos" and self.width % 4:
+            raise ModelError(f"Expected a width divisible by 4 for positions='sincos', got {self.width}. Change it.")
+        if self.positions == "rotary" and self.head_size % 4:
+            size = self.head_size
+            raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")
+        if self.norm_pooled and self.pooling == "cls+mean":
+            raise ModelError("Expected pooling of one token for norm_pooled=True, got 'cls+mean'. Choose another.")
+        if self.pooling == "attention" and self.width % self.heads:
+            raise ModelError(f"Expected a width divisible by {self.heads} heads to pool, got {self.width}. Change it.")
+        self.grid_of(*self.image_size)
+        if self.image_size[0] * self.image_size[1] > MAX_PIXELS:
+            raise ModelError(
+                f"Expected an image_size of at most {MAX_PIXELS:,} pixels, got {self.image_size[0]} x "
+                f"{self.image_size[1]}. Choose a smaller one."
+            )
+
+    @property
+    def head_size(self) -> int:
+        """Return d, the width of one head."""
+        return self.head_width if self.head_width is not None else self.width // self.heads
+
+    @property
+    def hidden(self) -> int:
+        """Return the hidden width of the MLP."""
+        return self.mlp_width if self.mlp_width is not None else 4 * self.width
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Return (gh, gw) patches at the native image size."""
+        return self.grid_of(*self.image_size)
+
+    @property
+    def learned_grid(self) -> tuple[int, int]:
+        """Return (rows, columns) of the learned position table."""
+        return self.position_grid or self.grid
+
+    @property
+    def prefix(self) -> tuple[str, ...]:
+        """Return the names of the P tokens in front of the patches, in order."""
+        first = ("CLS",) * self.class_token + ("distillation",) * self.distillation_token
+        return first + tuple(f"register {i + 1}" for i in range(self.registers))
+
+    @property
+    def distillation_at(self) -> int:
+        """Return the index of the distillation token, in models that have one: behind the class token, if any."""
+        return int(self.class_token)
+
+    def grid_of(self, height: int, width: int) -> tuple[int, int]:
+        """Return (gh, gw) for an image of height x width pixels.
+
+        Raises:
+            ModelError: if a side is not a positive multiple of the patch size.
+        """
+        patch = self.patch_size
+        if height < patch or width < patch or height % patch or width % patch:
+            near = " x ".join(str(max(patch, round(side / patch) * patch)) for side in (height, width))
+            raise ModelError(
+                f"Expected an image that divides into patches of {patch} x {patch}, got {height} x {width} pixels. "
+                f"Resize it, for instance to {near}."
+            )
+        return height // patch, width // patch
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data for JSON."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ViTConfig:
+        """Return the config that `to_dict` wrote. Unknown names are refused."""
+        check_names(data, [field.name for field in dataclasses.fields(cls)], ModelError, complete=False)
+        return cls(**data)
+
+
+RANGES: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("image_size", "position_grid", "patch_size", "channels"), (1, math.inf)),
+    **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width"), (1, math.inf)),
+    **dict.fromkeys(("classes", "registers"), (0, math.inf)),
+    **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
+    "norm_eps": (1e-30, 1.0),  # 0 would let a layer norm divide by zero
+    "rotary_base": (1.0, 1e12),  # the slowest rotation takes this many times as long as the fastest, in float32
+    "layer_scale": (0.0, 1e6),
+}
+"""Least and most of every number in `ViTConfig`, both included."""
+
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    name: typing.get_args(hint) for name, hint in field_types(ViTConfig).items() if typing.get_origin(hint) is Literal
+}
+
+
+# Table 1 of the ViT paper (base, large, huge) and table 1 of the DeiT paper (tiny, small).
+PRESETS: dict[str, dict[str, int]] = {
+    "tiny": {"width": 192, "depth": 12, "heads": 3, "mlp_width": 768},
+    "small": {"width": 384, "depth": 12, "heads": 6, "mlp_width": 1536},
+    "base": {"width": 768, "depth": 12, "heads": 12, "mlp_width": 3072},
+    "large": {"width": 1024, "depth": 24, "heads": 16, "mlp_width": 4096},
+    "huge": {"width": 1280, "depth": 32, "heads": 16, "mlp_width": 5120, "patch_size": 14},
+}
+
+
+def preset(name: str, **changes: Any) -> ViTConfig:
+    """Return the config of a published size: tiny, small, base, large or huge, with any field changed.
+
+    >>> preset("base", patch_size=32).grid
+    (7, 7)
+    """
+    if name not in PRESETS:
+        raise ModelError(f"Expected one of the presets {', '.join(PRESETS)}, got {name!r}. Choose one of them.")
+    return ViTConfig(**{**PRESETS[name], **changes})

@@ -1,0 +1,205 @@
+"""Define the parts of a Vision Transformer: patch embedding, attention, MLP, block, attention pooling.
+
+Each part writes its arithmetic as calls of an `Ops` object, which decides how an operation is done: see
+`vitviz.model.ops`.
+
+Shapes: B images, H heads, N tokens, D width, d head width. Parameter names follow timm's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitviz.model.config import ViTConfig
+from vitviz.model.ops import PLAIN, Ops
+from vitviz.model.positions import Angles, rotate
+
+
+class PatchEmbed(nn.Module):
+    """Patches, each projected to a token by one strided convolution."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        side = config.patch_size
+        self.proj = nn.Conv2d(config.channels, config.width, kernel_size=side, stride=side, bias=config.patch_bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the tokens of all patches: (B, channels, H, W) -> (B, gh * gw, D)."""
+        features = self.proj(images)  # (B, D, gh, gw)
+        tokens: Tensor = features.flatten(2).transpose(1, 2)  # (B, D, gh * gw) -> (B, gh * gw, D)
+        return tokens
+
+
+def make_norm(config: ViTConfig, width: int) -> nn.LayerNorm:
+    """Return the norm of this model for vectors of a width."""
+    return nn.LayerNorm(width, eps=config.norm_eps)
+
+
+class Attention(nn.Module):
+    """Multi-head self-attention (Vaswani et al. 2017, section 3.2)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.heads, self.head_width = config.heads, config.head_size
+        self.scale = self.head_width**-0.5  # of the logits
+        inner = self.heads * self.head_width
+        self.qkv = nn.Linear(config.width, 3 * inner, bias=config.qkv_bias)
+        self.q_norm, self.k_norm = (
+            make_norm(config, self.head_width) if config.qk_norm else nn.Identity() for _ in range(2)
+        )
+        self.proj = nn.Linear(inner, config.width)
+        self.attention_dropout = config.attention_dropout
+        self.dropout = nn.Dropout(config.dropout)
+
+    def project(self, x: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, (B, H, N, d) each, before the scale of the logits: from (B, N, D)."""
+        qkv = ops.linear(self.qkv, x).unflatten(-1, (3, self.heads, self.head_width))  # (B, N, 3, H, d)
+        q, k, v = qkv.permute(2, 0, 3, 1, 4)  # -> 3 x (B, H, N, d)
+        return *self.place(q, k, angles, ops), v
+
+    def place(self, q: Tensor, k: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> tuple[Tensor, Tensor]:
+        """Norm and rotate queries and keys, (B, H, N, d) each."""
+        q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
+        if angles is None:
+            return q, k
+        rotation = partial(rotate, angles=angles)
+        return ops.fixed(rotation, q), ops.fixed(rotation, k)
+
+    def merge(self, mixed: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Concatenate the heads and project them: (B, H, N, d) -> (B, N, D)."""
+        joined = mixed.transpose(1, 2).flatten(2)  # (B, N, H * d)
+        return self.dropout(ops.linear(self.proj, joined))  # type: ignore[no-any-return]
+
+    def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
+        """Attend: (B, N, D) -> (B, N, D), or (B, first, D) where only the first tokens are to be computed."""
+        q, k, v = self.project(x, angles, ops)
+        rate = self.attention_dropout if self.training else 0.0
+        mixed = ops.attend(q[:, :, :first], k, v, self.scale, dropout=rate)
+        return self.merge(ops.heads(mixed), ops)
+
+
+def quick_gelu(x: Tensor) -> Tensor:
+    """Return the sigmoid approximation of GELU that OpenAI's CLIP was trained with."""
+    return x * torch.sigmoid(1.702 * x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "quick_gelu": quick_gelu,
+}
+
+
+class MLP(nn.Module):
+    """Two linear layers with a non-linearity between them; for "swiglu" a gated one (Shazeer 2020).
+
+    The gate and what it multiplies are the two halves of `fc1`.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.gated = config.mlp == "swiglu"
+        self.fc1 = nn.Linear(config.width, 2 * config.hidden if self.gated else config.hidden, bias=config.mlp_bias)
+        self.fc2 = nn.Linear(config.hidden, config.width, bias=config.mlp_bias)
+        self.activation = F.silu if self.gated else ACTIVATIONS[config.activation]
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Transform each token by itself: (B, N, D) -> (B, N, D)."""
+        hidden = ops.linear(self.fc1, x)
+        if self.gated:
+            gate, value = hidden.chunk(2, dim=-1)
+            hidden = ops.product(torch.mul, ops.activation(self.activation, gate), value)
+        else:
+            hidden = ops.activation(self.activation, hidden)
+        return self.dropout(ops.linear(self.fc2, self.dropout(hidden)))  # type: ignore[no-any-return]
+
+
+class LayerScale(nn.Module):
+    """Learned scale of each channel (Touvron et al. 2021, "Going deeper with Image Transformers")."""
+
+    def __init__(self, width: int, start: float) -> None:
+        super().__init__()
+        self.gamma = nn.Parameter(torch.full((width,), start))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale the channels: (B, N, D) -> (B, N, D)."""
+        return x * self.gamma
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: whole residual branches are dropped for some images (Huang et al. 2016)."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Drop the branch of some images: (B, N, D) -> (B, N, D); kept ones grow by 1 / (1 - rate)."""
+        if not self.training or self.rate == 0.0:
+            return x
+        keep = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.rate  # (B, 1, 1)
+        return x * keep / (1.0 - self.rate)
+
+
+class Block(nn.Module):
+    """Pre-norm Transformer block: attention and MLP, each added to the residual stream."""
+
+    def __init__(self, config: ViTConfig, path_dropout: float) -> None:
+        super().__init__()
+        scale = config.layer_scale
+        self.norm1 = make_norm(config, config.width)
+        self.attn = Attention(config)
+        self.ls1 = nn.Identity() if scale is None else LayerScale(config.width, scale)
+        self.norm2 = make_norm(config, config.width)
+        self.mlp = MLP(config)
+        self.ls2 = nn.Identity() if scale is None else LayerScale(config.width, scale)
+        self.drop_path = DropPath(path_dropout)
+
+    def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
+        """Run the block on all tokens, or for the first ones only, which must be prefix tokens.
+
+        Args:
+            x: (B, N, D), the residual stream.
+            angles: rotations of the patches, for rotary positions.
+            ops: how operations are done.
+            first: how many tokens to compute; `None` for all.
+
+        Returns:
+            (B, N, D), or (B, first, D).
+        """
+        attended = self.attn(ops.norm(self.norm1, x), angles, ops, first)
+        return self.finish(x[:, :first], attended, ops)
+
+    def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Add what attention found (B, N, D) to the stream (B, N, D), then the MLP: each token by itself."""
+        x = ops.add(x, self.drop_path(ops.scale(self.ls1, attended)))
+        branch = self.mlp(ops.norm(self.norm2, x), ops)
+        return ops.add(x, self.drop_path(ops.scale(self.ls2, branch)))
+
+
+class AttentionPool(nn.Module):
+    """Pooling by one learned query that attends to all tokens, and an MLP (Zhai et al. 2022; SigLIP)."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        width, self.heads = config.width, config.heads
+        self.latent = nn.Parameter(torch.zeros(1, 1, width))
+        self.q = nn.Linear(width, width)
+        self.kv = nn.Linear(width, 2 * width)
+        self.proj = nn.Linear(width, width)
+        self.norm = make_norm(config, width)
+        self.mlp = MLP(config)
+
+    def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Pool the tokens: (B, N, D) -> (B, D)."""
+        q = self.q(self.latent.expand(len(x), -1, -1)).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
+        k, v = ops.linear(self.kv, x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
+        mixed = ops.attend(q, k, v, q.shape[-1] ** -0.5, learned_query=True)  # (B, H, 1, d)
+        pooled = ops.linear(self.proj, mixed.transpose(1, 2).flatten(2))  # (B, 1, D)
+        return ops.add(pooled, self.mlp(ops.norm(self.norm, pooled), ops)).squeeze(1)

@@ -1,0 +1,141 @@
+"""Estimate how much memory a trace takes, and how much there is, before a large image runs.
+
+On Linux a process that asks for more memory than there is gets no error; it is killed.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import torch
+
+from vitviz.model.config import ViTConfig
+from vitviz.model.trace import keeps_queries
+
+# Memory at the peak of a block, beside what the trace keeps, in numbers for each token: so many times the width D (its
+# norm, its output), so many times the heads' inner width H * d (queries, keys, values, the heads' outputs and temporary
+# copies), and more of these where queries and keys are normed or rotated.
+WIDE, INNER, PLACED = 2, 5, 5
+# Fragmentation of the allocator, and what does not grow with the image: the pieces of the MLP and of attention, and the
+# libraries' own buffers. With these numbers the estimate was 1.1 to 1.8 times the peak of the resident memory on two
+# CPU cores, over 40 MB: ViT-Ti, S, B and H, 512 to 2,048 pixels, float32 and bfloat16, all positions, batches of 1, 4.
+FRAGMENTATION, SPARE_BYTES = 0.15, 32 * 2**20
+
+
+def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
+    """Return about how many bytes a trace of all blocks takes at its peak, over the model's own weights.
+
+    Args:
+        config: of the model.
+        tokens: N, prefix tokens and patches of one image.
+        batch: B, images at once.
+        itemsize: bytes of one number in the model's precision.
+    """
+    inner = config.heads * config.head_size
+    one = batch * tokens * itemsize  # bytes of one number a token
+    kept = config.depth * (one * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
+    both = 2 * config.depth * one * inner  # queries and keys
+    kept += both if keeps_queries(both) else 0
+    placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
+    work = one * (WIDE * config.width + (INNER + placed) * inner)
+    # A question to half-precision weights takes queries and keys as they are and both in float32, queries twice.
+    question = one * (config.width + 2 * inner) + 12 * batch * tokens * inner
+    pixels = batch * tokens * config.channels * config.patch_size**2
+    return int((1 + FRAGMENTATION) * (kept + max(work, question))) + pixels * (4 + itemsize) + SPARE_BYTES
+
+
+def available_bytes(device: torch.device | str) -> int | None:
+    """Return how many bytes may still be taken on a device; `None` where that is not known.
+
+    On the CPU the least of three: what the machine has free, what the container may still take, and what is left of the
+    process's address space (`ulimit -v`).
+    """
+    device = torch.device(device)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        # Memory that PyTorch has reserved and does not use is free as well.
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    if device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    if device.type != "cpu":
+        return None
+    known = [int(psutil.virtual_memory().available), container_bytes(), address_bytes()]
+    return max(0, min(left for left in known if left is not None))
+
+
+def container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int | None:
+    """Return what this process's control group, and every group around it, may still take; `None` without a limit."""
+    left = []
+    for line in _lines(groups):
+        _, controllers, path = line.split(":", 2)
+        if controllers == "":
+            names = ("memory.max", "memory.current", ("inactive_file", "active_file"))
+            tops = [root, root / "unified"]
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+            tops = [root / "memory", root / controllers]
+        else:
+            continue
+        parts = Path(path.lstrip("/")).parts
+        # A container may see only its own group, mounted at the top, under a path that is valid outside.
+        places = [top.joinpath(*parts[:count]) for top in tops for count in range(len(parts) + 1)]
+        left += [free for place in places if (free := _group_bytes(place, *names)) is not None]
+    return min(left, default=None)
+
+
+def _group_bytes(place: Path, limit: str, usage: str, cached: tuple[str, ...]) -> int | None:
+    """Return what one control group may still take. Cached pages of files count as used, but go when needed."""
+    most, used = (next(_lines(place / name), "max").strip() for name in (limit, usage))
+    if not (most.isdigit() and used.isdigit()):
+        return None
+    fields = (line.split() for line in _lines(place / "memory.stat"))
+    return int(most) - int(used) + sum(int(field[1]) for field in fields if field[0] in cached)
+
+
+def address_bytes() -> int | None:
+    """Return what is left of the process's address space; `None` without a limit, and where there are none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    process = psutil.Process()
+    limit, _ = process.rlimit(psutil.RLIMIT_AS)
+    return None if limit == psutil.RLIM_INFINITY else int(limit - process.memory_info().vms)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a file of the kernel's; none where it cannot be read."""
+    try:
+        yield from path.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return
+
+
+def largest_side(bytes_at: Callable[[int], int], free: int, multiple: int, below: int) -> int | None:
+    """Return the largest size of an image in pixels, a multiple below `below`, that fits; `None` if none does.
+
+    Args:
+        bytes_at: what an image of a size takes; more for a larger one.
+        free: bytes that there are.
+        multiple: the patch size.
+        below: the size that was too large.
+    """
+    fitting = bisect_right(range(1, -(-below // multiple)), free, key=lambda patches: bytes_at(patches * multiple))
+    return fitting * multiple or None
+
+
+# Texts of plain RuntimeErrors: the CPU's allocator on Linux, macOS and Windows, and Apple's devices.
+OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory",
+    "DefaultCPUAllocator: not enough memory",
+    "MPS backend out of memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Say whether an error reports that memory ran out, as PyTorch, NumPy or Python do."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

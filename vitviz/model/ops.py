@@ -1,0 +1,195 @@
+"""Define the operations of a forward pass, which its variants replace.
+
+The arithmetic of the model is written once, in `layers.py` and `vit.py`, as calls of an `Ops` object:
+`ops.linear(layer, x)`, `ops.add(x, branch)`. `Ops` is the plain pass. Its subclasses do something else at an operation:
+`Explicit` computes attention with plain matrix products, `ReadTokens` shortens the last block, `tracing.Tracer` keeps
+what a `Trace` needs, and the LRP rules of `vitviz.attribution` replace the backward pass.
+
+Shapes: B images, H heads, N keys, n queries, D width, d head width.
+"""
+
+# ruff: noqa: ARG002 - variants use arguments that the plain operations ignore
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from vitviz.model.config import ModelError, ViTConfig
+from vitviz.model.edits import BlockEdit
+from vitviz.model.positions import Angles
+from vitviz.model.trace import BlockTrace
+
+EXPLICIT_TOKENS = 1_024  # the most whose N x N probabilities are kept for a backward pass, see `attention`
+
+
+class Ops:
+    """Operations of the plain forward pass.
+
+    Args:
+        edit: what to change in the attention of the block that runs with these operations.
+    """
+
+    def __init__(self, edit: BlockEdit | None = None) -> None:
+        self.edit = edit
+
+    def edited(self, edit: BlockEdit) -> Ops:
+        """Return the same operations with another edit."""
+        changed = copy.copy(self)
+        changed.edit = edit
+        return changed
+
+    def block(self, index: int, block: Any, x: Tensor, angles: Angles | None) -> Tensor:
+        """Run block number `index`, a `vitviz.model.layers.Block`: (B, N, D) -> (B, N, D)."""
+        return block(x, angles, self)  # type: ignore[no-any-return]
+
+    def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
+        """Apply a linear layer: (..., D) -> (..., D')."""
+        return layer(x)  # type: ignore[no-any-return]
+
+    def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
+        """Apply a norm, or the identity where the model has none: (..., D) -> (..., D)."""
+        return layer(x)  # type: ignore[no-any-return]
+
+    def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a non-linearity to each number."""
+        return function(x)
+
+    def scale(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Multiply each channel by a number: layer scale, or a constant."""
+        return function(x)
+
+    def fixed(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """Apply a linear map without parameters: a rotation, a mean over tokens."""
+        return function(x)
+
+    def product(
+        self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
+    ) -> Tensor:
+        """Apply a function that is linear in `a` and in `b`; `constant` says that `a` is the same for every image."""
+        return function(a, b)
+
+    def add(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Add a branch to the residual stream."""
+        return x + branch
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
+    ) -> Tensor:
+        """Return softmax(scale * q @ k.T) @ v.
+
+        Args:
+            q: (B, H, n, d).
+            k, v: (B, H, N, d).
+            scale: factor of the logits.
+            dropout: share of the probabilities that become 0.
+            learned_query: whether the queries are parameters, the same for every image.
+
+        Returns:
+            (B, H, n, d).
+        """
+        return attention(q, k, v, scale, dropout=dropout, mask=None if self.edit is None else self.edit.mask)
+
+    def heads(self, mixed: Tensor) -> Tensor:
+        """Edit the outputs of the heads before the output projection: (B, H, n, d) -> (B, H, n, d)."""
+        return mixed if self.edit is None else self.edit.heads(mixed)
+
+
+PLAIN = Ops()
+
+
+class ReadTokens(Ops):
+    """Operations that compute in the last block only the tokens that the classifiers read.
+
+    A model that is read at its class token needs keys and values of all tokens there, but the output projection and the
+    MLP of one or two tokens. Logits and gradients differ from the plain ones by rounding; the patches' final tokens are
+    not computed.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.last = config.depth - 1
+        # From the first on; None for all.
+        self.count = 1 + config.distillation_token if config.pooling == "cls" else None
+
+    def block(self, index: int, block: Any, x: Tensor, angles: Angles | None) -> Tensor:
+        """Run a block; of the last one only the first tokens: (B, N, D) -> (B, n, D)."""
+        return block(x, angles, self, self.count if index == self.last else None)  # type: ignore[no-any-return]
+
+
+class Attended(NamedTuple):
+    """Matrices of one attention: scaled queries (B, H, n, d), keys (B, H, N, d), and (B, H, n, N) twice."""
+
+    queries: Tensor
+    keys: Tensor
+    logits: Tensor
+    probabilities: Tensor
+
+
+class Explicit(Ops):
+    """Operations that compute attention with plain matrix products, through which gradients flow.
+
+    `seen` lists what each attention was computed from, in the order in which they ran.
+    """
+
+    def __init__(self, edit: BlockEdit | None = None) -> None:
+        super().__init__(edit)
+        self.seen: list[Attended] = []
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        """Turn logits into probabilities over the last axis."""
+        return logits.softmax(dim=-1)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
+    ) -> Tensor:
+        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`. Active dropout is refused."""
+        if dropout:
+            raise ModelError(f"Expected no dropout in explicit attention, got {dropout}. Call model.eval().")
+        q = self.scale(lambda x: x * scale, q)
+        logits = self.product(torch.matmul, q, k.mT, constant=learned_query)  # (B, H, n, d) @ (B, H, d, N)
+        if self.edit is not None and self.edit.mask is not None:
+            logits = logits.masked_fill(~self.edit.mask, -torch.inf)
+        probabilities = self.softmax(logits)
+        if torch.is_grad_enabled() and not probabilities.requires_grad:
+            probabilities.requires_grad_()  # frozen weights: the graph starts here
+        self.seen.append(Attended(q, k, logits, probabilities))
+        return self.product(torch.matmul, probabilities, v)  # (B, H, n, N) @ (B, H, N, d) -> (B, H, n, d)
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, mask: Tensor | None = None
+) -> Tensor:
+    """Compute `Ops.attend`, by PyTorch's fused attention except where that is slow to train.
+
+    On the CPU its backward pass in bfloat16 takes ten times as long as plain matrix products at 32 tokens and 1.7 times
+    at 1,025 (torch 2.13; see benchmarks/README.md), in float16 no longer than they. The products keep the N x N
+    probabilities for the backward pass. `mask` (1 or B, 1 or H, n, N) is false where an edge is cut.
+    """
+    trains = torch.is_grad_enabled() and v.requires_grad and mask is None
+    if trains and v.device.type == "cpu" and v.dtype == torch.bfloat16 and v.shape[2] <= EXPLICIT_TOKENS:
+        probabilities = ((q * scale) @ k.mT).softmax(dim=-1)  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
+        return F.dropout(probabilities, dropout) @ v  # (B, H, n, N) @ (B, H, N, d) -> (B, H, n, d)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout, scale=scale)
+
+
+def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Return softmax(scale * q @ k.T) @ v, and the log-sum-exp of each row of logits, without an N x N matrix.
+
+    All are (B, H, N, d), in the input's precision; the log-sum-exps are (B, H, N), in float32.
+    """
+    if q.device.type == "cpu":
+        # The CPU kernel behind scaled_dot_product_attention has the row sums at hand, so keeping them is free.
+        mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
+        return mixed, lse.float()  # float64 for a float64 model
+    mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
+    # Elsewhere the kernel depends on the device and on d, so the row sums are computed beside it, some rows at a time,
+    # from the float32 logits that `BlockTrace.rows` will use, also under autocast.
+    zeros = torch.zeros(q.shape[:-1], device=q.device, dtype=torch.float32)
+    rows = BlockTrace(q.float() * scale, k, zeros)
+    return mixed, torch.cat([rows.log_rows(*chunk).logsumexp(-1) for chunk in rows.chunks()], dim=2)

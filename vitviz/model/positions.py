@@ -1,0 +1,59 @@
+"""Compute positions of patches: learned tables on another grid, fixed sines, and rotations.
+
+Shapes: B images, H heads, gh x gw patches, D width, d head width, P prefix tokens, N = P + gh * gw tokens.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Angles = tuple[Tensor, Tensor]
+"""Cosine and sine of each patch's rotation: (gh * gw, d), or (B, 1, K, d) where each image has K patches of its own."""
+
+
+def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
+    """Return fixed two-dimensional positions, (1, gh * gw, D): a quarter each of sin x, cos x, sin y, cos y.
+
+    As in Chen et al. 2021 (MoCo v3) and Beyer et al. 2022, "Better plain ViT baselines for ImageNet-1k".
+    """
+    y, x = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")  # (gh, gw)
+    quarter = width // 4
+    frequency = temperature ** (-torch.arange(quarter) / max(1, quarter - 1))  # (D / 4,)
+    y, x = (axis.flatten()[:, None].float() * frequency for axis in (y, x))  # (gh * gw, D / 4)
+    return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)[None]
+
+
+def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool) -> Tensor:
+    """Interpolate learned positions to another grid, bicubic: (1, oh * ow, D) -> (1, nh * nw, D)."""
+    image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, oh, ow)
+    image = F.interpolate(image, size=new, mode="bicubic", antialias=antialias)  # (1, D, nh, nw)
+    return image.flatten(2).transpose(1, 2).to(table.dtype)  # (1, nh * nw, D)
+
+
+def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> Angles:
+    """Return cosine and sine of each patch's rotation, (gh * gw, d) each.
+
+    A quarter of the channels turns with y and a quarter with x; the second half of the channels, with which the first
+    forms the rotated pairs, has the same angles. Siméoni et al. 2025 (DINOv3), after Su et al. 2021 (RoFormer): patch
+    centres lie in -1..1 whatever the grid, and the angle is 2 pi times the coordinate, divided by base ** (4 i / d).
+    """
+    y, x = ((torch.arange(count) + 0.5) / count * 2 - 1 for count in grid)  # (gh,), (gw,)
+    y, x = torch.meshgrid(y, x, indexing="ij")  # (gh, gw) each
+    frequency = base ** -(torch.arange(head_width // 4) * 4 / head_width)  # (d / 4,)
+    angles = 2 * math.pi * torch.stack([y.flatten(), x.flatten()], dim=1)[:, :, None] * frequency  # (gh * gw, 2, d / 4)
+    angles = angles.flatten(1).repeat(1, 2)  # (gh * gw, d)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, angles: Angles) -> Tensor:
+    """Rotate the patches among the tokens (B, H, N, d); prefix tokens have no position and stay as they are."""
+    cos, sin = (angle.to(x) for angle in angles)
+    count = cos.shape[-2]
+    prefix, patches = x.split([x.shape[2] - count, count], dim=2)
+    first, second = patches.chunk(2, dim=-1)
+    rotated = patches * cos + torch.cat([-second, first], dim=-1) * sin
+    return torch.cat([prefix, rotated], dim=2)

@@ -1,0 +1,303 @@
+"""Define the Vision Transformer.
+
+Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words" (the model and its initialisation); Touvron et al. 2021,
+"Training data-efficient image transformers" (the distillation token) and "Going deeper with Image Transformers" (layer
+scale); Darcet et al. 2024, "Vision Transformers Need Registers"; Siméoni et al. 2025, "DINOv3" (rotary positions).
+
+Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, C classes.
+Parameter names follow timm's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from vitviz.fields import check_fields
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ModelError, ViTConfig
+from vitviz.model.edits import BlockEdit, EditError, Edits
+from vitviz.model.layers import AttentionPool, Block, PatchEmbed, make_norm
+from vitviz.model.ops import PLAIN, Ops
+from vitviz.model.positions import Angles, resize_positions, rotary_angles, sincos_positions
+from vitviz.model.trace import Trace
+from vitviz.model.tracing import Tracer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """Facts that travel with weights: how images are preprocessed, what the outputs mean, where the weights come from.
+
+    Args:
+        name: short name, shown to people.
+        preprocess: from a photograph to normalised pixels.
+        labels: one word or more for each class, in the order of the logits; empty without a classifier.
+        class_ids: names of the class folders in the training data (such as WordNet ids), in the same order.
+        licence: SPDX name or a sentence.
+        source: where the weights come from.
+        sure_above: probability of the first class from which on at least 90 % of validation images are right; `None`
+            where nobody has measured it.
+    """
+
+    name: str
+    preprocess: Preprocess
+    labels: tuple[str, ...] = ()
+    class_ids: tuple[str, ...] = ()
+    licence: str = "unknown"
+    source: str = ""
+    sure_above: float | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, ModelError)
+
+
+class ViT(nn.Module):
+    """Vision Transformer whose attention can be traced.
+
+    >>> from vitviz.model.config import preset
+    >>> model = ViT(preset("tiny", image_size=(32, 48), patch_size=16, classes=10)).eval()
+    >>> images = torch.zeros(2, 3, 32, 48)
+    >>> model(images).shape
+    torch.Size([2, 10])
+    >>> model.trace(images).attentions[11].shape      # 1 class token and 2 x 3 patches
+    torch.Size([2, 3, 7, 7])
+
+    Args:
+        config: sizes and parts.
+        pretrained: facts about the weights; `None` for a model made from a config.
+    """
+
+    def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
+        super().__init__()
+        if pretrained and pretrained.labels and len(pretrained.labels) != config.classes:
+            raise ModelError(
+                f"Expected {config.classes} labels, one for each class, got {len(pretrained.labels)}. Name every class."
+            )
+        self.config, self.pretrained = config, pretrained
+        width = config.width
+        self.patch_embed = PatchEmbed(config)
+        # A prefix token never moves, so its position embedding would only add to its start value: it has none.
+        self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
+        self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distillation_token else None
+        self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
+        rows, columns = config.learned_grid
+        learned = config.positions == "learned"
+        self.pos_embed = nn.Parameter(torch.zeros(1, rows * columns, width)) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+        # Plain numbers, not torch.linspace: a model can then be made on the meta device, where tensors hold none.
+        rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
+        blocks = nn.ModuleList(Block(config, rate) for rate in rates)
+        self.blocks = cast("Sequence[Block]", blocks)  # for the type checker: a ModuleList holds any module
+        self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
+        self.norm = make_norm(config, width)
+        self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
+        pooled = 2 * width if config.pooling == "cls+mean" else width
+        self.head = nn.Linear(pooled, config.classes) if config.classes else None
+        # DeiT: the distillation token has a classifier of its own; the prediction is the mean of the two.
+        both = config.distillation_token and config.classes > 0
+        self.head_dist = nn.Linear(width, config.classes) if both else None
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Initialise as the paper's JAX code: Xavier for attention and MLP, LeCun for patches, zeros for the head."""
+        if self.norm.weight.is_meta:
+            return  # there is nothing to fill, and nn.init would import PyTorch's compiler for seconds
+        for name, parameter in self.named_parameters():
+            if name.endswith(("cls_token", "head.weight", "head.bias", "head_dist.weight", "head_dist.bias")):
+                nn.init.zeros_(parameter)
+            elif name.endswith(("pos_embed", "reg_token", "dist_token", "latent")):
+                nn.init.normal_(parameter, std=0.02)
+            elif name == "patch_embed.proj.weight":
+                fan_in = parameter[0].numel()
+                # A normal distribution cut at two deviations has 0.8796 of the deviation given.
+                deviation = fan_in**-0.5 / 0.87962566103423978
+                nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
+            elif name.endswith(("attn.qkv.weight", "kv.weight")):
+                # Queries, keys and values are several matrices in one: the fan-out is that of one of them.
+                parts = 3 if name.endswith("qkv.weight") else 2
+                bound = math.sqrt(6.0 / (parameter.shape[0] // parts + parameter.shape[1]))
+                nn.init.uniform_(parameter, -bound, bound)
+            elif name.endswith(("proj.weight", "q.weight", "fc1.weight", "fc2.weight")):
+                nn.init.xavier_uniform_(parameter)
+            elif name.endswith(("fc1.bias", "fc2.bias")):
+                nn.init.normal_(parameter, std=1e-6)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
+        """Return the tokens that enter the first block, and their grid: (B, channels, H, W) -> (B, N, D), (gh, gw)."""
+        grid = self.check(images)
+        patches = self.patch_embed(images)  # (B, gh * gw, D)
+        if (positions := self.positions(grid)) is not None:
+            patches = patches + positions
+        prefix = [token for token in (self.cls_token, self.dist_token, self.reg_token) if token is not None]
+        tokens = torch.cat([*(token.expand(len(images), -1, -1) for token in prefix), patches], dim=1)  # (B, N, D)
+        out: Tensor = self.norm_pre(self.dropout(tokens))
+        return out, grid
+
+    def angles(self, grid: tuple[int, int]) -> Angles | None:
+        """Return the rotations of rotary positions for a grid of patches; `None` for models with others."""
+        if self.config.positions != "rotary":
+            return None
+        cos, sin = rotary_angles(grid, self.config.head_size, self.config.rotary_base)
+        return cos.to(self.norm.weight), sin.to(self.norm.weight)
+
+    def check(self, images: Tensor) -> tuple[int, int]:
+        """Return the grid (gh, gw) of these images.
+
+        Raises:
+            ModelError: if the images do not fit.
+        """
+        channels = self.config.channels
+        if images.ndim != 4 or images.shape[1] != channels:
+            raise ModelError(
+                f"Expected images of shape (batch, {channels}, height, width), got {tuple(images.shape)}. "
+                "Give a single image a batch axis in front: image[None]."
+            )
+        if not images.is_floating_point():
+            raise ModelError(f"Expected normalised floating-point images, got {images.dtype}. Preprocess them first.")
+        return self.config.grid_of(*images.shape[2:])
+
+    def positions(self, grid: tuple[int, int]) -> Tensor | None:
+        """Return position embeddings for a grid of patches, (1, gh * gw, D); `None` for a model without."""
+        if self.config.positions == "sincos":
+            return sincos_positions(grid, self.config.width).to(self.norm.weight)
+        if self.pos_embed is None or grid == self.config.learned_grid:
+            return self.pos_embed
+        return resize_positions(self.pos_embed, self.config.learned_grid, grid, self.config.position_antialias)
+
+    def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
+        """Classify normalised pixels: (B, channels, H, W) -> logits (B, C), or features (B, D) without a classifier.
+
+        `edits` change what happens inside this run alone: see `vitviz.model.edits`.
+        """
+        tokens, grid = self.embed(images)
+        return self.run(tokens, self.angles(grid), edits)
+
+    def run(
+        self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
+    ) -> Tensor:
+        """Classify embedded tokens, as `forward`; the arguments are those of `encode`."""
+        return self.classify(self.encode(tokens, angles, edits, ops=ops, start=start), ops)
+
+    def encode(
+        self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
+    ) -> Tensor:
+        """Run the blocks and the final norm: (B, N, D) -> (B, N, D), what `classify` reads.
+
+        Args:
+            tokens: (B, N, D), of `embed`; or what enters block `start`, such as `trace.stream(start)`.
+            angles: of `angles(grid)`.
+            edits: what to change; with `keep`, the patches are taken out of `tokens` here.
+            ops: how operations are done: see `vitviz.model.ops`.
+            start: the first block to run, counted from 0; edits of earlier ones are refused.
+
+        Raises:
+            ModelError: if there is no such block, or the edits do not fit the model, the tokens or `start`.
+        """
+        if not 0 <= start < self.config.depth:
+            raise ModelError(f"Expected a first block among 0..{self.config.depth - 1}, got {start}. Choose one.")
+        changes: dict[int, BlockEdit] = {}
+        if edits:
+            changes = edits.by_block(self.config, len(tokens), tokens.shape[1], tokens.device)
+            tokens, angles = edits.gather(tokens, angles, self.config)
+        if early := [index for index in changes if index < start]:
+            raise EditError(f"Expected edits of blocks from {start} on, got some of {early}. Leave them out.")
+        for index in range(start, self.config.depth):
+            here = ops.edited(changes[index]) if index in changes else ops
+            tokens = here.block(index, self.blocks[index], tokens, angles)
+        return self.finish(tokens, ops)
+
+    def finish(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Apply the final norm, in models that have it before pooling: (B, N, D) -> (B, N, D)."""
+        return tokens if self.config.norm_pooled else ops.norm(self.norm, tokens)
+
+    def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Return what the classifier reads from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
+        if self.attn_pool is not None:
+            pooled: Tensor = self.attn_pool(tokens, ops)
+        else:
+            parts = [tokens[:, 0]] if "cls" in self.config.pooling else []
+            if "mean" in self.config.pooling:
+                parts.append(ops.fixed(_mean, tokens[:, len(self.config.prefix) :]))
+            pooled = torch.cat(parts, dim=1)
+        return ops.norm(self.norm, pooled) if self.config.norm_pooled else pooled
+
+    def classify(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
+        """Return logits (B, C) of final tokens; without a classifier what one would read, (B, D)."""
+        if self.head is None:
+            return self.read_out(tokens, ops)
+        logits = self.heads_logits(tokens, ops)
+        return logits[0] if len(logits) == 1 else ops.add(*(ops.scale(_half, one) for one in logits))
+
+    def heads_logits(self, tokens: Tensor, ops: Ops = PLAIN) -> tuple[Tensor, ...]:
+        """Return the logits of each classifier by itself: (B, N, D) final tokens -> one or two of (B, C).
+
+        The first reads what is pooled; the second, where there is a distillation token, reads that token (DeiT).
+        `classify` returns their mean.
+
+        Raises:
+            ModelError: if there is no classifier.
+        """
+        if self.head is None:
+            raise ModelError("Expected a model with a classifier, got one without. Make it with classes > 0.")
+        logits = ops.linear(self.head, self.read_out(tokens, ops))
+        if self.head_dist is None:
+            return (logits,)
+        return logits, ops.linear(self.head_dist, tokens[:, self.config.distillation_at])
+
+    @property
+    def distilled(self) -> bool:
+        """Say whether the logits read the distillation token by a classifier with weights other than zero."""
+        return self.head_dist is not None and bool(self.head_dist.weight.any())
+
+    def trace(
+        self, images: Tensor, *, blocks: Iterable[int] | None = None, grad: bool = False, edits: Edits | None = None
+    ) -> Trace:
+        """Run once and keep what is needed to answer questions about attention.
+
+        Args:
+            images: (B, channels, H, W) normalised pixels.
+            blocks: which blocks to keep, counted from 0, negative from the end; all by default.
+            grad: keep probabilities (B, H, N, N) in the autograd graph, for gradient methods.
+            edits: what to change. The attention of the trace is the one that was used; where edges are cut its
+                probabilities (B, H, N, N) are kept. The patches that stay must be a rectangle: the trace's grid.
+
+        Raises:
+            ModelError: if the images do not fit, a block does not exist, dropout is active, or the edits do not fit.
+        """
+        chosen = self._chosen(blocks)
+        if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
+            raise ModelError("Expected a model in eval mode, as it predicts, got active dropout. Call model.eval().")
+        tracer = Tracer(chosen, grad)
+        with torch.set_grad_enabled(grad):
+            tokens, grid = self.embed(images)
+            angles = self.angles(grid)
+            grid = edits.grid(grid) if edits else grid
+            tokens = self.encode(tokens, angles, edits, ops=tracer)
+            logits = None if self.head is None else self.classify(tokens)
+        return Trace(logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.kept), self.config.depth)
+
+    def _chosen(self, blocks: Iterable[int] | None) -> tuple[int, ...]:
+        depth = self.config.depth
+        chosen = list(range(depth)) if blocks is None else list(blocks)
+        if not chosen or any(not -depth <= block < depth for block in chosen):
+            raise ModelError(
+                f"Expected at least one block among 0..{depth - 1} (or -{depth}..-1), got {chosen}. Choose from these."
+            )
+        return tuple(sorted({block % depth for block in chosen}))
+
+
+def _mean(tokens: Tensor) -> Tensor:
+    """Average over tokens: (B, N, D) -> (B, D)."""
+    return tokens.mean(dim=1)
+
+
+def _half(x: Tensor) -> Tensor:
+    return x / 2

@@ -1,0 +1,435 @@
+"""The training loop: runs a recipe to its end on any device, in one process or several, and saves its state.
+
+The last weights are the result, or their running mean where the recipe has one. No epoch is picked by what it reached
+on the validation images: its accuracy would no longer be that of images never seen.
+"""
+
+from __future__ import annotations
+
+import atexit
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.state import AcceleratorState
+from accelerate.utils import gather_object, patch_environment
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+
+from vitviz.evaluation import EvaluationError
+from vitviz.evaluation.accuracy import Accuracy, measure_accuracy
+from vitviz.model.devices import best_device, device_named, threads_for
+from vitviz.model.vit import ViT
+from vitviz.training import TrainingError, loaders
+from vitviz.training.data import Data
+from vitviz.training.features import FeatureCache
+from vitviz.training.interrupts import Stopped, deferred_interrupts
+from vitviz.training.log import Epoch, Log
+from vitviz.training.losses import Teacher, training_loss
+from vitviz.training.network import MeanLogits, Network, freeze, mean_logits, set_dropout
+from vitviz.training.optim import adamw, running_mean, warmup_cosine
+from vitviz.training.recipes import Recipe
+from vitviz.training.state import Progress, find_state, load_state, read_progress, save_state
+from vitviz.training.transfer import check_fits
+from vitviz.weights.checkpoint import fingerprint
+
+CACHE = "cache"
+_MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+_ALL_PATCHES_FROM = 0.8  # the share of the training after which images keep all patches
+_FLUSH = 16  # steps between two looks at a GPU's numbers: each look waits for it
+_PATIENCE = timedelta(days=2)  # processes wait for one that computes features
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Outcome:
+    """The result of a training.
+
+    Args:
+        model: with the last weights, or their running mean where the recipe has one; in eval mode, on its device.
+        recipe: what it was trained with.
+        epochs: one row each.
+        losses: (steps,) float32, the loss of every step, the mean over the whole batch.
+        accuracy: of the model on the validation images.
+        seconds: of training, validation and features, over all sessions.
+        device: in words, such as "CPU, 2 threads" or "NVIDIA H200".
+        processes: how many trained together.
+        notes: sentences for the model card.
+    """
+
+    model: ViT
+    recipe: Recipe
+    epochs: tuple[Epoch, ...]
+    losses: Tensor
+    accuracy: Accuracy
+    seconds: float
+    device: str
+    processes: int
+    notes: tuple[str, ...] = ()
+
+
+class Trainer:
+    """Trains a model by a recipe, once.
+
+    The model is changed in place: its weights, its dropouts, and which of its parameters learn are the recipe's.
+
+    Args:
+        model: a classifier with `pretrained`: the data's preprocessing, and its labels in their order.
+        data: opened at the model's image size.
+        recipe: all settings.
+        out: the folder for state/, curves.csv, events/ and cache/; made where it is missing.
+        device: where to train; the best there is by default. Under torchrun every process has its own.
+        teacher: a classifier that knows the data's classes, for distillation.
+        resume: go on from the state in `out`; begin where there is none.
+        save_every: seconds between two states.
+        progress: a bar on terminals and a line an epoch elsewhere, on standard error.
+        on_epoch: called after each epoch with all rows of the log, in the main process.
+
+    Raises:
+        TrainingError: if model, data, recipe, device and teacher do not fit together.
+        DeviceError: if there is no such device here.
+    """
+
+    def __init__(
+        self,
+        model: ViT,
+        data: Data,
+        recipe: Recipe,
+        out: str | os.PathLike[str],
+        *,
+        device: torch.device | str | None = None,
+        teacher: ViT | None = None,
+        resume: bool = False,
+        save_every: float = 180.0,
+        progress: bool = True,
+        on_epoch: Callable[[Sequence[Epoch]], object] = lambda _rows: None,
+    ) -> None:
+        about = check_fits(model, data)
+        if (teacher is None) != (recipe.distill == "none"):
+            got = "none" if teacher is None else "one"
+            raise TrainingError(
+                f"Expected a teacher for distill='soft' or 'hard' only, got {got}, {recipe.distill!r}. Change one."
+            )
+        self.device = device_named(None if device is None else str(device))
+        if self.device == torch.device("cuda"):
+            self.device = best_device()  # each process of a machine has a GPU of its own
+        if recipe.precision == "float16" and self.device.type == "cpu":
+            raise TrainingError("Expected a GPU for precision float16, got the CPU. Choose bfloat16 or float32.")
+        self.model, self.data, self.recipe, self.out = model, data, recipe, Path(out)
+        self.preprocess, self.grid = about.preprocess, model.config.grid_of(*data.train.size)
+        self.teacher = None if teacher is None else Teacher(teacher, about)
+        self.resume, self.save_every, self.show, self.on_epoch = resume, save_every, progress, on_epoch
+
+    def run(self) -> Outcome:
+        """Train to the recipe's last epoch.
+
+        Only the main process of several writes; every one returns the same.
+
+        Raises:
+            TrainingError: for a batch that does not divide among processes; a state in `out` that does not fit; a loss
+                that is not finite; a disk that is full.
+            Stopped: after Ctrl-C or SIGTERM, with the state saved.
+        """
+        model, recipe = self.model, self.recipe
+        with ExitStack() as stack:
+            self.accelerator = _accelerator(self.device, recipe)
+            processes, rank = self.accelerator.num_processes, self.accelerator.process_index
+            stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
+            torch.manual_seed(recipe.seed + rank)
+            set_dropout(model.to(self.device), recipe.dropout, recipe.path_dropout)
+            if self.teacher is not None:
+                self.teacher.model.to(self.device)
+            freeze(model, recipe.unfreeze_last)
+            tokens = recipe.batch // (processes * recipe.accumulate) * math.prod(self.grid)
+            width = max(model.config.width, self.teacher.model.config.width if self.teacher else 0)
+            stack.enter_context(threads_for(tokens * width, self.device))
+            stack.callback(self.__dict__.pop, "batches", None)  # which ends the loader's workers
+            self._prepare(loaders.StepSampler(recipe, self.data.train.classes, 0, rank, processes))
+            self.interrupt = stack.enter_context(deferred_interrupts())
+            self.log = None
+            if self.accelerator.is_main_process:
+                self.log = Log(self.out, recipe.epochs, self.progress.step, progress=self.show)
+                stack.callback(self.log.close)
+                for note in [*self._notes(), *([f"Going on after {self._where()}."] if self.progress.step else [])]:
+                    self.log.say(note)
+            accuracy = None
+            for epoch in range(len(self.progress.epochs), recipe.epochs):
+                self._train(epoch)
+                accuracy = self._validate()
+                self._end_epoch(epoch, accuracy)
+            accuracy = accuracy or self._validate()  # of a training that is resumed after its end
+            if self.average is not None:
+                self.network.load_state_dict(self.average.module.state_dict())
+            return Outcome(
+                model=model.eval().requires_grad_(True),
+                recipe=recipe,
+                epochs=tuple(self._epochs()),
+                losses=torch.tensor(self.progress.losses),
+                accuracy=accuracy,
+                seconds=self.progress.seconds,
+                device=describe_device(self.device),
+                processes=processes,
+                notes=tuple(self._notes()),
+            )
+
+    # ---- before the first step
+
+    def _prepare(self, sampler: loaders.StepSampler) -> None:
+        """Make everything that a step needs, and take over a state."""
+        model, recipe, data = self.model, self.recipe, self.data
+        self.clock = self.saved = time.perf_counter()
+        self.steps, self.total = sampler.steps, sampler.steps * recipe.epochs
+        frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
+        self.settings = {  # all that the result depends on, beside the numbers in the state
+            "recipe": asdict(recipe),
+            "model": model.config.to_dict(),
+            "preprocess": self.preprocess.to_dict(),
+            "labels": list(data.labels),
+            "data": data.fingerprint,
+            "frozen": fingerprint(model, frozen) if frozen else None,
+            "teacher": None if self.teacher is None else fingerprint(self.teacher.model),
+        }
+        folder = find_state(self.out, resume=self.resume)
+        self.progress = read_progress(folder, self.settings) if folder else Progress()
+        self.accelerator.wait_for_everyone()  # before one writes what another would take for an older training
+        self.features = self._open_cache()
+        self.network = Network(model, recipe.unfreeze_last if self.features else None, self.grid, recipe.patch_dropout)
+        self.parameters = [one for one in model.parameters() if one.requires_grad]
+        self.average = running_mean(self.network, recipe.ema) if recipe.ema else None
+        optimizer = adamw(model, recipe)
+        self.lr_share = warmup_cosine(self.total, round(recipe.warmup * self.steps), recipe.final_lr)
+        self.scheduler = LambdaLR(optimizer, self.lr_share)
+        self.peak_lr: float = max(group["initial_lr"] for group in optimizer.param_groups)
+        compiled: Any = torch.compile(self.network) if recipe.compile else self.network
+        self.prepared, self.optimizer = self.accelerator.prepare(compiled, optimizer)
+        self.accelerator.register_for_checkpointing(self.scheduler, *([self.average] if self.average else []))
+        if folder:
+            load_state(self.accelerator, folder)
+        self.mix = loaders.mixing(recipe, len(data.labels))
+        train, val = self.features or (None, None)
+        transform = None if train else loaders.augmentation(recipe, data.train.size)
+        sampler.start = self.progress.step
+        self.batches = iter(loaders.Images(data.train, train, transform).load(sampler, self.device))
+        keys = loaders.validation_keys(len(data.val), recipe, sampler.rank, sampler.processes)
+        self.val_batches = loaders.Images(data.val, val).load(keys, self.device)
+
+    def _open_cache(self) -> tuple[FeatureCache, FeatureCache] | None:
+        """Compute frozen features, in the main process, where images and what stays frozen never change."""
+        last, precision = self.recipe.unfreeze_last, self.recipe.precision
+        if last is None or self.recipe.augments or self.teacher is not None:
+            return None
+        cast = None if precision == "float32" else getattr(torch, precision)
+        with self.accelerator.main_process_first():
+            show = self.show and self.accelerator.is_main_process
+            cache = partial(FeatureCache, self.model, self.data, unfreeze_last=last, cast=cast, progress=show)
+            train, val = (cache(name, self.out / CACHE) for name in ("train", "val"))
+        return train, val
+
+    # ---- the epochs
+
+    def _train(self, epoch: int) -> None:
+        """Run the steps of an epoch that are not done yet."""
+        start, end = epoch * self.steps, (epoch + 1) * self.steps
+        if self.log:
+            self.log.begin(epoch, self.steps, self.progress.step - start)
+        self.prepared.train()
+        self._tick()
+        every = 1 if self.device.type == "cpu" else _FLUSH
+        pending: list[Tensor] = []
+        for step in range(self.progress.step, end):
+            if step >= round(self.total * _ALL_PATCHES_FROM):
+                self.network.patches_kept = self.network.patches
+            pending.append(self._step())
+            if (step + 1) % every == 0 or step + 1 == end:
+                self._read(pending, start)
+                pending.clear()
+
+    def _step(self) -> Tensor:
+        """Run one step and return this process's mean loss and share of right answers, (2,), on the device."""
+        parts, clip = self.recipe.accumulate, self.recipe.clip
+        seen = torch.zeros(2, device=self.device)
+        for _ in range(parts):
+            inputs, targets = self.mix(*self._load(next(self.batches)))  # targets: (k, C), rows that sum to 1
+            taught = None
+            if self.teacher is not None:
+                with self.accelerator.autocast():
+                    taught = self.teacher(inputs)
+            with self.accelerator.accumulate(self.prepared):
+                heads = self.prepared(self._normalize(inputs))
+                loss = training_loss(heads, targets, self.recipe, taught)
+                self.accelerator.backward(loss)  # which divides by the number of parts
+                if clip and self.accelerator.sync_gradients:
+                    self.accelerator.clip_grad_norm_(self.parameters, clip)
+                self.optimizer.step()
+                self.optimizer.zero_grad()
+            right = (mean_logits(heads).argmax(dim=1) == targets.argmax(dim=1)).float().mean()
+            seen += torch.stack([loss.detach(), right]) / parts
+        self.scheduler.step()
+        if self.average is not None:
+            self.average.update_parameters(self.network)
+        return seen
+
+    def _load(self, batch: loaders.Loaded) -> loaders.Loaded:
+        """Return a batch on the device: images (k, 3, H, W) in 0..1, or features, and classes (k,)."""
+        inputs, classes = (one.to(self.device, non_blocking=True) for one in batch)
+        return inputs if self.features else inputs.float().div_(255), classes
+
+    def _normalize(self, inputs: Tensor) -> Tensor:
+        """Return what the network takes: normalized images, or features as they are."""
+        return inputs if self.features else loaders.normalize(inputs, self.preprocess)
+
+    def _read(self, pending: Sequence[Tensor], epoch_start: int) -> None:
+        """Read the numbers of the last steps of all processes; save, and stop, where it is time."""
+        due = time.perf_counter() - self.saved >= self.save_every
+        flags = torch.tensor([self.interrupt.is_set(), due], dtype=torch.float32, device=self.device)
+        *steps, (stops, saves) = self.accelerator.reduce(torch.stack([*pending, flags]), "mean").tolist()
+        self._tick(training=True)
+        self.progress.step += len(steps)
+        losses, right = zip(*steps, strict=True)
+        self.progress.losses += losses
+        self.progress.right += right
+        if not all(map(math.isfinite, losses)):
+            self._fail("loss")
+        if self.log:
+            speed = self._speed(self.progress.step - epoch_start)
+            self.log.steps(self.progress.step, len(steps), losses[-1], self._lr(), speed)
+        if stops:
+            self._stop()
+        if saves:
+            self._save()
+
+    def _validate(self) -> Accuracy:
+        """Measure the accuracy on all validation images; each process looks at its share."""
+
+        def batches() -> Iterator[loaders.Loaded]:
+            for batch in self.val_batches:
+                if self.interrupt.is_set() and self.accelerator.num_processes == 1:
+                    self._stop()  # several processes have to agree on that, which they do after a step
+                images, classes = self._load(batch)
+                yield self._normalize(images), classes
+
+        def gather(found: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+            every = gather_object([tuple(one.cpu() for one in found)])
+            return tuple(torch.cat(parts) for parts in zip(*every, strict=True))
+
+        network = MeanLogits(self.network if self.average is None else self.average.module)
+        name = self.model.pretrained.name if self.model.pretrained else ""
+        try:
+            with self.accelerator.autocast():
+                return measure_accuracy(network, batches(), self.data.labels, gather=gather, model=name)
+        except EvaluationError:
+            self._fail("logits of validation images")
+
+    def _end_epoch(self, epoch: int, accuracy: Accuracy) -> None:
+        """Log an epoch, and save after the last one."""
+        self._tick()
+        progress, steps = self.progress, slice(epoch * self.steps, (epoch + 1) * self.steps)
+        row = Epoch(
+            epoch=epoch + 1,
+            step=progress.step,
+            loss=sum(progress.losses[steps]) / self.steps,
+            accuracy=sum(progress.right[steps]) / self.steps,
+            val_loss=accuracy.loss,
+            top1=accuracy.top1,
+            top5=accuracy.top5,
+            lr=self._lr(),
+            images_per_second=self._speed(self.steps),
+            seconds=progress.epoch_seconds,
+        )
+        progress.epochs.append(asdict(row))
+        progress.epoch_seconds = progress.training_seconds = 0.0
+        if progress.step == self.total:
+            self._save()
+        if self.log:
+            self.log.epoch(self._epochs())
+            self.on_epoch(self._epochs())
+
+    # ---- what is kept and said
+
+    def _save(self) -> None:
+        if not all(bool(one.isfinite().all()) for one in self.parameters):
+            self._fail("weights")
+        save_state(self.accelerator, self.out, self.progress, self.settings)
+        self.saved = time.perf_counter()
+
+    def _stop(self) -> NoReturn:
+        self._tick()
+        self._save()
+        raise Stopped(f"Stopped after {self._where()}; the state is saved in {str(self.out)!r}. Go on with --resume.")
+
+    def _fail(self, what: str) -> NoReturn:
+        raise TrainingError(
+            f"Expected finite {what}, got NaN or infinity after {self._where()}. Try a lower learning rate (--lr "
+            f"{self.recipe.lr / 3:.1g}), more --warmup, --clip 1 or --precision float32. The last good state is in "
+            f"{str(find_state(self.out) or 'no folder: none was saved yet')!r}."
+        )
+
+    def _tick(self, *, training: bool = False) -> None:
+        """Add the time since the last call to the progress."""
+        now = time.perf_counter()
+        self.progress.seconds += now - self.clock
+        self.progress.epoch_seconds += now - self.clock
+        self.progress.training_seconds += (now - self.clock) * training
+        self.clock = now
+
+    def _lr(self) -> float:
+        """Return the largest learning rate of the last step."""
+        return self.peak_lr * self.lr_share(self.progress.step - 1)
+
+    def _speed(self, steps: int) -> float:
+        """Return images a second, when so many steps of this epoch are done."""
+        return steps * self.recipe.batch / max(self.progress.training_seconds, 1e-9)
+
+    def _epochs(self) -> list[Epoch]:
+        return [Epoch(**row) for row in self.progress.epochs]
+
+    def _where(self) -> str:
+        epoch, step = divmod(self.progress.step, self.steps)
+        if not step:
+            return f"epoch {epoch} of {self.recipe.epochs}"
+        return f"step {step} of {self.steps} in epoch {epoch + 1} of {self.recipe.epochs}"
+
+    def _notes(self) -> list[str]:
+        notes, left_over = [], len(self.data.train) % self.recipe.batch
+        if left_over and not self.recipe.balance:
+            notes.append(
+                f"{left_over} of {len(self.data.train):,} training images do not fill a batch of {self.recipe.batch} "
+                "and are left out, others in each epoch."
+            )
+        if self.features:
+            notes.append("The frozen part's features were computed once for every image, so images are not augmented.")
+        return notes
+
+
+def _accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
+    """Return Accelerate's view of devices, precision and processes."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # it keeps what an earlier training in this program had
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    handlers = [InitProcessGroupKwargs(timeout=_PATIENCE), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+    with patch_environment(ACCELERATE_TORCH_DEVICE=str(device)):
+        accelerator = Accelerator(
+            cpu=device.type == "cpu",
+            mixed_precision=_MIXED_PRECISION[recipe.precision],
+            gradient_accumulation_steps=recipe.accumulate,
+            kwargs_handlers=handlers,
+        )
+    if accelerator.num_processes > 1:
+        atexit.register(accelerator.end_training)  # not sooner: under torchrun a group cannot be made twice
+    return accelerator
+
+
+def describe_device(device: torch.device) -> str:
+    """Return a device in words, such as "CPU, 2 threads"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads != 1)}" if device.type == "cpu" else "Apple GPU (MPS)"

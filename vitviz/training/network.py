@@ -1,0 +1,154 @@
+"""The part of a model that is trained, and the frozen part in front of it.
+
+Without augmentation the frozen part (the backbone) sees the same pixels in each epoch: its features are computed once,
+see `vitviz.training.features`, and training runs the rest alone.
+
+Shapes: B images, N tokens = P prefix tokens and n patches, D width, C classes. Features of an image are the tokens
+(N, D) that enter the first trained block, or what the classifiers read, (R,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from vitviz.model.edits import Edits
+from vitviz.model.ops import ReadTokens
+from vitviz.model.vit import ViT
+from vitviz.training import TrainingError
+
+HEADS = ("head", "head_dist", "attn_pool")
+
+
+class Network(nn.Module):
+    """A model as training runs it: images, or features of a frozen backbone, to the logits of each classifier.
+
+    Shares the model's modules, so training it trains the model. Its submodules are the whole model, or those that learn
+    where the inputs are features.
+
+    Args:
+        model: a classifier.
+        unfreeze_last: `None` to run on images; with features, how many blocks learn.
+        grid: (gh, gw) patches of the images.
+        patch_dropout: the share of the patches that each training image goes without (PatchDropout, Liu et al. 2022).
+    """
+
+    def __init__(
+        self, model: ViT, unfreeze_last: int | None, grid: tuple[int, int], patch_dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self._model = (model,)  # in a tuple it is no submodule
+        self.grid, self.patches = grid, grid[0] * grid[1]
+        self.patches_kept = max(1, round((1.0 - patch_dropout) * self.patches))
+        self.start = None if unfreeze_last is None else model.config.depth - unfreeze_last
+        if unfreeze_last is None:
+            self.model = model
+        else:
+            for name in learning_modules(model, unfreeze_last):
+                self.add_module(name.replace(".", "_"), model.get_submodule(name))
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
+        """Return one or two logits (B, C), see `ViT.heads_logits`, for (B, 3, H, W) or features (B, N, D) or (B, R)."""
+        (model,) = self._model
+        tokens, start, edits = inputs, self.start or 0, None
+        if self.start is None:
+            tokens, _ = model.embed(inputs)
+            if self.training and self.patches_kept < self.patches:  # other patches of each image
+                chances = torch.rand(len(tokens), self.patches)
+                edits = Edits(keep=chances.topk(self.patches_kept, sorted=False).indices)
+        if start < model.config.depth:
+            angles = model.angles(self.grid)
+            return model.heads_logits(model.encode(tokens, angles, edits, ops=ReadTokens(model.config), start=start))
+        if model.attn_pool is not None:
+            return model.heads_logits(inputs)
+        assert model.head is not None
+        if model.head_dist is None:
+            return (model.head(inputs),)
+        pooled, token = inputs.split([model.head.in_features, model.head_dist.in_features], dim=1)
+        return model.head(pooled), model.head_dist(token)
+
+
+class MeanLogits(nn.Module):
+    """A network's predictions: the mean over its classifiers, (B, C)."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Return logits (B, C) for the inputs of the network."""
+        return mean_logits(self.network(inputs))
+
+
+def mean_logits(heads: Sequence[Tensor]) -> Tensor:
+    """Return a model's prediction, the mean over its classifiers: one or two of (B, C) -> (B, C)."""
+    return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
+
+
+@torch.no_grad()
+def backbone_features(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
+    """Return what `Network` takes: normalized images (B, 3, H, W) -> features (B, N, D) or (B, R).
+
+    With `unfreeze_last` blocks that learn, the tokens that enter the first of them. With none, what the classifiers
+    read: pooled and normed tokens, then the distillation token where it has a classifier; for attention pooling, which
+    learns with them, the final tokens.
+    """
+    tokens, grid = model.embed(images)
+    angles = model.angles(grid)
+    for block in list(model.blocks)[: model.config.depth - unfreeze_last]:
+        tokens = block(tokens, angles)
+    if unfreeze_last:
+        return tokens
+    tokens = model.finish(tokens)
+    if model.attn_pool is not None:
+        return tokens
+    pooled = model.read_out(tokens)
+    return pooled if model.head_dist is None else torch.cat([pooled, tokens[:, model.config.distillation_at]], dim=1)
+
+
+def learning_modules(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
+    """Return the names of the modules that learn when all but the last blocks are frozen, in the order they run.
+
+    With 0 these are the classifiers, and attention pooling with a norm behind it; with K also the last K blocks and the
+    norm. Embedding, positions and prefix tokens never do.
+
+    Raises:
+        TrainingError: if there are not so many blocks.
+    """
+    config = model.config
+    if not 0 <= unfreeze_last <= config.depth:
+        raise TrainingError(
+            f"Expected to train the last 0 to {config.depth} blocks, got {unfreeze_last}. Choose another number "
+            "(--unfreeze-last), or let everything learn (--freeze none)."
+        )
+    blocks = [f"blocks.{index}" for index in range(config.depth - unfreeze_last, config.depth)]
+    normed = ["norm"] if unfreeze_last or (model.attn_pool is not None and config.norm_pooled) else []
+    return (*blocks, *normed, *(name for name in HEADS if getattr(model, name) is not None))
+
+
+def freeze(model: ViT, unfreeze_last: int | None) -> None:
+    """Set `requires_grad` of a model's parameters.
+
+    Args:
+        model: changed in place.
+        unfreeze_last: how many of the last blocks learn beside the classifiers; `None` for everything.
+
+    Raises:
+        TrainingError: if there are not so many blocks.
+    """
+    modules = ("",) if unfreeze_last is None else tuple(f"{name}." for name in learning_modules(model, unfreeze_last))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(modules))
+
+
+def set_dropout(model: ViT, dropout: float, path_dropout: float) -> None:
+    """Set a model's dropout and stochastic depth, in its modules and in its config, which is saved with it."""
+    model.config = replace(model.config, dropout=dropout, path_dropout=path_dropout)
+    for index, block in enumerate(model.blocks):
+        block.drop_path.rate = path_dropout * index / max(1, model.config.depth - 1)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = dropout

@@ -1,0 +1,118 @@
+"""Ten published models, as data: what a menu can say of them before anything is downloaded.
+
+Where the facts come from; a test holds what it can to the installed libraries, offline:
+
+- Architecture, `classes` and `parameters`: the libraries themselves. torchvision states them with its weights
+  (`meta`), timm and transformers by building the model. All ten are published in float32: a file holds four bytes for
+  each parameter.
+- `licence`: timm's `pretrained_cfg` (each as its authors or its fine-tuner published it); for
+  google/vit-base-patch16-224 its model card. torchvision states none for these weights, so neither do we.
+- `input_size`: the input that the weights' own preprocessing makes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class CatalogEntry:
+    """A published model.
+
+    Args:
+        source: what `vitviz.load` takes.
+        title: what people call it.
+        known_for: in a few words.
+        parameters: how many the published file holds.
+        input_size: height and width of the model's own input in pixels.
+        licence: of the weights: SPDX where there is one, else the licence's own name.
+        classes: how many classes it names; 0 without a classifier.
+    """
+
+    source: str
+    title: str
+    known_for: str
+    parameters: int
+    input_size: int = 224
+    licence: str = "Apache-2.0"
+    classes: int = 0
+
+    @property
+    def size(self) -> int:
+        """Return the number of bytes to download."""
+        return 4 * self.parameters
+
+
+CATALOG: tuple[CatalogEntry, ...] = (
+    CatalogEntry(
+        source="hf:google/vit-base-patch16-224",
+        title="ViT-B/16 (Google)",
+        known_for="the first Vision Transformer, trained on 14 million labelled photographs",
+        parameters=86_567_656,
+        classes=1000,
+    ),
+    CatalogEntry(
+        source="torchvision:vit_b_16.IMAGENET1K_V1",
+        title="ViT-B/16 (torchvision)",
+        known_for="the same design, trained on ImageNet's 1.3 million photographs alone",
+        parameters=86_567_656,
+        licence="licence not stated",
+        classes=1000,
+    ),
+    CatalogEntry(
+        source="timm:deit_small_distilled_patch16_224.fb_in1k",
+        title="DeiT-S/16 distilled",
+        known_for="learned from a convolutional network through a token of its own",
+        parameters=22_436_432,
+        classes=1000,
+    ),
+    CatalogEntry(
+        source="timm:deit3_small_patch16_224.fb_in1k",
+        title="DeiT III S/16",
+        known_for="what a better recipe makes of the plain design",
+        parameters=22_059_496,
+        classes=1000,
+    ),
+    CatalogEntry(
+        source="timm:vit_small_patch16_224.dino",
+        title="DINO S/16",
+        known_for="trained without labels; its heads cut objects out by themselves",
+        parameters=21_665_664,
+    ),
+    CatalogEntry(
+        source="timm:vit_small_patch14_reg4_dinov2.lvd142m",
+        title="DINOv2 S/14 with registers",
+        known_for="registers keep empty background free of stray attention",
+        parameters=22_057_344,
+        input_size=518,
+    ),
+    CatalogEntry(
+        source="timm:vit_small_patch16_dinov3.lvd1689m",
+        title="DINOv3 S/16",
+        known_for="rotary positions: made for photographs of any size",
+        parameters=21_586_944,
+        input_size=256,
+        licence="DINOv3 License",
+    ),
+    CatalogEntry(
+        source="timm:vit_base_patch16_224.mae",
+        title="MAE B/16",
+        known_for="learned by filling in three quarters of the patches",
+        parameters=85_798_656,
+        licence="CC-BY-NC-4.0",
+    ),
+    CatalogEntry(
+        source="timm:vit_base_patch32_clip_224.openai_ft_in1k",
+        title="CLIP B/32, fine-tuned",
+        known_for="learned from captions, then from ImageNet; few and large patches",
+        parameters=88_225_000,
+        classes=1000,
+    ),
+    CatalogEntry(
+        source="timm:vit_base_patch16_siglip_224.webli",
+        title="SigLIP B/16",
+        known_for="learned from captions; no class token, it pools by attention",
+        parameters=92_884_224,
+    ),
+)
+"""In the order of a menu: the classics, then self-supervised ones, then those trained with captions."""
