@@ -56,7 +56,7 @@ lint: $(VENV)/.test
 
 # gradio writes stubs beside components derived from its own, whenever they are imported; mypy would read those instead.
 types: $(VENV)/.test
-	@rm -f vitviz/ui/*.pyi
+	@rm -f vitviz/server/*.pyi
 	$(PY) -m mypy
 
 # Never fails: without a Chromium the browser tests are skipped (in CI they fail), and it says why.

@@ -30,8 +30,8 @@ import vitviz
 from vitviz.explorer import Explorer
 from vitviz.model.config import preset
 from vitviz.model.vit import ViT
-from vitviz.ui.pages import build
-from vitviz.ui.server import launch
+from vitviz.server.pages import build
+from vitviz.server.server import launch
 from vitviz.view import View
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -29,9 +29,9 @@ SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 
 def serve() -> str:
     """Start the app on a free port; its address."""
-    from vitviz.ui.pages import build
-    from vitviz.ui.server import launch
-    from vitviz.ui.settings import settings
+    from vitviz.server.pages import build
+    from vitviz.server.server import launch
+    from vitviz.server.settings import settings
 
     allowed = settings()
     with socket.socket() as free:

@@ -33,7 +33,7 @@ settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
-LONG = ("ui", "viewer", "training")  # folders whose tests start browsers, servers and processes
+LONG = ("server", "web", "training")  # folders whose tests start browsers, servers and processes
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox",  # the tests open only pages that they serve themselves, and containers have no user namespaces

@@ -8,10 +8,10 @@ import tiny
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
-from vitviz.ui.menu import Menu
-from vitviz.ui.models import bytes_of
-from vitviz.ui.sessions import Sessions
-from vitviz.ui.settings import Settings
+from vitviz.server.menu import Menu
+from vitviz.server.models import bytes_of
+from vitviz.server.sessions import Sessions
+from vitviz.server.settings import Settings
 from vitviz.weights.checkpoint import save
 
 SIZE = bytes_of(tiny.model())

@@ -22,11 +22,11 @@ from playwright.sync_api import Route, expect
 from vitviz.heatmap import Heatmap
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
-from vitviz.ui.menu import Menu
-from vitviz.ui.pages import EXAMPLES, Page
-from vitviz.ui.server import launch
-from vitviz.ui.sessions import Sessions
-from vitviz.ui.settings import Settings
+from vitviz.server.menu import Menu
+from vitviz.server.pages import EXAMPLES, Page
+from vitviz.server.server import launch
+from vitviz.server.sessions import Sessions
+from vitviz.server.settings import Settings
 from vitviz.view import View
 from vitviz.weights.checkpoint import save
 

@@ -25,10 +25,10 @@ def test_shares_follow_the_rule(share: float | None, digits: int, text: str) -> 
 def test_the_page_follows_the_same_rule() -> None:
     script = Script()
     answers = [
-        script.call("words", "percent", math.inf if share is None else share, digits) for share, digits, _ in CASES
+        script.call("compute/format", "percent", math.inf if share is None else share, digits) for share, digits, _ in CASES
     ]
     every = [index / 4096 for index in range(4097)]  # many of them halfway between two texts
-    more = [(share, script.call("words", "percent", share)) for share in every]
+    more = [(share, script.call("compute/format", "percent", share)) for share in every]
     script.run()
     assert [answer.value for answer in answers] == [text for _, _, text in CASES]
     assert [answer.value for _, answer in more] == [percent(share) for share in every]
@@ -36,7 +36,7 @@ def test_the_page_follows_the_same_rule() -> None:
 
 def test_a_prediction_is_said_by_one_rule_in_both_languages() -> None:
     script = Script()
-    page = [script.call("words", "describePrediction", *case) for *case, _ in PREDICTIONS]
+    page = [script.call("compute/format", "describePrediction", *case) for *case, _ in PREDICTIONS]
     script.run()
     texts = [text for *_, text in PREDICTIONS]
     assert [describe_prediction(*case) for *case, _ in PREDICTIONS] == texts

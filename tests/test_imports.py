@@ -30,23 +30,23 @@ LAYERS = (
     ("vitviz.training",),
     ("vitviz.heatmap", "vitviz.view", "vitviz.explorer"),
     ("vitviz.draw",),
-    ("vitviz.viewer",),
+    ("vitviz.web",),
     ("vitviz",),  # vitviz/__init__.py, the names that a user imports
     ("vitviz.export",),
-    ("vitviz.ui",),
+    ("vitviz.server",),
     ("vitviz.cli", "vitviz.__main__", "app"),
 )
 # The Python API returns data. Its conveniences, such as `heatmap.overlay()` and `view.html()`, may import what stands
 # above them, inside the method.
 CONVENIENCES = ("vitviz.heatmap", "vitviz.view", "vitviz.explorer")
-CONVENIENT = ("vitviz.draw", "vitviz.viewer")
+CONVENIENT = ("vitviz.draw", "vitviz.web")
 
 # Packages from outside: where they may be imported; "lazy" ones only inside the function that needs them.
 ONLY_IN = {
-    "gradio": ("vitviz.ui", "app"),
-    "gradio_client": ("vitviz.ui", "app"),
-    "starlette": ("vitviz.ui",),  # gradio's server
-    "fastapi": ("vitviz.ui",),
+    "gradio": ("vitviz.server", "app"),
+    "gradio_client": ("vitviz.server", "app"),
+    "starlette": ("vitviz.server",),  # gradio's server
+    "fastapi": ("vitviz.server",),
     "matplotlib": ("vitviz.draw.figures",),
     "torchvision": ("vitviz.images", "vitviz.weights", "vitviz.training"),
 }
@@ -210,7 +210,7 @@ def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
 
 def test_every_package_of_the_table_is_read() -> None:
     known = modules(ROOT)
-    assert {"vitviz", "vitviz.images.decoding", "vitviz.model.vit", "vitviz.ui.pages", "app"} <= set(known)
+    assert {"vitviz", "vitviz.images.decoding", "vitviz.model.vit", "vitviz.server.pages", "app"} <= set(known)
     seen = {(one.module, target(one.name, known)) for one in imports("vitviz.explorer", known["vitviz.explorer"])}
     assert ("vitviz.explorer", "vitviz.model.vit") in seen
 
@@ -224,9 +224,9 @@ def test_every_package_of_the_table_is_read() -> None:
         ("images/a", "def f():\n    import vitviz.model.vit as m", "a:2 (layer 2) imports vitviz.model.vit"),
         ("images/a", "import importlib\nimportlib.import_module('vitviz.model.vit')", "imports vitviz.model.vit"),
         ("images/a", "from vitviz import __version__", "a:1 (layer 2) imports vitviz (layer 12): that is up"),
-        ("ui/pages", "from .parts import x", "a circle: vitviz.ui.pages <- vitviz.ui.parts <- vitviz.ui.pages"),
+        ("server/pages", "from .parts import x", "a circle: vitviz.server.pages <- vitviz.server.parts <- vitviz.server.pages"),
         ("loose", "", "vitviz.loose is on no layer"),
-        ("cli/a", "import gradio as gr", "only for vitviz.ui, app"),
+        ("cli/a", "import gradio as gr", "only for vitviz.server, app"),
         ("draw/a", "from matplotlib.figure import Figure", "imports matplotlib.figure.Figure: only for"),
         ("draw/overlay", "from matplotlib import pyplot", "imports matplotlib.pyplot: only for"),
         ("weights/zoo", "import timm", "imports timm when it is loaded"),
@@ -236,7 +236,7 @@ def test_every_package_of_the_table_is_read() -> None:
         ("model/a", "import skimage", "imports skimage, which pyproject.toml does not name"),
         ("heatmap", "import torch", "imports torch: NumPy and Pillow only"),
         ("heatmap", "from vitviz.draw.overlay import overlay", "heatmap:1 (layer 9) imports vitviz.draw.overlay"),
-        ("heatmap", "def f():\n    import vitviz.ui.pages", "heatmap:2 (layer 9) imports vitviz.ui.pages"),
+        ("heatmap", "def f():\n    import vitviz.server.pages", "heatmap:2 (layer 9) imports vitviz.server.pages"),
         (
             "model/a",
             "def f():\n    from vitviz.draw.overlay import overlay",
@@ -255,12 +255,12 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, code: str, problem: 
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("ui/server", "import gradio\nfrom . import parts\nfrom .parts import y\nfrom .. import explorer, __version__"),
+        ("server/server", "import gradio\nfrom . import parts\nfrom .parts import y\nfrom .. import explorer, __version__"),
         ("draw/figures/a", "from matplotlib.figure import Figure\nfrom vitviz.draw.overlay import lut"),
         ("draw/colors", "def f():\n    from matplotlib import colormaps\nfrom PIL import Image\nimport numpy as np"),
         ("weights/zoo", "def f():\n    import timm"),
-        ("ui/pages", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .parts import x"),
-        ("cli/a", "from vitviz import Trace\nfrom vitviz.ui.pages import build"),
+        ("server/pages", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from .parts import x"),
+        ("cli/a", "from vitviz import Trace\nfrom vitviz.server.pages import build"),
         ("__main__", "from vitviz.cli.a import main"),
         ("heatmap", "def f():\n    from vitviz.draw.overlay import overlay"),
     ],
@@ -274,10 +274,10 @@ def test_a_right_import_passes(tmp_path: Path, path: str, code: str) -> None:
 def small_tree(root: Path) -> None:
     """Write a small sound tree: every package that the cases above need."""
     names = "images/a model/vit model/a weights/w training/t heatmap explorer draw/overlay draw/figures/a"
-    for name in [*names.split(), "ui/pages", "ui/parts", "cli/a"]:
+    for name in [*names.split(), "server/pages", "server/parts", "cli/a"]:
         file = root / "vitviz" / f"{name}.py"
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("from vitviz.ui import pages" if name == "ui/parts" else "")
+        file.write_text("from vitviz.server import pages" if name == "server/parts" else "")
     (root / "vitviz" / "__init__.py").write_text("from vitviz.explorer import Explorer")
-    (root / "app.py").write_text("from vitviz.ui.pages import build")
+    (root / "app.py").write_text("from vitviz.server.pages import build")
     (root / "pyproject.toml").write_text((ROOT / "pyproject.toml").read_text(encoding="utf-8"))

@@ -17,7 +17,7 @@ import numpy as np
 import playwright
 
 ROOT = Path(__file__).parents[1]
-MODULES = ROOT / "vitviz" / "viewer"
+MODULES = ROOT / "vitviz" / "web"
 RUNNER = Path(__file__).parent / "js" / "run.mjs"
 TYPES = {"u8": "<u1", "c8": "<u1", "u16": "<u2", "i32": "<i4", "u32": "<u4", "f32": "<f4", "f64": "<f8"}
 NAMES = {np.dtype(code): name for name, code in TYPES.items() if name != "c8"}

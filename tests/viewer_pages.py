@@ -24,7 +24,7 @@ from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View, describe_query
-from vitviz.viewer.page import Scene, standalone
+from vitviz.web.scene import Scene, standalone
 
 expect.set_options(timeout=45_000)  # milliseconds; a busy machine draws slowly
 

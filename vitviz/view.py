@@ -297,7 +297,7 @@ class View:
         Args:
             maps: further maps over this photograph to choose from, such as those of attribution methods.
         """
-        from vitviz.viewer.page import Scene, standalone
+        from vitviz.web.scene import Scene, standalone
 
         return standalone(Scene.of(self, maps=maps))
 

@@ -21,12 +21,12 @@ from vitviz.cli.main import build_parser, main
 from vitviz.cli.train_options import Options, asked_recipe, spelled
 from vitviz.evaluation.accuracy import validate
 from vitviz.formatting import percent
+from vitviz.server.menu import Menu
+from vitviz.server.settings import Settings
 from vitviz.training import TrainingError
 from vitviz.training.interrupts import Stopped
 from vitviz.training.loop import Trainer
 from vitviz.training.recipes import RECIPES, Recipe
-from vitviz.ui.menu import Menu
-from vitviz.ui.settings import Settings
 
 SIZES = ["--dim", "16", "--depth", "2", "--heads", "2", "--patch", "4", "--image-size", "16"]
 

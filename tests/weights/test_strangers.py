@@ -17,9 +17,9 @@ from gradio_client import handle_file
 from gradio_client.exceptions import AppError
 from running import CHURCH, DOG, MODEL, PATIENCE, Running, folder, served
 
-from vitviz.ui.insight import Panel
+from vitviz.server.insight import Panel
 from vitviz.view import View
-from vitviz.viewer.payload import block_bytes
+from vitviz.web.payload import block_bytes
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def test_private_endpoints_refuse_models(
     app: Running, closed: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = folder(tmp_path / "secret")
-    monkeypatch.setattr("vitviz.ui.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
+    monkeypatch.setattr("vitviz.server.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
     for running, source in ((app, secret), (closed, secret), (closed, "timm:vit_tiny_patch16_224")):
         for handler, event in (
             ("chosen", {"source": source}),
@@ -255,7 +255,7 @@ def test_a_photograph_does_not_wait_for_a_panels_long_answer(app: Running, monke
         assert end.wait(30)
         return {"answer": view.photo.mode}
 
-    monkeypatch.setattr("vitviz.ui.insight._lens", slow)
+    monkeypatch.setattr("vitviz.server.insight._lens", slow)
     panel = next(one for one in app.demo.blocks.values() if isinstance(one, Panel))
     asked = {"data": [app.page.first.name], "component_id": panel._id, "fn_name": "lens", "session_hash": "slow"}
     address = f"{app.url}gradio_api/component_server/"

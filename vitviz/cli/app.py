@@ -38,9 +38,9 @@ def add_app(command: argparse.ArgumentParser) -> None:
 
 def run_app(args: argparse.Namespace) -> None:
     """Serve the page until Ctrl-C."""
-    from vitviz.ui.pages import build
-    from vitviz.ui.server import launch
-    from vitviz.ui.settings import settings
+    from vitviz.server.pages import build
+    from vitviz.server.server import launch
+    from vitviz.server.settings import settings
 
     allowed = settings(
         host=args.host,

@@ -1,0 +1,394 @@
+"""Attacks on a started app, replayed: each of them once got through."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import numpy as np
+import pytest
+from PIL import Image
+
+from vitviz.server import blocks, scheduler
+from vitviz.server.uploads import NO_SUCH_UPLOAD, UploadError, UploadFolder
+
+ROOT = Path(__file__).parents[2]
+CHURCH, MODEL = ROOT / "examples" / "church.jpg", "dinov2-s14-imagenette"
+PATIENCE = 120  # seconds; the machine may have other work
+
+
+class Server:
+    """`python app.py` in a process of its own, whose uploads lie under `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.folder, self.url = folder, f"http://127.0.0.1:{port}"
+        settings = {"GRADIO_TEMP_DIR": str(folder), "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
+        self.log = (folder.parent / f"{folder.name}.log").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "app.py"], cwd=ROOT, env={**os.environ, **settings}, stdout=self.log, stderr=self.log
+        )
+        self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
+        began = time.monotonic()
+        while True:
+            try:
+                self.config = self.client.get("/config").json()
+                break
+            except httpx.TransportError:
+                assert self.process.poll() is None, (folder.parent / f"{folder.name}.log").read_text()
+                assert time.monotonic() - began < PATIENCE
+                time.sleep(0.2)
+
+    def files(self) -> list[Path]:
+        """What lies in the upload folder, without gradio's copies of examples."""
+        return [path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+    def upload(self, name: str, data: bytes, **headers: str) -> httpx.Response:
+        return self.client.post("/gradio_api/upload", files={"files": (name, data)}, headers=headers)
+
+    def component(self, function: str) -> int:
+        """The component that has a server function of this name."""
+        return next(one["id"] for one in self.config["components"] if function in one["props"].get("server_fns", []))
+
+    def ask(self, function: str, data: Any, session: str = "attacker") -> httpx.Response:
+        asked = {"data": data, "component_id": self.component(function), "fn_name": function, "session_hash": session}
+        return self.client.post("/gradio_api/component_server", json=asked)
+
+    def join(self, number: int, data: list, event: Any = None, session: str = "attacker") -> str:
+        """Everything that an event of the page answers."""
+        asked = {"data": data, "event_data": event, "fn_index": number, "session_hash": session}
+        self.client.post("/gradio_api/queue/join", json=asked).raise_for_status()
+        lines = []
+        with self.client.stream("GET", f"/gradio_api/queue/data?session_hash={session}") as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                if '"process_completed"' in line or '"close_stream"' in line:
+                    break
+        return "\n".join(lines)
+
+    def call(self, name: str, *data: Any) -> str:
+        """What a named endpoint answers."""
+        event = self.client.post(f"/gradio_api/call/{name}", json={"data": data}).json()["event_id"]
+        return self.client.get(f"/gradio_api/call/{name}/{event}").text
+
+    def predict(self, path: str) -> str:
+        """What the model says of a photograph that was uploaded."""
+        return self.call("predict", {"path": path, "meta": {"_type": "gradio.FileData"}}, MODEL, 3)
+
+    def long_question(self, session: str) -> str:
+        """Ask what takes minutes, and leave after three seconds; what was answered until then."""
+        asked = {"data": [self.first(), ["kernel_shap"], None, None], "session_hash": session}
+        asked |= {"component_id": self.component("judge"), "fn_name": "judge"}
+        try:
+            return httpx.post(f"{self.url}/gradio_api/component_server", json=asked, timeout=3).text
+        except httpx.TimeoutException:
+            return ""
+
+    def first(self) -> str:
+        """The id of the photograph that everybody's page opens with."""
+        viewer = next(one for one in self.config["components"] if one["props"].get("elem_id") == "viewer")
+        return json.loads(viewer["props"]["value"])["id"]
+
+    def close(self) -> None:
+        self.client.close()
+        self.process.kill()
+        self.process.wait()
+        self.log.close()
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Server]:
+    with closing(Server(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with started(tmp_path_factory.mktemp("uploads")) as server:
+        yield server
+
+
+def picture(size: int = 64, seed: int = 0) -> bytes:
+    out = io.BytesIO()
+    pixels = np.random.default_rng(seed).integers(0, 255, (size, size, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+# --- files of the server
+
+
+@pytest.mark.parametrize("path", [str(CHURCH), "/etc/passwd", "/nothing/here", "/proc/self/environ", "../app.py", "\0"])
+def test_no_file_is_read_that_was_not_uploaded(server: Server, path: str) -> None:
+    answers = [server.call(name, {"path": path}) for name in ("predict", "explain")]
+    events = [one for one in server.config["dependencies"] if len(one["inputs"]) == 3]
+    assert len(events) >= 4
+    answers += [server.join(one["id"], [{"path": path}, None, "own"], {"_": 0}) for one in events]
+    for answer in answers:
+        assert NO_SUCH_UPLOAD in answer  # one text, whatever lies there
+        assert path not in answer or path == "\0"
+    assert server.client.get(f"/gradio_api/file={quote(path)}").status_code == 403
+
+
+def test_links_out_of_the_folder_are_followed_before_they_are_believed(tmp_path: Path) -> None:
+    folder = UploadFolder(tmp_path / "uploads")
+    folder.root.mkdir()
+    (folder.root / "link.jpg").symlink_to(CHURCH)
+    (folder.root / "circle.jpg").symlink_to(folder.root / "circle.jpg")
+    for name in ("link.jpg", "circle.jpg", "../uploads", "", "nothing.jpg"):
+        with pytest.raises(UploadError, match="uploaded to this page"):
+            folder.check(folder.root / name)
+    for payload in ([{"a": [{"path": str(CHURCH)}]}], {"path": {"path": str(CHURCH)}}):
+        with pytest.raises(UploadError):
+            folder.check_all(payload)
+    mine = folder.add("visitor", "mine.png", io.BytesIO(picture()))
+    folder.check_all([{"path": str(mine)}, "path", 7, None])
+
+
+# --- one client against the others
+
+
+@pytest.mark.parametrize("path", ["run/predict", "api/predict", "run/new_photo", "process_recording", "vibe-edit"])
+def test_nothing_passes_by_the_queue(server: Server, path: str) -> None:
+    assert server.client.post(f"/gradio_api/{path}", json={"data": []}).status_code == 404
+
+
+def test_a_crowd_that_leaves_holds_up_nobody(server: Server) -> None:
+    """45 long questions, whose clients go away, while another visitor uploads, opens and asks a short question."""
+    with ThreadPoolExecutor(45) as pool:
+        attackers = [pool.submit(server.long_question, f"attacker{number}") for number in range(45)]
+        time.sleep(1)
+        began = time.monotonic()
+        path = server.upload("mine.png", picture(seed=1)).json()[0]
+        assert '"label"' in server.predict(path)
+        assert "data" in server.ask("explain", [server.first(), "attention", None, None], "visitor").json()
+        waited = time.monotonic() - began
+        assert all("Busy" in attacker.result() for attacker in attackers if attacker.result())
+    assert waited < PATIENCE / 4, "the long questions were waited for"
+    assert '"label"' in server.predict(path)
+    ahead = PATIENCE
+    while ahead:  # what nobody waits for stops: running it would take minutes
+        ahead = json.loads(server.ask("waiting", [server.first()]).json()["data"])["ahead"]
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.2)
+
+
+def test_a_session_that_asks_too_much_is_told_how_long_it_takes(server: Server) -> None:
+    with ThreadPoolExecutor(scheduler.MOST_OF_SESSION + 2) as pool:
+        answers = list(pool.map(lambda _: server.long_question("greedy"), range(scheduler.MOST_OF_SESSION + 2)))
+    refused = [answer for answer in answers if answer]
+    assert refused
+    assert all("Busy" in answer and "again in about" in answer for answer in refused)
+
+
+def test_a_full_queue_says_how_long_it_takes_and_empties(server: Server) -> None:
+    """One address fills the queue with events that nobody listens to."""
+    number = next(one["id"] for one in server.config["dependencies"] if one["api_name"] == "predict")
+    path = server.upload("mine.png", picture(seed=3)).json()[0]
+    answers = []
+    for session in range(blocks.MOST_OF_ADDRESS + 20):
+        body = {"data": [{"path": path}, MODEL, 3], "fn_index": number, "session_hash": f"crowd{session}"}
+        answers.append(server.client.post("/gradio_api/queue/join", json=body))
+    refused = [answer for answer in answers if answer.status_code == 429]
+    assert refused
+    assert all("requests are waiting. Try again in about" in answer.json()["detail"] for answer in refused)
+    began = time.monotonic()
+    while "Busy" in server.client.post("/gradio_api/call/predict", json={"data": [7, MODEL, 3]}).text:
+        assert time.monotonic() - began < PATIENCE
+        time.sleep(0.5)
+
+
+@pytest.mark.parametrize(
+    ("function", "data"),
+    [
+        ("explain", ["gae", 10**9, None]),
+        ("explain", ["gae", -1, None]),
+        ("explain", ["gae", 0, 10**9]),
+        ("explain", ["no method", 0, None]),
+        ("judge", [["gae", "no method"], None, None]),
+        ("judge", [["gae"], 10**9, None]),
+        ("without", [[10**9], []]),
+        ("statistics", [["beauty"]]),
+    ],
+)
+def test_arguments_are_checked_before_anything_runs(server: Server, function: str, data: list) -> None:
+    server.ask("waiting", [server.first()])  # the connection is there
+    began = time.process_time()
+    answer = server.ask(function, [server.first(), *data])
+    assert "xpected" in answer.json()["error"]
+    assert time.process_time() - began < 1
+    assert "Traceback" not in answer.text
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "data"),
+    [
+        ("predict", [7, None, 5]),
+        ("predict", ["photo", None, 10**9]),
+        ("predict", ["photo", None, "many"]),
+        ("explain", ["photo", None, "rollout", "last", "mean"]),
+        ("explain", ["photo", None, "attention", 10**9, "1"]),
+        ("explain", ["photo", None, ["rollout"], -1, "mean"]),
+        ("explain", ["photo", None, "attention", -1, {"a": 1}]),
+    ],
+)
+def test_wrong_types_are_answered_in_words(server: Server, endpoint: str, data: list) -> None:
+    path = server.upload("mine.png", picture(seed=2)).json()[0]
+    given = [{"path": path} if one == "photo" else MODEL if one is None else one for one in data[:2]]
+    answer = server.call(endpoint, *given, *data[2:])
+    assert "event: error" in answer
+    assert "xpected" in answer
+    for hint in ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT), "/tmp"):
+        assert hint not in answer
+
+
+# --- the disk
+
+
+def test_only_pictures_are_kept_one_a_request_and_not_too_large(server: Server) -> None:
+    before = server.files()
+    for name, data in (
+        ("a.txt", b"hello"),
+        ("a.jpg", b"\x7fELF" * 99),
+        ("a.html", b"<script>"),
+        ("a.pt", b"\x80\x02}q\x00."),
+    ):
+        answer = server.upload(name, data)
+        assert answer.status_code == 415
+        assert "Expected a picture" in answer.text
+    many = [("files", (f"{number}.png", picture())) for number in range(3)]
+    assert server.client.post("/gradio_api/upload", files=many).status_code == 400
+    assert server.upload("large.png", picture() + b"\0" * 70_000_000).status_code == 413
+    chunked = server.client.post(
+        "/gradio_api/upload",
+        content=(b"\0" * 2**20 for _ in range(100)),
+        headers={"content-type": "multipart/form-data; boundary=x"},
+    )
+    assert chunked.status_code in (400, 413)
+    name = server.upload("n" * 100_000 + ".png", picture())
+    assert name.status_code == 400 or len(name.text) < 500
+    assert {path for path in server.files() if path.stat().st_size > 10**6} <= set(before)
+
+
+def test_uploads_that_are_broken_off_leave_nothing(server: Server) -> None:
+    before = set(server.files())
+    host, port = server.url.removeprefix("http://").split(":")
+    for _ in range(3):
+        with socket.create_connection((host, int(port)), timeout=PATIENCE) as line:
+            head = f"POST /gradio_api/upload HTTP/1.1\r\nHost: {host}\r\nContent-Length: 30000000\r\n"
+            line.sendall(f"{head}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode())
+            line.sendall(
+                b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + picture(512)
+            )
+            line.sendall(b"\0" * 5_000_000)
+    time.sleep(1)
+    assert set(server.files()) == before
+
+
+def test_who_takes_most_loses_the_oldest(tmp_path: Path) -> None:
+    size = len(picture(seed=0))
+    folder = UploadFolder(tmp_path / "uploads", quota=10 * size + 99)
+    folder.root.mkdir()
+    quiet = folder.add("quiet", "a.png", io.BytesIO(picture(seed=100)))
+    greedy = [folder.add("greedy", f"{seed}.png", io.BytesIO(picture(seed=seed))) for seed in range(20)]
+    assert quiet.exists()
+    assert [path.exists() for path in greedy] == [False] * 15 + [True] * 5  # half of the quota
+    others = [folder.add(f"visitor {seed}", "a.png", io.BytesIO(picture(seed=200 + seed))) for seed in range(8)]
+    assert all(path.exists() for path in others)
+    assert quiet.exists()
+    assert sum(path.stat().st_size for path in folder.root.rglob("*.png")) <= folder.quota
+
+
+def test_photographs_do_not_outlive_the_server(tmp_path: Path) -> None:
+    folder = tmp_path / "uploads"
+    with started(folder) as server:
+        assert server.upload("mine.png", picture()).status_code == 200
+        assert any(path.name == "mine.png" for path in server.files())
+        server.process.send_signal(signal.SIGTERM)
+        server.process.wait(PATIENCE)
+        assert server.files() == []
+    with started(folder) as server:
+        assert server.upload("mine.png", picture()).status_code == 200
+        server.process.kill()
+        server.process.wait(PATIENCE)
+        assert any(path.name == "mine.png" for path in server.files())
+        with started(folder) as other:
+            assert not any(path.name == "mine.png" for path in other.files())
+
+
+# --- memory
+
+
+def test_bodies_and_names_of_sessions_are_bounded(server: Server) -> None:
+    large = {"data": ["x" * 5_000_000], "fn_index": 0, "session_hash": "attacker"}
+    for path in ("queue/join", "call/predict", "component_server"):
+        assert server.client.post(f"/gradio_api/{path}", json=large).status_code == 413
+    for name in ("x" * 100_000, "a b", "", 7, ["x"]):
+        body = {"data": [], "fn_index": 0, "component_id": server.component("judge"), "fn_name": "judge"}
+        for path in ("queue/join", "component_server"):
+            answer = server.client.post(f"/gradio_api/{path}", json={**body, "session_hash": name})
+            assert answer.status_code == 400
+            assert len(answer.text) < 200
+    assert server.client.get(f"/gradio_api/heartbeat/{'x' * 1000}").status_code == 404
+    nested = b"[" * 100_000
+    answer = server.client.post("/gradio_api/queue/join", content=nested, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+
+
+# --- origins and headers
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil.example"]
+)
+@pytest.mark.parametrize("path", ["upload", "component_server", "queue/join", "call/predict", "cancel"])
+def test_other_sites_may_not_ask(server: Server, origin: str, path: str) -> None:
+    answer = server.client.post(f"/gradio_api/{path}", json={}, headers={"origin": origin})
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_pages_own_site_may(server: Server) -> None:
+    assert server.upload("mine.png", picture(), origin=server.url).status_code == 200
+    answer = server.client.get("/config", headers={"origin": "https://evil.example"})
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+
+
+def test_other_names_of_this_machine_are_not_answered(server: Server) -> None:
+    assert server.client.get("/config", headers={"host": "evil.example"}).status_code == 421
+    for header in ("x-forwarded-host", "x-gradio-server"):
+        assert "evil" not in server.client.get("/config", headers={header: "evil.example"}).text
+
+
+def test_every_answer_has_its_headers(server: Server) -> None:
+    for path in ("/", "/config", "/nothing", "/gradio_api/info"):
+        headers = server.client.get(path).headers
+        assert headers["x-content-type-options"] == "nosniff"
+        assert "frame-ancestors 'self'" in headers["content-security-policy"]
+        assert "http" not in headers["content-security-policy"]
+
+
+@pytest.mark.parametrize("path", ["monitoring", "monitoring/summary", "gradio_api/dev/reload", "gradio_api/deep_link"])
+def test_what_the_page_does_not_need_is_not_there(server: Server, path: str) -> None:
+    assert server.client.get(f"/{path}").status_code == 404
+
+
+def test_the_app_is_alive_after_all_this(server: Server) -> None:
+    assert server.process.poll() is None
+    path = server.upload("mine.jpg", CHURCH.read_bytes()).json()[0]
+    assert "church" in server.predict(path)

@@ -1,0 +1,170 @@
+"""What the page says beside the explorer, and what an explorer's manifest holds: no browser needed."""
+
+import base64
+import io
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from PIL import Image
+
+from vitviz.explorer import Explorer
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained
+from vitviz.server import draw
+from vitviz.server.menu import Offer
+from vitviz.view import View
+from vitviz.web.scene import LEAST_SIDE, STAGE_SIDE, Scene, standalone
+
+HOSTILE = '<img src=x onerror="alert(1)">'
+
+
+def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] = (), **changes: Any) -> View:
+    model = tiny.model(**changes)
+    if labels:
+        height, width = model.config.image_size
+        model.pretrained = Pretrained(
+            name="tiny", preprocess=Preprocess(mode="pad", height=height, width=width), labels=labels
+        )
+    photo = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), np.uint8)
+    return Explorer(model).open(photo)
+
+
+def manifest(view: View, **options: Any) -> dict[str, Any]:
+    made = Scene.of(view, **options).manifest("name", "photo", [str(block) for block in range(tiny.DEPTH)], None)
+    return json.loads(json.dumps(made))  # as the browser gets it
+
+
+def tags_of(text: str) -> list[str]:
+    tags: list[str] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list) -> None:
+            tags.append(tag)
+
+    Reader().feed(text)
+    return tags
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"registers": 3},
+        {"class_token": False, "pooling": "mean"},
+        {"distillation_token": True},
+        {"classes": 0},
+        {"heads": 17},
+    ],
+    ids=str,
+)
+def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
+    view = opened(**changes)
+    made = manifest(view, image="Dog")
+    assert made["grid"] == list(view.trace.grid)
+    assert made["prefix"] == list(view.trace.prefix)
+    assert (made["depth"], made["heads"], made["width"]) == (tiny.DEPTH, view.trace.heads, tiny.HEAD_WIDTH)
+    assert made["image"] == "Dog"
+    named = changes != {"classes": 0}
+    assert bool(made["predictions"]) == bool(made["labels"]) == named
+    assert bool(made["caveat"]) != named
+
+
+def test_words_from_outside_stay_words() -> None:
+    view = opened(labels=(HOSTILE, *(f"class {i}" for i in range(tiny.CLASSES - 1))))
+    view.trace.logits[0, 0] = 100.0
+    assert "img" not in tags_of(draw.problem(HOSTILE))
+    page = standalone(Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>"))
+    assert "img" not in tags_of(page)
+    assert "<script>alert(1)" not in page
+    assert page.count("@@") == 0
+
+
+def test_outputs_without_names_are_not_shown_as_classes() -> None:
+    assert manifest(opened())["labels"][0] == "class 0"  # a model of our own making: its classes are numbered
+    model = tiny.model()
+    height, width = model.config.image_size
+    model.pretrained = Pretrained(name="features", preprocess=Preprocess(mode="pad", height=height, width=width))
+    made = manifest(Explorer(model).open(np.zeros((50, 60, 3), np.uint8)))
+    assert f"{tiny.CLASSES} numbers" in made["caveat"]
+    assert made["predictions"] == made["labels"] == []
+
+
+def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
+    view = opened(labels=tuple(map(str, range(tiny.CLASSES))))
+    best = view.predictions()
+    assert (view.sure_above, view.describe()[:11]) == (None, "Closest of ")
+    assert manifest(view)["sureAbove"] is None
+    view.model.pretrained = replace(view.model.pretrained, sure_above=(best[0][1] + 1) / 2)
+    made = manifest(view)
+    assert (made["sureAbove"], made["predictions"]) == (view.sure_above, [list(one) for one in best])
+    words = "Not sure: perhaps {}, {} or {}".format(*(label for label, _ in best[:3]))
+    assert view.describe() == Scene.of(view).summary == words
+    assert f"<title>{words} · tiny · vitviz</title>" in standalone(Scene.of(view))
+
+
+@pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
+def test_the_small_copy_keeps_every_patch_in_place(size: tuple[int, int]) -> None:
+    view = opened(size, labels=tuple(map(str, range(tiny.CLASSES))))
+    small, geometry = Scene.of(view).picture
+    assert max(small.size) == max(min(STAGE_SIDE, max(size)), LEAST_SIDE)
+    assert geometry.image == small.size
+    for patch in ((0, 0), (3, 5), (6, 10)):
+        large = np.array(view.geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / size
+        np.testing.assert_allclose(
+            np.array(geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / small.size, large, atol=1e-9
+        )
+
+
+def test_further_maps_travel_with_their_numbers() -> None:
+    view = opened(registers=2)
+    heatmap = view.rollout((1, 2))
+    (one,) = manifest(view, maps=[heatmap])["maps"]
+    assert one["title"] == heatmap.title
+    np.testing.assert_allclose(np.reshape(one["values"], heatmap.values.shape), heatmap.values, rtol=1e-6)
+    assert "% on CLS" in one["note"]
+
+
+def test_a_notebook_gets_the_page_in_a_frame() -> None:
+    view = opened()
+    frame = view._repr_html_()
+    assert tags_of(frame) == ["iframe"]
+    read: list[str | None] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            read.append(dict(attrs)["srcdoc"])
+
+    Reader().feed(frame)
+    assert read == [view.html()]
+
+
+def test_the_menu_is_data_and_its_words_are_never_html() -> None:
+    offers = [Offer("a", HOSTILE, 88_200_000, "Apache-2.0", "for its heads"), Offer("b", "B")]
+    menu = json.loads(draw.menu([("Here", offers), ("Nothing", [])], "b", True, 7))
+    assert [group["title"] for group in menu["groups"]] == ["Here"]
+    assert menu["groups"][0]["offers"][0]["words"] == f"{HOSTILE} · 88 MB · Apache-2.0"
+    assert menu["groups"][0]["offers"][1]["words"] == "B"
+    assert (menu["chosen"], menu["more"], menu["turn"]) == ("b", True, 7)
+
+
+def test_a_bar_fills_in_the_time_that_is_expected() -> None:
+    assert "animation-duration: 12.5s" in draw.working("Looking", 12.5)
+    assert "animation-duration" not in draw.working("Loading")
+    assert "<img" not in draw.working(HOSTILE)
+
+
+@pytest.mark.parametrize(("value", "words"), [(0.0961, "96 ms"), (0.9994, "999 ms"), (61.23, "61.2 s")])
+def test_measured_times(value: float, words: str) -> None:
+    assert draw.duration(value) == words
+
+
+def test_pictures_are_small_enough_to_send() -> None:
+    address = Scene.of(opened((4000, 3000))).photo_url()
+    assert len(address) < 2_000_000
+    picture = Image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
+    assert picture.size == (1024, 768)

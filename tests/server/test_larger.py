@@ -1,0 +1,160 @@
+"""Larger models a click away, the choice that a browser remembers, and the operator's own default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import transformers as hf
+from local_hub import local_hub
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from running import DOG, MODEL, Running, axe, example, expect_map, folder, ready, served
+
+from vitviz.cli.main import main
+from vitviz.server.larger import LargerModels
+from vitviz.server.menu import Menu
+from vitviz.server.settings import Settings, settings
+from vitviz.weights.catalog import CatalogEntry
+
+LARGE, GONE = "hf:google/large-vit", "hf:google/gone"
+CATALOG = (
+    CatalogEntry(source=GONE, title="Gone", known_for="nothing", parameters=22_500_000, classes=1000),
+    CatalogEntry(source="timm:features", title="Features", known_for="no classes", parameters=7),
+    CatalogEntry(source=LARGE, title="Large", known_for="many classes", parameters=22_059_496, classes=1000),
+    CatalogEntry(source="torchvision:vit", title="Elsewhere", known_for="no hub", parameters=7, classes=1000),
+)
+REMEMBERED = "localStorage.getItem('vitviz-model')"
+
+
+@pytest.fixture(scope="module")
+def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A hub on this machine with one model of 1,000 classes, and a catalog that names it."""
+    place = tmp_path_factory.mktemp("hub")
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 31}
+    config = hf.ViTConfig(**sizes, image_size=224, patch_size=32, num_labels=1000)
+    hf.ViTForImageClassification(config).save_pretrained(place / "google" / "large-vit")
+    hf.ViTImageProcessor(size={"height": 224, "width": 224}).save_pretrained(place / "google" / "large-vit")
+    with pytest.MonkeyPatch.context() as patch, local_hub(place, place / "cache", patch):
+        patch.setattr("vitviz.server.larger.CATALOG", CATALOG)
+        patch.setattr("vitviz.server.menu.CATALOG", CATALOG)
+        yield place
+
+
+@pytest.fixture(scope="module")
+def app(hub: Path) -> Iterator[Running]:
+    yield from served()
+
+
+def expect_large(page: Browser, app: Running) -> None:
+    expect_map(page, app.view(model=LARGE).attention())
+    expect(page.locator("#model select")).to_have_value(LARGE)
+    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 1,000 classes")
+    expect(page.locator(".vv-larger")).not_to_be_visible()
+
+
+def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Running) -> None:
+    ready(page, app.url)
+    expect(page.locator(".vv-best button")).to_have_text("Know 1,000 classes: Large, 88 MB")
+    page.click(".vv-larger summary")
+    expect(page.locator(".vv-others button")).to_have_text(["Gone, 90 MB"])
+    assert page.evaluate(REMEMBERED) is None
+    page.click(".vv-best button")
+    expect_large(page, app)
+    assert page.evaluate(REMEMBERED) == LARGE
+    ready(page, app.url)  # the next visit
+    expect_large(page, app)
+    example(page, "Dog")
+    expect_map(page, app.view(DOG, LARGE).attention())
+    page.go_back()
+    expect_large(page, app)
+    ready(page, f"{app.url}?model={MODEL}")  # a link that names a model counts
+    expect_map(page, app.view().attention())
+    assert page.evaluate(REMEMBERED) == LARGE
+    ready(page, f"{app.url}?image=Dog")  # and one that names none does not
+    expect_map(page, app.view(DOG, LARGE).attention())
+    page.select_option("#model select", MODEL)
+    expect_map(page, app.view(DOG).attention())
+    page.wait_for_function(f"{REMEMBERED} === null")  # the page opens with it anyway
+
+
+def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Running) -> None:
+    ready(page, app.url)
+    page.click(".vv-larger summary")
+    page.click(".vv-others button")
+    notice = page.locator("#notice [role=alert]")
+    expect(notice).to_contain_text("Gone could not be opened.")
+    assert page.evaluate(REMEMBERED) is None
+    page.evaluate(f"localStorage.setItem('vitviz-model', '{GONE}')")
+    ready(page, app.url)
+    expect(notice).to_contain_text("Gone could not be opened.")
+    expect_map(page, app.view().attention())
+    expect(page.locator("#model select")).to_have_value(MODEL)
+    page.wait_for_function(f"{REMEMBERED} === null")
+    example(page, "Dog")
+    expect_map(page, app.view(DOG).attention())
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_proposal_passes_axe_and_fits_a_phone(page: Browser, app: Running, theme: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    ready(page, f"{app.url}?__theme={theme}")
+    page.click(".vv-larger summary")
+    expect(page.locator(".vv-others button")).to_be_visible()
+    expect(page.locator(".loading")).to_have_count(0)  # gradio's own, while the page settles
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert not axe(page)
+
+
+def test_nothing_is_proposed_without_a_hub_or_without_room(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    menu = Menu(Settings(), bundled=[MODEL])
+    assert [one["source"] for one in LargerModels(menu).models()] == [LARGE, GONE]
+    assert LargerModels(Menu(Settings(memory=100_000_000), bundled=[MODEL])).models() == []
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert LargerModels(menu).models() == []
+
+
+# --- the operator's default
+
+
+@pytest.fixture(scope="module")
+def fallen(hub: Path) -> Iterator[Running]:
+    """A page whose default cannot be had."""
+    yield from served(default=GONE)
+
+
+def test_a_default_that_cannot_be_had_is_said_and_the_bundled_one_opens(page: Browser, fallen: Running) -> None:
+    ready(page, fallen.url)
+    notice = page.locator("#notice [role=alert]")
+    expect(notice).to_contain_text("Gone could not be opened, so the page opens with DINOv2 S/14 · 10 classes.")
+    expect_map(page, fallen.view().attention())
+    expect(page.locator("#model select")).to_have_value(MODEL)
+    assert not axe(page)
+    example(page, "Dog")
+    expect_map(page, fallen.view(DOG).attention())
+    expect(notice).to_have_count(0)
+
+
+@pytest.mark.parametrize("kind", ["hub", "folder", "bundled"])
+def test_the_page_opens_with_the_operators_default(hub: Path, tmp_path: Path, kind: str) -> None:
+    own = {"hub": LARGE, "folder": folder(tmp_path / "own"), "bundled": MODEL}[kind]
+    menu = Menu(settings(environ={"VITVIZ_DEFAULT": own}), bundled=[MODEL])
+    assert menu.default == own
+    assert menu.bundled == MODEL
+    assert menu.permit(own) == own
+    running = Running(default=own)
+    assert running.page.first.wanted.model == own
+    assert running.page.chooser.notice.value == ""
+    assert running.sessions.models.holds(running.sessions.begin("", own).result())
+    running.close()
+
+
+def test_the_default_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Settings] = []
+    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed: seen.append(allowed))
+    monkeypatch.setattr("vitviz.server.server.launch", lambda *_, **__: None)
+    monkeypatch.setenv("VITVIZ_DEFAULT", "timm:a")
+    assert main(["app"]) == 0
+    assert main(["app", "--default", "b"]) == 0
+    assert [allowed.default for allowed in seen] == ["timm:a", "b"]

@@ -1,0 +1,204 @@
+"""Loaded models within their bound, and what a finer look costs. No browser."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import tiny
+
+from vitviz.explorer import Explorer
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import ViT
+from vitviz.server import detail
+from vitviz.server.detail import OWN, Pace
+from vitviz.server.models import Models, TooLarge, bytes_of
+
+SIZE = bytes_of(tiny.model())
+
+
+# --- the cache of models
+
+
+class Loader:
+    """Makes tiny models; remembers which, and can be held up."""
+
+    def __init__(self) -> None:
+        self.loaded: list[str] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def __call__(self, name: str) -> ViT:
+        self.loaded.append(name)
+        assert self.gate.wait(30)
+        if name == "broken":
+            raise RuntimeError("no such thing")
+        return tiny.model(depth=9) if name == "large" else tiny.model()
+
+
+def models(loader: Loader, room: float, **more: Callable) -> Models:
+    return Models(loader, round(room * SIZE), "first", **more)
+
+
+def test_the_least_recently_used_model_goes_and_the_first_stays() -> None:
+    gone: list[str] = []
+    loader = Loader()
+    cache = models(loader, 3.5, gone=lambda name, _: gone.append(name))
+    explorers = {name: cache.get(name) for name in ("first", "a", "b")}
+    assert cache.get("a") is explorers["a"]
+    cache.get("c")
+    assert gone == ["b"]
+    cache.get("d")
+    assert gone == ["b", "a"]
+    assert cache.get("first") is explorers["first"]
+    assert cache.used <= 3.5 * SIZE
+    assert [cache.holds(explorers[name]) for name in ("first", "a", "b")] == [True, False, False]
+    assert loader.loaded == ["first", "a", "b", "c", "d"]
+    cache.get("b")
+    assert loader.loaded[-1] == "b"
+
+
+def test_bytes_are_those_of_all_parameters_and_buffers() -> None:
+    model = tiny.model()
+    assert bytes_of(model) == 4 * sum(p.numel() for p in model.parameters()) > 10_000
+    model.register_buffer("more", model.norm.weight.double())
+    assert bytes_of(model) == SIZE + 8 * tiny.WIDTH
+
+
+def test_room_is_made_before_a_model_of_known_size_is_loaded() -> None:
+    loader = Loader()
+    cache = models(loader, 2.5, size=lambda name: SIZE)
+    cache.get("first")
+    cache.get("a")
+    loader.gate.clear()
+    coming = cache.begin("b")
+    while loader.loaded[-1] != "b":
+        pass
+    assert cache.used == SIZE  # the first alone: the other has gone before this one comes
+    loader.gate.set()
+    coming.result()
+
+
+def test_a_model_larger_than_all_room_is_refused_and_nothing_goes_for_it() -> None:
+    cache = models(Loader(), 3.0)
+    kept = [cache.get(name) for name in ("first", "a")]
+    with pytest.raises(TooLarge, match="--model-memory"):
+        cache.get("large")
+    assert all(cache.holds(explorer) for explorer in kept)
+
+
+def test_the_first_model_is_held_whatever_the_bound() -> None:
+    cache = models(Loader(), 0.1)
+    assert cache.holds(cache.get("first"))
+    with pytest.raises(TooLarge):
+        cache.get("a")
+
+
+def test_two_who_ask_for_one_model_load_it_once_and_hold_up_nobody() -> None:
+    loader = Loader()
+    cache = models(loader, 9)
+    first = cache.get("first")
+    loader.gate.clear()
+    asked = [cache.begin("slow") for _ in range(3)]
+    assert cache.get("first") is first  # while the other is on its way
+    assert not any(one.done() for one in asked)
+    loader.gate.set()
+    assert len({id(one.result(30)) for one in asked}) == 1
+    assert loader.loaded == ["first", "slow"]
+    assert cache.get("slow") is asked[0].result()
+
+
+def test_a_model_that_failed_is_tried_again() -> None:
+    loader = Loader()
+    cache = models(loader, 9)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="no such thing"):
+            cache.get("broken")
+    assert loader.loaded == ["broken", "broken"]
+    assert cache.used == 0
+
+
+def test_many_at_once_keep_the_bound() -> None:
+    cache = models(Loader(), 4.0)
+    cache.get("first")
+    over: list[int] = []
+
+    def visit(seed: int) -> None:
+        for step in range(12):
+            cache.get(f"model {(seed * 5 + step) % 7}")
+            over.append(cache.used)
+
+    visitors = [threading.Thread(target=visit, args=(seed,)) for seed in range(4)]
+    for visitor in visitors:
+        visitor.start()
+    for visitor in visitors:
+        visitor.join(60)
+    assert len(over) == 48
+    assert max(over) <= 4.0 * SIZE
+
+
+# --- detail
+
+
+def config(**changes: object) -> ViTConfig:
+    return ViTConfig(image_size=(224, 224), patch_size=14, width=384, depth=12, heads=6, classes=10, **changes)
+
+
+def test_work_is_linear_in_small_grids_and_quadratic_in_large_ones() -> None:
+    one = config()
+    assert detail.work(one, 20) / detail.work(one, 10) == pytest.approx(2, rel=0.01)
+    assert detail.work(one, 2 * 10**6) / detail.work(one, 10**6) == pytest.approx(4, rel=0.01)
+    # By hand: twelve blocks, 12 D² a token in the layers, and 2 D for each pair.
+    assert detail.work(one, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
+    gated = config(mlp="swiglu", mlp_width=1024)
+    assert detail.work(gated, 1) == 12 * (4 * 384**2 + 3 * 384 * 1024 + 2 * 384)
+    assert Pace(257, 0.1).at(one, 4097) == pytest.approx(0.1 * detail.work(one, 4097) / detail.work(one, 257))
+
+
+@pytest.mark.parametrize("mode", ["crop", "native"])
+@pytest.mark.parametrize(
+    ("own", "patch", "largest"), [(224, 14, 2048), (518, 14, 2048), (224, 8, 2048), (224, 16, 300)]
+)
+def test_choices_go_from_the_models_own_to_the_largest(mode: str, own: int, patch: int, largest: int) -> None:
+    preprocess = Preprocess(mode=mode, height=own, width=own, multiple=patch)
+    small = ViTConfig(image_size=(own, own), patch_size=patch, width=384, depth=12, heads=6, classes=10)
+    found = detail.choices(small, preprocess, (900, 600), Pace(257, 0.1), largest)
+    assert found[0].value == OWN
+    assert found[0].patches == pytest.approx((own // patch) ** 2, rel=0.05)
+    sides = [choice.side for choice in found[1:]]
+    assert sides == sorted(set(sides))
+    assert sides[-1] % patch == 0
+    assert sides[-1] <= largest
+    assert sides[-1] > largest - patch or found[-1].patches > 24_000
+    assert all(choice.patches <= 25_500 for choice in found)
+    for choice in found[1:]:
+        height, width = preprocess.at(choice.side, patch).input_size(900, 600)
+        assert choice.patches == (height // patch) * (width // patch)
+        assert choice.seconds == pytest.approx(0.1 * detail.work(small, choice.patches + 1) / detail.work(small, 257))
+        assert f"{choice.patches:,} patches" in choice.words
+
+
+def test_a_model_as_large_as_allowed_has_no_finer_choice() -> None:
+    found = detail.choices(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
+    assert [choice.value for choice in found] == [OWN]
+    assert found[0].words == "Own · 256 patches"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.3, "under a second"), (3.4, "about 3 s"), (61, "about 60 s"), (100, "about 2 min"), (3000, "about 50 min")],
+)
+def test_a_guess_is_no_finer_than_it_is(seconds: float, words: str) -> None:
+    assert detail.about(seconds) == words
+
+
+def test_the_fastest_run_sets_the_pace() -> None:
+    view = Explorer(tiny.model()).open(np.zeros((50, 70, 3), np.uint8))
+    tokens = view.trace.tokens.shape[1]
+    view.seconds = 1.0
+    assert detail.faster(view, None) == Pace(tokens, 1.0)
+    assert detail.faster(view, Pace(tokens, 0.5)) == Pace(tokens, 0.5)
+    assert detail.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)

@@ -1,0 +1,139 @@
+"""Computations run one at a time, urgent ones first; what nobody waits for any more stops."""
+
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from vitviz.server import scheduler as module
+from vitviz.server.scheduler import BusyError, Cancelled, Client, Kind, Scheduler, current
+
+
+@pytest.fixture
+def scheduler() -> Scheduler:
+    return Scheduler()
+
+
+@pytest.fixture(autouse=True)
+def nobody() -> Iterator[None]:
+    token = current.set(Client())
+    yield
+    current.reset(token)
+
+
+def compute(scheduler: Scheduler, kind: Kind, steps: int, done: list, name: str, client: Client | None = None) -> None:
+    """So many calls of PyTorch, about a hundredth of a second each."""
+    current.set(client or Client())
+    try:
+        with scheduler.run(kind):
+            done.append(f"{name} begins")
+            for _ in range(steps):
+                torch.ones(2).sum()
+                time.sleep(0.01)
+            done.append(f"{name} ends")
+    except Cancelled:
+        done.append(f"{name} is stopped")
+
+
+def start(*arguments: object) -> threading.Thread:
+    thread = threading.Thread(target=compute, args=arguments)
+    thread.start()
+    return thread
+
+
+def until(done: list, what: str) -> None:
+    began = time.monotonic()
+    while what not in done:
+        assert time.monotonic() - began < 30, done
+        time.sleep(0.005)
+
+
+def test_one_of_a_kind_runs_at_a_time_in_order(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    threads = []
+    for name in "abc":
+        threads.append(start(scheduler, Kind.SHORT, 5, done, name))
+        until([*done, *(["waits"] if scheduler.ahead(Kind.SHORT) > len(threads) - 1 else [])], "waits")
+    for thread in threads:
+        thread.join(30)
+    assert done == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
+
+
+def test_an_urgent_one_overtakes_a_long_one_under_way(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    long = start(scheduler, Kind.LONG, 200, done, "long")
+    until(done, "long begins")
+    other = start(scheduler, Kind.LONG, 1, done, "other")
+    short = start(scheduler, Kind.SHORT, 20, done, "short")
+    photo = start(scheduler, Kind.PHOTO, 20, done, "photo")
+    for thread in (long, other, short, photo):
+        thread.join(60)
+    assert done.index("photo ends") < done.index("long ends")
+    assert done.index("short ends") < done.index("long ends") < done.index("other begins")
+
+
+def test_what_is_computed_for_who_has_left_stops_and_the_next_one_runs(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    client = Client("visitor")
+    long = start(scheduler, Kind.LONG, 10_000, done, "long", client)
+    until(done, "long begins")
+    waiting = start(scheduler, Kind.LONG, 10_000, done, "waiting", client)
+    other = start(scheduler, Kind.LONG, 1, done, "other", Client("other"))
+    client.gone.set()
+    for thread in (long, waiting, other):
+        thread.join(30)
+    assert set(done) == {"long begins", "long is stopped", "waiting is stopped", "other begins", "other ends"}
+    assert scheduler.ahead(Kind.LONG) == 0
+
+
+@pytest.mark.parametrize(
+    ("client", "most"),
+    [(Client("visitor", "1.2.3.4"), module.MOST_OF_SESSION), (None, module.MOST_WAITING + 1)],
+    ids=["of one session", "in all"],
+)
+def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, client: Client | None, most: int) -> None:
+    stop = Client("stop")
+    done: list[str] = []
+    clients = [client or Client(f"visitor {number}", f"address {number}") for number in range(most)]
+    threads = []
+    for number, one in enumerate(clients):
+        threads.append(start(scheduler, Kind.LONG, 10_000, done, str(number), one))
+    began = time.monotonic()
+    while scheduler.ahead(Kind.LONG) < most:
+        assert time.monotonic() - began < 30
+        time.sleep(0.005)
+    current.set(client or stop)
+    with pytest.raises(BusyError, match=r"again in about \d+ s"), scheduler.run(Kind.LONG):
+        pass
+    if client:
+        current.set(stop)
+        assert scheduler.seconds(Kind.LONG) > 0
+        with scheduler.run(Kind.SHORT):  # others are not refused
+            done.append("another visitor")
+        assert "another visitor" in done
+    for one in clients:
+        one.gone.set()
+    for thread in threads:
+        thread.join(30)
+    assert scheduler.ahead(Kind.LONG) == 0
+
+
+def test_a_long_one_does_not_pause_for_ever(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MOST_PAUSE", 0.3)
+    done: list[str] = []
+    endless = Client("endless")
+    photo = start(scheduler, Kind.PHOTO, 100_000, done, "photo", endless)
+    until(done, "photo begins")
+    start(scheduler, Kind.LONG, 3, done, "long").join(30)
+    assert "long ends" in done
+    endless.gone.set()
+    photo.join(30)
+
+
+def test_an_error_leaves_the_place_to_the_next(scheduler: Scheduler) -> None:
+    with pytest.raises(ZeroDivisionError), scheduler.run(Kind.PHOTO):
+        _ = 1 / 0
+    with scheduler.run(Kind.PHOTO):
+        assert scheduler.ahead(Kind.PHOTO) == 1

@@ -1,0 +1,92 @@
+"""What the operator of a page allows: by the command line, by the environment, or by what is safe there. No browser."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import gradio as gr
+import httpx
+import pytest
+
+from vitviz.cli.main import main
+from vitviz.server.blocks import CheckedBlocks
+from vitviz.server.server import launch
+from vitviz.server.settings import GIGABYTE, Settings, SettingsError, settings
+from vitviz.weights.catalog import CATALOG
+from vitviz.weights.zoo import bundled
+
+
+def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
+    here = settings(environ={})
+    assert (here.typed, here.upload, here.memory, here.side) == (True, False, 4 * GIGABYTE, 2048)
+    assert not settings(host="0.0.0.0", environ={}).typed
+    assert not settings(environ={"GRADIO_SERVER_NAME": "0.0.0.0"}).typed
+    assert not settings(environ={"GRADIO_SHARE": "True"}).typed
+    space = settings(environ={"SPACE_ID": "someone/vitviz"})
+    assert (space.typed, space.upload, space.side) == (False, False, 1024)
+
+
+def test_what_is_said_counts() -> None:
+    said = {
+        "SPACE_ID": "someone/vitviz",
+        "VITVIZ_ALLOW_TYPED": "1",
+        "VITVIZ_ALLOW_UPLOAD": "1",
+        "VITVIZ_MODEL_MEMORY": "1.5",
+        "VITVIZ_MAX_SIDE": "700",
+        "VITVIZ_MODELS": "timm:a, ./b,",
+    }
+    allowed = settings(environ=said)
+    assert (allowed.typed, allowed.upload, allowed.memory, allowed.side) == (True, True, 1_500_000_000, 700)
+    assert allowed.models == ("timm:a", "./b")
+    given = settings(environ=said, typed=False, upload=False, memory=2, side=600, models=["c"])
+    assert (given.typed, given.upload, given.memory, given.side) == (False, False, 2 * GIGABYTE, 600)
+    assert given.models == ("c",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("VITVIZ_ALLOW_UPLOAD", "yes"),
+        ("VITVIZ_MODEL_MEMORY", "much"),
+        ("VITVIZ_MODEL_MEMORY", "0"),
+        ("VITVIZ_MODEL_MEMORY", "nan"),
+        ("VITVIZ_MAX_SIDE", "-1"),
+    ],
+)
+def test_what_is_no_setting_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match=value if value != "0" else "above 0"):
+        settings(environ={name: value})
+
+
+def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed: seen.append(allowed))
+    monkeypatch.setattr("vitviz.server.server.launch", lambda page, allowed, **options: seen.append(options))
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
+    assert main(["app", "--host", "0.0.0.0", *options]) == 0
+    asked = Settings(models=("a", "timm:b"), upload=True, memory=1_500_000_000, side=700)
+    assert seen[0] == replace(asked, typed=False, hosts=frozenset())
+    assert seen[1] == {"host": "0.0.0.0", "port": None}  # gradio chooses, or GRADIO_SERVER_PORT
+    assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
+    assert seen[2] == Settings()
+    assert main(["app", "--model-memory", "0"]) == 2
+
+
+def test_the_models_of_the_catalog_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[: len(bundled())] == bundled()
+    assert all(any(one.source in line and one.licence in line for line in lines) for one in CATALOG)
+
+
+def test_a_busy_machine_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    # What gradio finds where its own request for the page takes longer than three seconds.
+    monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
+    with CheckedBlocks() as demo:
+        gr.Markdown("It answers.")
+    try:
+        _, address, _ = launch(demo, Settings(), "127.0.0.1", prevent_thread_lock=True, quiet=True)
+        assert "It answers." in httpx.get(address, timeout=60).text
+    finally:
+        demo.close()

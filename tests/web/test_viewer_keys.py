@@ -1,0 +1,355 @@
+"""The explorer by keyboard, two panes at once, playing, the matrix, and what is said aloud. On pages from disk."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import viewer_pages
+from playwright.sync_api import Page, expect
+from viewer_pages import ask, assert_colours, box, centre, hover, html, pixels, rest, row_of, show, state, title, view
+
+from vitviz.heatmap import Scale
+from vitviz.web.scene import Scene
+
+# ---- keys
+
+KEYS: list[tuple[str, dict[str, Any]]] = [
+    ("ArrowUp", {"query": [3, 5], "pinned": True}),  # from CLS to the middle
+    ("ArrowUp", {"query": [2, 5]}),
+    ("ArrowRight", {"query": [2, 6]}),
+    ("ArrowDown", {"query": [3, 6]}),
+    ("ArrowLeft", {"query": [3, 5]}),
+    ("[", {"block": 1}),
+    ("[", {"block": 0}),
+    ("]", {"block": 1}),
+    (".", {"head": 0}),
+    (".", {"head": 1}),
+    (",", {"head": 0}),
+    ("0", {"head": "mean"}),
+    ("d", {"direction": "column"}),
+    ("r", {"mode": "rollout"}),
+    ("r", {"mode": "attention"}),
+    ("g", {"grid": True}),
+    ("Escape", {"query": "cls", "pinned": False}),
+    ("ArrowUp", {"query": [3, 5], "pinned": True}),
+    ("c", {"query": "cls", "pinned": False}),
+]
+
+
+def test_keys_on_the_picture(explorer: Page) -> None:
+    explorer.locator(".vv-picture").focus()
+    for key, expected in KEYS:
+        explorer.keyboard.press(key)
+        assert dict(zip(expected, state(explorer, *expected, "full")[:-1], strict=True)) == expected, key
+    assert title(explorer) == "Layer 2, mean of 5 heads, to CLS"
+    expect(explorer.get_by_label("who attends to it")).to_be_checked()
+    expect(explorer.get_by_label("Patch grid")).to_be_checked()
+
+
+def test_keys_before_anything_has_focus(explorer: Page) -> None:
+    explorer.keyboard.press("[")
+    assert state(explorer, "block") == 1
+    explorer.keyboard.press("ArrowDown")  # scrolls the page
+    assert state(explorer, "query") == "cls"
+    hover(explorer, view(), 4, 4)
+    explorer.keyboard.press("ArrowDown")
+    assert state(explorer, "query", "pinned") == [[5, 4], True]
+
+
+def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
+    explorer.get_by_text("Colours and scale").click()
+    before = state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help")
+    slider = explorer.get_by_label("Opacity")
+    slider.focus()
+    for key in ("[", "]", "0", ".", "d", "r", "g", "c", "f", "?"):
+        explorer.keyboard.press(key)
+    explorer.keyboard.press("ArrowRight")
+    assert state(explorer, "alpha") == pytest.approx(0.6)
+    colours = explorer.get_by_role("combobox", name="Colours")
+    expect(colours).to_have_value("viridis")
+    colours.focus()
+    explorer.keyboard.press("g")
+    explorer.keyboard.press("[")
+    assert state(explorer, "cmap") == "gray"
+    assert state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help") == before
+    radio = explorer.get_by_label("CLS", exact=True)
+    radio.focus()
+    explorer.keyboard.press("ArrowRight")
+    assert state(explorer, "query") == "register 1"
+    explorer.keyboard.press("[")
+    assert state(explorer, "block") == 1
+    explorer.get_by_label("Patch grid").focus()
+    explorer.keyboard.press("Space")
+    assert state(explorer, "grid") is True
+    explorer.keyboard.press("Control+[")
+    assert state(explorer, "block") == 1
+
+
+def test_the_help_opens_closes_and_gives_the_focus_back(explorer: Page) -> None:
+    picture, help_ = explorer.locator(".vv-picture"), explorer.get_by_role("dialog")
+    for close in ("Escape", "?", "Enter"):
+        picture.focus()
+        explorer.keyboard.press("?")
+        expect(help_).to_be_visible()
+        expect(help_.locator("dt")).to_have_count(11)
+        explorer.keyboard.press("[")
+        explorer.keyboard.press(close)
+        expect(help_).to_be_hidden()
+        expect(picture).to_be_focused()
+    assert state(explorer, "block", "help") == [2, False]
+    explorer.get_by_role("button", name="Keys").click()
+    help_.get_by_role("button", name="Close").click()
+    expect(explorer.get_by_role("button", name="Keys")).to_be_focused()
+
+
+def test_the_help_stays_when_it_opens_before_word_of_its_closing(explorer: Page) -> None:
+    explorer.locator(".vv-picture").press("?")
+    dialog = explorer.get_by_role("dialog")
+    expect(dialog).to_be_visible()
+    dialog.evaluate("(dialog) => { dialog.close(); dialog.showModal(); }")
+    explorer.wait_for_timeout(100)  # the dialog's event has come by then
+    expect(dialog).to_be_visible()
+    assert state(explorer, "help") is True
+
+
+def test_full_screen(explorer: Page) -> None:
+    explorer.locator(".vv-picture").focus()
+    explorer.keyboard.press("f")
+    explorer.wait_for_function("document.fullscreenElement === document.querySelector('.vv')")
+    assert state(explorer, "full") is True
+    explorer.keyboard.press("f")
+    explorer.wait_for_function("document.fullscreenElement === null")
+    assert state(explorer, "full") is False
+    explorer.get_by_role("button", name="Full screen").click()
+    explorer.wait_for_function("document.fullscreenElement !== null")
+    explorer.evaluate("document.exitFullscreen()")  # as the browser's own key does
+    explorer.wait_for_function("vitviz.explorer.state.full === false")
+
+
+def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
+    explorer.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    rest(explorer)
+    reached = set()
+    for _ in range(80):
+        explorer.keyboard.press("Tab")
+        name, seen = explorer.evaluate(
+            """() => {
+                const e = document.activeElement;
+                const shown = e.closest('.vv-chip') ?? e;
+                const { outlineStyle, outlineWidth } = getComputedStyle(shown);
+                const kinds = [e.dataset.do, e.dataset.key, e.dataset.kind && `${e.dataset.kind} ${e.dataset.value}`];
+                return [kinds.find(Boolean) ?? e.className, outlineStyle === 'none' ? 0 : parseFloat(outlineWidth)];
+            }"""
+        )
+        if name in reached and name == "vv-picture":
+            break
+        assert name == "" or seen >= 2, name  # "" is the page itself, after the last
+        reached.add(name)
+    wanted = {"vv-picture", "query", "mode", "direction", "alpha", "grid", "smooth", "numbered", "cmap", "gamma"}
+    wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,0", "head mean", "block 2"}
+    assert wanted <= reached, wanted - reached
+
+
+# ---- comparing, playing, the matrix
+
+
+def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, head=1)
+    explorer.get_by_role("button", name="Compare").click()
+    explorer.click(".vv-heads [data-value='3']")
+    assert [title(explorer, pane) for pane in (0, 1)] == [f"Layer 3, head {head}, from CLS" for head in (2, 4)]
+    for pane in (0, 1):
+        hover(explorer, seen, 2, 5, pane)
+        words = "from patch row 3, column 6"
+        assert [title(explorer, one) for one in (0, 1)] == [f"Layer 3, head {head}, {words}" for head in (2, 4)]
+    explorer.locator(".vv-picture").first.focus()  # the controls speak of the first one now
+    expect(explorer.locator(".vv-heads [aria-pressed=true]")).to_have_attribute("data-value", "1")
+    explorer.keyboard.press("[")
+    assert title(explorer, 0).startswith("Layer 2, head 2")
+    assert title(explorer, 1).startswith("Layer 3, head 4")
+    best = max(row_of(seen, 1, 1, "cls", "row", "attention")[4:])
+    explorer.mouse.move(5, 5)
+    rest(explorer)
+    said = viewer_pages.number(explorer.locator(".vv-strongest span").first.inner_text())
+    assert said == pytest.approx(best, abs=2.6e-3)
+    expect(explorer.get_by_role("button", name="Compare")).to_have_attribute("aria-pressed", "true")
+    explorer.get_by_role("button", name="Compare").click()
+    expect(explorer.locator(".vv-pane")).to_have_count(1)
+    assert title(explorer).startswith("Layer 2, head 2")  # the one that was chosen stays
+    hover(explorer, seen, 0, 0)
+    assert title(explorer).endswith("row 1, column 1")
+
+
+def test_the_second_pane_stays_when_it_is_the_chosen_one(explorer: Page) -> None:
+    explorer.get_by_role("button", name="Compare").click()
+    explorer.click(".vv-heads [data-value='3']")
+    first, second = (pixels(explorer, f"(e) => e.sides[{pane}].pane.photo.canvas") for pane in (0, 1))
+    assert np.array_equal(first, second)  # hatching too, and once
+    explorer.mouse.click(*centre(explorer, view(), 1, 1, pane=1))
+    rest(explorer)
+    explorer.wait_for_function("document.querySelector('.vv-live').textContent.includes('head 4')")  # the chosen one
+    explorer.get_by_role("button", name="Compare").click()
+    assert title(explorer) == "Layer 3, head 4, from patch row 2, column 2"
+    explorer.locator(".vv-picture").focus()
+    explorer.keyboard.press("ArrowDown")
+    assert title(explorer).endswith("row 3, column 2")
+
+
+OTHER = "one block, six patches"
+
+
+def test_two_models_share_a_place_though_their_grids_differ(explorer: Page) -> None:
+    seen, other = view(), view(OTHER)
+    explorer.get_by_role("button", name="Compare").click()
+    explorer.evaluate(
+        """async (manifest) => {
+            const image = new Image();
+            image.src = manifest.photo.url;
+            await image.decode();
+            vitviz.explorer.open(manifest, image);
+        }""",
+        second_manifest(explorer, OTHER),
+    )
+    explorer.wait_for_function("vitviz.explorer.sides[1].data.answers.complete")
+    assert explorer.locator(".vv-layers button").count() == 1
+    hover(explorer, seen, 6, 10, pane=0)
+    assert title(explorer, 0).endswith("row 7, column 11")
+    assert title(explorer, 1).endswith("row 2, column 3")
+    hover(explorer, other, 1, 0, pane=1)
+    assert title(explorer, 0).endswith("row 6, column 2")
+    explorer.mouse.click(*centre(explorer, other, 1, 0, pane=1))
+    hover(explorer, seen, 0, 9, pane=0)  # elsewhere, while a patch is pinned
+    assert title(explorer, 0).endswith("row 6, column 2")
+    assert title(explorer, 1).endswith("row 2, column 1")
+    explorer.locator(".vv-picture").first.focus()
+    explorer.keyboard.press("ArrowLeft")
+    assert title(explorer, 0).endswith("row 6, column 1")
+    assert title(explorer, 0).startswith("Layer 3,")
+    explorer.locator(".vv-picture").nth(1).focus()
+    explorer.get_by_role("button", name="Compare").click()
+    expect(explorer.locator(".vv-pane")).to_have_count(1)  # of the model that was chosen
+    expect(explorer.locator(".vv-layers button")).to_have_count(1)
+    assert pixels(explorer, "(e) => e.sides[0].pane.photo.canvas").shape[1::-1] == Scene.of(other).picture[0].size
+    assert title(explorer) == "Layer 1, mean of 5 heads, from patch row 2, column 1"
+
+
+def test_another_photograph_beside_it_does_not_stop_one_that_is_loading(explorer: Page) -> None:
+    complete = explorer.evaluate(
+        """async (manifest) => {
+            const { explorer } = vitviz;
+            const gates = []; // a network that answers when it is told to
+            const { fetch } = explorer.host;
+            explorer.host.fetch = (url) => new Promise((go) => gates.push(() => go(fetch(url))));
+            const { here } = explorer;
+            explorer.open({ ...here.data.manifest, id: 'again' }, here.pane.original);
+            explorer.act('compare');
+            explorer.open(manifest, here.pane.original);
+            for (let wait = 0; wait < 20; wait += 1) {
+                gates.splice(0).forEach((open) => open());
+                await new Promise((go) => setTimeout(go, 5));
+            }
+            return explorer.sides.map((side) => side.data.answers.complete);
+        }""",
+        second_manifest(explorer, OTHER),
+    )
+    assert complete == [True, True]
+
+
+def second_manifest(page: Page, kind: str) -> dict[str, Any]:
+    """The manifest of another page, whose parts are put into this one under names of their own."""
+    found = dict(re.findall(r'<script type="text/plain" id="([^"]+)">([^<]*)</script>', html(kind)))
+    parts = {f"second-{name}": data for name, data in found.items()}
+    page.evaluate(
+        """(parts) => {
+            for (const [id, text] of Object.entries(parts)) {
+                document.body.append(Object.assign(document.createElement('script'), { type: 'text/plain', id, text }));
+            }
+        }""",
+        parts,
+    )
+    scene = viewer_pages.scene(view(kind))
+    return scene.manifest("second", scene.photo_url(), [name for name in parts if "block" in name], "second-rollout")
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_playing_steps_through_layers_or_heads_and_stops(offline: Page, tmp_path: Path, motion: Any) -> None:
+    offline.emulate_media(reduced_motion=motion)
+    show(offline, tmp_path)
+    drawn = offline.evaluate("vitviz.explorer.drawn")
+    offline.wait_for_timeout(300)
+    assert offline.evaluate("[vitviz.explorer.drawn, document.getAnimations().length]") == [
+        drawn,
+        0,
+    ]  # by itself: nothing
+    offline.get_by_label("Pace of the animation").select_option("250")
+    offline.get_by_role("button", name="Play layers").click()
+    for layer in (1, 2, 3, 1):
+        expect(offline.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
+    offline.get_by_role("button", name="Stop layers").click()
+    block = state(offline, "block")
+    offline.wait_for_timeout(400)
+    assert state(offline, "block") == block
+    expect(offline.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")
+    ask(offline, head=3)
+    offline.get_by_role("button", name="Play heads").click()
+    for head in (5, 1, 2):
+        expect(offline.locator(".vv-title")).to_contain_text(f"head {head},")
+    offline.get_by_role("button", name="Stop heads").click()
+
+
+def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
+    seen = view()
+    ask(explorer, head=2, block=1)
+    explorer.get_by_text("The whole matrix of one head").click()
+    expect(explorer.locator(".vv-matrix p")).to_contain_text("Layer 2, head 3, 81 x 81 tokens")
+    rest(explorer)
+    shown = pixels(explorer, "() => document.querySelector('.vv-cells canvas')")[..., :3]
+    values = np.stack([row_of(seen, 1, 2, token, "row", "attention") for token in range(81)])
+    assert_colours(shown, Scale.over([values], "each").indices(values, 0.5), 2)
+
+    marks = "() => document.querySelector('.vv-cells .vv-aid')"
+    hover(explorer, seen, 3, 4)
+    lines = np.flatnonzero((pixels(explorer, marks)[..., 3] > 0).mean(1) > 0.9)  # whole rows of pixels
+    step, token = pixels(explorer, marks).shape[0] / 81, seen.trace.token((3, 4))
+    frame = [line for line in lines if abs(line - (token + 0.5) * step) < step]
+    assert len(frame) >= 2
+    assert abs(np.mean(frame) - (token + 0.5) * step) < 2
+
+    cells = explorer.locator(".vv-cells")
+    cells.scroll_into_view_if_needed()
+    place = box(explorer, ".vv-cells")
+
+    def at(query: int, key: int) -> tuple[float, float]:
+        return place["x"] + (key + 0.5) / 81 * place["width"], place["y"] + (query + 0.5) / 81 * place["height"]
+
+    explorer.mouse.move(*at(seen.trace.token((5, 6)), seen.trace.token((0, 2))))
+    assert title(explorer) == "Layer 2, head 3, from patch row 6, column 7"
+    value = values[seen.trace.token((5, 6)), seen.trace.token((0, 2))]
+    found = re.search(r"Row 1, column 3: ((?:< )?[\d.]+ %)", explorer.locator(".vv-note").inner_text())
+    assert found
+    assert viewer_pages.number(found[1]) == pytest.approx(value, abs=2.6e-3)
+    explorer.mouse.move(*at(2, 40))
+    assert title(explorer).endswith("from register 2")
+    explorer.mouse.move(place["x"] - 3, place["y"] + 5)
+    assert title(explorer).endswith("from CLS")
+    explorer.mouse.click(*at(30, 30))
+    explorer.mouse.move(5, 5)
+    assert state(explorer, "pinned") is True
+    assert title(explorer).endswith(f"row {26 // 11 + 1}, column {26 % 11 + 1}")
+
+
+def test_a_screen_reader_hears_the_readout_once_it_rests(explorer: Page) -> None:
+    live = explorer.locator(".vv-live")
+    expect(live).to_have_attribute("aria-live", "polite")
+    for patch in ((0, 0), (2, 2), (4, 9)):
+        hover(explorer, view(), *patch)
+    first = explorer.locator(".vv-strongest li").first
+    row, column = map(int, re.findall(r"\d+", first.locator("button").inner_text()))
+    expect(live).to_contain_text("Layer 3, mean of 5 heads, from patch row 5, column 10.")
+    expect(live).to_contain_text(explorer.locator(".vv-note").inner_text())
+    expect(live).to_contain_text(f"Strongest: row {row}, column {column}, {first.locator('span').inner_text()}.")

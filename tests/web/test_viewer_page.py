@@ -1,0 +1,374 @@
+"""The explorer's page, opened from disk with the network off: its numbers and its pictures are Python's."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import viewer_pages
+from PIL import Image
+from playwright.sync_api import Page, expect
+from viewer_pages import (
+    KINDS,
+    agree,
+    ask,
+    box,
+    church,
+    expected,
+    hover,
+    html,
+    pixels,
+    reading,
+    rest,
+    row_of,
+    show,
+    view,
+)
+
+from vitviz.draw.colors import lut
+from vitviz.draw.overlay import overlay
+from vitviz.explorer import Explorer
+from vitviz.heatmap import Heatmap, Scale
+from vitviz.view import View
+from vitviz.web.scene import standalone
+
+
+@pytest.fixture(scope="module")
+def church_html() -> str:
+    return standalone(viewer_pages.scene(church(), title="DINOv2 S/14"))
+
+
+# ---- numbers
+
+
+def questions(seen: View) -> list[tuple[int, int | str, Any, str, str]]:
+    """What is asked of a page: block, head, query, direction and mode."""
+    rows, columns = seen.trace.grid
+    patch, last = (rows // 2, columns // 3), seen.trace.depth - 1
+    asked: list[tuple[int, int | str, Any, str, str]] = []
+    for query in [*map(str.lower, seen.trace.prefix), patch, (rows - 1, columns - 1), "mean"]:
+        for direction in ("row", "column"):
+            asked.append((last, "mean", query, direction, "attention"))
+            asked.append((last, "mean", query, direction, "rollout"))
+    for head in ("max", "min", 0, seen.trace.heads - 1):
+        for query, direction in ((patch, "row"), (patch, "column"), ("mean", "row"), ("mean", "column")):
+            asked.append((0, head, query, direction, "attention"))
+    return asked
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
+    seen = view(kind)
+    show(offline, tmp_path, html(kind))
+    for block, head, query, direction, mode in questions(seen):
+        if mode == "rollout" and kind == "too many for rollout":
+            continue
+        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode, pinned=True)
+        row = row_of(seen, block, head, query, direction, mode)
+        values = row[len(seen.trace.prefix) :].reshape(seen.trace.grid)
+        agree(reading(offline), expected(seen, block, head, query, direction, mode), values)
+
+
+def test_numbers_of_the_bundled_model_are_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
+    seen = church()
+    show(offline, tmp_path, church_html)
+    expect(offline.locator(".vv-answer")).to_have_text(seen.describe())
+    expect(offline.locator(".vv-predictions .vv-name")).to_have_text([label for label, _ in seen.predictions()])
+    for block, head, query, direction, mode in questions(seen):
+        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode, pinned=True)
+        row = row_of(seen, block, head, query, direction, mode)
+        values = row[len(seen.trace.prefix) :].reshape(seen.trace.grid)
+        agree(reading(offline), expected(seen, block, head, query, direction, mode), values)
+
+
+def test_the_pointer_reads_values_while_a_patch_is_pinned(offline: Page, tmp_path: Path) -> None:
+    seen = view()
+    show(offline, tmp_path)
+    ask(offline, query=(2, 2), pinned=True, head=1)
+    hover(offline, seen, 5, 7)
+    words = offline.locator(".vv-note").inner_text()
+    found = re.search(r"Row 6, column 8: ((?:< )?[\d.]+ %)\.", words)
+    assert found, words
+    value = seen.attention(-1, 1, (2, 2)).values[5, 7]
+    assert abs(viewer_pages.number(found[1]) - value) <= 2e-3 + 6e-4
+
+
+def test_where_rollout_is_not_in_the_page_it_is_not_offered(offline: Page, tmp_path: Path) -> None:
+    show(offline, tmp_path, html("too many for rollout"))
+    expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
+    offline.locator(".vv-picture").focus()
+    offline.keyboard.press("r")
+    expect(offline.get_by_role("status")).to_contain_text("no rollout")
+    assert viewer_pages.state(offline, "mode") == "attention"
+
+
+# ---- the picture
+
+
+def shown_values(page: Page) -> np.ndarray:
+    """The numbers of the map on show, as the page has them: (gh, gw)."""
+    grid, values = page.evaluate(
+        """() => {
+            const { here, state } = vitviz.explorer;
+            const { manifest, answers } = here.data;
+            const names = manifest.prefix.map((name) => name.toLowerCase());
+            const token = Array.isArray(state.query)
+                ? names.length + state.query[0] * manifest.grid[1] + state.query[1] : names.indexOf(state.query);
+            const map = manifest.maps.find(({ id }) => id === state.mode)?.values
+                ?? answers.map(here.block, here.head, { token, direction: state.direction });
+            return [manifest.grid, [...map].slice(-manifest.grid[0] * manifest.grid[1])];
+        }"""
+    )
+    return np.array(values, np.float32).reshape(grid)
+
+
+def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
+    """The page's picture is what Python draws over the same photograph."""
+    photo = viewer_pages.shown_photo(text)
+    geometry = viewer_pages.scene(seen).picture[1]
+    drawn = pixels(page, "(explorer) => explorer.sides[0].pane.flat()")
+    python = np.asarray(overlay(photo, shown_values(page), geometry, **look))
+    assert drawn.shape == (*python.shape[:2], 4)
+    far = np.abs(drawn[..., :3].astype(int) - python.astype(int)).max(-1)
+    assert far.max() <= 2, (far.max(), np.argwhere(far > 2)[:5].tolist())
+
+
+LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({}, {"alpha": 0.55}),
+    ({"smooth": True, "alpha": 0.8}, {"smooth": True, "alpha": 0.8}),
+    ({"grid": True, "cmap": "magma"}, {"grid": True, "alpha": 0.55, "cmap": "magma"}),
+    ({"query": [1, 2], "pinned": True, "grid": True}, {"query": (1, 2), "grid": True, "alpha": 0.55}),
+    ({"gamma": 0.4, "alpha": 1}, {"gamma": 0.4, "alpha": 1.0}),
+    ({"alpha": 0, "gamma": 1.8}, {"alpha": 0.0}),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_picture_is_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
+    text, seen = html(kind), view(kind)
+    show(offline, tmp_path, text)
+    start = offline.evaluate("({ ...vitviz.explorer.state, pinned: false })")
+    for change, look in LOOKS:
+        ask(offline, **{**start, **change})
+        assert_picture(offline, text, seen, **look)
+
+
+def test_the_picture_of_a_real_photograph_is_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
+    show(offline, tmp_path, church_html)
+    for change, look in LOOKS[:4]:
+        ask(offline, smooth=False, grid=False, cmap=None, alpha=0.55)
+        ask(offline, **change)
+        assert_picture(offline, church_html, church(), **look)
+
+
+def test_a_saved_picture_is_the_one_that_is_seen(offline: Page, tmp_path: Path) -> None:
+    show(offline, tmp_path)
+    with offline.expect_download() as downloading:
+        offline.get_by_role("button", name="Save picture").click()
+    downloading.value.save_as(tmp_path / "saved.png")
+    saved = np.asarray(Image.open(tmp_path / "saved.png").convert("RGBA"))
+    assert np.array_equal(saved, pixels(offline, "(explorer) => explorer.sides[0].pane.flat()"))
+
+
+def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: Path) -> None:
+    seen = view()
+    rng = np.random.default_rng(3)
+    signed = Heatmap(
+        values=rng.normal(size=seen.trace.grid) + 0.2,
+        geometry=seen.geometry,
+        photo=seen.photo,
+        title="Gradient times input",
+        unit="score",
+        signed=True,
+        prefix_mass={"CLS": 0.25},
+    )
+    plain = replace(signed, signed=False, title="Another", unit="attention", values=np.abs(signed.values) / 500)
+    text = standalone(viewer_pages.scene(seen, maps=[signed, plain]))
+    show(offline, tmp_path, text)
+    offline.get_by_text("Gradient times input", exact=True).first.click()
+    assert_picture(offline, text, seen, signed=True, alpha=0.55)
+    ask(offline, smooth=True, gamma=0.5, query=(1, 1), pinned=True)  # the query is the attention's, and not framed
+    assert_picture(offline, text, seen, signed=True, alpha=0.55, smooth=True, gamma=0.5)
+    said, top = reading(offline), signed.top()
+    assert said.title == "Gradient times input"
+    assert said.high == -said.low == pytest.approx(np.abs(signed.values).max(), rel=5e-3)
+    assert [(row, column) for row, column, _ in said.strongest] == [patch for patch, _ in top]
+    assert [value for *_, value in said.strongest] == pytest.approx([value for _, value in top], rel=5e-3)
+    assert said.masses == {}  # scores are no shares
+    expect(offline.locator(".vv-note")).to_contain_text("0.25 on CLS")
+    assert said.spread is None
+    assert said.distance is None
+    expect(offline.locator(".vv-honest")).to_be_hidden()  # it speaks of attention
+    hover(offline, seen, 0, 3)
+    found = re.search(r"Row 1, column 4: (-?[\d.]+)\.", offline.locator(".vv-note").inner_text())
+    assert found
+    assert float(found[1]) == pytest.approx(signed.values[0, 3], rel=5e-3)
+    offline.get_by_text("Another", exact=True).first.click()
+    ask(offline, smooth=False, gamma=1, cmap="magma")
+    assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
+
+
+@pytest.mark.parametrize("gamma", [1.0, 0.4, 1.7])
+def test_the_colour_bar_bends_as_the_map_does(offline: Page, tmp_path: Path, gamma: float) -> None:
+    show(offline, tmp_path)
+    ask(offline, cmap="inferno", gamma=gamma)
+    bar = pixels(offline, "(explorer) => explorer.find('.vv-bar')")[0, :, :3]
+    assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
+
+
+def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) -> None:
+    upright = Image.new("RGB", (330, 550), (20, 20, 20))
+    upright.paste((255, 255, 255), (232, 83, 256, 107))
+    middle = (244.0, 95.0)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: show it a quarter turn clockwise
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "phone.jpg", exif=exif, quality=95)
+    model = view("distillation, squashed").model
+    seen = Explorer(model).open(tmp_path / "phone.jpg")
+    show(offline, tmp_path, standalone(viewer_pages.scene(seen)))
+    x, y = offline.evaluate(
+        """() => {
+            const { canvas } = vitviz.explorer.sides[0].pane.photo;
+            const { data, width, height } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
+            const sum = [0, 0, 0];
+            for (let i = 0; i < width * height; i += 1) {
+                if (data[4 * i] > 128) [1, i % width + 0.5, Math.floor(i / width) + 0.5].forEach((n, k) => sum[k] += n);
+            }
+            const box = canvas.getBoundingClientRect();
+            return [box.left + sum[1] / sum[0] / width * box.width, box.top + sum[2] / sum[0] / height * box.height];
+        }"""
+    )
+    patch = seen.geometry.patch_at(*middle, seen.trace.grid)
+    assert patch is not None
+    assert offline.evaluate("([x, y]) => vitviz.explorer.sides[0].pane.patchUnder(x, y)", [x, y]) == list(patch)
+    offline.mouse.move(x, y)
+    assert viewer_pages.state(offline, "query") == list(patch)
+
+
+# ---- the page as a whole
+
+
+def test_the_default_models_page_is_small_enough_to_send(church_html: str) -> None:
+    assert len(church_html.encode()) <= 8_000_000
+
+
+def unfold(page: Page) -> None:
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    rest(page)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_passes_axe(page: Page, tmp_path: Path, scheme: Any) -> None:
+    from axe_core_python.sync_playwright import Axe
+
+    page.emulate_media(color_scheme=scheme)
+    show(page, tmp_path)
+    unfold(page)
+    page.get_by_role("button", name="Compare").click()
+    ask(page, query=(2, 3), pinned=True, head=1)
+    page.evaluate("vitviz.explorer.tell(['A message.'])")
+    for wanted in ("page", "help"):
+        if wanted == "help":
+            page.get_by_role("button", name="Keys").click()
+        found = Axe().run(page)["violations"]
+        assert not found, [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
+
+
+@pytest.mark.parametrize("width", [390, 768, 1024, 1440])
+@pytest.mark.parametrize("kind", ["registers, margins unseen", "any shape"])
+def test_nothing_sticks_out(page: Page, tmp_path: Path, kind: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    show(page, tmp_path, html(kind))
+    held = box(page, ".vv-held")
+    assert held["y"] + held["height"] < 0.75 * 844  # all of it on the first screen, with words below
+    ratio = view(kind).photo.width / view(kind).photo.height
+    assert held["width"] / held["height"] == pytest.approx(ratio, rel=0.01)
+    unfold(page)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.get_by_role("button", name="Compare").click()
+    hover(page, view(kind), 1, 1, pane=1)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_nothing_jumps_when_the_pointer_comes(page: Page, tmp_path: Path) -> None:
+    show(page, tmp_path)
+    places = """() => [...document.querySelectorAll('.vv-walls, .vv-heads, .vv-layers, .vv-side > *')].map((e) =>
+        Math.round(e.getBoundingClientRect().top))"""
+    before = page.evaluate(places)
+    hover(page, view(), 3, 4)
+    assert page.evaluate(places) == before
+    page.mouse.click(*viewer_pages.centre(page, view(), 6, 10))
+    hover(page, view(), 0, 1)
+    assert page.evaluate(places) == before
+
+
+def cut(text: str, block: int, keep: float) -> str:
+    """A page of which a block's part holds only a share."""
+    place = re.search(rf'(<script type="text/plain" id="block-{block}">)([^<]*)(</script>)', text)
+    assert place
+    return text.replace(place[0], place[1] + place[2][: int(len(place[2]) * keep)] + place[3])
+
+
+@pytest.mark.parametrize("keep", [0.0, 0.5, 0.5001])
+def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
+    text = cut(html(), 1, keep)
+    offline.goto(viewer_pages.write(tmp_path, text))
+    expect(offline.get_by_role("status")).to_contain_text("layer 2")
+    expect(offline.get_by_role("status")).to_contain_text("cut short")
+    offline.wait_for_function("vitviz.explorer.here.data.answers.has(0)")
+    for block in (0, 2):
+        ask(offline, block=block, query=(2, 2), pinned=True)
+        row = row_of(view(), block, "mean", (2, 2), "row", "attention")
+        agree(reading(offline), expected(view(), block, "mean", (2, 2), "row", "attention"), row[4:].reshape(7, 11))
+    ask(offline, block=1)
+    expect(offline.locator(".vv-title")).to_contain_text("Layer 2 could not be loaded")
+    expect(offline.locator(".vv-strongest li")).to_have_count(0)
+    assert pixels(offline, "(explorer) => explorer.sides[0].pane.heat.canvas")[..., 3].max() == 0
+    ask(offline, mode="rollout")
+    expect(offline.locator(".vv-title")).to_contain_text("Rollout of layers 1 to 3")
+    ask(offline, mode="attention", block=2)
+    assert pixels(offline, "(explorer) => explorer.sides[0].pane.heat.canvas")[..., 3].max() == 255
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_block_on_show_comes_before_anything_else_is_asked(offline: Page, tmp_path: Path, lost: bool) -> None:
+    show(offline, tmp_path)
+    ask(offline, block=1)
+    first = offline.evaluate(
+        """async (lost) => {
+            const { explorer } = vitviz;
+            const { host, here: { data: { manifest }, pane } } = explorer;
+            const { fetch } = host;
+            window.asked = [];
+            let answer;
+            const held = new Promise((go) => { answer = go; });
+            host.fetch = async (url) => {
+                if (window.asked.push(url) > 1) return fetch(url);
+                await held;
+                if (lost) throw new TypeError('It did not come.');
+                return fetch(url);
+            };
+            explorer.open({ ...manifest, id: 'another' }, pane.original);
+            await new Promise((rest) => setTimeout(rest, 100));
+            const first = [...window.asked];
+            answer();
+            return first;
+        }""",
+        lost,
+    )
+    assert first == ["block-1"]
+    offline.wait_for_function("[0, 2].every((one) => vitviz.explorer.here.data.answers.has(one))")
+    assert sorted(offline.evaluate("window.asked")) == ["block-0", "block-1", "block-2", "rollout"]
+    if lost:
+        expect(offline.get_by_role("status")).to_contain_text("layer 2")
+    else:
+        assert offline.evaluate("vitviz.explorer.here.data.answers.complete")
+
+
+def test_a_page_that_lost_its_end_says_so(page: Page, tmp_path: Path) -> None:
+    page.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))
+    expect(page.get_by_role("alert")).to_contain_text("cut short")

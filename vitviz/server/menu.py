@@ -1,0 +1,158 @@
+"""Which models a page offers, and which others a visitor may name. Nothing here is loaded before it is permitted."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from vitviz.model.vit import ViT
+from vitviz.server.settings import GIGABYTE, Settings
+from vitviz.weights import zoo
+from vitviz.weights.catalog import CATALOG
+from vitviz.weights.checks import CONFIG
+from vitviz.weights.remote import LIBRARIES, load_remote
+
+# What a library may call a model: words, dots and dashes, and for Hugging Face an owner before a slash. No path.
+_NAME = re.compile(r"[\w-][\w.-]*")
+_OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+BROUGHT = "Brought by you"  # the title of a visitor's own models in the menu
+EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
+
+
+class MenuError(ValueError):
+    """A model that this page does not load for visitors; the text says which it does."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A line of the menu.
+
+    Args:
+        source: what `vitviz.load` takes.
+        title: what people call it.
+        size: of its weights, in bytes; 0 where that is not known.
+        licence: in a word or two; empty where it is not known.
+        known_for: in a few words, or empty.
+    """
+
+    source: str
+    title: str
+    size: int = 0
+    licence: str = ""
+    known_for: str = ""
+
+    @property
+    def words(self) -> str:
+        """The line as a person reads it: "DINO S/16 · 87 MB · Apache-2.0"."""
+        return " · ".join(filter(None, (self.title, byte_words(self.size) if self.size else "", self.licence)))
+
+
+class Menu:
+    """The models on offer, in groups: those of this machine first, then published ones that are downloaded when chosen.
+
+    Args:
+        settings: what the operator allows.
+        bundled: names of bundled models; all by default.
+
+    Attributes:
+        default: the model that the page opens with.
+        bundled: the model that it opens with where that one cannot be had.
+
+    Raises:
+        MenuError: if there is none on this machine, so that nothing could open the page.
+    """
+
+    def __init__(self, settings: Settings, bundled: list[str] | None = None) -> None:
+        self.settings = settings
+        here = [_bundled(name) for name in (zoo.bundled() if bundled is None else bundled)]
+        here += [_own(source) for source in settings.models]
+        if not here:
+            raise MenuError("Expected at least one model, found none. Put a checkpoint folder into checkpoints/.")
+        listed = [Offer(one.source, one.title, one.size, one.licence, one.known_for) for one in CATALOG]
+        sources = [one.source for one in here]
+        self.bundled = zoo.DEFAULT if zoo.DEFAULT in sources else sources[0]
+        self.default = settings.default or self.bundled
+        if all(self.default != one.source for one in (*here, *listed)):
+            here.append(_own(self.default))
+        self.groups = (("On this machine", tuple(here)), ("Downloaded when chosen", tuple(listed)))
+        self._offers = {offer.source: offer for _, offers in self.groups for offer in offers}
+
+    @property
+    def open_ended(self) -> bool:
+        """Whether visitors may bring models that are not in the menu."""
+        return self.settings.typed or self.settings.upload
+
+    def offer(self, source: str) -> Offer:
+        """What is known of a model before it is loaded."""
+        return self._offers.get(source) or Offer(source, source)
+
+    def permit(self, text: str) -> str:
+        """The source that a visitor named, if it is one that visitors may load.
+
+        Paths are never read for them: they would tell strangers what lies on this machine's disk.
+
+        Raises:
+            MenuError: if it is not.
+        """
+        source = text.strip()
+        if source in self._offers:
+            return source
+        if not self.settings.typed:
+            raise MenuError(
+                f"This page loads the models in its menu and no others; got {source!r:.120}. For other models run "
+                "vitviz on your own machine, where any can be named."
+            )
+        library, _, name = source.partition(":")
+        if library not in LIBRARIES or not (_OWNED if library == "hf" else _NAME).fullmatch(name):
+            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}.")
+        return source
+
+    def load(self, source: str) -> ViT:
+        """A permitted model, or a file that a visitor was allowed to upload."""
+        library, colon, name = source.partition(":")
+        own = source in self._offers and source in {offer.source for offer in self.groups[0][1]}
+        if colon and library in LIBRARIES and not own:
+            return load_remote(library, name)  # not a folder of this name in the working directory
+        return zoo.load(source)
+
+
+def _bundled(name: str) -> Offer:
+    return _folder(name, zoo.folder_of(name))
+
+
+def _own(source: str) -> Offer:
+    """The operator's own model."""
+    path = Path(source)
+    if path.is_dir():
+        return _folder(source, path)
+    listed = next((one for one in CATALOG if one.source == source), None)
+    if listed is not None:
+        return Offer(source, listed.title, listed.size, listed.licence, listed.known_for)
+    return Offer(source, path.name, path.stat().st_size) if path.is_file() else Offer(source, source)
+
+
+def _folder(source: str, folder: Path) -> Offer:
+    """What a folder's config says. What cannot be read here is left to `load`, which says why when it is chosen."""
+    try:
+        said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        said = None
+    said = said if isinstance(said, dict) else {}
+    size = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))  # not the state of a training
+    return Offer(source, str(said.get("name") or folder.name), size, short_licence(str(said.get("licence") or "")))
+
+
+def short_licence(licence: str) -> str:
+    """A licence's names without what is said about them: "Apache-2.0 (DINOv2); for research" is "Apache-2.0"."""
+    short = re.sub(r"\s*\([^)]*\)", "", licence).split(";")[0].strip()
+    return "licence unknown" if short == "unknown" else short  # the word alone says nothing in a menu
+
+
+def byte_words(count: int) -> str:
+    """A number of bytes as a person reads it, in units of a thousand as shops and downloads count."""
+    if count >= GIGABYTE:
+        return f"{count / GIGABYTE:.1f} GB"
+    return f"{round(count / 10**6)} MB" if count >= 10**6 else f"{math.ceil(count / 1000)} kB"

@@ -1,0 +1,103 @@
+"""Serving the page: queue, limits, and doors that stay shut."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+from gradio import processing_utils, routes
+
+from vitviz.server.blocks import CheckedBlocks
+from vitviz.server.firewall import Firewall
+from vitviz.server.settings import Settings, shared
+from vitviz.server.uploads import upload_folder
+from vitviz.web import bundle
+
+HERE = Path(__file__).parent
+MAX_PHOTO_BYTES = 64 * 10**6
+MAX_CHECKPOINT_BYTES = 2 * 10**9  # where checkpoints may be uploaded; there is one limit for all files
+MAX_SESSIONS = 256  # visitors whose components gradio remembers, at most 0.84 MB each
+M_MMAP_THRESHOLD = -3  # glibc's number for it, see mallopt(3)
+MAPPED_BYTES = 128 * 2**10  # blocks from here on are mapped, and unmapped when they are freed
+
+THEME = gr.themes.Monochrome(
+    primary_hue="indigo",
+    neutral_hue="slate",
+    radius_size="md",
+    text_size="md",
+    font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
+    font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
+).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
+
+
+async def _refuse_download(*_args: Any, **_options: Any) -> str:
+    raise gr.Error(
+        "vitviz fetches nothing from other hosts. Save the picture and upload the file.", print_exception=False
+    )
+
+
+def give_memory_back() -> None:
+    """Let glibc return large freed blocks to the system at once.
+
+    Models run in many threads, and each keeps what it freed in an arena of its own: a page that had opened many
+    photographs held 4.4 GB, of which 0.4 GB were in use; with this, 1.2 GB, for a tenth more CPU time.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:  # not with musl
+        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
+
+
+def launch(
+    demo: CheckedBlocks, allowed: Settings, host: str | None = None, port: int | None = None, **options: Any
+) -> Any:
+    """Serve the page; returns what `gr.Blocks.launch` returns.
+
+    Args:
+        demo: the page.
+        allowed: what its operator allows.
+        host, port: where to listen; gradio's own settings (`GRADIO_SERVER_NAME`, `GRADIO_SERVER_PORT`) by default.
+        options: passed on to `gr.Blocks.launch`.
+    """
+    give_memory_back()
+    os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
+    if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in
+        os.environ.setdefault("FORWARDED_ALLOW_IPS", "*")
+    # Two inner names of gradio's; gradio is pinned and tests hold both. It would fetch addresses that visitors type,
+    # and its middleware for origins lets all of them in.
+    processing_utils.async_ssrf_protected_download = _refuse_download
+    firewall = partial(
+        Firewall,
+        uploads=upload_folder(),
+        max_file=MAX_CHECKPOINT_BYTES if allowed.upload else MAX_PHOTO_BYTES,
+        checkpoints=allowed.upload,
+        hosts=allowed.hosts,
+        frames=allowed.frames,
+        busy=demo.busy,
+        components=frozenset(number for number, one in demo.blocks.items() if getattr(one, "server_fns", None)),
+    )
+    setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
+    # Nothing passes by the queue: direct calls are refused.
+    demo.queue(default_concurrency_limit=2, api_open=False)
+    return demo.launch(
+        server_name=host,
+        server_port=port,
+        share=shared(),  # left to itself gradio shares on hosted notebooks, unasked
+        theme=THEME,
+        # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
+        head=f"<style>{bundle.style()}{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
+        ssr_mode=False,
+        show_error=False,  # our own errors are shown all the same; Python's are no use to a visitor
+        footer_links=["api"],
+        run_history=False,
+        enable_monitoring=False,
+        state_session_capacity=MAX_SESSIONS,
+        # It answers by now (`startup-events`). Else gradio asks for the page itself, gives up after three seconds, too
+        # few on a busy machine, and advises to share it with the world.
+        _frontend=False,
+        **options,
+    )

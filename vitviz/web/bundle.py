@@ -1,0 +1,94 @@
+"""The explorer's scripts as one: for a page that loads nothing, from disk or inside another page.
+
+The modules are plain ES modules that browsers and Node run as they are. Here each becomes a function that returns its
+exports, in the order of their imports: names that several modules use for themselves cannot meet.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import posixpath
+import re
+from functools import cache
+from pathlib import Path
+
+from vitviz.draw.colors import DIVERGING, lut
+
+HERE = Path(__file__).parent
+ENTRY = "main.js"
+COLOUR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
+
+_IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
+_LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
+
+
+class BundleError(ValueError):
+    """A module that is written in a way that this bundler does not take; the text says where."""
+
+
+@cache
+def script(entry: str = ENTRY) -> str:
+    """One script that defines `vitvizExplorer`, the exports of `entry`; for a <script> or a function's body."""
+    order: list[str] = []
+    bodies: dict[str, str] = {}
+    _collect(entry, order, bodies, ())
+    parts = [f"modules['{name}'] = (() => {{\n{bodies[name]}}})();" for name in order]
+    return (
+        "const vitvizExplorer = (() => {\nconst modules = {};\n"
+        + "\n".join(parts)
+        + f"\nreturn modules['{entry}'];\n}})();\n"
+    )
+
+
+def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[str, ...]) -> None:
+    """A module and all that it imports, what is imported first."""
+    if name in order:
+        return
+    if name in path:
+        raise BundleError(f"{' -> '.join((*path, name))}: expected modules that import in one direction.")
+    text = (HERE / name).read_text(encoding="utf-8")
+    for _, other in _IMPORT.findall(text):
+        _collect(_resolve(name, other), order, bodies, (*path, name))
+
+    def bound(found: re.Match[str]) -> str:
+        return f"const {{{found[1].replace(' as ', ': ')}}} = modules['{_resolve(name, found[2])}'];\n"
+
+    exported = _EXPORT.findall(text)
+    body = re.sub(r"^export ", "", _IMPORT.sub(bound, text), flags=re.MULTILINE)
+    if left := _LEFT.search(body):
+        raise BundleError(
+            f"{name}: expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}."
+        )
+    order.append(name)
+    bodies[name] = f"{body}return {{ {', '.join(exported)} }};\n"
+
+
+def _resolve(name: str, other: str) -> str:
+    """Return a module's path from `web/`, as the module `name` imports it."""
+    return posixpath.normpath(posixpath.join(posixpath.dirname(name), other))
+
+
+@cache
+def colours() -> str:
+    """The colour maps on offer as JSON: name to 768 bytes in base64."""
+    return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOUR_MAPS, DIVERGING)})
+
+
+@cache
+def template(name: str = "views/explore.html") -> str:
+    """The HTML of the explorer, or of a panel beside it, without anything to show."""
+    return (HERE / name).read_text(encoding="utf-8")
+
+
+@cache
+def frame() -> str:
+    """The HTML around an explorer that stands alone; `@@name@@` are places to fill."""
+    return (HERE / "standalone.html").read_text(encoding="utf-8")
+
+
+@cache
+def style() -> str:
+    """The explorer's style sheet."""
+    return (HERE / "style.css").read_text(encoding="utf-8")

@@ -1,0 +1,78 @@
+// What the picture shows, in numbers: where the mass lies, the strongest patches, how spread the map is. The same arrays
+// as the picture's. No DOM but the place that is written into.
+import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
+import { percent, score } from './format.js';
+
+const FIVE = new Int32Array(5);
+const MASS = new Float64Array(MASSES);
+
+/**
+ * @typedef {object} Reading
+ * @property {{patch: [number, number], value: number}[]} strongest - five at most
+ * @property {[string, number][]} masses - of what is not in the picture, and of the query itself
+ * @property {number} spread - entropy over all tokens as a share of the most; NaN for signed maps
+ * @property {number} distance - mean distance from the query in patches; NaN without a place
+ */
+
+/**
+ * @param {Float32Array} row - (N)
+ * @param {{kinds: Uint8Array, grid: [number, number]}} about - of the model and photograph
+ * @param {number} token - of the query, -1 for a mean
+ * @param {[number, number] | null} patch - of the query
+ * @param {boolean} signed
+ * @returns {Reading}
+ */
+export function read(row, { kinds, grid }, token, patch, signed = false) {
+  const tokens = row.length;
+  const prefix = kinds.length;
+  const count = topPatches(row, prefix, tokens, signed, FIVE);
+  const strongest = Array.from(FIVE.subarray(0, count), (place) => ({
+    patch: [Math.floor(place / grid[1]), place % grid[1]], value: row[prefix + place],
+  }));
+  return {
+    strongest,
+    masses: massesOf(row, kinds, token),
+    spread: signed ? NaN : share(entropy(row, 0, tokens), tokens),
+    distance: signed ? NaN : meanDistance(row, prefix, grid, patch),
+  };
+}
+
+/** The shares of a row that are not on patches, and on the query itself, by name. @returns {[string, number][]} */
+export function massesOf(row, kinds, token) {
+  masses(row, row.length, kinds, token, MASS);
+  const named = [];
+  if (kinds.includes(CLS)) named.push(['CLS', MASS[CLS]]);
+  if (kinds.includes(OTHER)) named.push(['distillation', MASS[OTHER]]);
+  if (kinds.includes(REGISTERS)) named.push(['registers', MASS[REGISTERS]]);
+  if (!Number.isNaN(MASS[SELF])) named.push(['self', MASS[SELF]]);
+  return named;
+}
+
+/** Words below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named @param {string} between */
+export function massWords(named, between = ' · ') {
+  return named.map(([name, value]) => `${name}\u00a0${percent(value, 2).replaceAll(' ', '\u00a0')}`).join(between);
+}
+
+/**
+ * Sentences for the caption and for who listens.
+ * @param {Reading} reading
+ * @param {string} unit - 'attention' for shares; else scores without a unit
+ * @param {'row' | 'column'} direction
+ */
+export function sentences(reading, unit, direction) {
+  const number = unit === 'attention' ? percent : score;
+  const out = [];
+  const outside = reading.masses.filter(([name]) => name !== 'self');
+  if (unit === 'attention' && direction === 'row' && outside.length) {
+    out.push(`Outside the picture: ${outside.map(([name, value]) => `${percent(value)} on ${name}`).join(', ')}.`);
+  }
+  const self = reading.masses.find(([name]) => name === 'self');
+  if (self && unit === 'attention') out.push(`On itself: ${percent(self[1])}.`);
+  if (Number.isFinite(reading.spread) && direction === 'row') {
+    out.push(`Spread: ${percent(reading.spread, 2)}, where 100 % is even`
+      + `${Number.isFinite(reading.distance) ? `; ${reading.distance.toFixed(1)} patches away on average` : ''}.`);
+  }
+  const best = reading.strongest[0];
+  const strongest = best ? `Strongest: row ${best.patch[0] + 1}, column ${best.patch[1] + 1}, ${number(best.value)}.` : '';
+  return { words: out.join(' '), strongest };
+}

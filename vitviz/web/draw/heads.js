@@ -1,0 +1,203 @@
+// Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button; what
+// it shows is drawn behind it, on one sheet for the whole wall.
+import { colourGrid, faded, indices, scaleOver } from './color.js';
+import { placed, stamp } from './sheet.js';
+import { escaped, write } from '../compute/format.js';
+
+/** @typedef {import('./color.js').Scale} Scale */
+/** @typedef {{kind: 'head' | 'block' | 'cell', block?: number, head?: number | string, name: string}} Item */
+
+const FINE = 2; // pixels of the sheet in one of the page, at most
+const MOST = 6_000_000; // pixels of a sheet: of a model with a thousand heads it is coarser
+const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
+  <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
+
+export class Wall {
+  /**
+   * @param {HTMLElement} element
+   * @param {(item: Item) => void} choose - called with the item of a button
+   * @param {(item: Item | null) => void} peek - called with the item under the pointer
+   */
+  constructor(element, choose, peek) {
+    this.element = element;
+    this.items = [];
+    this.places = null; // where thumbnails lie; null until the browser has laid them out
+    this.near = null; // the thumbnail that is enlarged
+    this.sized = new ResizeObserver(() => this.measure());
+    const place = (event) => event.target.closest('button')?.dataset.place;
+    const item = (event) => this.items[place(event)] ?? null;
+    element.addEventListener('click', (event) => item(event) && choose(item(event)));
+    element.addEventListener('pointerover', (event) => {
+      peek(item(event));
+      if (event.pointerType !== 'touch') this.enlarge(place(event));
+    });
+    element.addEventListener('pointerleave', () => {
+      peek(null);
+      this.enlarge(element.querySelector('button:focus-visible')?.dataset.place);
+    });
+    element.addEventListener('focusin', (event) => {
+      peek(item(event));
+      if (event.target.matches(':focus-visible')) this.enlarge(place(event));
+    });
+    element.addEventListener('focusout', () => {
+      peek(null);
+      this.enlarge();
+    });
+  }
+
+  /**
+   * Other thumbnails.
+   * @param {Item[]} items
+   * @param {[number, number]} grid - [gh, gw]
+   * @param {{words?: boolean, group?: number}} how - room for words below each; so many together behind a number
+   */
+  build(items, grid, { words = false, group = 0 } = {}) {
+    const held = this.element.contains(document.activeElement) ? document.activeElement.dataset.place : null;
+    const [gh, gw] = grid;
+    const buttons = items.map((item, place) => `<button type="button" class="vv-small"
+      data-place="${place}" data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false" aria-label="${escaped(item.label)}"
+      ><i class="vv-map"></i><span>${escaped(item.name)}</span>${words ? '<small></small>' : ''}
+      </button>`);
+    const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div class="vv-group">
+      <b>${place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
+    this.element.innerHTML = (group ? groups : buttons).join('') + SHEETS;
+    this.buttons = [...this.element.querySelectorAll('button')];
+    this.words = words ? this.buttons.map((button) => button.querySelector('small')) : [];
+    const [sheet, lens] = this.element.querySelectorAll('canvas');
+    this.sheet = sheet.getContext('2d');
+    this.lens = lens.getContext('2d');
+    [lens.width, lens.height] = [gw, gh];
+    this.large = this.lens.createImageData(gw, gh);
+    Object.assign(this, { items, grid, group, places: null, near: null, table: null });
+    const size = gh * gw;
+    this.index = items.map((_, place) => new Uint8Array(size)); // (gh, gw) colour indices of each
+    this.there = new Uint8Array(items.length); // whether it has been drawn
+    this.waits = new Uint8Array(items.length); // whether its map is on its way
+    this.pressed = new Uint8Array(items.length);
+    this.sized.disconnect();
+    this.sized.observe(this.element); // tells once in any case, before the next picture is painted
+    if (held !== null) this.buttons[held]?.focus({ preventScroll: true });
+  }
+
+  /** Where the browser has put the thumbnails; then all of them anew. */
+  measure() {
+    const outer = this.element.getBoundingClientRect();
+    this.places = null;
+    this.ratio = window.devicePixelRatio || 1;
+    if (outer.width === 0 || this.items.length === 0) return;
+    const [x, y] = [outer.left - this.element.scrollLeft, outer.top - this.element.scrollTop];
+    this.boxes = this.buttons.map((button) => {
+      const { left, top, width, height } = button.firstElementChild.getBoundingClientRect();
+      return { left: left - x, top: top - y, width, height };
+    });
+    const reach = (edge, size) => Math.max(...this.boxes.map((box) => box[edge] + box[size]));
+    const [across, down] = [reach('left', 'width'), reach('top', 'height')];
+    const fine = Math.min(FINE, this.ratio, Math.sqrt(MOST / (across * down)));
+    const pixels = (length) => Math.round(length * fine);
+    const [{ width, height }] = this.boxes;
+    const { canvas } = this.sheet;
+    canvas.width = pixels(across) + 1; // a corner and a size may both have been rounded up
+    canvas.height = pixels(down) + 1;
+    canvas.style.width = `${canvas.width / fine}px`;
+    canvas.style.height = `${canvas.height / fine}px`;
+    this.image = this.sheet.createImageData(canvas.width, canvas.height);
+    this.pixels = new Uint32Array(this.image.data.buffer);
+    const corners = this.boxes.map(({ left, top }) => [pixels(left), pixels(top)]);
+    this.places = placed(this.grid, [pixels(width), pixels(height)], corners, canvas.width, fine);
+    this.paint();
+    this.magnify(true);
+  }
+
+  /**
+   * Draw all thumbnails.
+   * @param {(item: Item) => Float32Array | null} values - (N) of an item; null: keep the old picture
+   * @param {number} prefix - P
+   * @param {Uint32Array} table - (256)
+   * @param {{shared: boolean, signed: boolean, gamma: number}} look
+   * @returns {Scale | null} the scale that all share
+   */
+  draw(values, prefix, table, { shared, signed, gamma }) {
+    const common = shared ? this.over(values, prefix, signed) : null;
+    this.table = table;
+    this.items.forEach((item, place) => {
+      const map = values(item);
+      this.wait(place, map === null);
+      if (map === null) return;
+      const patches = map.subarray(prefix);
+      indices(patches, common ?? scaleOver([patches], signed), gamma, this.index[place]);
+      this.there[place] = 1;
+    });
+    if (this.places && this.ratio !== (window.devicePixelRatio || 1)) this.measure();
+    else this.paint();
+    return common;
+  }
+
+  wait(place, waits) {
+    if (this.waits[place] === Number(waits)) return;
+    this.waits[place] = Number(waits);
+    this.buttons[place].classList.toggle('vv-waiting', waits);
+  }
+
+  /** What was drawn last, onto the sheet; faded where a map is on its way. */
+  paint() {
+    if (this.places === null || this.table === null) return;
+    const { there, waits, table } = this;
+    const grey = waits.includes(1) ? faded(table) : table;
+    this.index.forEach((index, place) => {
+      if (there[place]) stamp(this.places, place, index, waits[place] ? grey : table, this.pixels);
+    });
+    this.sheet.putImageData(this.image, 0, 0);
+    this.magnify();
+  }
+
+  over(values, prefix, signed) {
+    let common = null;
+    for (const item of this.items) {
+      const map = values(item);
+      if (map === null) continue;
+      const own = scaleOver([map.subarray(prefix)], signed);
+      common = common === null ? own
+        : { vmin: Math.min(common.vmin, own.vmin), vmax: Math.max(common.vmax, own.vmax), signed };
+    }
+    return common;
+  }
+
+  /** Show a thumbnail larger, or none. @param {string} [place] */
+  enlarge(place) {
+    this.near = place === undefined ? null : Number(place);
+    this.magnify(true);
+  }
+
+  /** The lens over the thumbnail that is enlarged. @param {boolean} moved - it was over another one */
+  magnify(moved = false) {
+    const { near, lens: { canvas }, group } = this;
+    const shows = near !== null && this.places !== null && this.there[near] === 1;
+    if (moved || canvas.hidden === shows) {
+      canvas.hidden = !shows;
+      if (shows) {
+        const { left, top, width, height } = this.boxes[near];
+        const origin = group > 1 ? (100 * (near % group)) / (group - 1) : 50; // it stays within its group
+        Object.assign(canvas.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px`,
+          transformOrigin: `${origin}% 0` });
+      }
+    }
+    if (!shows) return;
+    colourGrid(this.index[near], this.table, new Uint32Array(this.large.data.buffer));
+    this.lens.putImageData(this.large, 0, 0);
+  }
+
+  /** Words below each. @param {(item: Item) => string} words */
+  say(words) {
+    this.items.forEach((item, place) => write(this.words[place], words(item)));
+  }
+
+  /** Which one is chosen. @param {(item: Item) => boolean} chosen */
+  press(chosen) {
+    this.items.forEach((item, place) => {
+      const pressed = Number(chosen(item));
+      if (this.pressed[place] === pressed) return;
+      this.pressed[place] = pressed;
+      this.buttons[place].setAttribute('aria-pressed', String(pressed === 1));
+    });
+  }
+}

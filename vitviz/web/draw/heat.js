@@ -1,0 +1,157 @@
+// A small map of colour indices, enlarged to the pixels that the patches saw, and coloured.
+//
+// Smooth means bilinear between *indices*, coloured afterwards, as Pillow does it for vitviz.draw.overlay. A canvas
+// cannot: it would mix colours, and half-way between two colours of viridis lies none of viridis.
+import { patchEdges } from '../compute/geometry.js';
+
+/** @typedef {import('../compute/geometry.js').Geometry} Geometry */
+
+const BITS = 22; // fixed point of the weights, as in Pillow: 255 weights fit 31 bits
+const HALF = 1 << (BITS - 1);
+
+/**
+ * How one axis is resampled: every pixel is a weighted sum of `count` patches from `first` on.
+ * @param {number} inside - how many patches there are
+ * @param {number} low - where the picture begins, in patches
+ * @param {number} high - where it ends
+ * @param {number} outside - how many pixels it gets
+ * @returns {{first: Int32Array, count: Int32Array, weights: Int32Array, most: number}} weights (outside, most)
+ */
+function taps(inside, low, high, outside) {
+  const begin = Math.fround(low); // Pillow takes the box in single precision
+  const scale = Math.fround(Math.fround(high) - begin) / outside;
+  const support = Math.max(scale, 1); // a triangle as wide as a patch, or as a pixel where those are larger
+  const most = Math.ceil(support) * 2 + 1;
+  const first = new Int32Array(outside);
+  const count = new Int32Array(outside);
+  const weights = new Int32Array(outside * most);
+  const exact = new Float64Array(most);
+  for (let i = 0; i < outside; i += 1) {
+    const centre = begin + (i + 0.5) * scale;
+    first[i] = Math.max(0, Math.trunc(centre - support + 0.5));
+    count[i] = Math.min(inside, Math.trunc(centre + support + 0.5)) - first[i];
+    let sum = 0;
+    for (let k = 0; k < count[i]; k += 1) {
+      exact[k] = Math.max(0, 1 - Math.abs((k + first[i] - centre + 0.5) / support));
+      sum += exact[k];
+    }
+    for (let k = 0; k < count[i]; k += 1) weights[i * most + k] = Math.trunc(0.5 + (exact[k] / sum) * 2 ** BITS);
+  }
+  return { first, count, weights, most };
+}
+
+/** (rows, from) bytes to (rows, to). */
+function across(input, rows, from, plan, out, to) {
+  const { first, count, weights, most } = plan;
+  for (let y = 0; y < rows; y += 1) {
+    for (let x = 0; x < to; x += 1) {
+      let sum = HALF;
+      const at = y * from + first[x];
+      for (let k = 0; k < count[x]; k += 1) sum += input[at + k] * weights[x * most + k];
+      out[y * to + x] = sum >> BITS;
+    }
+  }
+}
+
+/** One line of the enlarged map, from at most `count` lines of `input` (rows, width), coloured into `out`. */
+function line(input, width, plan, y, table, out, at) {
+  const { first, count, weights, most } = plan;
+  const from = first[y] * width;
+  const taken = count[y];
+  if (taken === 2) { // what almost every line of an enlarged map is
+    const above = weights[y * most];
+    const below = weights[y * most + 1];
+    for (let x = 0; x < width; x += 1) {
+      out[at + x] = table[(HALF + input[from + x] * above + input[from + width + x] * below) >> BITS];
+    }
+    return;
+  }
+  for (let x = 0; x < width; x += 1) {
+    let sum = HALF;
+    for (let k = 0; k < taken; k += 1) sum += input[from + k * width + x] * weights[y * most + k];
+    out[at + x] = table[sum >> BITS];
+  }
+}
+
+/** Enlarges maps of one grid onto one photograph (or a copy of it): what does not change between maps is made once. */
+export class Heat {
+  /**
+   * @param {Geometry} geometry - of the picture that is drawn on
+   * @param {[number, number]} grid - [gh, gw]
+   */
+  constructor(geometry, grid) {
+    const [gh, gw] = grid;
+    const { xs, ys } = patchEdges(geometry, grid);
+    this.xs = xs; // (gw + 1) first pixel of each patch column
+    this.ys = ys; // (gh + 1)
+    this.grid = grid;
+    this.image = geometry.image;
+    /** What was seen, in whole pixels: [left, top, right, bottom]. */
+    this.region = [xs[0], ys[0], xs[gw], ys[gh]];
+    this.width = Math.max(0, xs[gw] - xs[0]);
+    this.height = Math.max(0, ys[gh] - ys[0]);
+    this.patchOfColumn = new Int32Array(this.width);
+    for (let c = 0; c < gw; c += 1) this.patchOfColumn.fill(c, xs[c] - xs[0], xs[c + 1] - xs[0]);
+    this.frame = geometry.frame;
+    this.plans = null;
+  }
+
+  /** The weights of smooth enlarging, the padded map and the map after its rows were enlarged; made on first use. */
+  smoothly() {
+    if (this.plans === null) {
+      const [gh, gw] = this.grid;
+      const [left, top, right, bottom] = this.frame;
+      const dx = (right - left) / gw;
+      const dy = (bottom - top) / gh;
+      // The map gets a border of copies, so that it is flat beyond the outermost centres.
+      const place = (edge, start, step, count) => Math.min(count + 2, Math.max(0, 1 + (edge - start) / step));
+      const [x0, y0, x1, y1] = this.region;
+      this.plans = {
+        x: taps(gw + 2, place(x0, left, dx, gw), place(x1, left, dx, gw), this.width),
+        y: taps(gh + 2, place(y0, top, dy, gh), place(y1, top, dy, gh), this.height),
+        padded: new Uint8Array((gh + 2) * (gw + 2)),
+        wide: new Uint8Array((gh + 2) * this.width),
+      };
+    }
+    return this.plans;
+  }
+
+  /**
+   * Colour the pixels that were seen; others are left as they are.
+   * @param {Uint8Array} index - (gh, gw), colour indices
+   * @param {Uint32Array} table - (256), from `packed`
+   * @param {boolean} smooth - bilinear between patch centres instead of one colour a patch
+   * @param {Uint32Array} out - (height, width) pixels of the whole picture
+   */
+  paint(index, table, smooth, out) {
+    if (this.width === 0 || this.height === 0) return;
+    if (smooth) this.paintSmooth(index, table, out);
+    else this.paintBlocks(index, table, out);
+  }
+
+  paintBlocks(index, table, out) {
+    const [gh, gw] = this.grid;
+    const { xs, ys, width, patchOfColumn } = this;
+    const wide = this.image[0];
+    for (let r = 0; r < gh; r += 1) {
+      if (ys[r] === ys[r + 1]) continue; // a patch of padding has no pixels
+      const at = ys[r] * wide + xs[0];
+      for (let x = 0; x < width; x += 1) out[at + x] = table[index[r * gw + patchOfColumn[x]]];
+      for (let y = ys[r] + 1; y < ys[r + 1]; y += 1) out.copyWithin(y * wide + xs[0], at, at + width);
+    }
+  }
+
+  paintSmooth(index, table, out) {
+    const [gh, gw] = this.grid;
+    const { x, y, padded, wide } = this.smoothly();
+    for (let r = 0; r < gh + 2; r += 1) {
+      const from = Math.min(gh - 1, Math.max(0, r - 1)) * gw;
+      const to = r * (gw + 2);
+      for (let c = 0; c < gw + 2; c += 1) padded[to + c] = index[from + Math.min(gw - 1, Math.max(0, c - 1))];
+    }
+    across(padded, gh + 2, gw + 2, x, wide, this.width);
+    for (let row = 0; row < this.height; row += 1) {
+      line(wide, this.width, y, row, table, out, (this.ys[0] + row) * this.image[0] + this.xs[0]);
+    }
+  }
+}

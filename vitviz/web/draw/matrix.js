@@ -1,0 +1,146 @@
+// The whole N x N attention of one head as a picture: a row for each token that looks, a column for each that is looked
+// at. Lines mark the rows of the patch grid. Pointing at a cell asks from its row's token and marks its column's patch.
+import { indices, packed, scaleOver } from './color.js';
+import { write } from '../compute/format.js';
+
+const MOST = 1024; // rows and columns that are drawn; above, every second, third, ... token
+const SLICE = 8; // milliseconds of work a frame
+
+/**
+ * Some rows of one head's attention.
+ * @param {import('../compute/payload.js').Block} block
+ * @param {number} head
+ * @param {Int32Array} tokens - those that are drawn
+ * @param {number} first - which of them the first row is for
+ * @param {number} until - performance.now() at which to stop
+ * @param {Float32Array} out - (n, n)
+ * @returns {number} the first row that is still to do
+ */
+export function someRows(block, head, tokens, first, until, out) {
+  const { width, queries, keys, lse } = block;
+  const base = head * block.tokens;
+  const n = tokens.length;
+  let place = first;
+  do {
+    const query = (base + tokens[place]) * width;
+    for (let j = 0; j < n; j += 1) {
+      const key = (base + tokens[j]) * width;
+      let sum = -lse[base + tokens[place]];
+      for (let x = 0; x < width; x += 1) sum += queries[query + x] * keys[key + x];
+      out[place * n + j] = Math.exp(sum);
+    }
+    place += 1;
+  } while (place < n && performance.now() < until);
+  return place;
+}
+
+/** The tokens that are drawn: all prefix tokens, and every `step`-th patch. @returns {Int32Array} */
+export function drawn(count, prefix) {
+  const step = Math.ceil((count - prefix) / MOST);
+  const tokens = [];
+  for (let i = 0; i < prefix; i += 1) tokens.push(i);
+  for (let i = prefix; i < count; i += step) tokens.push(i);
+  return Int32Array.from(tokens);
+}
+
+/** What is shown, and how to read it. @param {boolean} fused - the picture shows heads made one, and the matrix cannot */
+function sentence({ block, tokens, prefix }, head, fused) {
+  const step = Math.ceil((tokens - prefix) / MOST);
+  const part = step > 1 ? ` (one patch in ${step})` : '';
+  const choose = fused ? ' Choose a head above to see another.' : '';
+  return `Layer ${block + 1}, head ${head + 1}, ${tokens} x ${tokens} tokens${part}: rows look, columns are looked at; lines `
+    + `mark the rows of patches. Colours show the root of attention, for most of it is next to nothing.${choose}`;
+}
+
+export class Matrix {
+  /**
+   * @param {HTMLElement} element
+   * @param {(cell: [number, number] | null) => void} point - called with the two tokens under the pointer
+   * @param {(cell: [number, number]) => void} pick - called with the two tokens of a click
+   */
+  constructor(element, point, pick) {
+    element.innerHTML = `<div class="vv-cells" role="img" aria-label="All attention of one head, a row for each token"
+      ><canvas></canvas><canvas class="vv-aid"></canvas></div><p></p>`;
+    [this.canvas, this.marks] = element.querySelectorAll('canvas');
+    this.words = element.querySelector('p');
+    this.block = null;
+    this.head = -1;
+    this.next = 0;
+    const cell = (event) => {
+      if (this.block === null) return null;
+      const box = this.canvas.getBoundingClientRect();
+      const n = this.tokens.length;
+      const at = (value, low, size) => this.tokens[Math.min(n - 1, Math.max(0, Math.floor(((value - low) / size) * n)))];
+      return [at(event.clientY, box.top, box.height), at(event.clientX, box.left, box.width)];
+    };
+    this.marks.addEventListener('pointermove', (event) => cell(event) && point(cell(event)));
+    this.marks.addEventListener('pointerleave', () => point(null));
+    this.marks.addEventListener('click', (event) => cell(event) && pick(cell(event)));
+  }
+
+  /** Draw `chosen` of `block`, from the top; the first head where heads are fused. @param {number | string} chosen */
+  show(block, chosen, look) {
+    const head = typeof chosen === 'number' ? chosen : 0;
+    write(this.words, sentence(block, head, chosen !== head));
+    if (block !== this.block || head !== this.head) {
+      this.block = block;
+      this.head = head;
+      this.tokens = drawn(block.tokens, block.prefix);
+      this.next = 0;
+      const n = this.tokens.length;
+      this.values = new Float32Array(n * n);
+      this.index = new Uint8Array(n * n);
+      this.canvas.width = n;
+      this.canvas.height = n;
+      this.painted = null;
+    }
+    this.look = look;
+  }
+
+  /** Go on with the work. @returns {boolean} whether there is more to do */
+  advance() {
+    if (this.block === null) return false;
+    const n = this.tokens.length;
+    if (this.next < n) {
+      this.next = someRows(this.block, this.head, this.tokens, this.next, performance.now() + SLICE, this.values);
+      if (this.next < n) return true;
+    }
+    if (this.painted !== this.look.bytes) this.paint(n);
+    return false;
+  }
+
+  paint(n) {
+    indices(this.values, scaleOver([this.values]), 0.5, this.index); // most cells are next to nothing: the root shows them
+    const context = this.canvas.getContext('2d');
+    const image = context.createImageData(n, n);
+    const pixels = new Uint32Array(image.data.buffer);
+    const table = packed(this.look.bytes);
+    for (let i = 0; i < pixels.length; i += 1) pixels[i] = table[this.index[i]];
+    context.putImageData(image, 0, 0);
+    this.painted = this.look.bytes;
+  }
+
+  /** Frame the row of `query` and, if there is one, the column of `key`; tokens, or -1. In pixels of the screen. */
+  mark(query, key) {
+    if (this.block === null) return;
+    const size = this.marks.clientWidth;
+    if (this.marks.width !== size) Object.assign(this.marks, { width: size, height: size });
+    const context = this.marks.getContext('2d');
+    const step = size / this.tokens.length;
+    const place = (token) => this.tokens.findLastIndex((one) => one <= token) * step;
+    context.clearRect(0, 0, size, size);
+    const { prefix, grid } = this.block;
+    context.fillStyle = 'rgba(255, 255, 255, 0.4)';
+    for (let row = 0; row < grid[0]; row += 1) {
+      const at = Math.round(place(prefix + row * grid[1]));
+      context.fillRect(0, at, size, 1);
+      context.fillRect(at, 0, 1, size);
+    }
+    for (const [colour, wide] of [['#0c0e12', 3], ['#ffffff', 1]]) {
+      context.strokeStyle = colour;
+      context.lineWidth = wide;
+      if (query >= 0) context.strokeRect(-4, place(query) - 1, size + 8, step + 2);
+      if (key >= 0) context.strokeRect(place(key) - 1, -4, step + 2, size + 8);
+    }
+  }
+}

@@ -1,0 +1,193 @@
+// The whole picture, as vitviz.draw.overlay draws it: the map over the photograph, hatching over what was not seen,
+// lines between patches, a frame around the query. Pure: pixels in, pixels out. The page draws the same parts as
+// layers.
+import { indices, packed, rint, scaleOver } from './color.js';
+import { Heat } from './heat.js';
+
+/** @typedef {import('../compute/geometry.js').Geometry} Geometry */
+/** @typedef {import('./color.js').Scale} Scale */
+
+/**
+ * @typedef {object} Look
+ * @property {number} [alpha] - 0 shows the photograph, 1 the map alone; 0.5
+ * @property {boolean} [smooth]
+ * @property {boolean} [grid] - lines between patches
+ * @property {[number, number] | null} [query] - patch [row, column] to frame
+ * @property {Scale | null} [scale] - null: the map's own range
+ * @property {boolean} [signed] - with no scale: symmetric about zero
+ * @property {number} [gamma]
+ * @property {boolean} [unseen] - hatch what the model did not see; true
+ * @property {boolean} [gray] - take the colour out of the photograph
+ */
+
+const WHITE = [255, 255, 255];
+const DARK = [12, 14, 18];
+
+/** Lightness of a colour, 0..255 (ITU-R 601, in Pillow's fixed point). */
+function lightness(r, g, b) {
+  return (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16;
+}
+
+/** `a` mixed with `b`, in single precision and cut off, as Pillow's blend does it. `alpha` is a float32. */
+function mix(a, b, alpha) {
+  return Math.trunc(Math.fround(a + Math.fround(alpha * (b - a))));
+}
+
+/**
+ * The reference picture.
+ * @param {Uint8ClampedArray} photo - (height, width, 4) RGBA, opaque; left as it is
+ * @param {ArrayLike<number>} values - (gh, gw), flat
+ * @param {[number, number]} grid - [gh, gw]
+ * @param {Geometry} geometry - of this photograph
+ * @param {Uint8Array} colours - (256, 3) RGB, flat
+ * @param {Look} [look]
+ * @returns {Uint8ClampedArray} (height, width, 4)
+ */
+export function overlay(photo, values, grid, geometry, colours, look = {}) {
+  const { alpha = 0.5, smooth = false, query = null, gamma = 1, unseen = true } = look;
+  const [width, height] = geometry.image;
+  if (photo.length !== 4 * width * height) {
+    throw new RangeError(`overlay: expected ${width} x ${height} pixels of 4 bytes, got ${photo.length} bytes.`);
+  }
+  const out = look.gray ? greyed(photo) : photo.slice();
+  const heat = new Heat(geometry, grid);
+  const index = new Uint8Array(grid[0] * grid[1]);
+  indices(values, look.scale ?? scaleOver([values], look.signed), gamma, index);
+  const painted = new Uint32Array(width * height);
+  heat.paint(index, packed(colours), smooth, painted);
+  lay(out, new Uint8ClampedArray(painted.buffer), heat.region, width, Math.fround(alpha));
+  if (unseen) hatchAround(out, geometry.image, heat.region);
+  if (look.grid) drawGrid(out, geometry.image, heat.xs, heat.ys);
+  if (query !== null) outline(out, geometry.image, heat.xs, heat.ys, query);
+  return out;
+}
+
+/** A copy without colour. */
+export function greyed(photo) {
+  const out = photo.slice();
+  for (let i = 0; i < out.length; i += 4) {
+    const level = lightness(out[i], out[i + 1], out[i + 2]);
+    out[i] = level;
+    out[i + 1] = level;
+    out[i + 2] = level;
+  }
+  return out;
+}
+
+function lay(out, top, box, width, alpha) {
+  for (let y = box[1]; y < box[3]; y += 1) {
+    for (let i = 4 * (y * width + box[0]); i < 4 * (y * width + box[2]); i += 1) out[i] = mix(out[i], top[i], alpha);
+  }
+}
+
+/**
+ * Fade and hatch, in place, what lies outside `region`: diagonal lines, each light beside dark so that they read on any
+ * photograph, over greyer and flatter colours.
+ * @param {Uint8ClampedArray} out - (height, width, 4)
+ * @param {[number, number]} image - [width, height]
+ * @param {[number, number, number, number]} region - [left, top, right, bottom] in whole pixels
+ */
+export function hatchAround(out, image, region) {
+  const [width, height] = image;
+  const long = Math.max(width, height);
+  const thick = Math.max(1, rint(long / 900));
+  const period = Math.max(8, rint(long / 56));
+  const depth = 22 + rint(22 * Math.min(1, long / 900));
+  const some = region[2] > region[0] && region[3] > region[1];
+  const strength = Math.fround(0.72);
+  for (let y = 0; y < height; y += 1) {
+    const level = some && y >= region[1] && y < region[3];
+    for (let x = 0; x < width; x += 1) {
+      if (level && x === region[0]) x = region[2];
+      if (x >= width) break;
+      const i = 4 * (y * width + x);
+      const phase = (x + y) % period;
+      const line = phase < thick ? depth : phase < 2 * thick ? -depth : 0;
+      const flat = rint(24 + 0.72 * lightness(out[i], out[i + 1], out[i + 2]));
+      const shade = Math.min(255, Math.max(0, flat + line));
+      for (let channel = 0; channel < 3; channel += 1) out[i + channel] = mix(out[i + channel], shade, strength);
+    }
+  }
+}
+
+/** Write `colour` over a box of `source` into `out`. */
+function tint(out, source, width, box, colour, amount) {
+  for (let y = box[1]; y < box[3]; y += 1) {
+    for (let x = box[0]; x < box[2]; x += 1) {
+      const i = 4 * (y * width + x);
+      for (let channel = 0; channel < 3; channel += 1) {
+        out[i + channel] = mix(source[i + channel], colour[channel], amount);
+      }
+    }
+  }
+}
+
+/**
+ * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. Where boxes
+ * cross, the later one counts.
+ * @param {[number, number]} image - [width, height]
+ * @param {Int32Array} xs - (gw + 1), from `patchEdges`
+ * @param {Int32Array} ys - (gh + 1)
+ * @param {number} strength - 0..1
+ * @returns {{colour: number[], amount: number, box: number[]}[]} box: [left, top, right, bottom] in whole pixels
+ */
+export function gridBoxes(image, xs, ys, strength = 0.5) {
+  const [width, height] = image;
+  const thick = Math.max(1, rint(Math.max(width, height) / 1200));
+  const [x0, x1, y0, y1] = [xs[0], xs[xs.length - 1], ys[0], ys[ys.length - 1]];
+  const across = [...new Set(xs)].filter((x) => x > 0 && x < width);
+  const down = [...new Set(ys)].filter((y) => y > 0 && y < height);
+  const room = Math.min((x1 - x0) / Math.max(1, xs.length - 1), (y1 - y0) / Math.max(1, ys.length - 1));
+  const shades = room >= 6 * thick
+    ? [[DARK, -thick, strength], [WHITE, 0, strength * 0.8]]
+    : [[WHITE, 0, strength * 0.6]];
+  return shades.flatMap(([colour, shift, amount]) => [
+    ...across.map((x) => [Math.max(x0, x + shift), y0, Math.min(x1, x + shift + thick), y1]),
+    ...down.map((y) => [x0, Math.max(y0, y + shift), x1, Math.min(y1, y + shift + thick)]),
+  ].map((box) => ({ colour, amount, box })));
+}
+
+/** Draw `gridBoxes` in place: every line tints the picture as it was, so that crossings are not tinted twice. */
+export function drawGrid(out, image, xs, ys, strength = 0.5) {
+  const source = out.slice();
+  for (const { colour, amount, box } of gridBoxes(image, xs, ys, strength)) {
+    tint(out, source, image[0], box, colour, Math.fround(amount));
+  }
+}
+
+/**
+ * A white frame in a dark casing around one patch; the patch's own pixels stay free where there is room.
+ * @param {[number, number]} image - [width, height]
+ * @param {Int32Array} xs - (gw + 1), from `patchEdges`
+ * @param {Int32Array} ys - (gh + 1)
+ * @param {[number, number]} query - [row, column]
+ * @returns {{colour: number[], amount: number, box: number[]}[]}
+ */
+export function frameBoxes(image, xs, ys, query) {
+  const [width, height] = image;
+  const [row, col] = query;
+  let [left, top, right, bottom] = [xs[col], ys[row], xs[col + 1], ys[row + 1]];
+  if (!(right > left && bottom > top)) return []; // the patch saw padding only
+  const thick = Math.max(1, rint(Math.max(width, height) / 320));
+  const casing = Math.max(1, rint(thick / 2));
+  const reach = thick + 2 * casing;
+  left = Math.max(0, left - reach);
+  top = Math.max(0, top - reach);
+  right = Math.min(width, right + reach);
+  bottom = Math.min(height, bottom + reach);
+  const boxes = [];
+  for (const [colour, wide] of [[DARK, casing], [WHITE, thick], [DARK, casing]]) {
+    if (right - left - 1 < 2 * wide || bottom - top - 1 < 2 * wide) break;
+    boxes.push(...[
+      [left, top, right, top + wide], [left, bottom - wide, right, bottom],
+      [left, top, left + wide, bottom], [right - wide, top, right, bottom],
+    ].map((box) => ({ colour, amount: 1, box })));
+    [left, top, right, bottom] = [left + wide, top + wide, right - wide, bottom - wide];
+  }
+  return boxes;
+}
+
+/** Draw `frameBoxes` in place. */
+export function outline(out, image, xs, ys, query) {
+  for (const { colour, amount, box } of frameBoxes(image, xs, ys, query)) tint(out, out, image[0], box, colour, amount);
+}

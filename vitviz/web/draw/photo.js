@@ -1,0 +1,266 @@
+// One photograph with a map over it, as layers of canvas: the photograph, the colours, the marks, and aids for the eye.
+// The first three are what vitviz.draw.overlay draws, pixel for pixel; `flat` puts them together.
+import { indices, packed } from './color.js';
+import { patchAt } from '../compute/geometry.js';
+import { Heat } from './heat.js';
+import { frameBoxes, gridBoxes, hatchAround } from './overlay.js';
+import { write } from '../compute/format.js';
+
+/** @typedef {import('./color.js').Scale} Scale */
+
+const HTML = `
+<div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map">
+  <div class="vv-held"><canvas></canvas><canvas></canvas><canvas></canvas><canvas class="vv-aid"></canvas></div>
+</div>
+<figcaption>
+  <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span></p>
+  <p class="vv-scale"><span class="vv-low"></span><canvas class="vv-bar" width="256" height="1"></canvas
+  ><span class="vv-high"></span><span class="vv-unit"></span></p>
+</figcaption>`;
+
+const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
+const COVER = '#6b7280';
+const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
+const STAMPS = 20;
+const TYPE = 0.86; // of the page's type, which is larger in full screen
+
+export class Pane {
+  /**
+   * @param {HTMLElement} element
+   * @param {{hover: (patch: [number, number] | null) => void, lift: () => void, pick: (patch: [number, number]) => void,
+   *   resized: () => void}} events - `lift`: the finger left, and what it showed stays
+   * @param {string} label - what it is and which keys it knows, for those who do not see it
+   */
+  constructor(element, events, label) {
+    element.innerHTML = HTML;
+    this.element = element;
+    this.picture = element.querySelector('.vv-picture');
+    this.picture.setAttribute('aria-label', label);
+    this.held = element.querySelector('.vv-held');
+    const canvases = [...this.held.querySelectorAll('canvas')];
+    [this.photo, this.heat, this.marks, this.aid] = canvases.map((canvas) => canvas.getContext('2d'));
+    this.geometry = null;
+    this.sized = new ResizeObserver(([entry]) => {
+      const { width, height } = entry.contentRect;
+      this.shown = [width, height];
+      this.type = TYPE * parseFloat(window.getComputedStyle(element).fontSize);
+      events.resized();
+    });
+    this.shown = [0, 0]; // pixels of the screen
+    this.stamps = new Map(); // numbers as pictures
+    this.type = 12;
+    this.sized.observe(this.held);
+    this.listen(events);
+  }
+
+  listen({ hover, lift, pick }) {
+    const { picture } = this;
+    const patch = (event) => this.patchUnder(event.clientX, event.clientY);
+    picture.addEventListener('pointermove', (event) => hover(patch(event)));
+    picture.addEventListener('pointerleave', (event) => (event.pointerType === 'touch' ? lift() : hover(null)));
+    let began = null;
+    picture.addEventListener('pointerdown', (event) => {
+      began = [event.clientX, event.clientY];
+      if (event.pointerType !== 'mouse') hover(patch(event));
+    });
+    // A finger that was dragged has shown the way; a tap, as a click, says: stay here.
+    picture.addEventListener('click', (event) => {
+      const moved = began ? Math.hypot(event.clientX - began[0], event.clientY - began[1]) : 0;
+      const at = patch(event);
+      if (at && moved < 8) pick(at);
+    });
+  }
+
+  /** The patch [row, column] under a point of the screen; null where the model saw nothing. */
+  patchUnder(x, y) {
+    if (this.geometry === null) return null;
+    const box = this.held.getBoundingClientRect();
+    const [width, height] = this.geometry.image;
+    const across = ((x - box.left) / box.width) * width;
+    const down = ((y - box.top) / box.height) * height;
+    return patchAt(this.geometry, across, down, this.grid);
+  }
+
+  /**
+   * Another photograph.
+   * @param {CanvasImageSource} image
+   * @param {import('../compute/geometry.js').Geometry} geometry - of the picture as it is shown
+   * @param {[number, number]} grid - [gh, gw]
+   */
+  open(image, geometry, grid) {
+    const [width, height] = geometry.image;
+    this.original = image;
+    this.geometry = geometry;
+    this.grid = grid;
+    this.enlarge = new Heat(geometry, grid);
+    for (const layer of [this.photo, this.heat, this.marks]) {
+      layer.canvas.width = width;
+      layer.canvas.height = height;
+    }
+    this.held.style.setProperty('--shape', String(width / height));
+    this.photo.drawImage(image, 0, 0, width, height);
+    const [left, top, right, bottom] = this.enlarge.region;
+    if (left > 0 || top > 0 || right < width || bottom < height) {
+      const pixels = this.photo.getImageData(0, 0, width, height);
+      hatchAround(pixels.data, geometry.image, this.enlarge.region);
+      this.photo.putImageData(pixels, 0, 0);
+    }
+    this.colours = this.heat.createImageData(width, height);
+    this.words = new Uint32Array(this.colours.data.buffer);
+  }
+
+  /**
+   * @param {Uint8Array} index - (gh, gw) colour indices
+   * @param {Uint32Array} table - (256), from `packed`
+   * @param {{smooth: boolean, alpha: number}} look
+   */
+  paint(index, table, { smooth, alpha }) {
+    this.enlarge.paint(index, table, smooth, this.words);
+    const [left, top] = this.enlarge.region;
+    this.heat.putImageData(this.colours, 0, 0, left, top, this.enlarge.width, this.enlarge.height);
+    this.alpha = alpha;
+    this.heat.canvas.style.opacity = String(alpha);
+  }
+
+  /** Lines between patches, and a frame around the query. */
+  mark(grid, query) {
+    const { marks, enlarge, geometry } = this;
+    marks.clearRect(0, 0, ...geometry.image);
+    const boxes = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
+    if (query) boxes.push(...frameBoxes(geometry.image, enlarge.xs, enlarge.ys, query));
+    for (const { colour, amount, box: [left, top, right, bottom] } of boxes) {
+      if (right <= left || bottom <= top) continue;
+      marks.clearRect(left, top, right - left, bottom - top); // the last one counts: crossings are not tinted twice
+      marks.fillStyle = rgba(colour, amount);
+      marks.fillRect(left, top, right - left, bottom - top);
+    }
+  }
+
+  /** Patches that are not there. @param {number[]} patches - in reading order */
+  cover(patches) {
+    const { marks, enlarge: { xs, ys }, grid } = this;
+    marks.fillStyle = COVER;
+    for (const patch of patches) {
+      const [row, column] = [Math.floor(patch / grid[1]), patch % grid[1]];
+      marks.fillRect(xs[column], ys[row], xs[column + 1] - xs[column], ys[row + 1] - ys[row]);
+    }
+  }
+
+  /**
+   * The strongest patches, numbered, and the patch under the pointer: help for the eye that no saved picture has. Drawn
+   * in pixels of the screen, so that lines and numbers have one size whatever the photograph's.
+   */
+  point(strongest, pointer) {
+    const { aid, geometry, shown } = this;
+    const fine = Math.min(2, window.devicePixelRatio || 1);
+    const [width, height] = shown.map((side) => Math.round(side * fine));
+    if (aid.canvas.width !== width) aid.canvas.width = width;
+    if (aid.canvas.height !== height) aid.canvas.height = height;
+    aid.clearRect(0, 0, width, height);
+    if (width === 0 || height === 0) return;
+    const zoom = [width / geometry.image[0], height / geometry.image[1]];
+    strongest.forEach((patch) => this.box(patch, zoom, fine));
+    strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // over all boxes
+    if (pointer) this.box(pointer, zoom, 2 * fine);
+  }
+
+  place([row, column], [across, down]) {
+    const { xs, ys } = this.enlarge;
+    const [left, top] = [xs[column] * across, ys[row] * down];
+    return [left, top, xs[column + 1] * across - left, ys[row + 1] * down - top];
+  }
+
+  box(patch, zoom, thin) {
+    const { aid } = this;
+    const [left, top, width, height] = this.place(patch, zoom);
+    if (width < 4 * thin || height < 4 * thin) return;
+    for (const [colour, inset] of [['#0c0e12', 0.5 * thin], ['#ffffff', 1.5 * thin]]) {
+      aid.strokeStyle = colour;
+      aid.lineWidth = thin;
+      aid.strokeRect(left + inset, top + inset, width - 2 * inset, height - 2 * inset);
+    }
+  }
+
+  /** In the patch's corner; above or below it where the patch is too small to be seen behind a number. */
+  number(patch, zoom, fine, label) {
+    const [left, top, width, height] = this.place(patch, zoom);
+    const size = this.type * fine;
+    const above = top > size ? top - size : top + height + fine;
+    const inside = Math.min(width, height) > 1.4 * size;
+    const stamp = this.stamp(label, size, fine);
+    this.aid.drawImage(stamp, Math.round(left + fine), Math.round((inside ? top + 3 * fine : above) - 2 * fine));
+  }
+
+  /** A number as a picture. Text drawn in place would have the browser lay out the page, in the middle of a frame. */
+  stamp(label, size, fine) {
+    const key = `${label} ${size} ${fine}`;
+    if (!this.stamps.has(key)) {
+      const canvas = document.createElement('canvas');
+      [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
+      const out = canvas.getContext('2d');
+      out.font = `600 ${size}px system-ui, sans-serif`;
+      out.textBaseline = 'top';
+      out.lineJoin = 'round';
+      out.lineWidth = 3 * fine;
+      out.strokeStyle = '#0c0e12';
+      out.strokeText(label, 2 * fine, 2 * fine);
+      out.fillStyle = '#ffffff';
+      out.fillText(label, 2 * fine, 2 * fine);
+      if (this.stamps.size >= STAMPS) this.stamps.clear(); // those of other sizes
+      this.stamps.set(key, canvas);
+    }
+    return this.stamps.get(key);
+  }
+
+  /** No colours over the photograph: there are no numbers to show. */
+  clear() {
+    this.heat.clearRect(0, 0, ...this.geometry.image);
+    this.point([], null);
+  }
+
+  /** The pane goes away. */
+  close() {
+    this.sized.disconnect();
+    this.element.remove();
+  }
+
+  get title() {
+    return this.element.querySelector('.vv-title').textContent;
+  }
+
+  /** Words around the picture. @param {{title: string, answer: string, low: string, high: string, unit: string}} words */
+  say({ title, answer, low, high, unit }) {
+    const text = (name, words) => write(this.element.querySelector(name), words);
+    text('.vv-title', title);
+    text('.vv-answer', answer);
+    text('.vv-low', low);
+    text('.vv-high', high);
+    text('.vv-unit', unit);
+  }
+
+  /** The colour bar: gamma bends it as it bends the map. @param {Uint8Array} bytes - (256, 3) */
+  bar(bytes, gamma, signed) {
+    const barred = [bytes, gamma, signed];
+    if (this.barred && barred.every((one, place) => one === this.barred[place])) return;
+    this.barred = barred;
+    const index = new Uint8Array(256);
+    indices(RAMP, { vmin: 0, vmax: 1, signed }, gamma, index);
+    const table = packed(bytes);
+    const pixels = Uint32Array.from(index, (one) => table[one]);
+    const bar = this.element.querySelector('.vv-bar').getContext('2d');
+    bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
+  }
+
+  /** What is seen, without the aids: a canvas of the photograph's size. */
+  flat() {
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = this.geometry.image;
+    const out = canvas.getContext('2d');
+    out.drawImage(this.photo.canvas, 0, 0);
+    out.globalAlpha = this.alpha;
+    out.drawImage(this.heat.canvas, 0, 0);
+    out.globalAlpha = 1;
+    out.drawImage(this.marks.canvas, 0, 0);
+    return canvas;
+  }
+}

@@ -1,0 +1,190 @@
+"""What the explorer in the browser computes attention from: one file a block, and the rollout matrix. No gradio.
+
+A file is a header of 32 bytes and then arrays without gaps, all little endian; `compute/payload.js` reads it.
+
+    offset  type     block file              rollout file
+    0       4 bytes  "VVB1"                  "VVR1"
+    4       uint16   version, 1
+    6       uint16   bits of a number of the matrices: 16 or 32
+    8       uint32   H, heads                1
+    12      uint32   N, tokens
+    16      uint32   d, head width           N
+    20      uint16   block, from 0           first block of the rollout, from 0
+    22      uint16   P, prefix tokens
+    24      uint16   gh, rows of patches
+    26      uint16   gw, columns of patches
+    28      uint32   length of the whole file in bytes
+
+A block file goes on with the log-sum-exp of each row (H, N) in float64; queries (H, N, d) and keys (H, N, d) in 16 or
+32 bits, so that the logits are `queries @ keys.T`; and in float32 the mean over all patch queries of what is attended
+to (H, N) and the mean over all patch keys of how strongly a token attends to them (H, N). The log-sum-exp is 64 bits
+wide because it can be 20, where float32 has steps of 0.000002, and every number of a column would be off by as much.
+The means go along because they need every row: at 257 tokens a browser would take 20 ms a block for them, at 4,097
+five seconds.
+
+A rollout file goes on with the matrix (N, N): row i says where the information that ends in token i came from.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.attribution.attention import Fusion, rollout_matrix
+from vitviz.model.devices import double
+from vitviz.model.trace import Trace
+
+__all__ = ["Dtype", "PayloadError", "block_bytes", "rollout_bytes"]
+
+Dtype = Literal["float16", "float32"]
+
+HEADER = struct.Struct("<4sHHIIIHHHHI")
+VERSION = 1
+LARGEST_HALF = 65504.0
+PIECE = 2**18  # numbers of an N x N matrix that are held at once: 1 MB, which a core's cache holds
+
+
+class PayloadError(ValueError):
+    """A trace that cannot be packed; the text says what was expected, what came and what to do."""
+
+
+@torch.no_grad()
+def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
+    """One block's queries, keys, log-sum-exp and means as a file for the browser.
+
+    In half precision the mean key of each head is taken off all its keys first. That adds one number to a whole row of
+    logits, which softmax does not see, but keys often share a large offset, and halves of large numbers are coarse:
+    with them a block of DINOv2 S/14 is off by 0.01 in probability, without by 0.001. Then each channel's queries and
+    keys are balanced by a power of two, which costs no bit. The log-sum-exp is taken anew from the numbers that are
+    sent, so that rows sum to 1 and a cell is the same number read in its row and in its column.
+
+    Args:
+        trace: of one image (B = 1).
+        block: counted from 0; negative from the last.
+        dtype: of queries and keys. "float32" sends them as they are.
+
+    Raises:
+        PayloadError: for a batch, an unknown dtype, numbers that are not finite or that a half cannot hold.
+        TraceError: if the trace has no such block.
+    """
+    _check(trace, dtype)
+    kept = trace.block(block)
+    if kept.cut:
+        raise PayloadError(
+            "Expected a trace without cut edges: the browser makes attention of queries and keys, which know of no "
+            "cut. Ask the trace itself."
+        )
+    queries, keys, lse = kept.queries[0].float(), kept.keys[0].float(), kept.lse[0].float()  # (H, N, d) twice, (H, N)
+    if dtype == "float16":
+        queries, keys, lse = _halved(queries, keys, lse)
+    precise = Tensor.float if dtype == "float16" else double  # halves have errors above float32's anyway
+    sums, mean_row, mean_column = _sweep(precise(queries), precise(keys), precise(lse), len(trace.prefix))
+    heads, tokens, width = queries.shape
+    arrays = [double(lse) + double(sums).log(), queries, keys, mean_row.float(), mean_column.float()]
+    if not all(bool(array.isfinite().all()) for array in arrays):
+        raise PayloadError(
+            f"Expected finite attention in block {block % trace.depth} (counted from 0), got NaN or infinite numbers; "
+            "the model's weights or its input hold some too."
+        )
+    return _packed(b"VVB1", trace, dtype, (heads, tokens, width, block % trace.depth), arrays)
+
+
+@torch.no_grad()
+def rollout_bytes(
+    trace: Trace,
+    dtype: Dtype = "float16",
+    *,
+    fuse: Fusion = "mean",
+    discard: float = 0.0,
+    residual: float = 0.5,
+    start: int = 0,
+) -> bytes:
+    """The rollout from every token to every token as a file for the browser: O(L N³) time, 2 or 4 N² bytes.
+
+    Args:
+        trace: of one image (B = 1), with all blocks from `start` on.
+        dtype: of the matrix.
+        fuse, discard, residual, start: as for `vitviz.attribution.attention.rollout`.
+
+    Raises:
+        PayloadError: for a batch or an unknown dtype.
+        ExplainError: for options that rollout cannot take.
+    """
+    _check(trace, dtype)
+    matrix = rollout_matrix(trace, fuse=fuse, discard=discard, residual=residual, start=start)[0]  # (1, N, N) -> (N, N)
+    matrix = matrix.half() if dtype == "float16" else matrix.float()
+    return _packed(b"VVR1", trace, dtype, (1, len(matrix), len(matrix), start), [matrix])
+
+
+def _check(trace: Trace, dtype: str) -> None:
+    if dtype not in get_args(Dtype):
+        raise PayloadError(f"dtype: expected float16 or float32, got {dtype!r}.")
+    batch = len(trace.tokens)
+    if batch != 1:
+        raise PayloadError(f"Expected the trace of one image, got a batch of {batch}; pass trace.image(0).")
+
+
+def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries and keys (H, N, d) as halves, keys centred and channels balanced, with the log-sum-exp moved along."""
+    queries, keys, lse = double(queries), double(keys), double(lse)
+    centre = keys.mean(1, keepdim=True)  # (H, 1, d)
+    shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
+    keys = keys - centre
+    most_q, most_k = queries.abs().amax(1, keepdim=True), keys.abs().amax(1, keepdim=True)  # (H, 1, d)
+    # A power of two that makes the two largest about equal. Where one is zero there is nothing to balance.
+    exponent = (0.5 * (most_k.log2() - most_q.log2())).round()
+    factor = torch.where(exponent.isfinite(), exponent, 0.0).exp2()
+    return _half(queries * factor, "queries"), _half(keys / factor, "keys"), (lse - shift).float()
+
+
+def _half(values: Tensor, what: str) -> Tensor:
+    largest = float(values.abs().max())
+    if not largest <= LARGEST_HALF:  # NaN fails too
+        raise PayloadError(
+            f"{what}: expected finite numbers up to {LARGEST_HALF:.0f}, the largest half, got {largest:g} though "
+            "queries and keys were balanced; pass dtype='float32'."
+        )
+    return values.half()
+
+
+def _sweep(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    """One pass over all rows, (H, N, d) -> three of (H, N): the rows' sums and the means over patch queries and keys.
+
+    The sums are 1 but for rounding; the means are those of the rows divided by them.
+    """
+    heads, tokens, _ = queries.shape
+    sums, mean_row, mean_column = (torch.zeros_like(lse) for _ in range(3))
+    count, step = tokens - prefix, max(16, PIECE // tokens)
+    for head in range(heads):
+        for first in range(0, tokens, step):
+            some = slice(first, min(first + step, tokens))
+            rows = (queries[head, some] @ keys[head].T).sub_(lse[head, some, None]).exp_()  # (n, d) @ (d, N) -> (n, N)
+            total = rows.sum(-1)  # (n,)
+            weights = 1.0 / total
+            mean_column[head, some] = rows[:, prefix:].sum(-1) * weights / count
+            weights[: max(0, prefix - first)] = 0.0  # prefix tokens are no patch queries
+            mean_row[head] += weights @ rows / count  # (n,) @ (n, N) -> (N,)
+            sums[head, some] = total
+    return sums, mean_row, mean_column
+
+
+def _packed(magic: bytes, trace: Trace, dtype: Dtype, sizes: tuple[int, int, int, int], arrays: list[Tensor]) -> bytes:
+    """Header and arrays as one file; `sizes` are heads, tokens, width and block."""
+    parts = [_little_endian(array) for array in arrays]
+    length = HEADER.size + sum(part.nbytes for part in parts)
+    if length >= 2**32:
+        raise PayloadError(f"Expected a file below 4 GB, got {length / 2**30:.1f} GB; open the photograph smaller.")
+    rows, columns = trace.grid
+    bits = 16 if dtype == "float16" else 32
+    header = HEADER.pack(magic, VERSION, bits, *sizes, len(trace.prefix), rows, columns, length)
+    return b"".join([header, *(part.tobytes() for part in parts)])
+
+
+def _little_endian(array: Tensor) -> NDArray[np.floating]:
+    values: NDArray[np.floating] = array.contiguous().cpu().numpy()
+    return values.astype(values.dtype.newbyteorder("<"), copy=False)
