@@ -25,7 +25,8 @@ def test_shares_follow_the_rule(share: float | None, digits: int, text: str) -> 
 def test_the_page_follows_the_same_rule() -> None:
     script = Script()
     answers = [
-        script.call("compute/format", "percent", math.inf if share is None else share, digits) for share, digits, _ in CASES
+        script.call("compute/format", "percent", math.inf if share is None else share, digits)
+        for share, digits, _ in CASES
     ]
     every = [index / 4096 for index in range(4097)]  # many of them halfway between two texts
     more = [(share, script.call("compute/format", "percent", share)) for share in every]

@@ -224,7 +224,11 @@ def test_every_package_of_the_table_is_read() -> None:
         ("images/a", "def f():\n    import vitviz.model.vit as m", "a:2 (layer 2) imports vitviz.model.vit"),
         ("images/a", "import importlib\nimportlib.import_module('vitviz.model.vit')", "imports vitviz.model.vit"),
         ("images/a", "from vitviz import __version__", "a:1 (layer 2) imports vitviz (layer 12): that is up"),
-        ("server/pages", "from .parts import x", "a circle: vitviz.server.pages <- vitviz.server.parts <- vitviz.server.pages"),
+        (
+            "server/pages",
+            "from .parts import x",
+            "a circle: vitviz.server.pages <- vitviz.server.parts <- vitviz.server.pages",
+        ),
         ("loose", "", "vitviz.loose is on no layer"),
         ("cli/a", "import gradio as gr", "only for vitviz.server, app"),
         ("draw/a", "from matplotlib.figure import Figure", "imports matplotlib.figure.Figure: only for"),
@@ -255,7 +259,10 @@ def test_a_wrong_import_is_found(tmp_path: Path, path: str, code: str, problem: 
 @pytest.mark.parametrize(
     ("path", "code"),
     [
-        ("server/server", "import gradio\nfrom . import parts\nfrom .parts import y\nfrom .. import explorer, __version__"),
+        (
+            "server/server",
+            "import gradio\nfrom . import parts\nfrom .parts import y\nfrom .. import explorer, __version__",
+        ),
         ("draw/figures/a", "from matplotlib.figure import Figure\nfrom vitviz.draw.overlay import lut"),
         ("draw/colors", "def f():\n    from matplotlib import colormaps\nfrom PIL import Image\nimport numpy as np"),
         ("weights/zoo", "def f():\n    import timm"),

@@ -196,7 +196,9 @@ def test_fused_rows_and_columns_equal_pythons(name: str, dtype: str) -> None:
     script.call("compute/sweep", ".advance", sweep, float("inf"), give=None)
     for token in some_tokens(one):
         for how in FUSIONS:
-            row = script.call("compute/attention", "row", parsed, token, empty(heads * count), empty(heads * count), give=None)
+            row = script.call(
+                "compute/attention", "row", parsed, token, empty(heads * count), empty(heads * count), give=None
+            )
             logs, rows = row.argument(2), row.argument(3)
             fused = script.call("compute/attention", "fuse", how, logs, rows, heads, count, empty(count), give=(5,))
             column = script.call("compute/attention", "column", parsed, token, logs, rows, give=None)
@@ -245,7 +247,9 @@ def test_many_small_pieces_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> 
 def test_heads_that_disagree_everywhere_still_have_a_smallest() -> None:
     """Every product of probabilities underflows; in logarithms there is an answer."""
     logs = np.array([[0.0, -300.0, -400.0], [-400.0, -300.0, 0.0]], np.float32)
-    out = once("compute/attention", "fuse", "min", logs.ravel(), np.exp(logs).ravel(), 2, 3, empty(3), give=(5,)).given[0]
+    out = once("compute/attention", "fuse", "min", logs.ravel(), np.exp(logs).ravel(), 2, 3, empty(3), give=(5,)).given[
+        0
+    ]
     assert np.allclose(out, [0.0, 1.0, 0.0])
 
 
@@ -259,7 +263,8 @@ def test_a_real_model_keeps_to_the_limit_in_half_precision(block: int) -> None:
     parsed = script.call("compute/payload", "parseBlock", block_bytes(one, block), give=None)
     room = (empty(heads * count), empty(heads * count))
     asked = [
-        (t, *(script.call("compute/attention", n, parsed, t, *room, give=(3,)) for n in ("row", "column"))) for t in tokens
+        (t, *(script.call("compute/attention", n, parsed, t, *room, give=(3,)) for n in ("row", "column")))
+        for t in tokens
     ]
     script.run()
     for token, row, column in asked:
@@ -356,11 +361,13 @@ def test_rollout_rows_and_columns_equal_pythons(name: str, dtype: str) -> None:
     parsed = script.call("compute/payload", "parseRollout", rollout_bytes(one, dtype), give=None)
     for token in some_tokens(one):
         row, column = (
-            script.call("compute/rollout", n, parsed, token, empty(count), give=(2,)) for n in ("rolloutRow", "rolloutColumn")
+            script.call("compute/rollout", n, parsed, token, empty(count), give=(2,))
+            for n in ("rolloutRow", "rolloutColumn")
         )
         asked.append((token, row, column))
     means = [
-        script.call("compute/rollout", n, parsed, empty(count), give=(1,)) for n in ("rolloutMeanRow", "rolloutMeanColumn")
+        script.call("compute/rollout", n, parsed, empty(count), give=(1,))
+        for n in ("rolloutMeanRow", "rolloutMeanColumn")
     ]
     script.run()
     matrix = rollout_matrix(one)[0].numpy()

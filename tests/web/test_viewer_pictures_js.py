@@ -55,7 +55,8 @@ def test_patches_have_the_same_boxes_to_the_last_bit(name: str) -> None:
     geometry, script = GEOMETRIES[name], Script()
     rows, columns = np.indices(GRID).reshape(2, -1).tolist()
     boxes = [
-        script.call("compute/geometry", "patchBox", plain(geometry), r, c, GRID) for r, c in zip(rows, columns, strict=True)
+        script.call("compute/geometry", "patchBox", plain(geometry), r, c, GRID)
+        for r, c in zip(rows, columns, strict=True)
     ]
     edges = script.call("compute/geometry", "patchEdges", plain(geometry), GRID)
     seen = script.call("compute/geometry", "seenBox", plain(geometry))
@@ -176,7 +177,8 @@ def test_colour_indices_are_pythons() -> None:
 
 def test_indices_are_taken_from_the_head_that_is_asked_for() -> None:
     wall = np.arange(30, dtype=np.float32)
-    call = once("draw/color", "indices", wall, {"vmin": 0, "vmax": 29, "signed": False}, 1, empty(10, "uint8"), 20, give=(3,)
+    call = once(
+        "draw/color", "indices", wall, {"vmin": 0, "vmax": 29, "signed": False}, 1, empty(10, "uint8"), 20, give=(3,)
     )
     assert np.array_equal(call.given[0], Scale(0, 29).indices(wall[20:]))
 
@@ -286,7 +288,9 @@ def test_the_photograph_is_left_as_it_is_and_must_have_its_size() -> None:
     photo = photograph(*geometry.image)
     pixels = np.asarray(photo.convert("RGBA")).ravel()
     values, table = np.zeros(21, np.float32), lut("viridis").ravel()
-    kept = script.call("draw/overlay", "overlay", pixels, values, GRID, plain(geometry), table, {"grid": True}, give=(0,))
+    kept = script.call(
+        "draw/overlay", "overlay", pixels, values, GRID, plain(geometry), table, {"grid": True}, give=(0,)
+    )
     short = script.call("draw/overlay", "overlay", pixels[:-4], values, GRID, plain(geometry), table)
     script.run()
     assert np.array_equal(kept.given[0], pixels)
@@ -304,9 +308,11 @@ def test_a_thumbnail_on_the_sheet_is_its_map_enlarged(size: tuple[int, int], fin
     index = np.random.default_rng(8).integers(0, 256, (3, *GRID)).astype(np.uint8)
     packed = script.call("draw/color", "packed", table.ravel())
     places = script.call("draw/sheet", "placed", GRID, [wide, high], corners, width, fine)
-    first = script.call("draw/sheet", "stamp", places.part(), 0, index[0].ravel(), packed.part(), np.zeros(width * height, np.uint32)
+    first = script.call(
+        "draw/sheet", "stamp", places.part(), 0, index[0].ravel(), packed.part(), np.zeros(width * height, np.uint32)
     )
-    last = script.call("draw/sheet", "stamp", places.part(), 2, index[2].ravel(), packed.part(), first.argument(4), give=(4,)
+    last = script.call(
+        "draw/sheet", "stamp", places.part(), 2, index[2].ravel(), packed.part(), first.argument(4), give=(4,)
     )
     script.run()
     out = last.given[0]  # the one in the middle was not asked for

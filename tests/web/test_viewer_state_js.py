@@ -38,7 +38,9 @@ def test_masses_are_the_sums_that_they_say() -> None:
     kinds = script.call("compute/statistics", "prefixKinds", NAMES)
     cases = [(wall[TOKENS:], 9, 0), (wall[TOKENS:], 0, 0), (wall[TOKENS:], -1, 0), (wall, 9, TOKENS)]
     asked = [
-        script.call("compute/statistics", "masses", array, TOKENS, kinds.part(), query, empty(5, "float64"), start, give=(4,))
+        script.call(
+            "compute/statistics", "masses", array, TOKENS, kinds.part(), query, empty(5, "float64"), start, give=(4,)
+        )
         for array, query, start in cases
     ]
     script.run()
@@ -65,7 +67,8 @@ def test_entropy_is_shannons_of_the_part_made_a_whole() -> None:
     parts = [(0, TOKENS), (PREFIX, TOKENS), (8, 9)]
     found = [script.call("compute/statistics", "entropy", values, *part) for part in parts]
     shares = [
-        script.call("compute/statistics", "share", answer.part(), b - a) for answer, (a, b) in zip(found, parts, strict=True)
+        script.call("compute/statistics", "share", answer.part(), b - a)
+        for answer, (a, b) in zip(found, parts, strict=True)
     ]
     flat = script.call("compute/statistics", "entropy", np.full(32, 0.01, np.float32), 0, 32)
     even = script.call("compute/statistics", "share", flat.part(), 32)
@@ -90,7 +93,9 @@ def test_mean_distance_leaves_prefix_tokens_out_and_the_rest_makes_a_whole() -> 
     halved[0] += halved[PREFIX:].sum()  # more on CLS: the distance among patches stays
     less = script.call("compute/statistics", "meanDistance", halved, PREFIX, GRID, places[0])
     without = script.call("compute/statistics", "meanDistance", values, PREFIX, GRID, None)
-    on_cls = script.call("compute/statistics", "meanDistance", np.eye(1, TOKENS, dtype=np.float32)[0], PREFIX, GRID, (0, 0))
+    on_cls = script.call(
+        "compute/statistics", "meanDistance", np.eye(1, TOKENS, dtype=np.float32)[0], PREFIX, GRID, (0, 0)
+    )
     script.run()
     rows, columns = np.indices(GRID)
     weights = patches(values) / patches(values).sum()
