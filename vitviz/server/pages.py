@@ -127,7 +127,7 @@ class Page:
                     with gr.Tab(title):
                         Panel(name, self._open, sessions.scheduler, elem_classes="panel")
                 with gr.Tab("How to read this"):
-                    gr.Markdown((HERE / "help.md").read_text(encoding="utf-8"), elem_classes="help")
+                    gr.Markdown((HERE.parent / "web" / "help.md").read_text(encoding="utf-8"), elem_classes="help")
             self._wire(demo)
             add_endpoints(sessions)
         self.demo = demo
