@@ -1,12 +1,13 @@
-// Line charts as SVG text. Pure functions: numbers in, text out.
+// Charts as SVG text, as wide as there is room. Pure functions: numbers in, text out; only `fill` touches the page.
 import { escaped } from '../compute/format.js';
 
-const WIDTH = 340;
-const HEIGHT = 190;
-const LEFT = 40;
-const BOTTOM = 34;
-const TOP = 22;
+const NARROW = 340; // pixels; what a chart is drawn for where nobody says
+const LEFT = 48;
+const BOTTOM = 38;
+const TOP = 24;
 const RIGHT = 10;
+
+/** @typedef {(width: number) => string} Chart - SVG text for a width in pixels */
 
 /**
  * @typedef {object} Line
@@ -15,7 +16,29 @@ const RIGHT = 10;
  * @property {string} [kind] - "main" (default), "quiet", or a number 0..7 for one of several
  */
 
+/** The height for a width, and where numbers lie. */
+function axes(width, [first, last], [low, high]) {
+  const height = Math.round(Math.min(400, Math.max(190, 0.5 * width)));
+  return {
+    height,
+    px: (value) => LEFT + ((value - first) / (last - first || 1)) * (width - LEFT - RIGHT),
+    py: (value) => TOP + (1 - (value - low) / (high - low || 1)) * (height - TOP - BOTTOM),
+  };
+}
+
+/** The frame of a chart: title, rules with their numbers, words below. */
+function frame({ title, across, words, units, range: [low, high], kind = '' }, width, { height, py }, inside) {
+  const rules = [low, (low + high) / 2, high].map((value) => `<g><path class="vv-rule"
+    d="M${LEFT} ${py(value)}H${width - RIGHT}"/><text x="${LEFT - 6}" y="${py(value) + 4}"
+    text-anchor="end">${escaped(units(value))}</text></g>`);
+  return `<figure class="vv-chart${kind}"><svg viewBox="0 0 ${width} ${height}" role="img"
+    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${LEFT}" y="14">${escaped(title)}</text>
+    ${rules.join('')}${inside}<text x="${(LEFT + width - RIGHT) / 2}" y="${height - 4}"
+    text-anchor="middle">${escaped(across)}</text></svg>`;
+}
+
 /**
+ * Lines over one axis.
  * @param {object} chart
  * @param {string} chart.title @param {string} chart.across - words below the axis
  * @param {number[]} chart.x - what all lines share
@@ -25,44 +48,40 @@ const RIGHT = 10;
  * @param {(value: number) => string} chart.units - words for a number of the upright axis
  * @param {(value: number) => string} chart.steps - words for a number of the level axis
  * @param {string} chart.words - what the chart says, for who cannot see it
+ * @param {number} [width] - in pixels
  */
-export function chart({ title, across, x, lines, band = null, range = [0, 1], units, steps, words }) {
+export function chart({ title, across, x, lines, band = null, range = [0, 1], units, steps, words }, width = NARROW) {
   const [first, last] = [x[0], x[x.length - 1]];
-  const [low, high] = range;
-  const px = (value) => LEFT + ((value - first) / (last - first || 1)) * (WIDTH - LEFT - RIGHT);
-  const py = (value) => TOP + (1 - (value - low) / (high - low || 1)) * (HEIGHT - TOP - BOTTOM);
-  const points = (ys) => ys.map((y, i) => `${px(x[i]).toFixed(1)},${py(y).toFixed(1)}`);
-  const ticks = [low, (low + high) / 2, high].map((value) => `<g><path class="vv-rule" d="M${LEFT} ${py(value)}H${WIDTH - RIGHT}"/>
-    <text x="${LEFT - 6}" y="${py(value) + 4}" text-anchor="end">${escaped(units(value))}</text></g>`);
-  const below = [first, (first + last) / 2, last].map((value, i) => `<text x="${px(value)}" y="${HEIGHT - 18}"
+  const place = axes(width, [first, last], range);
+  const points = (ys) => ys.map((y, i) => `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`);
+  const below = [first, (first + last) / 2, last].map((value, i) => `<text x="${place.px(value)}" y="${place.height - 21}"
     text-anchor="${['start', 'middle', 'end'][i]}">${escaped(steps(value))}</text>`);
   const area = band ? `<polygon class="vv-band" points="${[...points(band.high), ...points(band.low).reverse()].join(' ')}"/>` : '';
-  const drawn = lines.map(({ y, kind = 'main' }) => `<polyline class="vv-plot vv-plot-${kind}" points="${points(y).join(' ')}"/>`);
-  const keys = [...lines.map(({ name, kind = 'main' }) => [name, `vv-plot vv-plot-${kind}`]), ...(band ? [[band.name, 'vv-band']] : [])];
+  const kinds = lines.map(({ kind = 'main' }) => `vv-plot vv-plot-${kind}`);
+  const drawn = lines.map(({ y }, i) => `<polyline class="${kinds[i]}" points="${points(y).join(' ')}"/>`);
+  const keys = [...lines.map(({ name }, i) => [name, kinds[i]]), ...(band ? [[band.name, 'vv-band']] : [])];
   const legend = keys.map(([name, kind]) => `<span><i class="${kind}"></i>${escaped(name)}</span>`).join('');
-  return `<figure class="vv-chart"><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escaped(`${title}. ${words}`)}">
-    <text class="vv-chart-title" x="${LEFT}" y="13">${escaped(title)}</text>${ticks.join('')}${below.join('')}
-    <text x="${(LEFT + WIDTH - RIGHT) / 2}" y="${HEIGHT - 3}" text-anchor="middle">${escaped(across)}</text>
-    ${area}${drawn.join('')}</svg><figcaption>${legend}</figcaption></figure>`;
+  return `${frame({ title, across, words, units, range }, width, place, `${below.join('')}${area}${drawn.join('')}`)}
+    <figcaption>${legend}</figcaption></figure>`;
 }
 
 /**
  * Dots: one for each head, its layer across and a number up.
- * @param {{title: string, across: string, values: number[][], range: [number, number], units: (value: number) => string, words: string}} given
+ * @param {{title: string, across: string, values: (number | null)[][], range: [number, number],
+ *   units: (value: number) => string, words: string}} given
+ * @param {number} [width] - in pixels
  */
-export function dots({ title, across, values, range: [low, high], units, words }) {
+export function dots({ title, across, values, range, units, words }, width = NARROW) {
   const depth = values.length;
-  const px = (layer) => LEFT + ((layer + 0.5) / depth) * (WIDTH - LEFT - RIGHT);
-  const py = (value) => TOP + (1 - (value - low) / (high - low || 1)) * (HEIGHT - TOP - BOTTOM);
-  const rules = [low, (low + high) / 2, high].map((value) => `<path class="vv-rule" d="M${LEFT} ${py(value)}H${WIDTH - RIGHT}"/>
-    <text x="${LEFT - 6}" y="${py(value) + 4}" text-anchor="end">${escaped(units(value))}</text>`);
-  const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle class="vv-dot" r="4.5"
-    cx="${px(layer).toFixed(1)}" cy="${py(value).toFixed(1)}" data-place="${layer},${head}"><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(value))}</title></circle>` : '')));
-  const every = Math.ceil(depth / 12);
-  const names = values.map((_, layer) => (layer % every ? '' : `<text x="${px(layer).toFixed(1)}" y="${HEIGHT - 18}" text-anchor="middle">${layer + 1}</text>`));
-  return `<figure class="vv-chart vv-dots"><svg viewBox="0 0 ${WIDTH} ${HEIGHT}" role="img" aria-label="${escaped(`${title}. ${words}`)}">
-    <text class="vv-chart-title" x="${LEFT}" y="13">${escaped(title)}</text>${rules.join('')}${names.join('')}
-    <text x="${(LEFT + WIDTH - RIGHT) / 2}" y="${HEIGHT - 3}" text-anchor="middle">${escaped(across)}</text>${marks.join('')}</svg></figure>`;
+  const place = axes(width, [-0.5, depth - 0.5], range);
+  const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle class="vv-dot"
+    r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}" data-place="${layer},${head}"
+    ><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(Number(value)))}</title></circle>` : '')));
+  const every = Math.ceil(depth / Math.floor(width / 28));
+  const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
+    y="${place.height - 21}" text-anchor="middle">${layer + 1}</text>`));
+  return `${frame({ title, across, words, units, range, kind: ' vv-dots' }, width, place, `${names.join('')}${marks.join('')}`)}
+    </figure>`;
 }
 
 /**
@@ -71,8 +90,36 @@ export function dots({ title, across, values, range: [low, high], units, words }
  * @param {(value: number) => string} units
  */
 export function moved(classes, units) {
-  const rows = classes.map(([label, before, after]) => `<li><span class="vv-name">${escaped(label)}</span>
+  const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}">${escaped(label)}</span>
     <i style="--share: ${after.toFixed(4)}; --before: ${before.toFixed(4)}"></i><span>${escaped(units(after))}</span>
     <small>${before === after ? '' : `was ${escaped(units(before))}`}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
+}
+
+const GAP = 24; // pixels, as in style.css
+const ENOUGH = 320; // pixels; narrower charts lie below each other
+/** @type {WeakMap<Element, {charts: Chart[], width: number}>} */
+const FILLED = new WeakMap();
+/** @type {ResizeObserver | null} */
+let sized = null;
+
+/** @param {Element} place */
+function draw(place) {
+  const filled = FILLED.get(place);
+  const room = place.clientWidth;
+  if (!filled || !room) return;
+  const abreast = Math.max(1, Math.min(filled.charts.length, Math.floor((room + GAP) / (ENOUGH + GAP))));
+  const width = Math.floor((room - (abreast - 1) * GAP) / abreast);
+  if (width === filled.width) return;
+  filled.width = width;
+  place.innerHTML = filled.charts.map((one) => one(width)).join('');
+}
+
+/** Draw charts beside each other, as wide as there is room, and again where the room changes. @param {Element} place @param {Chart[]} charts */
+export function fill(place, charts) {
+  sized ??= new ResizeObserver((entries) => entries.forEach(({ target }) => draw(target)));
+  FILLED.set(place, { charts, width: 0 });
+  if (charts.length === 0) place.innerHTML = '';
+  sized.observe(place);
+  draw(place);
 }

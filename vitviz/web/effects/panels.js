@@ -1,123 +1,116 @@
-// What the panels beside the explorer share: questions to the server, one at a time, and the photograph they are about.
-import { describe } from '../views/predictions.js';
-import { write } from '../compute/format.js';
+// What a panel asks the backend: one request at a time, and the latest wins. A view says at every change which answers it
+// needs now, in their order; what is not needed any more is aborted, and nothing that failed is asked again by itself.
+import { isAbort } from '../backends/backend.js';
 
-const WAITING = 2000; // milliseconds between two looks at how much is waiting
+/** @typedef {import('../backends/backend.js').Progress} Progress */
+/** @typedef {import('./scene.js').Scene} Scene */
+/** @typedef {[name: 'explain' | 'faithfulness' | 'heads' | 'layers' | 'intervene', ask: any]} Question */
 
-/** @typedef {(name: string, id: string, ...more: unknown[]) => Promise<any>} Ask - rejects with a TypeError in words */
+const MOST = 120; // answers that are kept; the one not looked at for longest is dropped
+const SETTLE = { intervene: 200 }; // milliseconds without a change before a question is asked: sliders ask at every step
 
-/** Asks one question at a time. What was asked about another photograph, or by an older question, answers nobody. */
-export class Asking {
-  /** @param {HTMLElement} root - with a .vv-message in it @param {Ask} ask */
-  constructor(root, ask) {
-    this.root = root;
-    this.ask = ask;
-    this.id = null;
-    this.turn = 0;
-    this.last = Promise.resolve();
+/** @param {Scene} scene @param {Question} question */
+const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
+
+export class Requests {
+  /** @param {import('../backends/backend.js').Backend} backend @param {() => void} changed - an answer or progress came */
+  constructor(backend, changed) {
+    this.backend = backend;
+    this.changed = changed;
+    /** @type {Map<string, any>} */
+    this.answers = new Map();
+    /** @type {Map<string, string>} */
+    this.failed = new Map(); // why, in words
+    /** @type {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any} | null} */
+    this.running = null;
   }
 
-  /** Another photograph: what is on its way is for nobody. */
-  about(id) {
-    this.id = id;
-    this.turn += 1;
-    this.last = Promise.resolve();
-    this.say('');
+  /** @param {Scene} scene @param {Question} question @returns {any} undefined while there is none */
+  answer(scene, question) {
+    const key = keyOf(scene, question);
+    const found = this.answers.get(key);
+    if (found === undefined) return undefined;
+    this.answers.delete(key); // the latest one looked at is the last
+    this.answers.set(key, found);
+    return found;
   }
 
-  /**
-   * @param {string} name - of the server's function
-   * @returns {Promise<any | null>} the answer; null if another photograph came meanwhile, or it went wrong (and was said)
-   */
-  async get(name, ...more) {
-    const { id, turn } = this;
-    const before = this.last;
-    const mine = (async () => {
-      await before;
-      return turn === this.turn ? this.ask(name, id, ...more) : null;
-    })();
-    this.last = mine.catch(() => null);
-    const watch = setInterval(() => this.sayWaiting(id, turn), WAITING);
+  /** Why a question was not answered; empty where it was not asked or is under way. @param {Scene} scene @param {Question} question */
+  failure(scene, question) {
+    return this.failed.get(keyOf(scene, question)) ?? '';
+  }
+
+  /** How far a question is; null where it is not under way. @param {Scene} scene @param {Question} question @returns {Progress | null} */
+  progress(scene, question) {
+    return this.running?.key === keyOf(scene, question) ? this.running.progress : null;
+  }
+
+  /** Ask again what failed. */
+  retry() {
+    this.failed.clear();
+  }
+
+  /** Nothing is needed any more: the tab was left, or another photograph is on its way. */
+  stop() {
+    this.failed.clear();
+    this.abort();
+  }
+
+  abort() {
+    if (!this.running) return;
+    clearTimeout(this.running.timer);
+    this.running.controller.abort();
+    this.running = null;
+  }
+
+  /** Ask the first of these questions that has no answer. @param {Scene} scene @param {Question[]} questions */
+  want(scene, questions) {
+    const open = questions.map((question) => ({ key: keyOf(scene, question), question }))
+      .find(({ key }) => !this.answers.has(key) && !this.failed.has(key));
+    if (this.running && this.running.key === open?.key) return;
+    this.abort();
+    if (!open) return;
+    const running = { ...open, progress: {}, controller: new AbortController(), timer: 0 };
+    this.running = running;
+    const wait = SETTLE[open.question[0]] ?? 0;
+    if (wait) running.timer = setTimeout(() => this.ask(scene, running), wait);
+    else this.ask(scene, running);
+  }
+
+  async ask(scene, running) {
+    const { key, question: [name, ask], controller } = running;
     try {
-      const answer = await mine;
-      if (turn === this.turn && (this.trouble === name || this.trouble === 'waiting')) this.say('');
-      return turn === this.turn ? answer : null;
+      const found = await this.backend[name](scene, ask, { signal: controller.signal,
+        progress: (/** @type {Progress} */ progress) => {
+          running.progress = progress;
+          if (this.running === running) this.changed();
+        } });
+      if (this.running !== running) return;
+      this.keep(scene, running.question, found);
     } catch (error) {
-      if (turn === this.turn) this.say(error.message, name);
-      return null;
-    } finally {
-      clearInterval(watch);
+      if (this.running !== running) return;
+      if (!isAbort(error)) this.failed.set(key, /** @type {Error} */ (error).message);
     }
+    this.running = null;
+    this.changed();
   }
 
-  /** Say how many computations are waiting on the server while one is not answered. */
-  async sayWaiting(id, turn) {
-    const { ahead, seconds } = await this.ask('waiting', id).catch(() => ({ ahead: 0 }));
-    if (turn !== this.turn || ahead < 2 || (this.trouble && this.trouble !== 'waiting')) return;
-    this.say(`${ahead - 1} computations of others come first, about ${Math.max(1, Math.round(seconds))} s.`, 'waiting');
-  }
-
-  /** @param {string} words @param {string} [name] - of the question that went wrong: its next answer takes this away */
-  say(words, name = '') {
-    this.trouble = name;
-    const place = this.root.querySelector('.vv-message');
-    place.hidden = !words;
-    write(place, words);
+  /** @param {Scene} scene @param {Question} question @param {any} found */
+  keep(scene, [name, ask], found) {
+    this.answers.set(keyOf(scene, [name, ask]), found);
+    if (name === 'faithfulness') { // each test also by itself
+      ask.methods.forEach((method, place) => {
+        this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [found[place]]);
+      });
+    }
+    for (const key of [...this.answers.keys()].slice(0, -MOST)) this.answers.delete(key);
   }
 }
 
-/** Waits until nothing has been asked for a while, then does the last. @param {number} pause - milliseconds */
-export function settled(pause, work) {
-  let waiting = 0;
-  return (...given) => {
-    clearTimeout(waiting);
-    waiting = setTimeout(() => work(...given), pause);
-  };
-}
-
-/**
- * Follow the explorer: of the photograph that is open, and of each one after it, one question is asked. While the panel is
- * out of sight it waits: what nobody looks at costs the server nothing. A question that failed is asked again when the
- * panel is next looked at. The prediction is said wherever the panel has a place of class vv-said.
- * @param {HTMLElement} root - of the panel
- * @param {Asking} asking
- * @param {string} first - the question
- * @param {(shown: {manifest: import('../views/explorer.js').Manifest, image: CanvasImageSource}) => void} opened - another
- *   photograph: from here on nothing of the one before is said
- * @param {(answer: any) => void} answered
- */
-export function follow(root, asking, first, opened, answered) {
-  let waiting = null;
-  let seen = false;
-  let failed = false;
-  const tell = async () => {
-    if (!seen || waiting === null) return;
-    const shown = waiting;
-    waiting = null;
-    const { id } = shown.manifest;
-    if (id === asking.id && !failed) return;
-    failed = false;
-    asking.about(id);
-    const { turn } = asking;
-    root.classList.add('vv-waiting');
-    for (const place of root.querySelectorAll('.vv-said')) write(place, describe(shown.manifest));
-    opened(shown);
-    const answer = await asking.get(first);
-    if (turn !== asking.turn) return; // another photograph came meanwhile
-    root.classList.remove('vv-waiting');
-    failed = answer === null;
-    if (failed) waiting ??= shown;
-    else answered(answer);
-  };
-  const came = () => {
-    const { here } = window.vitviz.explorer;
-    if (here.data) waiting = { manifest: here.data.manifest, image: here.pane.original };
-    tell();
-  };
-  new IntersectionObserver((entries) => {
-    seen = entries[entries.length - 1].isIntersecting;
-    tell();
-  }).observe(root);
-  window.addEventListener('vitviz-opened', came);
-  if (window.vitviz) came();
+/** The scene that a panel is about; null while its tab is hidden or another one is on its way. */
+export function sceneOf(state, scenes, tab) {
+  const { scene } = state;
+  if (state.tab !== tab || !scene) return null;
+  const other = Object.entries(scene.source).some(([field, value]) => state[field] !== value);
+  return other ? null : scenes.get(scene.id) ?? null;
 }

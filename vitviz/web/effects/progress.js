@@ -1,0 +1,54 @@
+// What the backend is asked and has not answered yet, for one place on the page that says so.
+
+/** @typedef {import('../backends/backend.js').Backend} Backend */
+/** @typedef {import('../backends/backend.js').Progress} Told */
+/** @typedef {{words: string, began: number, told: Told}} Job - `began` in milliseconds, as performance.now() */
+
+/** What is said of a request until the backend says more. Blocks come by themselves and are left out. */
+const WORDS = {
+  open: 'Looking at the photograph', rollout: 'Computing rollout', explain: 'Computing a map', faithfulness: 'Testing maps',
+  heads: 'Measuring heads', layers: 'Reading the layers', intervene: 'Running the model without them',
+  page: 'Writing the page', upload: 'Sending the checkpoint',
+};
+const FROM_SECOND = ['open', 'upload']; // how a request is made is their second argument, and the third of others
+
+export class Progress {
+  constructor() {
+    /** @type {Set<Job>} */
+    this.jobs = new Set();
+    this.changed = () => {};
+  }
+
+  /** The request that has waited longest. @returns {Job | null} */
+  get first() {
+    return this.jobs.values().next().value ?? null;
+  }
+
+  /** Return a backend whose requests are known here. @param {Backend} backend @returns {Backend} */
+  watch(backend) {
+    const watched = Object.create(backend);
+    for (const [name, words] of Object.entries(WORDS)) {
+      if (backend[name]) watched[name] = (...args) => this.run(backend, name, words, args);
+    }
+    return watched;
+  }
+
+  async run(backend, name, words, args) {
+    const place = FROM_SECOND.includes(name) ? 1 : 2;
+    const { signal, progress } = args[place] ?? {};
+    const job = { words, began: performance.now(), told: {} };
+    const tell = (told) => {
+      job.told = told;
+      this.changed();
+      progress?.(told);
+    };
+    this.jobs.add(job);
+    this.changed();
+    try {
+      return await backend[name](...args.slice(0, place), ...Array(place - Math.min(place, args.length)), { signal, progress: tell });
+    } finally {
+      this.jobs.delete(job);
+      this.changed();
+    }
+  }
+}
