@@ -29,6 +29,7 @@ from vitviz.web.scene import Scene, standalone
 expect.set_options(timeout=45_000)  # milliseconds; a busy machine draws slowly
 
 ROOT = Path(__file__).parents[1]
+SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
 CHURCH = ROOT / "examples" / "church.jpg"
 HIGH, WIDE = 7 * tiny.PATCH, 11 * tiny.PATCH  # of the tiny models' input, in pixels
 
@@ -122,25 +123,35 @@ def write(folder: Path, text: str) -> str:
 def show(page: Page, folder: Path, text: str | None = None) -> None:
     """Open a page from disk and wait until everything in it is there."""
     page.goto(write(folder, html() if text is None else text))
-    page.wait_for_function("vitviz.explorer.here.data?.answers.complete")
+    page.wait_for_function(f"{SCENE}?.answers.complete")
     rest(page)
+
+
+STATE = """(names) => {
+    const state = vitviz.store.get();
+    const { query, pointer, scene } = state;
+    const pinned = Array.isArray(query);
+    const first = scene?.limits.prefix.includes('CLS') ? 'cls' : 'mean';
+    const all = { ...state, pinned, query: pinned ? query : pointer?.query ?? query ?? first };
+    return names.map((name) => all[name]);
+}"""
 
 
 def rest(page: Page) -> None:
     """Wait until the page has drawn what there was to draw."""
-    page.wait_for_function("vitviz.explorer.frame === 0")
+    page.wait_for_function("vitviz.resting()")
 
 
 def ask(page: Page, **change: Any) -> None:
     """Set a part of the state, as the controls do."""
-    page.evaluate("change => vitviz.explorer.change(change)", change)
+    page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", change)
     rest(page)
 
 
 def state(page: Page, *names: str) -> Any:
-    """Parts of the state; one by itself."""
+    """Parts of the state; one by itself. `query` is what is asked from now, `pinned` whether it stays."""
     rest(page)
-    found = page.evaluate("names => names.map((name) => vitviz.explorer.state[name])", list(names))
+    found = page.evaluate(STATE, list(names))
     return found[0] if len(names) == 1 else found
 
 
@@ -174,13 +185,13 @@ def hover(page: Page, seen: View, row: int, column: int, pane: int = 0) -> None:
 
 
 def pixels(page: Page, script: str) -> NDArray[np.uint8]:
-    """What a canvas holds, (height, width, 4); `script` is a function that returns it, called with the explorer."""
+    """What a canvas holds, (height, width, 4); `script` is a function that returns it, called with the view."""
     rest(page)
-    url = page.evaluate(f"({script})(vitviz.explorer).toDataURL()")
+    url = page.evaluate(f"({script})(vitviz.views[0]).toDataURL()")
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGBA"))
 
 
-def assert_colours(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
+def assert_colors(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
     """`shown` (..., 3) has the colours of `index` (...), or those up to `off` beside them: halves move numbers."""
     assert shown.shape == (*index.shape, 3)
     near = [lut("viridis")[np.clip(index.astype(int) + step, 0, 255)] for step in range(-off, off + 1)]

@@ -11,7 +11,7 @@ import pytest
 import viewer_pages
 from conftest import watch
 from playwright.sync_api import Browser, Page, expect
-from viewer_pages import ask, assert_colours, box, centre, hover, pixels, rest, row_of, show, state, title, view
+from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, row_of, show, state, title, view
 
 from vitviz.heatmap import Scale
 from vitviz.view import View
@@ -68,10 +68,10 @@ def test_a_strongest_patch_can_be_asked_from(explorer: Page) -> None:
 
 def test_the_strongest_patches_are_numbered(explorer: Page) -> None:
     seen = view()
-    ask(explorer, query=[3, 3], pinned=True)
+    ask(explorer, query=[3, 3])
     values = row_of(seen, 2, "mean", (3, 3), "row", "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
     strongest = [divmod(int(place), seen.trace.grid[1]) for place in np.argsort(-values.ravel())[:5]]
-    aid = pixels(explorer, "(explorer) => explorer.sides[0].pane.aid.canvas")
+    aid = pixels(explorer, "(view) => view.panes[0].pane.aid.canvas")
     across, down = aid.shape[1] / seen.photo.width, aid.shape[0] / seen.photo.height
     cut = []
     for row, column in strongest:
@@ -84,7 +84,7 @@ def test_the_strongest_patches_are_numbered(explorer: Page) -> None:
         assert dark.sum() > 8
     assert len({part.tobytes() for part in cut}) == 5
     ask(explorer, numbered=False)
-    assert pixels(explorer, "(explorer) => explorer.sides[0].pane.aid.canvas").max() == 0
+    assert pixels(explorer, "(view) => view.panes[0].pane.aid.canvas").max() == 0
 
 
 def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def thumbnail(page: Page, selector: str, grid: tuple[int, int]) -> np.ndarray:
 def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
     """A thumbnail has Python's colours; halves may move a number to the next colour, no further."""
     shown = thumbnail(page, selector, values.shape)
-    assert_colours(shown, (scale or Scale.over([values], "each")).indices(values), 1)
+    assert_colors(shown, (scale or Scale.over([values], "each")).indices(values), 1)
 
 
 def patches(seen: View, *question: Any) -> np.ndarray:
@@ -188,7 +188,7 @@ def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
         assert abs(100 * value - percent) <= 0.5 + 0.2 if "<" not in line else value < 0.0001 + 0.002
 
 
-@pytest.mark.parametrize("change", [{"direction": "column", "query": [2, 2], "pinned": True}, {"query": "mean"}])
+@pytest.mark.parametrize("change", [{"direction": "column", "query": [2, 2]}, {"query": "mean"}])
 def test_fusions_that_need_every_row_are_finished(explorer: Page, change: dict[str, Any]) -> None:
     seen, query, direction = view(), change["query"], change.get("direction", "row")
     query = tuple(query) if isinstance(query, list) else query
@@ -224,7 +224,7 @@ def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
     explorer.get_by_text("Colours and scale").click()
     explorer.get_by_label("One scale for all thumbnails").check()
-    ask(explorer, query=[1, 9], pinned=True)
+    ask(explorer, query=[1, 9])
     cells = [patches(seen, block, head, (1, 9), "row") for block in range(3) for head in range(5)]
     scale = Scale.over(cells)
     words = explorer.locator(".vv-scale-words").inner_text()
@@ -236,7 +236,7 @@ def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
 
 def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
     seen = view()
-    ask(explorer, query=[3, 3], pinned=True)
+    ask(explorer, query=[3, 3])
     rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
     head = int(np.argmax([row[1:4].sum() for row in rows]))
     cell = f".vv-grid [data-value='1,{head}']"
@@ -249,7 +249,7 @@ def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
     assert found
     assert float(found[1]) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
     assert_enlarged(explorer, small, patches(seen, 1, head, (3, 3), "row"))
-    ask(explorer, query=[5, 8], pinned=True)  # it follows, as the small ones do
+    ask(explorer, query=[5, 8])  # it follows, as the small ones do
     assert_enlarged(explorer, small, patches(seen, 1, head, (5, 8), "row"))
     explorer.mouse.move(5, 5)
     expect(explorer.locator(".vv-scale-words")).to_contain_text("Numbers are layers")
@@ -263,8 +263,8 @@ def assert_enlarged(page: Page, small: dict[str, float], values: np.ndarray) -> 
     assert large["y"] == pytest.approx(small["y"], abs=1)
     assert large["x"] <= small["x"] + 1
     assert large["x"] + large["width"] >= small["x"] + small["width"] - 1
-    shown = pixels(page, "(explorer) => explorer.find('.vv-grid .vv-lens')")[..., :3]
-    assert_colours(shown, Scale.over([values], "each").indices(values), 1)
+    shown = pixels(page, "(view) => view.find('.vv-grid .vv-lens')")[..., :3]
+    assert_colors(shown, Scale.over([values], "each").indices(values), 1)
 
 
 def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> None:
@@ -286,14 +286,14 @@ def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> No
 
 def test_thumbnails_stay_with_their_buttons_when_the_page_changes_its_shape(explorer: Page) -> None:
     seen = view()
-    ask(explorer, query=[2, 2], pinned=True)
+    ask(explorer, query=[2, 2])
     for width in (1440, 900, 390, 1024):
         explorer.set_viewport_size({"width": width, "height": 844})
         explorer.evaluate(FRAMES)
         for wall, cell, block, head in (("grid", "2,4", 2, 4), ("heads", "4", 2, 4), ("layers", "0", 0, "mean")):
             assert_thumbnail(explorer, f".vv-{wall} [data-value='{cell}']", patches(seen, block, head, (2, 2), "row"))
     explorer.evaluate("document.querySelector('.vv-whole').open = false")
-    ask(explorer, query=[6, 1], pinned=True)
+    ask(explorer, query=[6, 1])
     explorer.evaluate("document.querySelector('.vv-whole').open = true")
     rest(explorer)
     explorer.evaluate(FRAMES)

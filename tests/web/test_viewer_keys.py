@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import viewer_pages
 from playwright.sync_api import Page, expect
-from viewer_pages import ask, assert_colours, box, centre, hover, html, pixels, rest, row_of, show, state, title, view
+from viewer_pages import ask, assert_colors, box, centre, hover, html, pixels, rest, row_of, show, state, title, view
 
 from vitviz.heatmap import Scale
 from vitviz.web.scene import Scene
@@ -18,7 +18,7 @@ from vitviz.web.scene import Scene
 # ---- keys
 
 KEYS: list[tuple[str, dict[str, Any]]] = [
-    ("ArrowUp", {"query": [3, 5], "pinned": True}),  # from CLS to the middle
+    ("ArrowUp", {"query": [3, 5]}),  # from CLS to the middle
     ("ArrowUp", {"query": [2, 5]}),
     ("ArrowRight", {"query": [2, 6]}),
     ("ArrowDown", {"query": [3, 6]}),
@@ -35,7 +35,7 @@ KEYS: list[tuple[str, dict[str, Any]]] = [
     ("r", {"mode": "attention"}),
     ("g", {"grid": True}),
     ("Escape", {"query": "cls", "pinned": False}),
-    ("ArrowUp", {"query": [3, 5], "pinned": True}),
+    ("ArrowUp", {"query": [3, 5]}),
     ("c", {"query": "cls", "pinned": False}),
 ]
 
@@ -127,7 +127,7 @@ def test_full_screen(explorer: Page) -> None:
     explorer.get_by_role("button", name="Full screen").click()
     explorer.wait_for_function("document.fullscreenElement !== null")
     explorer.evaluate("document.exitFullscreen()")  # as the browser's own key does
-    explorer.wait_for_function("vitviz.explorer.state.full === false")
+    explorer.wait_for_function("vitviz.store.get().full === false")
 
 
 def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
@@ -188,7 +188,7 @@ def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
 def test_the_second_pane_stays_when_it_is_the_chosen_one(explorer: Page) -> None:
     explorer.get_by_role("button", name="Compare").click()
     explorer.click(".vv-heads [data-value='3']")
-    first, second = (pixels(explorer, f"(e) => e.sides[{pane}].pane.photo.canvas") for pane in (0, 1))
+    first, second = (pixels(explorer, f"(e) => e.panes[{pane}].pane.photo.canvas") for pane in (0, 1))
     assert np.array_equal(first, second)  # hatching too, and once
     explorer.mouse.click(*centre(explorer, view(), 1, 1, pane=1))
     rest(explorer)
@@ -206,16 +206,7 @@ OTHER = "one block, six patches"
 def test_two_models_share_a_place_though_their_grids_differ(explorer: Page) -> None:
     seen, other = view(), view(OTHER)
     explorer.get_by_role("button", name="Compare").click()
-    explorer.evaluate(
-        """async (manifest) => {
-            const image = new Image();
-            image.src = manifest.photo.url;
-            await image.decode();
-            vitviz.explorer.open(manifest, image);
-        }""",
-        second_manifest(explorer, OTHER),
-    )
-    explorer.wait_for_function("vitviz.explorer.sides[1].data.answers.complete")
+    open_second(explorer, OTHER)
     assert explorer.locator(".vv-layers button").count() == 1
     hover(explorer, seen, 6, 10, pane=0)
     assert title(explorer, 0).endswith("row 7, column 11")
@@ -234,55 +225,59 @@ def test_two_models_share_a_place_though_their_grids_differ(explorer: Page) -> N
     explorer.get_by_role("button", name="Compare").click()
     expect(explorer.locator(".vv-pane")).to_have_count(1)  # of the model that was chosen
     expect(explorer.locator(".vv-layers button")).to_have_count(1)
-    assert pixels(explorer, "(e) => e.sides[0].pane.photo.canvas").shape[1::-1] == Scene.of(other).picture[0].size
+    assert pixels(explorer, "(e) => e.panes[0].pane.photo.canvas").shape[1::-1] == Scene.of(other).picture[0].size
     assert title(explorer) == "Layer 1, mean of 5 heads, from patch row 2, column 1"
 
 
 def test_another_photograph_beside_it_does_not_stop_one_that_is_loading(explorer: Page) -> None:
-    complete = explorer.evaluate(
-        """async (manifest) => {
-            const { explorer } = vitviz;
-            const gates = []; // a network that answers when it is told to
-            const { fetch } = explorer.host;
-            explorer.host.fetch = (url) => new Promise((go) => gates.push(() => go(fetch(url))));
-            const { here } = explorer;
-            explorer.open({ ...here.data.manifest, id: 'again' }, here.pane.original);
-            explorer.act('compare');
-            explorer.open(manifest, here.pane.original);
-            for (let wait = 0; wait < 20; wait += 1) {
-                gates.splice(0).forEach((open) => open());
-                await new Promise((go) => setTimeout(go, 5));
-            }
-            return explorer.sides.map((side) => side.data.answers.complete);
-        }""",
-        second_manifest(explorer, OTHER),
+    """A network that answers when it is told to: one pane's blocks are still on their way when the other one changes."""
+    explorer.evaluate(
+        """() => {
+            const { backend, store, first } = vitviz;
+            const { block } = backend;
+            window.gates = [];
+            backend.block = (...given) => new Promise((go) => window.gates.push(() => go(block(...given))));
+            backend.can.open = true;
+            backend.open = async () => ({ ...first, id: 'again', model: 'again' });
+            store.dispatch({ type: 'open', source: { model: 'again' } });
+        }"""
     )
-    assert complete == [True, True]
+    explorer.wait_for_function("vitviz.store.get().scene.id === 'again'")
+    explorer.get_by_role("button", name="Compare").click()
+    open_second(explorer, OTHER, wait=False)
+    explorer.wait_for_function("vitviz.store.get().scene.id === 'second'")
+    explorer.evaluate("setInterval(() => window.gates.splice(0).forEach((open) => open()), 5)")
+    explorer.wait_for_function("['again', 'second'].every((id) => vitviz.scenes.get(id).answers.complete)")
 
 
-def second_manifest(page: Page, kind: str) -> dict[str, Any]:
-    """The manifest of another page, whose parts are put into this one under names of their own."""
-    found = dict(re.findall(r'<script type="text/plain" id="([^"]+)">([^<]*)</script>', html(kind)))
-    parts = {f"second-{name}": data for name, data in found.items()}
+def open_second(page: Page, kind: str, wait: bool = True) -> None:
+    """Open another page's scene in the active pane, by a backend that has both."""
+    parts = dict(re.findall(r'<script type="text/plain" id="([^"]+)">([^<]*)</script>', html(kind)))
+    manifest = {**viewer_pages.scene(view(kind)).manifest(), "id": "second", "model": "second"}
     page.evaluate(
-        """(parts) => {
-            for (const [id, text] of Object.entries(parts)) {
-                document.body.append(Object.assign(document.createElement('script'), { type: 'text/plain', id, text }));
-            }
+        """([manifest, parts]) => {
+            const { backend, store } = vitviz;
+            const { block, rollout } = backend;
+            const file = (name) => Uint8Array.from(atob(parts[name]), (one) => one.charCodeAt(0)).buffer;
+            backend.can.open = true;
+            backend.open = async () => manifest;
+            backend.block = async (scene, one, how) => (scene.id === 'second' ? file(`block-${one}`) : block(scene, one, how));
+            backend.rollout = async (scene, ask, how) => (scene.id === 'second' ? file('rollout') : rollout(scene, ask, how));
+            store.dispatch({ type: 'open', source: { model: 'second' } });
         }""",
-        parts,
+        [manifest, parts],
     )
-    scene = viewer_pages.scene(view(kind))
-    return scene.manifest("second", scene.photo_url(), [name for name in parts if "block" in name], "second-rollout")
+    if wait:
+        page.wait_for_function("vitviz.scenes.get('second')?.answers.complete")
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_playing_steps_through_layers_or_heads_and_stops(offline: Page, tmp_path: Path, motion: Any) -> None:
     offline.emulate_media(reduced_motion=motion)
     show(offline, tmp_path)
-    drawn = offline.evaluate("vitviz.explorer.drawn")
+    drawn = offline.evaluate("vitviz.drawn")
     offline.wait_for_timeout(300)
-    assert offline.evaluate("[vitviz.explorer.drawn, document.getAnimations().length]") == [
+    assert offline.evaluate("[vitviz.drawn, document.getAnimations().length]") == [
         drawn,
         0,
     ]  # by itself: nothing
@@ -310,7 +305,7 @@ def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
     rest(explorer)
     shown = pixels(explorer, "() => document.querySelector('.vv-cells canvas')")[..., :3]
     values = np.stack([row_of(seen, 1, 2, token, "row", "attention") for token in range(81)])
-    assert_colours(shown, Scale.over([values], "each").indices(values, 0.5), 2)
+    assert_colors(shown, Scale.over([values], "each").indices(values, 0.5), 2)
 
     marks = "() => document.querySelector('.vv-cells .vv-aid')"
     hover(explorer, seen, 3, 4)

@@ -67,7 +67,7 @@ def test_numbers_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
     for block, head, query, direction, mode in questions(seen):
         if mode == "rollout" and kind == "too many for rollout":
             continue
-        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode, pinned=True)
+        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode)
         row = row_of(seen, block, head, query, direction, mode)
         values = row[len(seen.trace.prefix) :].reshape(seen.trace.grid)
         agree(reading(offline), expected(seen, block, head, query, direction, mode), values)
@@ -79,7 +79,7 @@ def test_numbers_of_the_bundled_model_are_pythons(offline: Page, tmp_path: Path,
     expect(offline.locator(".vv-answer")).to_have_text(seen.describe())
     expect(offline.locator(".vv-predictions .vv-name")).to_have_text([label for label, _ in seen.predictions()])
     for block, head, query, direction, mode in questions(seen):
-        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode, pinned=True)
+        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode)
         row = row_of(seen, block, head, query, direction, mode)
         values = row[len(seen.trace.prefix) :].reshape(seen.trace.grid)
         agree(reading(offline), expected(seen, block, head, query, direction, mode), values)
@@ -88,7 +88,7 @@ def test_numbers_of_the_bundled_model_are_pythons(offline: Page, tmp_path: Path,
 def test_the_pointer_reads_values_while_a_patch_is_pinned(offline: Page, tmp_path: Path) -> None:
     seen = view()
     show(offline, tmp_path)
-    ask(offline, query=(2, 2), pinned=True, head=1)
+    ask(offline, query=(2, 2), head=1)
     hover(offline, seen, 5, 7)
     words = offline.locator(".vv-note").inner_text()
     found = re.search(r"Row 6, column 8: ((?:< )?[\d.]+ %)\.", words)
@@ -113,13 +113,14 @@ def shown_values(page: Page) -> np.ndarray:
     """The numbers of the map on show, as the page has them: (gh, gw)."""
     grid, values = page.evaluate(
         """() => {
-            const { here, state } = vitviz.explorer;
-            const { manifest, answers } = here.data;
+            const state = vitviz.store.get();
+            const { manifest, answers } = vitviz.scenes.get(state.scene.id);
             const names = manifest.prefix.map((name) => name.toLowerCase());
             const token = Array.isArray(state.query)
-                ? names.length + state.query[0] * manifest.grid[1] + state.query[1] : names.indexOf(state.query);
+                ? names.length + state.query[0] * manifest.grid[1] + state.query[1]
+                : names.indexOf(state.query ?? (names.includes('cls') ? 'cls' : 'mean'));
             const map = manifest.maps.find(({ id }) => id === state.mode)?.values
-                ?? answers.map(here.block, here.head, { token, direction: state.direction });
+                ?? answers.map(state.block, state.head, { token, direction: state.direction });
             return [manifest.grid, [...map].slice(-manifest.grid[0] * manifest.grid[1])];
         }"""
     )
@@ -130,7 +131,7 @@ def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
     """The page's picture is what Python draws over the same photograph."""
     photo = viewer_pages.shown_photo(text)
     geometry = viewer_pages.scene(seen).picture[1]
-    drawn = pixels(page, "(explorer) => explorer.sides[0].pane.flat()")
+    drawn = pixels(page, "(view) => view.panes[0].pane.flat()")
     python = np.asarray(overlay(photo, shown_values(page), geometry, **look))
     assert drawn.shape == (*python.shape[:2], 4)
     far = np.abs(drawn[..., :3].astype(int) - python.astype(int)).max(-1)
@@ -139,11 +140,11 @@ def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
 
 LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"alpha": 0.55}),
-    ({"smooth": True, "alpha": 0.8}, {"smooth": True, "alpha": 0.8}),
-    ({"grid": True, "cmap": "magma"}, {"grid": True, "alpha": 0.55, "cmap": "magma"}),
-    ({"query": [1, 2], "pinned": True, "grid": True}, {"query": (1, 2), "grid": True, "alpha": 0.55}),
-    ({"gamma": 0.4, "alpha": 1}, {"gamma": 0.4, "alpha": 1.0}),
-    ({"alpha": 0, "gamma": 1.8}, {"alpha": 0.0}),
+    ({"smooth": True, "opacity": 0.8}, {"smooth": True, "alpha": 0.8}),
+    ({"grid": True, "color": "magma"}, {"grid": True, "alpha": 0.55, "cmap": "magma"}),
+    ({"query": [1, 2], "grid": True}, {"query": (1, 2), "grid": True, "alpha": 0.55}),
+    ({"gamma": 0.4, "opacity": 1}, {"gamma": 0.4, "alpha": 1.0}),
+    ({"opacity": 0, "gamma": 1.8}, {"alpha": 0.0}),
 ]
 
 
@@ -151,16 +152,17 @@ LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def test_the_picture_is_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
     text, seen = html(kind), view(kind)
     show(offline, tmp_path, text)
-    start = offline.evaluate("({ ...vitviz.explorer.state, pinned: false })")
+    fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
+    start = offline.evaluate("(fields) => fields.map((field) => vitviz.store.get()[field])", fields)
     for change, look in LOOKS:
-        ask(offline, **{**start, **change})
+        ask(offline, **{**dict(zip(fields, start, strict=True)), **change})
         assert_picture(offline, text, seen, **look)
 
 
 def test_the_picture_of_a_real_photograph_is_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
     show(offline, tmp_path, church_html)
     for change, look in LOOKS[:4]:
-        ask(offline, smooth=False, grid=False, cmap=None, alpha=0.55)
+        ask(offline, smooth=False, grid=False, color=None, opacity=0.55)
         ask(offline, **change)
         assert_picture(offline, church_html, church(), **look)
 
@@ -171,7 +173,7 @@ def test_a_saved_picture_is_the_one_that_is_seen(offline: Page, tmp_path: Path) 
         offline.get_by_role("button", name="Save picture").click()
     downloading.value.save_as(tmp_path / "saved.png")
     saved = np.asarray(Image.open(tmp_path / "saved.png").convert("RGBA"))
-    assert np.array_equal(saved, pixels(offline, "(explorer) => explorer.sides[0].pane.flat()"))
+    assert np.array_equal(saved, pixels(offline, "(view) => view.panes[0].pane.flat()"))
 
 
 def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: Path) -> None:
@@ -190,9 +192,9 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     text = standalone(viewer_pages.scene(seen, maps=[signed, plain]))
     show(offline, tmp_path, text)
     offline.get_by_text("Gradient times input", exact=True).first.click()
-    assert_picture(offline, text, seen, signed=True, alpha=0.55)
-    ask(offline, smooth=True, gamma=0.5, query=(1, 1), pinned=True)  # the query is the attention's, and not framed
-    assert_picture(offline, text, seen, signed=True, alpha=0.55, smooth=True, gamma=0.5)
+    assert_picture(offline, text, seen, signed=True, opacity=0.55)
+    ask(offline, smooth=True, gamma=0.5, query=(1, 1))  # the query is the attention's, and not framed
+    assert_picture(offline, text, seen, signed=True, opacity=0.55, smooth=True, gamma=0.5)
     said, top = reading(offline), signed.top()
     assert said.title == "Gradient times input"
     assert said.high == -said.low == pytest.approx(np.abs(signed.values).max(), rel=5e-3)
@@ -209,14 +211,14 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert float(found[1]) == pytest.approx(signed.values[0, 3], rel=5e-3)
     offline.get_by_text("Another", exact=True).first.click()
     ask(offline, smooth=False, gamma=1, cmap="magma")
-    assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
+    assert_picture(offline, text, seen, cmap="magma", opacity=0.55)
 
 
 @pytest.mark.parametrize("gamma", [1.0, 0.4, 1.7])
 def test_the_colour_bar_bends_as_the_map_does(offline: Page, tmp_path: Path, gamma: float) -> None:
     show(offline, tmp_path)
     ask(offline, cmap="inferno", gamma=gamma)
-    bar = pixels(offline, "(explorer) => explorer.find('.vv-bar')")[0, :, :3]
+    bar = pixels(offline, "(view) => view.find('.vv-bar')")[0, :, :3]
     assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
 
 
@@ -232,7 +234,7 @@ def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) 
     show(offline, tmp_path, standalone(viewer_pages.scene(seen)))
     x, y = offline.evaluate(
         """() => {
-            const { canvas } = vitviz.explorer.sides[0].pane.photo;
+            const { canvas } = vitviz.views[0].panes[0].pane.photo;
             const { data, width, height } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
             const sum = [0, 0, 0];
             for (let i = 0; i < width * height; i += 1) {
@@ -244,7 +246,7 @@ def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) 
     )
     patch = seen.geometry.patch_at(*middle, seen.trace.grid)
     assert patch is not None
-    assert offline.evaluate("([x, y]) => vitviz.explorer.sides[0].pane.patchUnder(x, y)", [x, y]) == list(patch)
+    assert offline.evaluate("([x, y]) => vitviz.views[0].panes[0].pane.patchUnder(x, y)", [x, y]) == list(patch)
     offline.mouse.move(x, y)
     assert viewer_pages.state(offline, "query") == list(patch)
 
@@ -269,8 +271,8 @@ def test_the_page_passes_axe(page: Page, tmp_path: Path, scheme: Any) -> None:
     show(page, tmp_path)
     unfold(page)
     page.get_by_role("button", name="Compare").click()
-    ask(page, query=(2, 3), pinned=True, head=1)
-    page.evaluate("vitviz.explorer.tell(['A message.'])")
+    ask(page, query=(2, 3), head=1)
+    page.evaluate("vitviz.store.dispatch({ type: 'message', texts: ['A message.'] })")
     for wanted in ("page", "help"):
         if wanted == "help":
             page.get_by_role("button", name="Keys").click()
@@ -319,19 +321,19 @@ def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_p
     offline.goto(viewer_pages.write(tmp_path, text))
     expect(offline.get_by_role("status")).to_contain_text("layer 2")
     expect(offline.get_by_role("status")).to_contain_text("cut short")
-    offline.wait_for_function("vitviz.explorer.here.data.answers.has(0)")
+    offline.wait_for_function(f"{viewer_pages.SCENE}.answers.has(0)")
     for block in (0, 2):
-        ask(offline, block=block, query=(2, 2), pinned=True)
+        ask(offline, block=block, query=(2, 2))
         row = row_of(view(), block, "mean", (2, 2), "row", "attention")
         agree(reading(offline), expected(view(), block, "mean", (2, 2), "row", "attention"), row[4:].reshape(7, 11))
     ask(offline, block=1)
     expect(offline.locator(".vv-title")).to_contain_text("Layer 2 could not be loaded")
     expect(offline.locator(".vv-strongest li")).to_have_count(0)
-    assert pixels(offline, "(explorer) => explorer.sides[0].pane.heat.canvas")[..., 3].max() == 0
+    assert pixels(offline, "(view) => view.panes[0].pane.heat.canvas")[..., 3].max() == 0
     ask(offline, mode="rollout")
     expect(offline.locator(".vv-title")).to_contain_text("Rollout of layers 1 to 3")
     ask(offline, mode="attention", block=2)
-    assert pixels(offline, "(explorer) => explorer.sides[0].pane.heat.canvas")[..., 3].max() == 255
+    assert pixels(offline, "(view) => view.panes[0].pane.heat.canvas")[..., 3].max() == 255
 
 
 @pytest.mark.parametrize("lost", [False, True])
@@ -340,19 +342,23 @@ def test_the_block_on_show_comes_before_anything_else_is_asked(offline: Page, tm
     ask(offline, block=1)
     first = offline.evaluate(
         """async (lost) => {
-            const { explorer } = vitviz;
-            const { host, here: { data: { manifest }, pane } } = explorer;
-            const { fetch } = host;
+            const { backend, store, first } = vitviz;
+            const { block, rollout } = backend;
             window.asked = [];
             let answer;
             const held = new Promise((go) => { answer = go; });
-            host.fetch = async (url) => {
-                if (window.asked.push(url) > 1) return fetch(url);
+            const watched = (question, name) => async (...given) => {
+                if (window.asked.push(name(given)) > 1) return question(...given);
                 await held;
-                if (lost) throw new TypeError('It did not come.');
-                return fetch(url);
+                if (lost) throw new TypeError('It was lost.');
+                return question(...given);
             };
-            explorer.open({ ...manifest, id: 'another' }, pane.original);
+            backend.block = watched(block, ([, one]) => `block-${one}`);
+            backend.rollout = watched(rollout, () => 'rollout');
+            backend.can.open = true;
+            backend.open = async () => ({ ...first, id: 'another', model: 'another' });
+            store.dispatch({ type: 'open', source: { model: 'another' } });
+            store.dispatch({ type: 'change', change: { block: 1 } });
             await new Promise((rest) => setTimeout(rest, 100));
             const first = [...window.asked];
             answer();
@@ -361,12 +367,12 @@ def test_the_block_on_show_comes_before_anything_else_is_asked(offline: Page, tm
         lost,
     )
     assert first == ["block-1"]
-    offline.wait_for_function("[0, 2].every((one) => vitviz.explorer.here.data.answers.has(one))")
+    offline.wait_for_function(f"[0, 2].every((one) => {viewer_pages.SCENE}.answers.has(one))")
     assert sorted(offline.evaluate("window.asked")) == ["block-0", "block-1", "block-2", "rollout"]
     if lost:
         expect(offline.get_by_role("status")).to_contain_text("layer 2")
     else:
-        assert offline.evaluate("vitviz.explorer.here.data.answers.complete")
+        assert offline.evaluate(f"{viewer_pages.SCENE}.answers.complete")
 
 
 def test_a_page_that_lost_its_end_says_so(page: Page, tmp_path: Path) -> None:

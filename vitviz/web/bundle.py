@@ -16,8 +16,8 @@ from pathlib import Path
 from vitviz.draw.colors import DIVERGING, lut
 
 HERE = Path(__file__).parent
-ENTRY = "main.js"
-COLOUR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
+ENTRY = "app.js"
+COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray")
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
@@ -71,9 +71,9 @@ def _resolve(name: str, other: str) -> str:
 
 
 @cache
-def colours() -> str:
-    """The colour maps on offer as JSON: name to 768 bytes in base64."""
-    return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOUR_MAPS, DIVERGING)})
+def colors() -> str:
+    """The color maps on offer as JSON: name to 768 bytes in base64."""
+    return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOR_MAPS, DIVERGING)})
 
 
 @cache

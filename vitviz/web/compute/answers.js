@@ -74,12 +74,10 @@ export class Answers {
     this.depth = depth;
     /** @type {(BlockAnswers | null)[]} */
     this.blocks = new Array(depth).fill(null);
+    /** @type {Rollout | null} */
     this.rollout = null;
-    this.rows = new Map(); // rollout rows that the server computed, by token
-    this.refused = new Set(); // tokens whose rows it could not compute
-    this.wanted = null; // the token whose row is asked for next
-    this.asking = false;
-    this.age = 0; // how often the options of rollout have changed
+    this.options = ''; // what rollout is made with, as JSON
+    this.rows = new Map(); // of rollout, by token, where there are too many tokens for its matrix
     this.out = null;
   }
 
@@ -99,12 +97,11 @@ export class Answers {
     this.out = new Float32Array(rollout.tokens);
   }
 
-  /** Rollout is asked for with other options: what came is of no use. */
-  forget() {
-    this.age += 1;
+  /** Rollout is asked for with other options: what is here is of no use. @param {string} options - as JSON */
+  forgetRollout(options) {
+    this.options = options;
     this.rollout = null;
     this.rows.clear();
-    this.refused.clear();
   }
 
   has(index) {
@@ -137,8 +134,8 @@ export class Answers {
     return block.sweep;
   }
 
-  /** Rollout, from the matrix or from what the server sent. @returns {Float32Array | null} (N) */
-  flow({ token, direction }) {
+  /** Rollout, from the matrix or from a row of it. @returns {Float32Array | null} (N) */
+  rolloutOf({ token, direction }) {
     if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
     const { rollout, out } = this;
     if (direction === 'row') {

@@ -42,14 +42,41 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   return `Not sure: perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
 }
 
+/** A scene's prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
+export function describe({ predictions, labels, sureAbove }) {
+  const [names, shares] = [0, 1].map((place) => predictions.map((one) => one[place]));
+  return describePrediction(names, shares, labels.length, sureAbove);
+}
+
 /** A step of an axis or of a slider, exact in whole percent. */
 export function whole(share) {
   return `${Math.round(100 * share)} %`;
 }
 
-/** A score that is no share: three figures. */
+/** A number that is no share: three figures. */
 export function score(value) {
-  return Number.isFinite(value) ? String(Number(value.toPrecision(3))) : '–';
+  return Number.isFinite(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–';
+}
+
+/** A guess at a time, no finer than it is: "about 40 s". @param {number} seconds */
+export function about(seconds) {
+  if (seconds < 1) return 'under a second';
+  if (seconds < 10) return `about ${Math.round(seconds)} s`;
+  return seconds < 90 ? `about ${10 * Math.round(seconds / 10)} s` : `about ${Math.round(seconds / 60)} min`;
+}
+
+/** A time that was measured: "96 ms", "61.2 s". @param {number} seconds */
+export function duration(seconds) {
+  return seconds < 1 ? `${Math.round(1000 * seconds)} ms` : `${seconds.toFixed(1)} s`;
+}
+
+/** What is under way, in one line. @param {import('../backends/backend.js').Progress} progress @param {string} words */
+export function progressWords({ text, ahead, seconds, done, of }, words) {
+  const parts = [text ?? words];
+  if (done !== undefined && of) parts.push(`${done} of ${of}`);
+  if (ahead) parts.push(`number ${ahead + 1} in the queue`);
+  if (seconds) parts.push(about(seconds));
+  return parts.join(' · ');
 }
 
 /** @param {string | [number, number]} query */

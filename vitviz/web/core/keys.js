@@ -1,9 +1,8 @@
-// The keyboard: a state, a key, and what there is; out comes the next state. The page decides when keys are ours (not
-// while somebody types, not with Ctrl, Alt or Meta held down).
+// The keyboard: a key and a state, and what it does. The page decides when keys are ours (not while somebody types).
 import { defaultQuery } from './state.js';
 
 /** @typedef {import('./state.js').State} State */
-/** @typedef {import('./state.js').Limits} Limits */
+/** @typedef {import('./store.js').Action} Action */
 
 /** What the help says, in its order. */
 export const KEYS = [
@@ -15,69 +14,56 @@ export const KEYS = [
   { keys: 'd', does: 'what it attends to, or who attends to it' },
   { keys: 'r', does: 'rollout on and off' },
   { keys: 'g', does: 'patch grid on and off' },
+  { keys: 'b', does: 'the bare photograph on and off' },
   { keys: 'f', does: 'full screen on and off' },
+  { keys: 'Ctrl Z', does: 'undo; with Shift, redo' },
   { keys: '?', does: 'these keys' },
   { keys: 'Esc', does: 'close the help; let the pointer lead again' },
 ];
 
-const clamped = (value, count) => Math.min(count - 1, Math.max(0, value));
+const change = (fields) => ({ type: 'change', change: fields });
+const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
 
-/** One patch on; from a query without a place to the middle, and from then on it stays there until Esc. */
-function moved(state, limits, down, across) {
-  const [rows, columns] = limits.grid;
-  const to = Array.isArray(state.query)
-    ? [clamped(state.query[0] + down, rows), clamped(state.query[1] + across, columns)]
-    : [Math.floor(rows / 2), Math.floor(columns / 2)];
-  return { query: to, pinned: true };
-}
-
-function block(state, limits, by) {
-  return { block: clamped((state.block ?? limits.depth - 1) + by, limits.depth) };
-}
+const block = (state, by) => {
+  const { depth } = state.scene.limits;
+  return change({ block: clamp((state.block ?? depth - 1) + by, depth) });
+};
 
 /** Heads stand in a line behind the fused map: fused, 1, 2, ... */
-function head(state, limits, by) {
-  const place = Number.isInteger(state.head) ? state.head + 1 : 0;
-  const to = clamped(place + by, limits.heads + 1);
-  if (to === place) return {};
-  return { head: to === 0 ? 'mean' : to - 1 };
-}
+const head = (state, by) => {
+  const place = typeof state.head === 'number' ? state.head + 1 : 0;
+  const to = clamp(place + by, state.scene.limits.heads + 1);
+  return change(to === place ? {} : { head: to === 0 ? 'mean' : to - 1 });
+};
 
-function escape(state) {
-  if (state.help) return { help: false };
-  return state.pinned ? { pinned: false } : null;
-}
-
-/** @type {Record<string, (state: State, limits: Limits) => Partial<State> | null>} */
+/** @type {Record<string, (state: State) => Action | null>} */
 const ACTIONS = {
-  ArrowUp: (state, limits) => moved(state, limits, -1, 0),
-  ArrowDown: (state, limits) => moved(state, limits, 1, 0),
-  ArrowLeft: (state, limits) => moved(state, limits, 0, -1),
-  ArrowRight: (state, limits) => moved(state, limits, 0, 1),
-  '[': (state, limits) => block(state, limits, -1),
-  ']': (state, limits) => block(state, limits, 1),
-  ',': (state, limits) => head(state, limits, -1),
-  '.': (state, limits) => head(state, limits, 1),
-  0: () => ({ head: 'mean' }),
-  c: (state, limits) => ({ query: defaultQuery(limits), pinned: false }),
-  d: (state) => ({ direction: state.direction === 'row' ? 'column' : 'row' }),
-  r: (state) => ({ mode: state.mode === 'rollout' ? 'attention' : 'rollout' }),
-  g: (state) => ({ grid: !state.grid }),
-  f: (state) => ({ full: !state.full }),
-  '?': (state) => ({ help: !state.help }),
-  Escape: escape,
+  ArrowUp: () => ({ type: 'move', row: -1, column: 0 }),
+  ArrowDown: () => ({ type: 'move', row: 1, column: 0 }),
+  ArrowLeft: () => ({ type: 'move', row: 0, column: -1 }),
+  ArrowRight: () => ({ type: 'move', row: 0, column: 1 }),
+  '[': (state) => block(state, -1),
+  ']': (state) => block(state, 1),
+  ',': (state) => head(state, -1),
+  '.': (state) => head(state, 1),
+  0: () => change({ head: 'mean' }),
+  c: (state) => change({ query: defaultQuery(state.scene.limits) }),
+  d: (state) => change({ direction: state.direction === 'row' ? 'column' : 'row' }),
+  r: (state) => change({ mode: state.mode === 'rollout' ? 'attention' : 'rollout' }),
+  g: (state) => change({ grid: !state.grid }),
+  b: (state) => change({ bare: !state.bare }),
+  f: (state) => change({ full: !state.full }),
+  '?': (state) => change({ help: !state.help }),
+  Escape: (state) => (state.help ? change({ help: false }) : Array.isArray(state.query) ? { type: 'unpin' } : null),
 };
 
 /**
- * What a key does.
- * @param {State} state
+ * Return what a key does.
+ * @param {State} state - with a scene
  * @param {string} key - `event.key`; letters in either case
- * @param {Limits} limits - depth, heads, grid and prefix
- * @returns {State | null} the next state; null where the key is not ours, and the browser may have it
+ * @returns {Action | null} null where the key is not ours, and the browser may have it
  */
-export function press(state, key, limits) {
+export function actionOf(state, key) {
   const known = key.length === 1 ? key.toLowerCase() : key;
-  if (!Object.hasOwn(ACTIONS, known)) return null;
-  const change = ACTIONS[known](state, limits);
-  return change === null ? null : { ...state, ...change };
+  return Object.hasOwn(ACTIONS, known) ? ACTIONS[known](state) : null;
 }

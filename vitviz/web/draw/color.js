@@ -83,6 +83,23 @@ export function packed(bytes) {
     (0xff000000 | (bytes[3 * i + 2] << 16) | (bytes[3 * i + 1] << 8) | bytes[3 * i]) >>> 0);
 }
 
+/** @type {WeakMap<Uint32Array, Record<string, Uint32Array>>} */
+const SPOTLIGHTS = new WeakMap();
+
+/**
+ * A table whose opacity follows the value, so that the photograph stays visible where there is little.
+ * @param {Uint32Array} table - (256) @param {boolean} signed - zero is in the middle @returns {Uint32Array} (256)
+ */
+export function spotlight(table, signed) {
+  const made = SPOTLIGHTS.get(table) ?? {};
+  SPOTLIGHTS.set(table, made);
+  made[String(signed)] ??= table.map((color, place) => {
+    const value = signed ? Math.abs(place - 127.5) / 127.5 : place / 255;
+    return ((Math.round(255 * value ** 0.7) << 24) | (color & 0xffffff)) >>> 0;
+  });
+  return made[String(signed)];
+}
+
 const GREY = 0.6; // of a colour whose map is out of date
 
 /** A table whose colours are nearer to grey of the same lightness. @param {Uint32Array} table @returns {Uint32Array} (256) */

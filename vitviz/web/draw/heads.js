@@ -1,8 +1,9 @@
 // Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button; what
 // it shows is drawn behind it, on one sheet for the whole wall.
 import { colourGrid, faded, indices, scaleOver } from './color.js';
+import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
-import { escaped, write } from '../compute/format.js';
+import { escaped, headWords, write } from '../compute/format.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
 /** @typedef {{kind: 'head' | 'block' | 'cell', block?: number, head?: number | string, name: string}} Item */
@@ -12,18 +13,40 @@ const MOST = 6_000_000; // pixels of a sheet: of a model with a thousand heads i
 const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
   <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
 
-export class Wall {
+const item = (kind, value, name, label, more) => ({ kind, value: String(value), name, label, ...more });
+
+/** The maps of one layer: fused in three ways, then each head. @param {number} heads @returns {Item[]} */
+export function headItems(heads) {
+  return ['mean', 'max', 'min', ...Array(heads).keys()].map((head) => item('head', head,
+    typeof head === 'number' ? `head ${head + 1}` : head, headWords(head, heads), { head }));
+}
+
+/** One map for each layer. @param {number} depth @returns {Item[]} */
+export function layerItems(depth) {
+  return [...Array(depth).keys()].map((block) => item('block', block, String(block + 1), `Layer ${block + 1}`, { block }));
+}
+
+/** Every head of every layer. @param {number} depth @param {number} heads @returns {Item[]} */
+export function cellItems(depth, heads) {
+  return [...Array(depth * heads).keys()].map((place) => {
+    const [block, head] = [Math.floor(place / heads), place % heads];
+    return item('cell', `${block},${head}`, '', `Layer ${block + 1}, ${headWords(head, heads)}`, { block, head });
+  });
+}
+
+export class Thumbnails {
   /**
    * @param {HTMLElement} element
    * @param {(item: Item) => void} choose - called with the item of a button
-   * @param {(item: Item | null) => void} peek - called with the item under the pointer
+   * @param {(item: Item | null) => void} [peek] - called with the item under the pointer or the focus
    */
-  constructor(element, choose, peek) {
+  constructor(element, choose, peek = () => {}) {
     this.element = element;
     this.items = [];
     this.places = null; // where thumbnails lie; null until the browser has laid them out
     this.near = null; // the thumbnail that is enlarged
     this.sized = new ResizeObserver(() => this.measure());
+    roving(element);
     const place = (event) => event.target.closest('button')?.dataset.place;
     const item = (event) => this.items[place(event)] ?? null;
     element.addEventListener('click', (event) => item(event) && choose(item(event)));
@@ -73,9 +96,11 @@ export class Wall {
     this.index = items.map((_, place) => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn
     this.waits = new Uint8Array(items.length); // whether its map is on its way
+    this.off = new Uint8Array(items.length); // whether its head is switched off
     this.pressed = new Uint8Array(items.length);
     this.sized.disconnect();
     this.sized.observe(this.element); // tells once in any case, before the next picture is painted
+    oneTabStop(element);
     if (held !== null) this.buttons[held]?.focus({ preventScroll: true });
   }
 
@@ -113,15 +138,16 @@ export class Wall {
    * @param {(item: Item) => Float32Array | null} values - (N) of an item; null: keep the old picture
    * @param {number} prefix - P
    * @param {Uint32Array} table - (256)
-   * @param {{shared: boolean, signed: boolean, gamma: number}} look
+   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: greyed
    * @returns {Scale | null} the scale that all share
    */
-  draw(values, prefix, table, { shared, signed, gamma }) {
+  draw(values, prefix, table, { shared, signed, gamma, off = () => false }) {
     const common = shared ? this.over(values, prefix, signed) : null;
     this.table = table;
     this.items.forEach((item, place) => {
       const map = values(item);
       this.wait(place, map === null);
+      this.turn(place, off(item));
       if (map === null) return;
       const patches = map.subarray(prefix);
       indices(patches, common ?? scaleOver([patches], signed), gamma, this.index[place]);
@@ -138,13 +164,21 @@ export class Wall {
     this.buttons[place].classList.toggle('vv-waiting', waits);
   }
 
-  /** What was drawn last, onto the sheet; faded where a map is on its way. */
+  /** A head that is switched off is grey. */
+  turn(place, off) {
+    if (this.off[place] === Number(off)) return;
+    this.off[place] = Number(off);
+    this.buttons[place].classList.toggle('vv-is-off', off);
+  }
+
+  /** What was drawn last, onto the sheet; faded where a map is on its way or its head is off. */
   paint() {
     if (this.places === null || this.table === null) return;
-    const { there, waits, table } = this;
-    const grey = waits.includes(1) ? faded(table) : table;
+    const { there, waits, off, table } = this;
+    const pale = (place) => waits[place] || off[place];
+    const grey = waits.includes(1) || off.includes(1) ? faded(table) : table;
     this.index.forEach((index, place) => {
-      if (there[place]) stamp(this.places, place, index, waits[place] ? grey : table, this.pixels);
+      if (there[place]) stamp(this.places, place, index, pale(place) ? grey : table, this.pixels);
     });
     this.sheet.putImageData(this.image, 0, 0);
     this.magnify();

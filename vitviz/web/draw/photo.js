@@ -1,6 +1,6 @@
 // One photograph with a map over it, as layers of canvas: the photograph, the colours, the marks, and aids for the eye.
 // The first three are what vitviz.draw.overlay draws, pixel for pixel; `flat` puts them together.
-import { indices, packed } from './color.js';
+import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
 import { Heat } from './heat.js';
 import { frameBoxes, gridBoxes, hatchAround } from './overlay.js';
@@ -110,16 +110,16 @@ export class Pane {
   }
 
   /**
-   * @param {Uint8Array} index - (gh, gw) colour indices
+   * @param {Uint8Array} index - (gh, gw) color indices
    * @param {Uint32Array} table - (256), from `packed`
-   * @param {{smooth: boolean, alpha: number}} look
+   * @param {{smooth: boolean, opacity: number, overlay?: string, bare?: boolean, signed?: boolean}} look
    */
-  paint(index, table, { smooth, alpha }) {
-    this.enlarge.paint(index, table, smooth, this.words);
+  paint(index, table, { smooth, opacity, overlay = 'even', bare = false, signed = false }) {
+    this.enlarge.paint(index, overlay === 'spotlight' ? spotlight(table, signed) : table, smooth, this.words);
     const [left, top] = this.enlarge.region;
     this.heat.putImageData(this.colours, 0, 0, left, top, this.enlarge.width, this.enlarge.height);
-    this.alpha = alpha;
-    this.heat.canvas.style.opacity = String(alpha);
+    this.opacity = bare ? 0 : opacity;
+    this.heat.canvas.style.opacity = String(this.opacity);
   }
 
   /** Lines between patches, and a frame around the query. */
@@ -257,7 +257,7 @@ export class Pane {
     [canvas.width, canvas.height] = this.geometry.image;
     const out = canvas.getContext('2d');
     out.drawImage(this.photo.canvas, 0, 0);
-    out.globalAlpha = this.alpha;
+    out.globalAlpha = this.opacity;
     out.drawImage(this.heat.canvas, 0, 0);
     out.globalAlpha = 1;
     out.drawImage(this.marks.canvas, 0, 0);

@@ -1,0 +1,15 @@
+// A page that stands alone: one file, without a server.
+import { embeddedBackend } from './backends/embedded.js';
+import { mount } from './page.js';
+import { Explore } from './views/explore.js';
+
+/**
+ * Start a page that stands alone: its parts are <script type="text/plain"> elements.
+ * @param {HTMLElement} root @param {{colors: Record<string, string>, manifest: any, search: string}} given
+ */
+export function start(root, { colors, manifest, search }) {
+  const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent);
+  const page = mount(root, { colors, backend, photos: null, first: manifest, models: null, search }, { '.vv-explore': Explore });
+  window.vitviz = page; // for tests and benchmarks alone
+  return page;
+}

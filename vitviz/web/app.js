@@ -1,0 +1,31 @@
+// The app: a page that asks a server.
+import { serverBackend } from './backends/server.js';
+import { Photos } from './effects/photos.js';
+import { mount } from './page.js';
+import { Debug } from './views/debug.js';
+import { Explain } from './views/explain.js';
+import { Explore } from './views/explore.js';
+import { Heads } from './views/heads.js';
+import { Layers } from './views/layers.js';
+import { Source } from './views/source.js';
+import { TopBar } from './views/topbar.js';
+
+/** The views and the places of app.html that they fill. */
+const VIEWS = {
+  '.vv-explore': Explore, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
+  '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
+};
+
+/**
+ * Start the app in `root`, which has app.html in it.
+ * @param {HTMLElement} root
+ * @param {{colors: Record<string, string>, first: any, models: any}} given - the manifest of the first scene, and the list of
+ *   models, examples, methods and statistics: the page opens without asking
+ */
+export function start(root, { colors, first, models }) {
+  const photos = new Photos();
+  const backend = serverBackend({ base: document.baseURI, photos, first, models });
+  const page = mount(root, { colors, backend, photos, first, models, search: window.location.search }, VIEWS);
+  window.vitviz = page; // for tests and benchmarks alone
+  return page;
+}

@@ -1,0 +1,42 @@
+// The interface between the page and whatever computes: a server, or what a file has in itself.
+
+/** @typedef {import('../core/state.js').Source} Source */
+/** @typedef {import('../core/manifest.js').Manifest} Manifest */
+/** @typedef {{id: string, source: Source}} Known - a scene that was opened */
+/** @typedef {{text?: string, ahead?: number, seconds?: number, done?: number, of?: number}} Progress */
+/** @typedef {{signal?: AbortSignal, progress?: (progress: Progress) => void}} How */
+/** @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk - token null:
+ *   the whole matrix; -1: the mean over patches; `start` from 0 */
+
+/**
+ * Every backend has these; tests/web/test_backends.py holds each to the same answers.
+ * @typedef {object} Backend
+ * @property {{open: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean}} can - what it can do
+ * @property {(source: Source, how?: How) => Promise<Manifest>} open
+ * @property {(scene: Known, block: number, how?: How) => Promise<ArrayBuffer>} block - a file of `vitviz.web.payload`
+ * @property {(scene: Known, ask: RolloutAsk, how?: How) => Promise<ArrayBuffer>} rollout - a file, or a row of float32
+ * @property {(scene: Known, ask: {method: string, target: number | null, against: number | null}, how?: How) =>
+ *   Promise<any>} explain
+ * @property {(scene: Known, ask: {methods: string[], target: number | null, against: number | null}, how?: How) =>
+ *   Promise<any>} faithfulness
+ * @property {(scene: Known, ask: {names: string[]}, how?: How) => Promise<any>} heads
+ * @property {(scene: Known, ask?: {}, how?: How) => Promise<any>} layers
+ * @property {(scene: Known, ask: {patches: number[], heads: [number, number][]}, how?: How) => Promise<any>} intervene
+ * @property {(scene: Known, ask: {search: string}, how?: How) => Promise<ArrayBuffer>} page
+ * @property {(how?: How) => Promise<any>} models
+ */
+
+/** A question that was not answered. Its message is for the visitor. */
+export class BackendError extends Error {
+  /** @param {string} message @param {'unknown' | 'busy' | 'refused' | 'failed' | 'offline'} kind */
+  constructor(message, kind) {
+    super(message);
+    this.name = 'BackendError';
+    this.kind = kind;
+  }
+}
+
+/** Whether an error only says that nobody waits any more. @param {any} error */
+export function isAbort(error) {
+  return error?.name === 'AbortError';
+}

@@ -1,0 +1,33 @@
+// The backend of a page that has everything in itself: its <script type="text/plain"> elements hold the files.
+import { decoded } from '../compute/payload.js';
+import { BackendError } from './backend.js';
+
+/** @typedef {import('./backend.js').Backend} Backend */
+
+/**
+ * @param {import('../core/manifest.js').Manifest} manifest
+ * @param {(name: string) => string | null | undefined} read - the text of a part, base64
+ * @returns {Backend}
+ */
+export function embeddedBackend(manifest, read) {
+  const file = async (name) => {
+    const text = read(name)?.trim();
+    if (!text) throw new BackendError('A part of this page is missing: it was cut short when it was saved or sent.', 'failed');
+    try {
+      return /** @type {ArrayBuffer} */ (decoded(text).buffer);
+    } catch (error) { // SyntaxError or DOMException, by the browser's age
+      const why = /** @type {Error} */ (error).message;
+      throw new BackendError(`A part of this page is damaged: it was cut short when it was saved or sent (${why}).`, 'failed');
+    }
+  };
+  const no = async () => {
+    throw new BackendError('This page stands alone and has no server to ask. Open the photograph in the app.', 'refused');
+  };
+  return {
+    can: { open: false, rollout: false, explain: false, page: false, link: false },
+    open: async () => manifest,
+    block: (_, block) => file(`block-${block}`),
+    rollout: (_, ask) => (ask.token === null ? file('rollout') : no()),
+    explain: no, faithfulness: no, heads: no, layers: no, intervene: no, page: no, models: no,
+  };
+}

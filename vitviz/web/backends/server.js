@@ -1,0 +1,128 @@
+// The backend that asks a vitviz server. Each question is one request, so that any replica can answer it.
+import { BackendError, isAbort } from './backend.js';
+
+/** @typedef {import('./backend.js').Backend} Backend */
+/** @typedef {import('./backend.js').How} How */
+/** @typedef {import('./backend.js').Known} Known */
+/** @typedef {import('../core/state.js').Source} Source */
+
+const GONE = 'The server does not answer. Try again in a moment.';
+
+/** @param {Uint8Array[]} parts */
+function joined(parts) {
+  const whole = new Uint8Array(parts.reduce((sum, part) => sum + part.length, 0));
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.length;
+  }
+  return whole;
+}
+
+/**
+ * Read an answer: lines of JSON, the last of which holds the data, an error, or the number of bytes that follow.
+ * @param {ReadableStream<Uint8Array>} stream @param {How['progress']} progress
+ */
+export async function readAnswer(stream, progress) {
+  const reader = stream.getReader();
+  let held = new Uint8Array(0);
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) throw new BackendError(GONE, 'offline');
+    held = joined([held, value]);
+    for (let end = held.indexOf(10); end >= 0; end = held.indexOf(10)) {
+      const line = JSON.parse(new TextDecoder().decode(held.subarray(0, end)));
+      held = held.slice(end + 1);
+      if ('data' in line) return line.data;
+      if ('error' in line) throw new BackendError(line.error.text, line.error.kind);
+      if ('bytes' in line) return rest(reader, held, line.bytes);
+      progress?.(line.progress);
+    }
+  }
+}
+
+async function rest(reader, first, count) {
+  const parts = [first];
+  let got = first.length;
+  while (got < count) {
+    const { value, done } = await reader.read();
+    if (done) throw new BackendError('The answer was cut short. Try again.', 'offline');
+    parts.push(value);
+    got += value.length;
+  }
+  return joined(parts).buffer;
+}
+
+/**
+ * @param {{base: string, photos: {get: (hash: string) => Promise<Blob | null>}, first?: any, models?: any}} options - `base`:
+ *   the address of the page's folder; `first`, `models`: the manifest and the list that came with the page
+ * @returns {Backend}
+ */
+export function serverBackend({ base, photos, first = null, models = null }) {
+  /** @param {string} name @param {object} ask @param {Source | null} source @param {How} how */
+  async function post(name, ask, source, { signal, progress } = {}) {
+    const body = new FormData();
+    body.set('ask', JSON.stringify(ask));
+    if (source) {
+      const { image, model, size } = source;
+      body.set('source', JSON.stringify({ image, model, size }));
+      const photo = source.photo ? await photos.get(source.photo) : null;
+      if (source.photo && !photo) {
+        throw new BackendError('This link names a photograph that is only in the browser in which it was opened.', 'refused');
+      }
+      if (photo) body.set('photo', photo, 'photo');
+    }
+    let answer;
+    try {
+      answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
+    } catch (error) {
+      throw isAbort(error) ? error : new BackendError(GONE, 'offline');
+    }
+    if (!answer.ok) {
+      const plain = answer.headers.get('content-type')?.startsWith('text/plain');
+      throw new BackendError(plain ? await answer.text() : GONE, answer.status === 429 ? 'busy' : 'refused');
+    }
+    return readAnswer(answer.body, progress);
+  }
+
+  /** Ask about a scene; where the server does not have it, once more with what it is made from. */
+  async function ask(name, scene, more, how) {
+    const question = { scene: scene.id, ...more };
+    try {
+      return await post(name, question, null, how);
+    } catch (error) {
+      if (!['unknown', 'offline'].includes(error.kind)) throw error;
+      return post(name, question, scene.source, how);
+    }
+  }
+
+  /** @param {string} name */
+  const question = (name) => (/** @type {Known} */ scene, /** @type {object} */ more, /** @type {How} */ how) =>
+    ask(name, scene, more, how);
+
+  const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (one[part] ?? null) === (other[part] ?? null));
+
+  return {
+    can: { open: true, rollout: true, explain: true, page: true, link: true },
+    async open(source, how) {
+      if (first && same(source, first)) return first;
+      return post('open', {}, source, how);
+    },
+    block: (scene, block, how) => ask('block', scene, { block }, how),
+    rollout: question('rollout'),
+    explain: question('explain'),
+    faithfulness: question('faithfulness'),
+    heads: question('heads'),
+    layers: question('layers'),
+    intervene: question('intervene'),
+    page: question('page'),
+    models: async (how) => models ?? post('models', {}, null, how),
+    async upload(file, how) {
+      const body = new FormData();
+      body.set('ask', '{}');
+      body.set('photo', file, file.name);
+      const answer = await fetch(new URL('vitviz/checkpoint', base), { method: 'POST', body, signal: how?.signal });
+      return readAnswer(answer.body, how?.progress);
+    },
+  };
+}

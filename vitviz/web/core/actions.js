@@ -1,0 +1,200 @@
+// What each action makes of the state. Pure and total: an unknown action changes nothing.
+import { INITIAL, PANE, ROLLOUT, SOURCE, asked, defaultQuery, hasQuery, paneOf, pick } from './state.js';
+import { ADDRESSED, format, parse, writeQuery } from './url.js';
+
+/** @typedef {import('./state.js').State} State */
+/** @typedef {import('./state.js').Limits} Limits */
+/** @typedef {import('./store.js').Action} Action */
+
+const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
+const quoted = (text) => JSON.stringify(String(text).slice(0, 40));
+
+/**
+ * Make a state that a scene can show, and say what a link asked for that it cannot.
+ * @param {State} state
+ * @param {Limits} limits
+ * @returns {{state: State, messages: string[]}}
+ */
+export function fit(state, limits) {
+  const fitted = { ...state };
+  const messages = [];
+  const replace = (field, value, message) => {
+    messages.push(message);
+    fitted[field] = value;
+  };
+  for (const [field, list] of [['color', limits.colors], ['mode', limits.modes]]) {
+    if (state[field] !== null && !list.includes(state[field])) {
+      replace(field, INITIAL[field], `${field}: expected one of ${list.join(', ')}, got ${quoted(state[field])}.`);
+    }
+  }
+  const { depth, heads, grid, prefix } = limits;
+  fitted.block ??= depth - 1;
+  if (fitted.block >= depth) {
+    replace('block', depth - 1, `layer: expected 1 to ${depth}, got ${fitted.block + 1}; this is layer ${depth}.`);
+  }
+  if (state.start > depth) {
+    replace('start', depth, `start: expected 1 to ${depth}, got ${state.start}; this is layer ${depth}.`);
+  }
+  if (typeof state.head === 'number' && state.head >= heads) {
+    replace('head', 'mean', `head: expected 1 to ${heads}, got ${state.head + 1}; this is the mean of all.`);
+  }
+  const off = state.off.filter((one) => one.split(',').every((i, place) => Number(i) < [depth, heads][place]));
+  if (off.length < state.off.length) replace('off', off, `off: expected layers to ${depth} and heads to ${heads}.`);
+  if (state.query !== null && !hasQuery(state.query, limits)) {
+    const named = [...prefix.map((token) => writeQuery(token.toLowerCase())), 'mean'].join(', ');
+    const instead = defaultQuery(limits);
+    messages.push(`from: expected ${named} or a patch from 1,1 to ${grid[0]},${grid[1]}, got ${writeQuery(state.query)}; `
+      + `this is ${instead}.`);
+    if (Array.isArray(state.query)) Object.assign(fitted, { query: state.base, queryScene: null });
+  }
+  return { state: fitted, messages };
+}
+
+/** The pane that is not active becomes the active one. @param {State} state @returns {State} */
+function swapped(state) {
+  return { ...state, ...state.beside, beside: pick(state, PANE), pane: state.pane === 0 ? 1 : 0 };
+}
+
+/** Do something to the state as if a pane were the active one. */
+function within(state, pane, change) {
+  return pane === state.pane ? change(state) : swapped(change(swapped(state)));
+}
+
+/** A patch that is let go: the pointer leads again, else what was asked before. @param {State} state */
+const letGo = (state) => (Array.isArray(state.query) ? { ...state, query: state.base, queryScene: null } : state);
+
+/** @param {State} state @param {Action} action @returns {State} */
+function changed(state, { change }) {
+  const next = { ...state, ...change };
+  if ('query' in change) {
+    if (Array.isArray(change.query)) next.queryScene = change.queryScene ?? state.scene?.id ?? null;
+    else next.base = change.query;
+  }
+  return next;
+}
+
+/** A scene was asked for: an example or a photograph takes the other's place, a model has its own input size. */
+function sourced(state, { source }) {
+  const next = { ...state, ...source, linked: false, messages: [], erased: [], removed: 0 };
+  if (source.image) next.photo = null;
+  if (source.photo) next.image = null;
+  if ('model' in source && !('size' in source)) next.size = null;
+  const last = state.scene && state.block === state.scene.limits.depth - 1;
+  if ('model' in source && last) next.block = null; // the last layer stays the last one
+  return next;
+}
+
+function pointerOn(pointer, scene, patch) {
+  if (!patch) return null;
+  return { ...pointer, scene, patch, query: Array.isArray(pointer.query) ? patch : pointer.query };
+}
+
+/** A scene is here. `carried`: the query's and the pointer's patch, at the same places in the new grid. */
+function opened(state, { pane, scene, carried }) {
+  return within(state, pane, (one) => {
+    const before = one.scene?.id ?? null;
+    let next = { ...one, ...scene.source, scene };
+    const other = next.beside?.scene?.id;
+    if (Array.isArray(one.query) && (one.queryScene === null || one.queryScene === before) && before !== other) {
+      next.queryScene = scene.id;
+      if (carried?.query && one.queryScene !== null) next.query = carried.query;
+    }
+    if (one.pointer?.scene === before && before !== other) next.pointer = pointerOn(one.pointer, scene.id, carried?.pointer);
+    const elsewhere = Array.isArray(next.query) && next.queryScene === other && other !== scene.id;
+    const fitted = fit(elsewhere ? { ...next, query: null } : next, scene.limits);
+    next = { ...fitted.state, query: elsewhere ? next.query : fitted.state.query, linked: pane === state.pane ? false : one.linked };
+    return { ...next, messages: one.linked ? [...one.messages, ...fitted.messages] : one.messages };
+  });
+}
+
+/** A scene could not be had: the pane goes back to what it shows. */
+function failed(state, { pane, text }) {
+  const back = (one) => ({ ...one, ...(one.scene ? one.scene.source : SOURCE), linked: false });
+  const next = within(state, pane, back);
+  return { ...next, messages: [...(state.linked ? state.messages : []), text] };
+}
+
+function compared(state) {
+  if (state.beside === null) return { ...state, beside: pick(state, PANE), pane: 1 };
+  const { beside, pointer, queryScene } = state;
+  const gone = beside.scene?.id;
+  const next = { ...state, beside: null, pane: /** @type {0} */ (0) };
+  if (pointer && pointer.pane !== state.pane) next.pointer = null;
+  return gone !== state.scene?.id && queryScene === gone ? letGo(next) : next;
+}
+
+/** An address was opened, or the person went back or forward. */
+function navigated(state, { search }) {
+  const { state: read, messages } = parse(search);
+  const scenes = [state.pane, 1 - state.pane].map((pane) => paneOf(state, pane)?.scene ?? null);
+  const next = { ...state, ...pick(read, ADDRESSED), base: read.base, queryScene: null, messages, linked: true, pointer: null };
+  next.scene = scenes[0] ?? scenes[1];
+  if (next.beside) next.beside = { ...next.beside, scene: scenes[1] ?? scenes[0] };
+  return next;
+}
+
+const moved = (state, row, column) => {
+  if (!state.scene) return state;
+  const [rows, columns] = state.scene.limits.grid;
+  const { query } = asked(state);
+  const to = Array.isArray(query) ? [clamp(query[0] + row, rows), clamp(query[1] + column, columns)]
+    : [rows >> 1, columns >> 1];
+  return changed(state, { type: 'change', change: { query: to } });
+};
+
+/** One step of the animation: through the heads where one is chosen, else through the layers. */
+function stepped(state) {
+  if (!state.scene || !state.playing) return state;
+  const { depth, heads } = state.scene.limits;
+  const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads }
+    : { block: ((state.block ?? depth - 1) + 1) % depth };
+  return { ...state, ...next, mode: 'attention' };
+}
+
+/** @type {Record<string, (state: State, action: Action) => State>} */
+const ACTIONS = {
+  change: changed,
+  open: sourced,
+  opened,
+  failed,
+  compare: compared,
+  activate: (state, { pane }) => (state.beside && pane !== state.pane ? swapped(state) : state),
+  navigate: navigated,
+  hover: (state, { pointer }) => ({ ...state, pointer }),
+  lift: (state) => (state.pointer ? { ...state, pointer: { ...state.pointer, over: false } } : state),
+  pick: (state, { patch, scene }) => (String(state.query) === String(patch) && state.queryScene === scene ? letGo(state)
+    : changed(state, { type: 'change', change: { query: patch, queryScene: scene } })),
+  unpin: letGo,
+  move: (state, { row, column }) => moved(state, row, column),
+  map: (state, { block, head }) => ({ ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
+  play: (state) => ({ ...state, playing: !state.playing }),
+  step: stepped,
+  message: (state, { texts }) => ({ ...state, messages: texts }),
+};
+
+/** @param {State} state @param {Action} action @returns {State} */
+export function reduce(state, action) {
+  return Object.hasOwn(ACTIONS, action.type) ? ACTIONS[action.type](state, action) : state;
+}
+
+/** Fields whose changes are no entry in the history: they are set by dragging, or pass. */
+const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', ...Object.keys(ROLLOUT)]);
+/** Actions that a person did not ask for one by one. */
+const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
+
+/** Whether an action is a step in the history. @param {State} before @param {State} after @param {Action} action */
+export function isStep(before, after, action) {
+  if (PASSING.has(action.type) || action.quiet || before.scene === null) return false;
+  if (action.type === 'change' && Object.keys(action.change).every((field) => QUIET.has(field))) return false;
+  return format(before) !== format(after);
+}
+
+/** The present state with what is shown of an earlier one. @param {State} now @param {State} then @returns {State} */
+export function restore(now, then) {
+  const next = { ...now, ...pick(then, ADDRESSED), base: then.base, queryScene: then.queryScene, pointer: null };
+  const scenes = [now.scene, now.beside?.scene ?? now.scene];
+  [next.scene] = now.pane === then.pane ? scenes : [...scenes].reverse();
+  if (next.beside) next.beside = { ...next.beside, scene: now.pane === then.pane ? scenes[1] : scenes[0] };
+  return next;
+}
+

@@ -1,0 +1,156 @@
+// The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Nothing here throws: addresses are
+// typed by strangers, and what cannot be read is left out and reported.
+import { INITIAL, PANE, pick } from './state.js';
+
+/** @typedef {import('./state.js').State} State */
+/** @typedef {import('./state.js').Query} Query */
+
+const FUSIONS = ['mean', 'max', 'min'];
+const BAD = undefined; // what a reader returns for a text that it cannot take
+
+const ordinal = (text) => (/^[1-9]\d{0,4}$/.test(text) ? Number(text) - 1 : BAD);
+const oneOf = (...words) => (text) => (words.includes(text) ? text : BAD);
+const name = (text) => (/^[^\p{Cc}]{1,200}$/u.test(text) ? text : BAD); // letters of any script; no control characters
+const either = (on, off) => (text) => (text === on ? true : text === off ? false : BAD);
+const within = (low, high) => (text) => {
+  const number = /^\d{1,3}(\.\d{1,6})?$/.test(text) ? Number(text) : NaN;
+  return number >= low && number <= high ? number : BAD;
+};
+const same = (value) => String(value);
+const rounded = (value) => String(Number(value.toFixed(3)));
+const index = (text) => (/^\d{1,6}$/.test(text) ? Number(text) : BAD);
+
+/** @param {string} text @returns {Query | undefined} */
+function readQuery(text) {
+  const patch = /^(\d+),(\d+)$/.exec(text);
+  if (patch) {
+    const [row, column] = [ordinal(patch[1]), ordinal(patch[2])];
+    return row === BAD || column === BAD ? BAD : [row, column];
+  }
+  if (/^register-[1-9]\d{0,2}$/.test(text)) return text.replace('-', ' ');
+  return oneOf('cls', 'mean', 'distillation')(text);
+}
+
+/** @param {Query} query */
+export function writeQuery(query) {
+  return typeof query === 'string' ? query.replace(' ', '-') : query.map((i) => i + 1).join(',');
+}
+
+/** Heads as "layer.head", counted from 1: "3.2,3.4". */
+function readHeads(text) {
+  const pairs = text.split(',').map((one) => one.split('.').map(ordinal));
+  return pairs.every((pair) => pair.length === 2 && !pair.includes(BAD)) ? pairs.map((pair) => pair.join(',')) : BAD;
+}
+
+const writeHeads = (heads) => heads.map((one) => one.split(',').map((i) => Number(i) + 1).join('.')).join(',');
+
+const HEAD = [(text) => oneOf(...FUSIONS)(text) ?? ordinal(text),
+  (head) => (typeof head === 'string' ? head : String(head + 1)), 'a head, counted from 1, or mean, max or min'];
+const SIZE = [(text) => (/^[1-9]\d{1,4}$/.test(text) ? Number(text) : BAD), same, 'an input size in pixels'];
+const LAYER = [ordinal, (block) => String(block + 1), 'a layer, counted from 1'];
+const HASH = [(text) => (/^[0-9a-f]{8,64}$/.test(text) ? text : BAD), same, 'a photograph of this browser'];
+
+/** The parts of an address in order: name, field of the state, reading, writing, what it may be. */
+const PARTS = [
+  ['tab', 'tab', oneOf('explore', 'explain', 'heads', 'layers', 'help'), same, 'explore, explain, heads, layers or help'],
+  ['image', 'image', name, same, 'the name of an example'],
+  ['photo', 'photo', ...HASH],
+  ['model', 'model', name, same, 'the name of a model'],
+  ['size', 'size', ...SIZE],
+  ['layer', 'block', ...LAYER],
+  ['head', 'head', ...HEAD],
+  ['from', 'query', readQuery, writeQuery,
+    'row,column of a patch, counted from 1, or cls, mean, distillation or register-1'],
+  ['direction', 'direction', oneOf('row', 'column'), same, 'row or column'],
+  ['mode', 'mode', name, same, 'attention, rollout or another map'],
+  ['color', 'color', name, same, 'the name of a color map'],
+  ['opacity', 'opacity', within(0, 1), rounded, 'a number from 0 to 1'],
+  ['overlay', 'overlay', oneOf('spotlight', 'even'), same, 'spotlight or even'],
+  ['smooth', 'smooth', either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'],
+  ['grid', 'grid', either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'],
+  ['gamma', 'gamma', within(0.1, 10), rounded, 'a number from 0.1 to 10'],
+  ['scale', 'shared', either('shared', 'each'), (on) => (on ? 'shared' : 'each'), 'shared or each'],
+  ['fuse', 'fuse', oneOf(...FUSIONS), same, 'mean, max or min'],
+  ['discard', 'discard', within(0, 0.95), rounded, 'a number from 0 to 0.95'],
+  ['residual', 'residual', within(0, 1), rounded, 'a number from 0 to 1'],
+  ['start', 'start', (text) => (ordinal(text) === BAD ? BAD : Number(text)), same, 'a layer, counted from 1'],
+  ['method', 'method', name, same, 'the name of a method'],
+  ['target', 'target', index, same, 'the number of a class'],
+  ['against', 'against', index, same, 'the number of a class'],
+  ['statistic', 'statistic', name, same, 'the name of a statistic'],
+  ['off', 'off', readHeads, writeHeads, 'heads as layer.head, counted from 1'],
+  ['class', 'lensClass', index, same, 'the place of a class'],
+  ['theme', 'theme', oneOf('light', 'dark'), same, 'light or dark'],
+];
+/** The pane beside: the same parts with a 2, and which of the two is active. */
+const BESIDE = PARTS.filter(([, field]) => PANE.includes(field)).map(([part, ...rest]) => [`${part}2`, ...rest]);
+const ACTIVE = 'pane';
+/** Names of parts in addresses that earlier versions wrote. */
+const FORMER = { detail: 'size', colours: 'color', drop: 'discard', skip: 'residual', first: 'start' };
+
+/** What an address holds. */
+export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'beside', 'pane']);
+
+const quoted = (text) => JSON.stringify(text.length > 40 ? `${text.slice(0, 40)}…` : text);
+
+/** @param {URLSearchParams} params @param {any[][]} parts @param {Record<string, any>} into @param {string[]} messages */
+function read(params, parts, into, messages) {
+  for (const [part, field, take, , expected] of parts) {
+    const text = params.get(part);
+    if (text === null) continue;
+    const value = take(text);
+    if (value === BAD) messages.push(`${part}: expected ${expected}, got ${quoted(text)}.`);
+    else into[field] = value;
+  }
+}
+
+/**
+ * Read the state from a query string. Parts that are missing have their defaults; others' parts are left alone.
+ * @param {string} search - with or without the question mark
+ * @returns {{state: State, messages: string[]}} a message for every part that could not be read
+ */
+export function parse(search) {
+  const params = new URLSearchParams(String(search ?? ''));
+  for (const [old, part] of Object.entries(FORMER)) {
+    const value = params.get(old);
+    if (value !== null && !params.has(part)) params.set(part, value);
+  }
+  const messages = [];
+  const state = { ...INITIAL };
+  read(params, PARTS, state, messages);
+  state.base = Array.isArray(state.query) ? null : state.query;
+  const pane = params.get(ACTIVE);
+  if (pane === '1' || pane === '2') {
+    state.pane = /** @type {0 | 1} */ (Number(pane) - 1);
+    state.beside = pick(INITIAL, PANE);
+    read(params, BESIDE, state.beside, messages);
+  } else if (pane !== null) messages.push(`pane: expected 1 or 2, got ${quoted(pane)}.`);
+  return { state, messages };
+}
+
+const escaped = (text) => encodeURIComponent(text).replaceAll('%2C', ',');
+
+/** @param {any[][]} parts @param {Record<string, any>} from */
+function written(parts, from) {
+  return parts.flatMap(([part, field, , write]) => {
+    const value = from[field];
+    return value === null || value === INITIAL[field] || (Array.isArray(value) && value.length === 0) ? []
+      : [`${part}=${escaped(write(value))}`];
+  });
+}
+
+/**
+ * Write a state as a query string, always in the same order; defaults are left out.
+ * @param {State} state
+ * @param {string} search - the present query string: parts that are not ours are kept, behind ours
+ * @returns {string} with a question mark; empty where there is nothing to write
+ */
+export function format(state, search = '') {
+  const parts = written(PARTS, state);
+  if (state.beside) parts.push(`${ACTIVE}=${state.pane + 1}`, ...written(BESIDE, state.beside));
+  const ours = new Set([...PARTS, ...BESIDE, [ACTIVE]].map(([part]) => part).concat(Object.keys(FORMER)));
+  for (const [part, value] of new URLSearchParams(search)) {
+    if (!ours.has(part)) parts.push(`${escaped(part)}=${escaped(value)}`);
+  }
+  return parts.length ? `?${parts.join('&')}` : '';
+}

@@ -1,0 +1,103 @@
+// Loads a scene's files in the order in which they are looked at: the block on show, the rollout matrix, then the others
+// from the last to the first. Where all blocks would fill the browser's memory, only those that are looked at are loaded,
+// and the one that was not looked at for longest is dropped.
+import { isAbort } from '../backends/backend.js';
+import { parseBlock, parseRollout } from '../compute/payload.js';
+
+const ABREAST = 2;
+const MOST_BYTES = 400 * 2 ** 20; // of queries and keys in float32: 12 blocks of ViT-S up to 10,000 tokens
+
+/** @typedef {import('../backends/backend.js').Backend} Backend */
+
+export class Blocks {
+  /**
+   * @param {import('./scene.js').Scene} scene
+   * @param {Backend} backend
+   * @param {{changed: () => void, failed: (what: string, error: Error) => void}} events
+   */
+  constructor(scene, backend, events) {
+    const { depth, heads, width, grid, prefix } = scene.manifest;
+    this.scene = scene;
+    this.backend = backend;
+    this.events = events;
+    /** @type {(number | 'rollout')[]} */
+    this.queue = [];
+    this.running = 0;
+    this.abreast = 1; // the block on show is loaded by itself: whatever the server did beside it would delay it
+    /** @type {number[]} */
+    this.held = []; // blocks that were asked for, the latest looked at last
+    this.leaving = new AbortController();
+    const tokens = prefix.length + grid[0] * grid[1];
+    this.room = Math.max(1, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
+  }
+
+  /** @param {number} first - the block on show */
+  start(first) {
+    const { depth, rollout } = this.scene.manifest;
+    this.want(first);
+    if (rollout) this.queue.push('rollout');
+    if (this.room >= depth) for (let block = depth - 1; block >= 0; block -= 1) this.want(block, false);
+    this.next();
+  }
+
+  /** Load a block before all others. @param {number} block @param {boolean} now */
+  want(block, now = true) {
+    if (!this.held.includes(block)) this.queue = now ? [block, ...this.queue] : [...this.queue, block];
+    else if (!now || this.held[this.held.length - 1] === block) return;
+    this.held = [...this.held.filter((one) => one !== block), block];
+    while (this.held.length > this.room) this.drop(/** @type {number} */ (this.held.shift()));
+    if (now) this.next();
+  }
+
+  /** @param {number} block */
+  drop(block) {
+    this.queue = this.queue.filter((one) => one !== block);
+    this.scene.answers.drop(block);
+  }
+
+  /** Ask once more for a block that could not be loaded. @param {number} block */
+  retry(block) {
+    if (this.scene.failed.delete(block)) this.held = this.held.filter((one) => one !== block);
+  }
+
+  stop() {
+    this.queue = [];
+    this.leaving.abort();
+  }
+
+  next() {
+    while (this.running < this.abreast && this.queue.length) {
+      this.running += 1;
+      this.load(/** @type {number | 'rollout'} */ (this.queue.shift())).finally(() => {
+        this.running -= 1;
+        this.abreast = ABREAST;
+        this.next();
+      });
+    }
+  }
+
+  /** What cannot be loaded is reported, and the rest goes on. @param {number | 'rollout'} what */
+  async load(what) {
+    const { scene, backend, leaving: { signal } } = this;
+    const { answers } = scene;
+    try {
+      if (what === 'rollout') {
+        const { options } = answers;
+        if (options !== scene.firstOptions) return; // others were asked for meanwhile
+        const ask = { token: null, ...JSON.parse(options) };
+        const buffer = await backend.rollout(scene, ask, { signal });
+        if (answers.options === options) answers.addRollout(parseRollout(buffer));
+      } else {
+        const buffer = await backend.block(scene, what, { signal });
+        if (!this.held.includes(what)) return; // it was dropped while it was on its way
+        answers.add(parseBlock(buffer));
+      }
+      scene.failed.delete(what);
+    } catch (error) {
+      if (isAbort(error) || signal.aborted) return;
+      scene.failed.add(what);
+      this.events.failed(what === 'rollout' ? 'rollout' : `layer ${what + 1}`, /** @type {Error} */ (error));
+    }
+    this.events.changed();
+  }
+}

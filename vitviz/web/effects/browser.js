@@ -1,0 +1,81 @@
+// What the state does to the browser: the address and its history, full screen, the animation; and what leaves the page.
+import { isStep } from '../core/actions.js';
+import { format } from '../core/url.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../core/store.js').Store<State>} Store */
+
+/**
+ * Keep the address a projection of the state, and follow the history.
+ * @param {Store} store
+ */
+export function followAddress(store) {
+  let written = window.location.search !== '';
+  store.subscribe((state, before, action) => {
+    if (action.type === 'navigate' || state.linked || (action.type === 'opened' && !written)) return;
+    const address = format(state, window.location.search) || window.location.pathname;
+    if (address === (window.location.search || window.location.pathname)) return;
+    const step = isStep(before, state, action) || action.type === 'undo' || action.type === 'redo';
+    try {
+      window.history[step ? 'pushState' : 'replaceState'](null, '', address);
+      written = true;
+    } catch (error) { // Safari's, of a hundred in half a minute: a later change is written
+      if (/** @type {Error} */ (error).name !== 'SecurityError') throw error;
+    }
+  });
+  window.addEventListener('popstate', () => store.dispatch({ type: 'navigate', search: window.location.search }));
+}
+
+/** @param {HTMLElement} root @param {Store} store */
+export function followFullScreen(root, store) {
+  store.subscribe(({ full }, before) => {
+    if (full === before.full) return;
+    if (full && !document.fullscreenElement) {
+      root.requestFullscreen?.().catch(() => store.dispatch({ type: 'change', change: { full: false } }));
+    }
+    if (!full && document.fullscreenElement) document.exitFullscreen();
+  });
+  document.addEventListener('fullscreenchange', () => {
+    store.dispatch({ type: 'change', change: { full: document.fullscreenElement === root } });
+  });
+}
+
+/** Step through layers or heads while the animation plays, but not in a hidden tab. @param {Store} store */
+export function followAnimation(store) {
+  let timer = 0;
+  const step = () => {
+    store.dispatch({ type: 'step' });
+    timer = window.setTimeout(step, store.get().pace);
+  };
+  store.subscribe(({ playing }, before) => {
+    if (playing === before.playing) return;
+    window.clearTimeout(timer);
+    if (playing) step();
+  });
+  document.addEventListener('visibilitychange', () => {
+    if (document.hidden && store.get().playing) store.dispatch({ type: 'play' });
+  });
+}
+
+/** @param {Blob} blob @param {string} name */
+export function download(blob, name) {
+  const link = document.createElement('a');
+  link.href = URL.createObjectURL(blob);
+  link.download = name;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/** @param {Store} store */
+export async function copyLink(store) {
+  const state = store.get();
+  const address = new URL(format(state, window.location.search) || window.location.pathname, window.location.href);
+  const own = state.photo === null ? '' : ' Your photograph is not in it: it stays in this browser.';
+  const say = (text) => store.dispatch({ type: 'message', texts: [`${text}${own}`] });
+  try {
+    await navigator.clipboard.writeText(address.href);
+    say('The link is copied.');
+  } catch (error) {
+    say(`The browser does not allow copying (${/** @type {Error} */ (error).message}). The link is in the address bar.`);
+  }
+}

@@ -1,0 +1,216 @@
+// Loads what the state asks for: scenes, their blocks, and rollout. Whatever waits, waits here: the latest request of a
+// pane counts, and an older one is aborted.
+import { isAbort } from '../backends/backend.js';
+import { Answers } from '../compute/answers.js';
+import { describe } from '../compute/format.js';
+import { samePlace } from '../compute/geometry.js';
+import { parseRollout } from '../compute/payload.js';
+import { rolloutOptions, tokenOn } from '../compute/query.js';
+import { prefixKinds } from '../compute/statistics.js';
+import { limitsOf } from '../core/manifest.js';
+import { ROLLOUT, paneOf, sourceOf } from '../core/state.js';
+import { Blocks } from './blocks.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../core/state.js').Source} Source */
+/** @typedef {import('../core/manifest.js').Manifest} Manifest */
+
+const PAUSE = 250; // milliseconds without a change before rollout is asked for
+
+/** What one model made of one photograph at one input size, as far as it is loaded. */
+export class Scene {
+  /** @param {Manifest} manifest @param {Source} source @param {CanvasImageSource} image - the photograph, decoded */
+  constructor(manifest, source, image) {
+    const { id, depth, prefix, photo, frame, grid } = manifest;
+    this.id = id;
+    this.source = source;
+    this.manifest = manifest;
+    this.image = image;
+    this.grid = grid;
+    this.geometry = { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame };
+    this.answers = new Answers(depth);
+    this.kinds = prefixKinds(prefix);
+    this.said = describe(manifest);
+    /** @type {Set<number | 'rollout' | string>} */
+    this.failed = new Set(); // what could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
+    this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
+    this.answers.options = this.firstOptions;
+  }
+}
+
+/** @param {Source} one @param {Source} other */
+const alike = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+
+export class SceneEffects {
+  /**
+   * @param {object} page
+   * @param {import('../core/store.js').Store<State>} page.store
+   * @param {Map<string, Scene>} page.scenes - what is shown; filled and emptied here
+   * @param {import('../backends/backend.js').Backend} page.backend
+   * @param {(source: Source) => Source} page.resolve - put names in the place of defaults
+   * @param {(url: string) => Promise<CanvasImageSource>} page.decode
+   * @param {() => void} page.changed - something was loaded that the state does not hold
+   * @param {(progress: import('../backends/backend.js').Progress | null) => void} page.progress
+   * @param {string[]} page.colors
+   */
+  constructor(page) {
+    this.page = page;
+    this.requests = [null, null]; // of each pane: { source, controller } on its way
+    this.refused = [null, null]; // of each pane: the source that could not be had
+    /** @type {Map<string, Blocks>} */
+    this.blocks = new Map();
+    this.rows = null; // the request for a row of rollout
+    page.store.subscribe((state, before, action) => this.follow(state, action));
+  }
+
+  /** @param {State} state @param {{type: string}} action */
+  follow(state, action) {
+    if (action.type === 'open' || action.type === 'navigate') this.refused = [null, null];
+    if (action.type === 'change' && 'block' in action.change) this.blocks.get(state.scene?.id ?? '')?.retry(state.block);
+    this.check(state, 0);
+    this.check(state, 1);
+    this.clean(state);
+    for (const pane of [0, 1]) this.want(state, pane);
+  }
+
+  /** Open what a pane asks for, if it is not there and not on its way. @param {State} state @param {number} pane */
+  check(state, pane) {
+    const wanted = paneOf(state, pane);
+    const request = this.requests[pane];
+    const source = wanted && this.page.resolve(sourceOf(wanted));
+    if (request && (source === null || !alike(request.source, source))) {
+      request.controller.abort();
+      this.requests[pane] = null;
+    }
+    if (source === null || this.requests[pane]) return;
+    if (wanted.scene && alike(wanted.scene.source, source)) {
+      if (state.linked && pane === state.pane) this.page.store.dispatch({ type: 'opened', pane, scene: wanted.scene });
+    } else if (!this.refused[pane] || !alike(this.refused[pane], source)) this.open(source, pane);
+  }
+
+  /** @param {Source} source @param {number} pane */
+  async open(source, pane) {
+    const { store, scenes, backend, decode, progress, colors } = this.page;
+    const controller = new AbortController();
+    const request = { source, controller };
+    this.requests[pane] = request;
+    const latest = () => this.requests[pane] === request;
+    try {
+      const manifest = await backend.open(source, { signal: controller.signal,
+        progress: (one) => latest() && progress(one) });
+      const image = scenes.get(manifest.id)?.image ?? await decode(manifest.photo.url);
+      if (!latest()) return;
+      this.requests[pane] = null;
+      const { image: name, model, size } = manifest;
+      const canonical = { image: name, photo: source.photo, model, size };
+      const scene = scenes.get(manifest.id) ?? new Scene(manifest, canonical, image);
+      scenes.set(scene.id, scene);
+      progress(null);
+      store.dispatch({ type: 'opened', pane, carried: this.carried(scene, pane),
+        scene: { id: scene.id, source: canonical, limits: limitsOf(manifest, backend.can.rollout, colors) } });
+    } catch (error) {
+      if (isAbort(error) || !latest()) return;
+      this.requests[pane] = null;
+      this.refused[pane] = source;
+      progress(null);
+      store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message });
+    }
+  }
+
+  /** The query's and the pointer's patch of the scene that a pane shows, at the same places of another one. */
+  carried(scene, pane) {
+    const { store, scenes } = this.page;
+    const state = store.get();
+    const before = scenes.get(paneOf(state, pane)?.scene?.id ?? '');
+    if (!before || before === scene) return null;
+    const moved = (patch, id) => (Array.isArray(patch) && id === before.id ? samePlace(patch, before, scene) : null);
+    return { query: moved(state.query, state.queryScene), pointer: moved(state.pointer?.patch, state.pointer?.scene) };
+  }
+
+  /** Scenes that no pane shows are dropped. @param {State} state */
+  clean(state) {
+    const shown = [state.scene?.id, state.beside?.scene?.id];
+    for (const id of this.page.scenes.keys()) {
+      if (shown.includes(id)) continue;
+      if (this.requests.some((request) => request !== null)) continue; // until the next one is here
+      this.blocks.get(id)?.stop();
+      this.blocks.delete(id);
+      this.page.scenes.delete(id);
+    }
+  }
+
+  /** Load what a pane looks at. @param {State} state @param {number} pane */
+  want(state, pane) {
+    const one = paneOf(state, pane);
+    const scene = one?.scene && this.page.scenes.get(one.scene.id);
+    if (!scene) return;
+    const block = Math.min(one.block ?? Infinity, scene.manifest.depth - 1);
+    const blocks = this.blocks.get(scene.id);
+    if (blocks) blocks.want(block);
+    else this.start(scene, block);
+    this.rollout(state, scene);
+  }
+
+  /** @param {Scene} scene @param {number} block */
+  start(scene, block) {
+    const lost = [];
+    const blocks = new Blocks(scene, this.page.backend, {
+      changed: this.page.changed,
+      failed: (what, error) => {
+        lost.push(what);
+        this.page.store.dispatch({ type: 'message', texts: [`Could not be loaded: ${lost.join(', ')}. ${error.message}`] });
+      },
+    });
+    this.blocks.set(scene.id, blocks);
+    blocks.start(block);
+  }
+
+  /** Rollout with the chosen options: its matrix, or the row of the query where there are many tokens. */
+  rollout(state, scene) {
+    const { backend } = this.page;
+    const { answers, manifest } = scene;
+    const options = JSON.stringify(rolloutOptions(state, manifest.depth));
+    if (answers.options !== options) {
+      answers.forgetRollout(options);
+      for (const what of [...scene.failed]) if (typeof what === 'string') scene.failed.delete(what);
+      clearTimeout(scene.settling);
+      scene.settling = setTimeout(() => (manifest.rollout ? this.matrix(scene) : this.rollout(this.page.store.get(), scene)), PAUSE);
+    } else if (state.mode === 'rollout' && !manifest.rollout && backend.can.rollout && state.direction === 'row') {
+      this.row(scene, () => tokenOn(this.page.store.get(), scene, this.page.scenes));
+    }
+  }
+
+  /** @param {Scene} scene */
+  async matrix(scene) {
+    const { answers } = scene;
+    const { options } = answers;
+    await this.fetch(scene, options, 'rollout', null, (buffer) => answers.addRollout(parseRollout(buffer)));
+  }
+
+  /** One row at a time, the latest. @param {Scene} scene @param {() => number} wanted - the token that is asked from now */
+  async row(scene, wanted) {
+    if (scene.asking) return;
+    scene.asking = true;
+    const { answers } = scene;
+    for (let token = wanted(); this.page.scenes.has(scene.id) && !answers.rows.has(token)
+      && !scene.failed.has(`row ${token}`); token = wanted()) {
+      const { options } = answers;
+      await this.fetch(scene, options, `row ${token}`, token, (buffer) => answers.rows.set(token, new Float32Array(buffer)));
+    }
+    scene.asking = false;
+  }
+
+  /** @param {Scene} scene @param {string} options @param {string} what @param {number | null} token */
+  async fetch(scene, options, what, token, deliver) {
+    const { backend, store, changed } = this.page;
+    try {
+      const buffer = await backend.rollout(scene, { token, ...JSON.parse(options) });
+      if (scene.answers.options === options) deliver(buffer); // else other options were chosen meanwhile
+    } catch (error) {
+      if (scene.answers.options !== options) return;
+      scene.failed.add(what);
+      store.dispatch({ type: 'message', texts: [`Rollout could not be loaded. ${/** @type {Error} */ (error).message}`] });
+    }
+    changed();
+  }
+}

@@ -1,0 +1,96 @@
+// What every page is: one store, the effects that wait, the views that draw.
+import { decoded } from './compute/payload.js';
+import { isStep, reduce, restore } from './core/actions.js';
+import { INITIAL } from './core/state.js';
+import { createStore } from './core/store.js';
+import { format, parse } from './core/url.js';
+import { packed } from './draw/color.js';
+import { copyLink, download, followAddress, followAnimation, followFullScreen } from './effects/browser.js';
+import { SceneEffects } from './effects/scene.js';
+
+const HOME = 'vitviz-model'; // where the browser keeps the model that a person chose last
+
+/** @param {string} url @returns {Promise<HTMLImageElement>} decoded */
+async function decode(url) {
+  const image = new Image();
+  image.src = url;
+  await image.decode();
+  return image;
+}
+
+/** The model that was chosen last, for the next visit; it stays in this browser. */
+const home = {
+  get: () => { try { return window.localStorage.getItem(HOME); } catch { return null; } }, // where cookies are refused
+  /** @param {string | null} model */
+  set(model) {
+    try {
+      if (model) window.localStorage.setItem(HOME, model);
+      else window.localStorage.removeItem(HOME);
+    } catch { /* nothing is remembered */ }
+  },
+};
+
+/**
+ * @param {HTMLElement} root
+ * @param {{colors: Record<string, string>, backend: import('./backends/backend.js').Backend, photos: import('./effects/photos.js').Photos | null,
+ *   first: import('./core/manifest.js').Manifest, search: string, models: any}} given - `colors`: tables in base64
+ * @param {Record<string, new (root: HTMLElement, page: any) => {render: (state: any) => boolean}>} places - views by their selectors
+ */
+export function mount(root, { colors: encoded, backend, photos, first, search, models }, places) {
+  const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
+  const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
+  const { state, messages } = parse(search);
+  const store = createStore({ ...INITIAL, ...state, messages, linked: true }, reduce, { step: isStep, restore });
+  /** @type {Map<string, import('./effects/scene.js').Scene>} */
+  const scenes = new Map();
+  let frame = 0;
+  const changed = () => { frame ||= requestAnimationFrame(draw); };
+  const page = {
+    store, scenes, backend, photos, models, colors, tables, home, changed, first, root, progress: null, drawn: 0,
+    drew: () => { page.drawn += 1; },
+    resting: () => frame === 0,
+    act: (what) => leave(what, page),
+  };
+  const views = Object.entries(places).flatMap(([selector, View]) => {
+    const place = root.matches(selector) ? root : root.querySelector(selector);
+    return place ? [new View(place, page)] : [];
+  });
+  page.views = views;
+  function draw() {
+    frame = 0;
+    const more = views.map((view) => view.render(store.get())).some(Boolean);
+    if (more) changed();
+  }
+  store.subscribe(changed);
+  if (backend.can.link) followAddress(store);
+  followFullScreen(root, store);
+  followAnimation(store);
+  const resolve = ({ image, photo, model, size }) => ({
+    image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size });
+  const effects = new SceneEffects({ store, scenes, backend, decode, changed, colors: Object.keys(colors),
+    resolve: backend.can.open ? resolve : () => ({ image: first.image, photo: null, model: first.model, size: first.size }),
+    progress: (progress) => {
+      page.progress = progress;
+      changed();
+    } });
+  effects.follow(store.get(), { type: 'start' });
+  changed();
+  return page;
+}
+
+/** What leaves the page: a link, a picture, the page as a file. @param {string} what @param {any} page */
+async function leave(what, page) {
+  const { store, scenes, backend, views } = page;
+  const scene = scenes.get(store.get().scene?.id);
+  if (!scene) return;
+  const name = ['vitviz', scene.manifest.image, scene.manifest.model].filter(Boolean).join('-').replace(/[^\w.-]+/g, '-');
+  if (what === 'link') copyLink(store);
+  if (what === 'picture') views[0].picture().toBlob((blob) => download(blob, `${name}.png`));
+  if (what !== 'page') return;
+  try {
+    const bytes = await backend.page(scene, { search: format({ ...store.get(), beside: null }) });
+    download(new Blob([bytes], { type: 'text/html' }), `${name}.html`);
+  } catch (error) {
+    store.dispatch({ type: 'message', texts: [`The page could not be saved. ${/** @type {Error} */ (error).message}`] });
+  }
+}

@@ -1,0 +1,356 @@
+// The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels and
+// text; what a person does becomes an action.
+import { queryOn, rolloutOptions, tokenOn } from '../compute/query.js';
+import { count, percent, queryWords, score, title, whole, write } from '../compute/format.js';
+import { tokenOf } from '../compute/geometry.js';
+import { massWords, massesOf, read, sentences } from '../compute/readout.js';
+import { prefixKinds } from '../compute/statistics.js';
+import { paneOf } from '../core/state.js';
+import { indices, scaleOver } from '../draw/color.js';
+import { Thumbnails, headItems, layerItems, cellItems } from '../draw/heads.js';
+import { Matrix } from '../draw/matrix.js';
+import { Pane } from '../draw/photo.js';
+import { Controls } from './controls.js';
+import { listen } from './keyboard.js';
+import { Predictions } from './predictions.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+
+/**
+ * What every view is given.
+ * @typedef {object} Page
+ * @property {import('../core/store.js').Store<State>} store
+ * @property {Map<string, Scene>} scenes
+ * @property {import('../backends/backend.js').Backend} backend
+ * @property {Record<string, Uint8Array>} colors - tables (256, 3) by name
+ * @property {Record<string, Uint32Array>} tables - the same as whole pixels
+ */
+
+/**
+ * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do first, or
+ * `missing` says why there are none.
+ * @typedef {object} Shown
+ * @property {Float32Array | null} values @property {string} missing @property {boolean} signed @property {string} unit
+ * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
+ * @property {[number, number] | null} patch - the query's
+ */
+
+const SIGNED = 'RdBu_r';
+const LABEL = 'Photograph. Arrow keys move the patch, c asks from CLS, question mark lists all keys.';
+const SAY_AFTER = 400; // milliseconds of rest before a screen reader is told
+const SLICE = 6; // milliseconds of a frame for work that takes several
+
+export class Explore {
+  /** @param {HTMLElement} root - with views/explore.html in it @param {Page} page */
+  constructor(root, page) {
+    const { store, colors } = page;
+    this.root = root;
+    this.page = page;
+    this.dispatch = store.dispatch;
+    this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what),
+      colors: Object.keys(colors).filter((name) => name !== SIGNED) });
+    this.panes = [];
+    this.addPane(this.find('.vv-pane'));
+    const choose = ({ block, head }) => this.dispatch({ type: 'map', block, head });
+    const peek = (item) => this.dispatch({ type: 'change', change: { thumbnail: item && { block: item.block, head: item.head } } });
+    this.heads = new Thumbnails(this.find('.vv-heads'), choose);
+    this.layers = new Thumbnails(this.find('.vv-layers'), choose);
+    this.grid = new Thumbnails(this.find('.vv-grid'), choose, peek);
+    this.predictions = new Predictions(this.find('.vv-predictions'));
+    this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
+    for (const fold of root.querySelectorAll('details')) fold.addEventListener('toggle', () => page.changed());
+    listen(root, page);
+  }
+
+  /** @param {string} selector @returns {any} */
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  /** @param {HTMLElement} element */
+  addPane(element) {
+    const number = () => this.panes.findIndex(({ pane }) => pane.element === element);
+    const scene = () => this.sceneOf(number());
+    const pane = new Pane(element, {
+      hover: (patch) => this.dispatch({ type: 'hover', pointer: patch && scene()
+        && { scene: scene().id, pane: number(), query: patch, patch, over: true } }),
+      lift: () => this.dispatch({ type: 'lift' }),
+      pick: (patch) => {
+        this.dispatch({ type: 'activate', pane: number() });
+        this.dispatch({ type: 'pick', patch, scene: scene().id });
+      },
+      resized: () => this.page.changed(),
+    }, LABEL);
+    element.addEventListener('focusin', () => this.dispatch({ type: 'activate', pane: number() }));
+    this.panes.push({ pane, scene: null, index: new Uint8Array(0) });
+  }
+
+  /** @param {number} pane @returns {Scene | undefined} */
+  sceneOf(pane) {
+    return this.page.scenes.get(paneOf(this.page.store.get(), pane)?.scene?.id ?? '');
+  }
+
+  // The matrix: a cell asks from its row's token and marks its column's patch.
+
+  /** @param {[number, number]} cell @param {Scene} scene */
+  placesOf([query, key], { manifest: { prefix, grid } }) {
+    const place = (token) => (token < prefix.length ? null
+      : [Math.floor((token - prefix.length) / grid[1]), (token - prefix.length) % grid[1]]);
+    return { query: prefix[query]?.toLowerCase() ?? place(query), patch: place(key) };
+  }
+
+  point(cell) {
+    const { pane } = this.page.store.get();
+    const scene = this.sceneOf(pane);
+    this.dispatch({ type: 'hover', pointer: cell && scene
+      && { scene: scene.id, pane, over: true, matrix: true, ...this.placesOf(cell, scene) } });
+  }
+
+  pickCell(cell) {
+    const scene = this.sceneOf(this.page.store.get().pane);
+    if (scene) this.dispatch({ type: 'change', change: { query: this.placesOf(cell, scene).query } });
+  }
+
+  // Drawing
+
+  /** @param {State} state @returns {boolean} whether there is work left for another frame */
+  render(state) {
+    this.count(state);
+    this.tell(state.messages);
+    const here = this.sceneOf(state.pane);
+    if (!here) return false;
+    let more = false;
+    this.panes.forEach((one, pane) => {
+      more = this.drawPane(state, one, pane) || more;
+    });
+    if (here !== this.offered) this.offer(here, state);
+    more = this.drawThumbnails(state, here) || more;
+    this.controls.show(state, here, queryOn(state, here, this.page.scenes), this.panes[state.pane].signed);
+    more = this.drawMatrix(state, here) || more;
+    return more;
+  }
+
+  /** The active pane as a picture: photograph, map and marks. @returns {HTMLCanvasElement} */
+  picture() {
+    return this.panes[this.page.store.get().pane].pane.flat();
+  }
+
+  /** @param {string[]} messages */
+  tell(messages) {
+    const place = this.find('.vv-message');
+    place.hidden = messages.length === 0;
+    write(place, messages.join(' '));
+  }
+
+  /** As many panes as the state has. @param {State} state */
+  count(state) {
+    const two = state.beside !== null;
+    if (two && this.panes.length === 1) {
+      const element = document.createElement('figure');
+      element.className = 'vv-pane';
+      this.find('.vv-panes').append(element);
+      this.addPane(element);
+    }
+    if (!two && this.panes.length === 2) { // the one that stays shows what the active one showed
+      const [gone] = this.panes.splice(1, 1);
+      gone.pane.close();
+    }
+    this.find('.vv-panes').classList.toggle('vv-two', two);
+    this.panes.forEach(({ pane }, place) => pane.element.classList.toggle('vv-active', two && place === state.pane));
+  }
+
+  /** What belongs to a scene and changes only with it: choices, thumbnails. @param {Scene} scene @param {State} state */
+  offer(scene, { scene: opened }) {
+    this.offered = scene;
+    const { prefix, maps, depth, heads, grid, frame } = scene.manifest;
+    this.predictions.show(scene.manifest);
+    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout: opened.limits.modes.includes('rollout') });
+    const sizes = { shape: (frame[2] - frame[0]) / (frame[3] - frame[1]), columns: heads, heads: heads + 3, layers: depth,
+      lines: new Set(prefixKinds(prefix)).size + 1 }; // below a head: each kind of mass, and the query's own
+    for (const [name, size] of Object.entries(sizes)) this.root.style.setProperty(`--${name}`, String(size));
+    this.heads.build(headItems(heads), grid, { words: true });
+    this.layers.build(layerItems(depth), grid);
+    this.grid.build(cellItems(depth, heads), grid, { group: heads });
+  }
+
+  /** @param {State} state @param {boolean} signed */
+  coloring({ color }, signed) {
+    const name = signed ? SIGNED : color && color !== SIGNED ? color : 'viridis';
+    return { bytes: this.page.colors[name], table: this.page.tables[name] };
+  }
+
+  /** @param {State} state @param {number} pane @returns {boolean} whether there is work left */
+  drawPane(state, one, pane) {
+    const scene = this.sceneOf(pane);
+    const showing = paneOf(state, pane);
+    if (!scene || !showing) return false;
+    if (one.scene !== scene) {
+      one.scene = scene;
+      one.pane.open(scene.image, scene.geometry, scene.grid);
+    }
+    const block = Math.min(showing.block ?? Infinity, scene.manifest.depth - 1);
+    const place = { ...state, block, head: showing.head, query: queryOn(state, scene, this.page.scenes) };
+    const shown = this.shown(place, scene);
+    one.signed = shown.signed;
+    one.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
+    one.pane.mark(state.grid, shown.patch);
+    const active = pane === state.pane;
+    if (shown.values !== null) this.drawMap(place, scene, one, shown, active);
+    else if (shown.missing) this.drawMissing(one.pane, shown.missing, active);
+    else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
+    this.page.drew();
+    return false;
+  }
+
+  /** @param {State} place - the state with the pane's block, head and query @param {Scene} scene @returns {Shown} */
+  shown({ mode, direction, block, head, query }, { manifest, answers, failed }) {
+    const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
+    const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question,
+      patch: Array.isArray(query) ? query : null };
+    if (mode === 'attention') {
+      const missing = failed.has(block) ? `Layer ${block + 1} could not be loaded` : '';
+      return { ...plain, missing, values: answers.map(block, head, question) };
+    }
+    if (mode === 'rollout') {
+      const lost = failed.has('rollout') || failed.has(`row ${question.token}`);
+      const missing = lost ? 'Rollout could not be loaded' : !manifest.rollout && direction === 'column'
+        ? 'With so many patches rollout shows only what a query attends to' : '';
+      return { ...plain, missing, values: answers.rolloutOf(question) };
+    }
+    const map = manifest.maps.find(({ id }) => id === mode);
+    if (!map) return { ...plain, values: null, missing: 'This photograph has no such map' };
+    return { ...plain, signed: map.signed, unit: map.unit, name: map.title, note: map.note, patch: null,
+      question: { token: -1, direction: 'row' }, values: Float32Array.from(map.values) };
+  }
+
+  drawMap(place, scene, one, shown, active) {
+    const { manifest, said, kinds } = scene;
+    const { pane } = one;
+    const prefix = shown.values.length - manifest.grid[0] * manifest.grid[1];
+    const { bytes, table } = this.coloring(place, shown.signed);
+    const patches = shown.values.subarray(prefix);
+    const scale = scaleOver([patches], shown.signed);
+    if (one.index.length !== patches.length) one.index = new Uint8Array(patches.length);
+    indices(patches, scale, place.gamma, one.index);
+    pane.paint(one.index, table, { ...place, signed: shown.signed });
+    const unit = shown.unit === 'attention' ? percent : score;
+    pane.say({ title: title(place, manifest, rolloutOptions(place, manifest.depth), shown.name), answer: said,
+      low: unit(scale.vmin), high: unit(scale.vmax), unit: shown.unit === 'attention' ? 'of attention' : shown.unit });
+    pane.bar(bytes, place.gamma, shown.signed);
+    const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
+      shown.question.token, shown.patch, shown.signed);
+    const { pointer } = place;
+    const own = pointer?.over && pointer.scene === scene.id && this.panes[pointer.pane] === one ? pointer.patch : null;
+    pane.point(place.numbered ? reading.strongest.map(({ patch }) => patch) : [], own);
+    if (!active) return;
+    const { words, strongest } = sentences(reading, shown.unit, shown.question.direction);
+    const led = own && String(own) === String(shown.patch); // the query itself: "on itself" says it
+    const at = own && !led ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
+    this.report([at, shown.note, words].filter(Boolean).join(' '), strongest, place.mode);
+    this.controls.list(reading.strongest, shown.unit);
+  }
+
+  /** Show the reason instead of a picture that would be taken for the map. */
+  drawMissing(pane, words, active) {
+    pane.clear();
+    pane.say({ title: words, answer: '', low: '', high: '', unit: '' });
+    if (!active) return;
+    this.report('', '', 'attention');
+    this.controls.list([], '');
+  }
+
+  /** The old picture stays until there is a new one. @returns {boolean} whether there is work left for another frame */
+  advance(sweep, block, active) {
+    if (sweep === null) return false;
+    sweep.advance(SLICE);
+    if (active) write(this.find('.vv-note'), `Reading every row of layer ${block + 1}: ${whole(sweep.progress)} done.`);
+    return true;
+  }
+
+  /** Words below the picture; said aloud once they rest. */
+  report(words, strongest, mode) {
+    write(this.find('.vv-note'), words);
+    this.find('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
+    const say = `${this.panes[this.page.store.get().pane].pane.title}. ${words} ${strongest}`.trim();
+    if (say === this.said) return;
+    this.said = say;
+    clearTimeout(this.saying);
+    this.saying = setTimeout(() => {
+      this.find('.vv-live').textContent = say;
+    }, SAY_AFTER);
+  }
+
+  /** @param {State} state @param {Scene} scene @returns {boolean} whether there is work left */
+  drawThumbnails(state, scene) {
+    const { manifest, answers, kinds } = scene;
+    const { head, direction, shared, gamma, mode, thumbnail } = state;
+    const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
+    const query = queryOn(state, scene, this.page.scenes);
+    const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
+    const { table } = this.coloring(state, false);
+    const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, { shared, signed: false, gamma });
+    const from = `${direction === 'row' ? 'from' : 'to'} ${queryWords(query)}`;
+    const masses = (values, between) => (values && direction === 'row'
+      ? massWords(massesOf(values, kinds, question.token), between) : '');
+    const fusion = typeof head === 'string' ? head : 'mean';
+    const sweep = nextSweep(answers, block, fusion, question);
+    sweep?.advance(SLICE);
+    const ofHead = (item) => answers.map(block, item.head, question);
+    const heads = draw(this.heads, ofHead);
+    this.heads.say((item) => masses(ofHead(item), '\n'));
+    this.heads.press((item) => mode === 'attention' && item.head === head);
+    this.titled('.vv-heads-title', `Layer ${block + 1}: its ${count(manifest.heads, 'head')}, ${from}`, scaleWords(heads));
+    const layers = draw(this.layers, (item) => answers.map(item.block, fusion, question));
+    this.layers.press((item) => mode === 'attention' && item.block === block);
+    const all = `${manifest.depth > 1 ? 'All ' : ''}${count(manifest.depth, 'layer')}, ${fusion} of heads`;
+    this.titled('.vv-layers-title', all, scaleWords(layers));
+    if (this.find('.vv-whole').open) {
+      const ofCell = (item) => answers.map(item.block, item.head, question);
+      const scale = draw(this.grid, ofCell);
+      this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
+      const name = thumbnail && `Layer ${thumbnail.block + 1}, head ${Number(thumbnail.head) + 1}`;
+      const words = thumbnail ? `${name}: ${masses(ofCell(thumbnail), ' · ') || from}`
+        : `Numbers are layers, ${from}; ${scaleWords(scale)}.`;
+      write(this.find('.vv-scale-words'), words);
+    }
+    return sweep !== null;
+  }
+
+  titled(selector, words, small) {
+    const place = this.find(selector);
+    if (place.childElementCount === 0) place.innerHTML = '<span></span> <small></small>';
+    const [first, second] = place.children;
+    write(first, words);
+    write(second, small);
+  }
+
+  drawMatrix(state, scene) {
+    if (!this.find('.vv-matrix').open) return false;
+    const { answers, manifest, id } = scene;
+    const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
+    if (!answers.has(block)) return false;
+    this.matrix.show(answers.blocks[block].block, state.head, this.coloring(state, false));
+    const more = this.matrix.advance();
+    const { pointer } = state;
+    const under = pointer?.over && pointer.scene === id && pointer.patch ? tokenOf(pointer.patch, manifest.prefix, manifest.grid) : -1;
+    this.matrix.mark(tokenOn(state, scene, this.page.scenes), under);
+    return more;
+  }
+}
+
+/** Max and min of the layer on show, some rows a frame; then those of the other layers where their strip needs them. */
+function nextSweep(answers, block, fusion, question) {
+  const first = answers.sweep(block, 'max', question);
+  if (first !== null || fusion === 'mean') return first;
+  for (let other = answers.depth - 1; other >= 0; other -= 1) {
+    const sweep = answers.sweep(other, fusion, question);
+    if (sweep !== null) return sweep;
+  }
+  return null;
+}
+
+function scaleWords(scale) {
+  if (scale === null) return 'each on its own scale: compare shapes, not brightness';
+  return `one scale for all: ${percent(scale.vmin)} to ${percent(scale.vmax)} a patch`;
+}
