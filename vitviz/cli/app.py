@@ -33,6 +33,11 @@ def add_app(command: argparse.ArgumentParser) -> None:
         help="let visitors upload checkpoints (default: no)",
     )
     option("--model-memory", type=float, metavar="GB", help="memory for loaded models (default: 4)")
+    option(
+        "--mcp",
+        action=argparse.BooleanOptionalAction,
+        help="serve the endpoints as tools of a Model Context Protocol server too (default: no)",
+    )
     option("--max-side", type=int, metavar="PIXELS", help="largest input of a model (default: 2048)")
 
 
@@ -50,5 +55,6 @@ def run_app(args: argparse.Namespace) -> None:
         upload=args.allow_upload,
         memory=args.model_memory,
         side=args.max_side,
+        mcp=args.mcp,
     )
     launch(build(allowed), allowed, host=args.host, port=args.port)

@@ -1,87 +1,139 @@
-"""What programs may ask of the page: two named endpoints. Everything else that it serves is its own business."""
+"""Serve the endpoints to programs: with gradio_client, over gradio's HTTP interface, and as tools of an MCP server."""
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import inspect
+import logging
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, get_args
+from pathlib import Path
+from typing import Any, cast, get_type_hints
 
 import gradio as gr
+from gradio.context import LocalContext
 from gradio.data_classes import FileData
 
-from vitviz.attribution.attention import Fusion
-from vitviz.server.sessions import Sessions
+from vitviz.server.endpoints import Endpoints
+from vitviz.server.routes import lines
+from vitviz.server.scheduler import Client, Kind, Scheduler
+from vitviz.server.uploads import UploadError, upload_folder
 
-MOST_CLASSES = 1000
-PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 2}  # a program's download holds up no visitor
+NAMES = ("open", "block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "attention", "page")
+MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # events in gradio's queue before a visitor is told to come back
+PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 8}
 
-
-def add_endpoints(sessions: Sessions) -> None:
-    """Add the endpoints to the `gr.Blocks` that is being built."""
-    default = sessions.menu.default
-
-    def predict(photo: FileData, model: str = default, k: int = 5) -> list[dict[str, Any]]:
-        """Return the k most probable classes of a photograph: [{"label": "church", "probability": 0.93}, ...]."""
-        if not (isinstance(k, int) and not isinstance(k, bool) and 1 <= k <= MOST_CLASSES):
-            raise ValueError(f"Expected k, the number of classes, from 1 to {MOST_CLASSES}; got {k!r:.40}.")
-        view = sessions.look(path_of(photo), text_of("model", model))
-        return [{"label": label, "probability": p} for label, p in view.predictions(k)]
-
-    def explain(
-        photo: FileData, model: str = default, method: str = "rollout", layer: int = -1, head: str = "mean"
-    ) -> dict[str, Any]:
-        """Return the raw scores of the patches as seen from CLS, rows from the top; layers and heads count from 1."""
-        path, name = path_of(photo), text_of("model", model)
-        if text_of("method", method) not in ("attention", "rollout"):
-            raise ValueError(f"Expected attention or rollout as the method, got {method!r:.40}.")
-        config = sessions.begin("", name).result().model.config
-        whole = isinstance(layer, int) and not isinstance(layer, bool)
-        if not whole or (layer != -1 and not 1 <= layer <= config.depth):
-            raise ValueError(f"Expected a layer from 1 to {config.depth}, or -1 for the last; got {layer!r:.40}.")
-        heads = {str(number): number - 1 for number in range(1, config.heads + 1)}
-        fusions: tuple[Fusion, ...] = get_args(Fusion)
-        if text_of("head", head) not in (*heads, *fusions):
-            raise ValueError(f"Expected a head from 1 to {config.heads}, or {', '.join(fusions)}; got {head!r:.40}.")
-        view = sessions.look(path, name)
-        if method == "rollout":
-            heatmap = view.rollout(fuse=next((one for one in fusions if one == head), "mean"))
-        else:
-            one = next((one for one in fusions if one == head), heads.get(head, 0))
-            heatmap = view.attention(layer - 1 if layer > 0 else layer, one)
-        return {
-            "title": heatmap.title,
-            "values": heatmap.values.tolist(),
-            "prefix_mass": dict(heatmap.prefix_mass),
-            "frame": heatmap.geometry.frame,
-        }
-
-    for endpoint in (predict, explain):
-        gr.events.api(_said(endpoint), api_name=endpoint.__name__, **PROGRAMS)
+log = logging.getLogger(__name__)
 
 
-def path_of(photo: Any) -> str:
-    """Return the path of a photograph that a program has uploaded. Where it lies is checked before."""
-    path = photo.get("path") if isinstance(photo, dict) else getattr(photo, "path", None)
-    if not isinstance(path, str):
-        raise ValueError(f"Expected an uploaded file as the photo, got {type(photo).__name__}. Upload it first.")
-    return path
+class CheckedBlocks(gr.Blocks):
+    """Blocks that check every file which a request names, and never answer with Python's own words.
 
+    Args:
+        scheduler: of the page's computations.
+        options: gradio's own.
+    """
 
-def text_of(name: str, value: object) -> str:
-    """Return an argument that is a text."""
-    if not isinstance(value, str):
-        raise ValueError(f"Expected a text as the {name}, got {value!r:.40}.")
-    return value
+    def __init__(self, *, scheduler: Scheduler | None = None, **options: Any) -> None:
+        super().__init__(**options)
+        self.scheduler = scheduler or Scheduler()
 
+    def busy(self, address: str) -> str:
+        """Return why an event of a visitor's is not taken now, and how long it may take; empty if it is taken."""
+        # The queue is gradio's inner business: gradio is pinned, and a test fills it.
+        queues = self._queue.event_queue_per_concurrency_id.values()
+        waiting = [event for queue in queues for event in queue.queue]
+        own = sum(event.request.client is not None and event.request.client.host == address for event in waiting)
+        if len(waiting) < MOST_WAITING and own < MOST_OF_ADDRESS:
+            return ""
+        seconds = len(waiting) * self.scheduler.mean(Kind.PHOTO)
+        return f"Busy: {len(waiting)} requests are waiting. Try again in about {max(1, seconds):.0f} s."
 
-def _said(endpoint: Callable[..., Any]) -> Callable[..., Any]:
-    """The endpoint with our refusals passed on in words; gradio shows other errors as "Error"."""
+    async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **options: Any) -> list[Any]:
+        """Check the files in a request's data, at any depth, then hand it to gradio, which checks only some."""
+        upload_folder().check_all(inputs)
+        return cast("list[Any]", await super().preprocess_data(block_fn, inputs, *args, **options))
 
-    @wraps(endpoint)
-    def said(*args: Any, **options: Any) -> Any:
+    async def process_api(self, *args: Any, **options: Any) -> dict[str, Any]:
+        """Answer a request.
+
+        Raises:
+            gr.Error: in words, whatever went wrong.
+        """
         try:
-            return endpoint(*args, **options)
-        except ValueError as error:
+            return await super().process_api(*args, **options)
+        except gr.Error:
+            raise
+        except UploadError as error:
             raise gr.Error(str(error), print_exception=False) from error
+        except Exception as error:
+            log.exception("A request could not be answered.")
+            text = "Expected arguments of the types that /gradio_api/info lists, got others. Check them."
+            raise gr.Error(text, print_exception=False) from error
 
-    return said
+
+def add_endpoints(endpoints: Endpoints) -> None:
+    """Add the endpoints to the `gr.Blocks` that is being built."""
+    for name in NAMES:
+        function = _open(endpoints) if name == "open" else _typed(endpoints, name)
+        gr.events.api(function, api_name=name, **cast(Any, PROGRAMS))
+
+
+def _open(endpoints: Endpoints) -> Callable[..., Any]:
+    """Return `Endpoints.open` for programs, which upload a file first."""
+
+    async def run(photo: FileData, model: str | None = None, size: int | None = None) -> dict[str, Any]:
+        path = photo.get("path") if isinstance(photo, dict) else getattr(photo, "path", None)
+        if not isinstance(path, str):
+            text = f"Expected an uploaded file as the photo, got {type(photo).__name__}. Upload it first."
+            raise gr.Error(text, print_exception=False)
+        data = await asyncio.to_thread(Path(path).read_bytes)  # where it lies is checked before
+        manifest: dict[str, Any] = await _answer(endpoints, "open", {"photo": data, "model": model, "size": size})
+        return manifest
+
+    return _described(run, endpoints.open, inspect.signature(run), "open")
+
+
+def _typed(endpoints: Endpoints, name: str) -> Callable[..., Any]:
+    """Return an endpoint as a function with the same parameters; bytes become text in base64."""
+    method = getattr(endpoints, name)
+    signature = inspect.signature(method)
+
+    async def run(*values: Any, **named: Any) -> Any:
+        answer = await _answer(endpoints, name, signature.bind(*values, **named).arguments)
+        return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
+
+    return _described(run, method, signature, name)
+
+
+def _described(
+    run: Callable[..., Any], method: Callable[..., Any], signature: inspect.Signature, name: str
+) -> Callable[..., Any]:
+    """Give a function the name, types and docstring that gradio lists and that tools show."""
+    hints = {**get_type_hints(method), **get_type_hints(run)}
+    hints["return"] = str if hints["return"] is bytes else hints["return"]
+    if name != "open":
+        hints |= {one: kind for one, kind in get_type_hints(method).items() if one != "return"}
+        hints["return"] = str if get_type_hints(method)["return"] is bytes else get_type_hints(method)["return"]
+    parameters = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values()]
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = method.__doc__
+    run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": hints["return"]}
+    run.__signature__ = inspect.Signature(parameters, return_annotation=hints["return"])  # type: ignore[attr-defined]
+    return run
+
+
+async def _answer(endpoints: Endpoints, name: str, given: dict[str, Any]) -> Any:
+    """Return the answer of an endpoint.
+
+    Raises:
+        gr.Error: in words.
+    """
+    request = LocalContext.request.get(None)
+    client = Client(request.client.host if request is not None and request.client is not None else "")
+    async for line in lines(endpoints, name, given, client):
+        if "error" in line:
+            raise gr.Error(line["error"]["text"], print_exception=False)
+        if "data" in line:
+            return line["data"]
+    raise AssertionError("an answer ends with data or an error")

@@ -1,4 +1,4 @@
-"""What a request must be before gradio sees it: an ASGI middleware that stands in the place of gradio's own CORS.
+"""Check requests before gradio sees them: an ASGI middleware in the place of gradio's own CORS middleware.
 
 gradio answers more than this page needs (monitoring, reloading, a relay for other hosts' files, direct calls that pass
 by the queue), reflects every origin, and bounds neither bodies nor what one visitor may ask for at once. Here
@@ -7,23 +7,21 @@ everything is refused that is not in the table of routes.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders, UploadFile
-from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitviz.server.scheduler import Client, current
+from vitviz.server.routes import FORM_BYTES, Refused, address, chunks, parse
 from vitviz.server.uploads import UploadError, UploadFolder, check_type
 
 API = "/gradio_api"
@@ -34,12 +32,10 @@ GET = [
     rf"{API}/(info|openapi\.json|startup-events|app_id|theme\.css|queue/data|upload_progress)",
     rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}", rf"{API}/file=.+",
 ]  # fmt: skip
-POST = [rf"{API}/(upload|queue/join|cancel|reset|component_server|call/(v2/)?{NAME})"]
-ROUTES = {method: re.compile("|".join(GET)) for method in ("GET", "HEAD")} | {"POST": re.compile("|".join(POST))}
+POST = [r"/vitviz/[a-z]+", rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})"]
+MCP = rf"{API}/mcp(/.*)?"
 JSON_BYTES = 2**20  # of a request's body
-RUNNING = 8  # questions to components that hold a thread at once; gradio has 40 for all it does
 OPEN = 400  # requests of one address at once: a lecture hall behind one router has one address
-OPEN_QUESTIONS = 64  # of these, questions to components
 
 log = logging.getLogger(__name__)
 
@@ -58,25 +54,18 @@ CSP = {
 }
 
 
-class Refused(Exception):
-    """A request that is answered here, in words."""
-
-    def __init__(self, status: int, words: str, **headers: str) -> None:
-        self.response = PlainTextResponse(words, status, headers)
-
-
 class Firewall:
     """Refuse what this page does not serve, bound what a visitor may ask for, and set the headers of every answer.
 
     Args:
         app: gradio's.
-        uploads: where files go.
+        uploads: where files of programs go.
         max_file: bytes of one upload.
         checkpoints: whether checkpoints may be uploaded.
         hosts: the names under which the page is served; empty for any.
         frames: origins that may show the page in a frame, beside its own.
-        components: the components that answer questions.
         busy: why no event of an address is taken now, or an empty text.
+        mcp: whether tools are served.
     """
 
     def __init__(
@@ -88,15 +77,16 @@ class Firewall:
         checkpoints: bool,
         hosts: frozenset[str],
         frames: tuple[str, ...],
-        components: frozenset[int],
         busy: Callable[[str], str],
+        mcp: bool = False,
         **_options: Any,
     ) -> None:
         self.app, self.uploads, self.max_file, self.checkpoints = app, uploads, max_file, checkpoints
-        self.hosts, self.components, self.busy = hosts, components, busy
+        self.hosts, self.busy = hosts, busy
         self._open: Counter[str] = Counter()
-        self._questions: Counter[str] = Counter()
-        self._slots: asyncio.Semaphore | None = None
+        tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if mcp else {}
+        served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
+        self.routes = {name: re.compile("|".join([*one, *tools.get(name, [])])) for name, one in served.items()}
         csp = CSP | {"frame-ancestors": " ".join(("'self'", *frames))}
         self.headers = {
             "content-security-policy": "; ".join(f"{name} {value}" for name, value in csp.items()),
@@ -121,7 +111,9 @@ class Firewall:
         self._open[visitor] += 1
         try:
             if self._open[visitor] > OPEN:
-                raise Refused(429, "Busy: this address has too many requests open. Try again in 10 s.", **retry(10))
+                raise Refused(
+                    429, "Busy: this address has too many requests open. Try again in 10 s.", retry_after="10"
+                )
             self._check_route(scope)
             self._check_origin(scope)
             await self._serve(scope, receive, answer, visitor)
@@ -130,8 +122,8 @@ class Firewall:
         except Exception:  # gradio's, on what it does not expect
             log.exception("A request could not be answered.")
             if not begun:
-                words = "This request could not be answered. Check it against /gradio_api/info."
-                await PlainTextResponse(words, 500)(scope, receive, answer)
+                text = "This request could not be answered. Check it against /gradio_api/info."
+                await PlainTextResponse(text, 500)(scope, receive, answer)
         finally:
             self._open -= Counter([visitor])
 
@@ -142,13 +134,11 @@ class Firewall:
             await answer(scope, receive, send)
         elif path == f"{API}/upload_progress":  # the upload is answered when it is there
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
-        elif scope["method"] == "POST":
-            receive = await self._checked_body(scope, receive, question=path == f"{API}/component_server")
-            if path == f"{API}/component_server":
-                await self._answer(scope, receive, send, visitor)
-            elif (path.endswith("/join") or "/call/" in path) and (words := self.busy(visitor)):
-                # Not 503: gradio's page has words of its own for that, without the time.
-                await JSONResponse({"detail": words}, 429, retry(10))(scope, receive, send)
+        elif scope["method"] == "POST" and path.startswith(API):
+            receive = await self._checked_body(scope, receive)
+            if (path.endswith("/join") or "/call/" in path) and (text := self.busy(visitor)):
+                # Not 503: gradio's client has words of its own for that, without the time.
+                await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
             else:
                 await self.app(scope, receive, send)
         else:
@@ -157,8 +147,7 @@ class Firewall:
     # What may come in
 
     def _check_route(self, scope: Scope) -> None:
-        routes = ROUTES.get(scope["method"])
-        path = route(scope)
+        routes, path = self.routes.get(scope["method"]), route(scope)
         if routes is None or not routes.fullmatch(path):
             raise Refused(404, "This page does not serve this address.")
         if path.startswith(f"{API}/file="):
@@ -182,10 +171,10 @@ class Firewall:
             del headers["x-gradio-server"]
         origin = headers.get("origin")
         own = {host.lower(), headers.get("x-forwarded-host", host).split(",")[0].strip().lower()}
-        if scope["method"] == "POST" and origin is not None and urlsplit(origin).netloc.lower() not in own:
+        if scope["method"] in ("POST", "DELETE") and origin is not None and urlsplit(origin).netloc.lower() not in own:
             raise Refused(403, "This page takes no requests from other sites.")
 
-    async def _checked_body(self, scope: Scope, receive: Receive, question: bool) -> Receive:
+    async def _checked_body(self, scope: Scope, receive: Receive) -> Receive:
         """Read a JSON body, bounded, and check what gradio takes on trust."""
         kind = Headers(scope=scope).get("content-type", "").split(";")[0].strip().lower()
         if kind not in ("application/json", ""):
@@ -194,19 +183,13 @@ class Firewall:
         async for chunk in chunks(receive, JSON_BYTES):
             body += chunk
         try:
-            said = json.loads(body or b"{}")
+            content = json.loads(body or b"{}")
         except (ValueError, RecursionError) as error:
             raise Refused(400, "Expected a JSON object as the body.") from error
-        if not isinstance(said, dict):
+        if not isinstance(content, dict):
             raise Refused(400, "Expected a JSON object as the body.")
-        if (name := said.get("session_hash")) is not None:
+        if (name := content.get("session_hash")) is not None:
             check_session(name)
-        if question and not (
-            said.get("component_id") in self.components and isinstance(said.get("fn_name"), str) and "data" in said
-        ):
-            raise Refused(400, "Expected data, component_id and fn_name of a component that answers questions.")
-        if question and said.get("session_hash") is None:
-            raise Refused(400, "Expected a session_hash.")
         sent = False
 
         async def again() -> Message:
@@ -220,16 +203,8 @@ class Firewall:
 
     async def _upload(self, scope: Scope, receive: Receive, visitor: str) -> list[str]:
         """Take one file. What is broken off leaves nothing behind: until it is whole, the system holds it unnamed."""
-        headers = Headers(scope=scope)
-        if not headers.get("content-type", "").startswith("multipart/form-data"):
-            raise Refused(415, "Expected a body of type multipart/form-data.")
-        most = self.max_file + 2**16  # the parts' own lines
-        if int(headers.get("content-length") or 0) > most:
-            raise Refused(413, f"Expected a file of at most {self.max_file // 10**6} MB. Send a smaller one.")
-        try:
-            form = await MultiPartParser(headers, chunks(receive, most), max_files=1, max_fields=4).parse()
-        except (MultiPartException, KeyError) as error:
-            raise Refused(400, "Expected one file a request.") from error
+        most = self.max_file + FORM_BYTES
+        form = await parse(Headers(scope=scope), chunks(receive, most), most)
         files = [one for one in form.getlist("files") if isinstance(one, UploadFile)]
         try:
             if len(files) != 1:
@@ -243,38 +218,6 @@ class Firewall:
         finally:
             await form.close()
 
-    # Questions to components, which pass by gradio's queue
-
-    async def _answer(self, scope: Scope, receive: Receive, send: Send, visitor: str) -> None:
-        """Hand a question to gradio when a thread is free. When its client leaves before it is answered, stop it."""
-        self._slots = self._slots or asyncio.Semaphore(RUNNING)
-        if self._questions[visitor] >= OPEN_QUESTIONS:
-            raise Refused(429, "Busy: this address has too many questions open. Try again in 10 s.", **retry(10))
-        self._questions[visitor] += 1
-        body = await receive()
-        client = Client(json.loads(body["body"])["session_hash"], visitor)
-        current.set(client)
-        work = asyncio.create_task(self._run(scope, body, send))
-        leaving = asyncio.create_task(left(receive))
-        try:
-            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not work.done():
-                client.gone.set()
-            await work
-        finally:
-            client.gone.set()
-            leaving.cancel()
-            self._questions -= Counter([visitor])
-
-    async def _run(self, scope: Scope, body: Message, send: Send) -> None:
-        async def receive() -> Message:
-            return body
-
-        assert self._slots is not None
-        async with self._slots:
-            if not current.get().gone.is_set():
-                await self.app(scope, receive, send)
-
     # What goes out
 
     async def _send(self, send: Send, message: Message) -> None:
@@ -285,36 +228,10 @@ class Firewall:
         await send(message)
 
 
-async def left(receive: Receive) -> None:
-    """Return when the client has closed the connection."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def chunks(receive: Receive, most: int) -> AsyncGenerator[bytes, None]:
-    """Yield a request's body, and refuse it as soon as it is longer than allowed."""
-    seen = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Refused(400, "The request was broken off.")
-        seen += len(message.get("body", b""))
-        if seen > most:
-            raise Refused(413, f"Expected a request of at most {most / 10**6:.0f} MB. Send less.")
-        yield message.get("body", b"")
-        if not message.get("more_body", False):
-            return
-
-
 def check_session(name: object) -> None:
     """Refuse names of sessions that no browser makes: gradio keeps them."""
     if not (isinstance(name, str) and re.fullmatch(NAME, name)):
         raise Refused(400, "Expected a session_hash of at most 64 letters and digits.")
-
-
-def address(scope: Scope) -> str:
-    """Return the address that a request comes from; uvicorn has put there what a trusted proxy says."""
-    return str(scope["client"][0]) if scope.get("client") else ""
 
 
 def route(scope: Scope) -> str:
@@ -327,8 +244,3 @@ def hostname(host: str) -> str:
     with suppress(ValueError):
         return (urlsplit(f"//{host}").hostname or "").lower()
     return ""
-
-
-def retry(seconds: int) -> dict[str, str]:
-    """Return the header that tells programs when to come again."""
-    return {"retry-after": str(seconds)}

@@ -1,4 +1,4 @@
-"""Which models a page offers, and which others a visitor may name. Nothing here is loaded before it is permitted."""
+"""List the models of a page, and decide which others a visitor may name. Nothing is loaded before it is permitted."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 
 from vitviz.model.vit import ViT
 from vitviz.server.settings import GIGABYTE, Settings
+from vitviz.server.uploads import NO_SUCH_UPLOAD, UploadFolder
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.checks import CONFIG
@@ -18,17 +19,18 @@ from vitviz.weights.remote import LIBRARIES, load_remote
 # What a library may call a model: words, dots and dashes, and for Hugging Face an owner before a slash. No path.
 _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-BROUGHT = "Brought by you"  # the title of a visitor's own models in the menu
+UPLOAD = "upload:"  # the source of a checkpoint that a visitor has uploaded, before its hash
+_UPLOADED = re.compile(rf"{UPLOAD}[0-9a-f]{{16}}")
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
 class MenuError(ValueError):
-    """A model that this page does not load for visitors; the text says which it does."""
+    """Refusal of a model that this page does not load for visitors; the text says which it does."""
 
 
 @dataclass(frozen=True)
-class Offer:
-    """A line of the menu.
+class Entry:
+    """Line of the menu.
 
     Args:
         source: what `vitviz.load` takes.
@@ -44,18 +46,18 @@ class Offer:
     licence: str = ""
     known_for: str = ""
 
-    @property
-    def words(self) -> str:
-        """The line as a person reads it: "DINO S/16 · 87 MB · Apache-2.0"."""
-        return " · ".join(filter(None, (self.title, byte_words(self.size) if self.size else "", self.licence)))
+    def describe(self) -> str:
+        """Return the line as a person reads it: "DINO S/16 · 87 MB · Apache-2.0"."""
+        return " · ".join(filter(None, (self.title, describe_bytes(self.size) if self.size else "", self.licence)))
 
 
 class Menu:
-    """The models on offer, in groups: those of this machine first, then published ones that are downloaded when chosen.
+    """Models in groups: those of this machine first, then published ones that are downloaded when chosen.
 
     Args:
         settings: what the operator allows.
         bundled: names of bundled models; all by default.
+        uploads: the folder of uploaded checkpoints.
 
     Attributes:
         default: the model that the page opens with.
@@ -65,32 +67,31 @@ class Menu:
         MenuError: if there is none on this machine, so that nothing could open the page.
     """
 
-    def __init__(self, settings: Settings, bundled: list[str] | None = None) -> None:
-        self.settings = settings
+    def __init__(
+        self, settings: Settings, bundled: list[str] | None = None, uploads: UploadFolder | None = None
+    ) -> None:
+        self.settings, self._uploads = settings, uploads
         here = [_bundled(name) for name in (zoo.bundled() if bundled is None else bundled)]
         here += [_own(source) for source in settings.models]
         if not here:
             raise MenuError("Expected at least one model, found none. Put a checkpoint folder into checkpoints/.")
-        listed = [Offer(one.source, one.title, one.size, one.licence, one.known_for) for one in CATALOG]
+        listed = [Entry(one.source, one.title, one.size, one.licence, one.known_for) for one in CATALOG]
         sources = [one.source for one in here]
         self.bundled = zoo.DEFAULT if zoo.DEFAULT in sources else sources[0]
         self.default = settings.default or self.bundled
         if all(self.default != one.source for one in (*here, *listed)):
             here.append(_own(self.default))
         self.groups = (("On this machine", tuple(here)), ("Downloaded when chosen", tuple(listed)))
-        self._offers = {offer.source: offer for _, offers in self.groups for offer in offers}
+        self._entries = {entry.source: entry for _, entries in self.groups for entry in entries}
 
-    @property
-    def open_ended(self) -> bool:
-        """Whether visitors may bring models that are not in the menu."""
-        return self.settings.typed or self.settings.upload
-
-    def offer(self, source: str) -> Offer:
-        """What is known of a model before it is loaded."""
-        return self._offers.get(source) or Offer(source, source)
+    def entry(self, source: str) -> Entry:
+        """Return what is known of a model before it is loaded."""
+        if source.startswith(UPLOAD) and (path := self._uploaded(source)) is not None:
+            return Entry(source, path.name, path.stat().st_size)
+        return self._entries.get(source) or Entry(source, source)
 
     def permit(self, text: str) -> str:
-        """The source that a visitor named, if it is one that visitors may load.
+        """Return the source that a visitor named, if it is one that visitors may load.
 
         Paths are never read for them: they would tell strangers what lies on this machine's disk.
 
@@ -98,61 +99,89 @@ class Menu:
             MenuError: if it is not.
         """
         source = text.strip()
-        if source in self._offers:
+        if source in self._entries:
             return source
+        if source.startswith(UPLOAD):
+            return self._permit_upload(source)
         if not self.settings.typed:
             raise MenuError(
-                f"This page loads the models in its menu and no others; got {source!r:.120}. For other models run "
-                "vitviz on your own machine, where any can be named."
+                f"Expected one of the models in this page's menu, got {source!r:.120}. For other models run vitviz on "
+                "your own machine, where any can be named."
             )
         library, _, name = source.partition(":")
         if library not in LIBRARIES or not (_OWNED if library == "hf" else _NAME).fullmatch(name):
             raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}.")
         return source
 
+    def check_uploads(self) -> None:
+        """Check that visitors may upload checkpoints.
+
+        Raises:
+            MenuError: if not.
+        """
+        if not self.settings.upload:
+            raise MenuError(
+                "Expected a model of the menu: this page takes no checkpoints from visitors. Run vitviz on your own "
+                "machine to open one."
+            )
+
     def load(self, source: str) -> ViT:
-        """A permitted model, or a file that a visitor was allowed to upload."""
+        """Load a model that was permitted."""
+        if source.startswith(UPLOAD):
+            path = self._uploaded(source)
+            if path is None:
+                raise MenuError(f"{NO_SUCH_UPLOAD} Got {source}.")
+            return zoo.load(path)
         library, colon, name = source.partition(":")
-        own = source in self._offers and source in {offer.source for offer in self.groups[0][1]}
+        own = source in {entry.source for entry in self.groups[0][1]}
         if colon and library in LIBRARIES and not own:
             return load_remote(library, name)  # not a folder of this name in the working directory
         return zoo.load(source)
 
+    def _permit_upload(self, source: str) -> str:
+        self.check_uploads()
+        if not _UPLOADED.fullmatch(source) or self._uploaded(source) is None:
+            raise MenuError(f"{NO_SUCH_UPLOAD} Got {source!r:.60}.")
+        return source
 
-def _bundled(name: str) -> Offer:
+    def _uploaded(self, source: str) -> Path | None:
+        return None if self._uploads is None else self._uploads.find(source.removeprefix(UPLOAD))
+
+
+def _bundled(name: str) -> Entry:
     return _folder(name, zoo.folder_of(name))
 
 
-def _own(source: str) -> Offer:
-    """The operator's own model."""
+def _own(source: str) -> Entry:
+    """Return the entry of the operator's own model."""
     path = Path(source)
     if path.is_dir():
         return _folder(source, path)
     listed = next((one for one in CATALOG if one.source == source), None)
     if listed is not None:
-        return Offer(source, listed.title, listed.size, listed.licence, listed.known_for)
-    return Offer(source, path.name, path.stat().st_size) if path.is_file() else Offer(source, source)
+        return Entry(source, listed.title, listed.size, listed.licence, listed.known_for)
+    return Entry(source, path.name, path.stat().st_size) if path.is_file() else Entry(source, source)
 
 
-def _folder(source: str, folder: Path) -> Offer:
-    """What a folder's config says. What cannot be read here is left to `load`, which says why when it is chosen."""
+def _folder(source: str, folder: Path) -> Entry:
+    """Return the entry of a folder. What cannot be read here is left to `load`, which says why when it is chosen."""
     try:
-        said = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+        config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        said = None
-    said = said if isinstance(said, dict) else {}
+        config = None
+    config = config if isinstance(config, dict) else {}
     size = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))  # not the state of a training
-    return Offer(source, str(said.get("name") or folder.name), size, short_licence(str(said.get("licence") or "")))
+    return Entry(source, str(config.get("name") or folder.name), size, short_licence(str(config.get("licence") or "")))
 
 
 def short_licence(licence: str) -> str:
-    """A licence's names without what is said about them: "Apache-2.0 (DINOv2); for research" is "Apache-2.0"."""
+    """Return a licence's names without what is said about them: "Apache-2.0 (DINOv2); for research" is "Apache-2.0"."""
     short = re.sub(r"\s*\([^)]*\)", "", licence).split(";")[0].strip()
     return "licence unknown" if short == "unknown" else short  # the word alone says nothing in a menu
 
 
-def byte_words(count: int) -> str:
-    """A number of bytes as a person reads it, in units of a thousand as shops and downloads count."""
+def describe_bytes(count: int) -> str:
+    """Return a number of bytes as a person reads it, in units of a thousand as shops and downloads count."""
     if count >= GIGABYTE:
         return f"{count / GIGABYTE:.1f} GB"
     return f"{round(count / 10**6)} MB" if count >= 10**6 else f"{math.ceil(count / 1000)} kB"

@@ -1,42 +1,75 @@
-"""Loaded models within a bound of memory: the least recently used goes when another needs its room."""
+"""Hold loaded models within a bound of memory: the least recently used is evicted when another needs its memory."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from itertools import chain
 
+import torch
+
 from vitviz.explorer import Explorer
-from vitviz.model.devices import best_device
 from vitviz.model.vit import ViT
-from vitviz.server.menu import byte_words
+from vitviz.server.gpu import home_device
+from vitviz.server.menu import describe_bytes
 
 LOADING_AT_ONCE = 4
+SAMPLE = 1024  # numbers of each tensor that a fingerprint reads
 
 
 class TooLarge(ValueError):
-    """A model that does not fit into the memory for models; the text says how much there is."""
+    """Model that does not fit into the memory for models; the text says how much there is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Loaded:
+    """Model in memory.
+
+    Args:
+        explorer: of the model.
+        fingerprint: equal for equal models in every process.
+        nbytes: of its parameters and buffers.
+    """
+
+    explorer: Explorer
+    fingerprint: str
+    nbytes: int
 
 
 def bytes_of(model: ViT) -> int:
-    """Memory of a model's parameters and buffers, in bytes."""
+    """Return the memory of a model's parameters and buffers, in bytes."""
     return sum(tensor.nbytes for tensor in chain(model.parameters(), model.buffers()))
 
 
-class Models:
-    """Models by name. Each is loaded once, by threads of its own: whoever waits for one model holds up no other.
+@torch.no_grad()
+def fingerprint(explorer: Explorer, source: str) -> str:
+    """Return a hash of a model: its source, sizes, preprocessing, labels, and a sample of every tensor."""
+    model = explorer.model
+    labels = model.pretrained.labels if model.pretrained else ()
+    found = hashlib.sha256(repr((source, model.config, explorer.preprocess, labels)).encode())
+    for name, tensor in chain(model.named_parameters(), model.named_buffers()):
+        flat = tensor.flatten()
+        sample = flat[:: max(1, len(flat) // SAMPLE)].float().cpu().numpy()
+        found.update(f"{name} {tuple(tensor.shape)}".encode() + sample.tobytes())
+    return found.hexdigest()
 
-    Who holds an explorer keeps it: a model that goes while a request uses it lives until that request is answered.
+
+class Models:
+    """Hold models by name. Each is loaded once, by threads of its own: who waits for one model delays no other.
+
+    Who uses a model keeps it: one that is evicted during a request lives until that request is answered.
 
     Args:
         load: from a model's name to the model; called without the lock.
         limit: memory for models, in bytes.
-        kept: the model that never goes.
-        size: what a model is expected to take, in bytes, if that is known (else 0), so that room can be made before
-            it is loaded.
-        gone: told of every explorer that went, so that others can drop it too.
+        kept: the model that is never evicted.
+        size: what a model is expected to take, in bytes, if that is known (else 0), so that memory can be freed
+            before it is loaded.
+        evicted: called with every model that was evicted, so that others can drop it too.
     """
 
     def __init__(
@@ -45,74 +78,77 @@ class Models:
         limit: int,
         kept: str,
         size: Callable[[str], int] = lambda _: 0,
-        gone: Callable[[str, Explorer], None] = lambda *_: None,
+        evicted: Callable[[str, Explorer], None] = lambda *_: None,
     ) -> None:
-        self._load, self._limit, self._kept, self._size, self._gone = load, limit, kept, size, gone
-        self._held: OrderedDict[str, tuple[Explorer, int]] = OrderedDict()
-        self._coming: dict[str, Future[Explorer]] = {}
+        self._load, self._limit, self._kept, self._size, self._evicted = load, limit, kept, size, evicted
+        self._held: OrderedDict[str, Loaded] = OrderedDict()
+        self._pending: dict[str, Future[Loaded]] = {}
         self._lock = threading.Lock()
         self._workers = ThreadPoolExecutor(LOADING_AT_ONCE, thread_name_prefix="load")
 
-    def get(self, name: str) -> Explorer:
-        """The explorer of a model; waits while it is loaded, and raises what `load` raised."""
+    def get(self, name: str) -> Loaded:
+        """Return a model; wait while it is loaded, and raise what `load` raised."""
         return self.begin(name).result()
 
-    def begin(self, name: str) -> Future[Explorer]:
-        """The same, to be waited for. Requests for a model that is being loaded wait for the same loading."""
+    def begin(self, name: str) -> Future[Loaded]:
+        """Return the future of a model. Requests for a model that is being loaded share the same future."""
         with self._lock:
             if name in self._held:
                 self._held.move_to_end(name)
-                there: Future[Explorer] = Future()
-                there.set_result(self._held[name][0])
+                there: Future[Loaded] = Future()
+                there.set_result(self._held[name])
                 return there
-            if name not in self._coming:
-                self._coming[name] = self._workers.submit(self._fetch, name)
-            return self._coming[name]
+            if name not in self._pending:
+                self._pending[name] = self._workers.submit(self._fetch, name)
+            return self._pending[name]
 
     def holds(self, explorer: Explorer) -> bool:
-        """Whether this explorer is still among them."""
+        """Return whether this explorer is still held."""
         with self._lock:
-            return any(held is explorer for held, _ in self._held.values())
+            return any(held.explorer is explorer for held in self._held.values())
 
     @property
     def used(self) -> int:
-        """Bytes of the models held."""
+        """Return the bytes of the models held."""
         with self._lock:
-            return sum(size for _, size in self._held.values())
+            return self._used()
 
-    def _fetch(self, name: str) -> Explorer:
+    def _used(self) -> int:
+        return sum(held.nbytes for held in self._held.values())
+
+    def _fetch(self, name: str) -> Loaded:
         try:
-            self._make_room(self._size(name))
-            explorer = Explorer(self._load(name), device=best_device())
-            size = bytes_of(explorer.model)
-            self._check(name, size)
-            self._make_room(size, (name, explorer))
-            return explorer
+            self._evict(self._size(name))
+            explorer = Explorer(self._load(name), device=home_device())
+            loaded = Loaded(explorer, fingerprint(explorer, name), bytes_of(explorer.model))
+            self._check(name, loaded.nbytes)
+            self._evict(loaded.nbytes, (name, loaded))
+            return loaded
         finally:
             with self._lock:  # after it is held: whoever asks in between would load it again
-                del self._coming[name]
+                del self._pending[name]
 
     def _check(self, name: str, size: int) -> None:
         with self._lock:
-            room = self._limit - self._held.get(self._kept, (None, 0))[1]
-        if size > room and name != self._kept:
+            free = self._limit - (self._held[self._kept].nbytes if self._kept in self._held else 0)
+        if size > free and name != self._kept:
             raise TooLarge(
-                f"{name} takes {byte_words(size)} of memory, and this page has {byte_words(max(0, room))} for it. "
-                "Choose a smaller model, or start the page with a larger --model-memory."
+                f"Expected a model that fits into {describe_bytes(max(0, free))} of memory, got {name}, which takes "
+                f"{describe_bytes(size)}. Choose a smaller one, or start the page with a larger --model-memory."
             )
 
-    def _make_room(self, size: int, new: tuple[str, Explorer] | None = None) -> None:
-        """Let models go, the least recently used first, until there are `size` bytes or only the kept one is left.
+    def _evict(self, size: int, new: tuple[str, Loaded] | None = None) -> None:
+        """Evict models, the least recently used first, until there are `size` bytes or only the kept one is left.
 
-        `new` is then put there, before anybody else can take the room.
+        `new` is then held, before anybody else can take the memory.
         """
-        gone = []
+        evicted = []
         with self._lock:
             for name in [name for name in self._held if name != self._kept]:
-                if sum(held for _, held in self._held.values()) + size <= self._limit:
+                if self._used() + size <= self._limit:
                     break
-                gone.append((name, self._held.pop(name)[0]))
+                evicted.append((name, self._held.pop(name)))
             if new is not None:
-                self._held[new[0]] = (new[1], size)
-        for name, explorer in gone:  # without the lock: who is told may ask us
-            self._gone(name, explorer)
+                self._held[new[0]] = new[1]
+        for name, loaded in evicted:  # without the lock: who is called may ask us
+            self._evicted(name, loaded.explorer)

@@ -1,7 +1,7 @@
-"""Who computes when: one computation at a time, urgent ones before long ones, none for a visitor who has left.
+"""Schedule computations: one of a kind at a time, urgent ones before long ones, none for a client who has left.
 
 Several forward passes at once take as many times the time and the memory, so computations wait for each other. A long
-one gives way between two calls of PyTorch: while an urgent one runs it pauses, and when its visitor has left it stops.
+one gives way between two calls of PyTorch: while an urgent one runs it pauses, and when its client has left it stops.
 """
 
 from __future__ import annotations
@@ -18,51 +18,69 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-TICK = 0.1  # seconds between two looks at whether the visitor is still there
+TICK = 0.1  # seconds between two looks at whether the client is still there
 MOST_PAUSE = 20.0  # seconds that a computation pauses in all: then it runs beside the others, and ends some day
 MOST_WAITING = 48  # computations in all
-MOST_OF_SESSION, MOST_OF_ADDRESS = 6, 24  # a lecture hall behind one router has one address
+MOST_OF_ADDRESS = 24  # a lecture hall behind one router has one address
 RECENT = 20  # computations of each kind whose mean time is expected of the next one
 
 
 class Kind(IntEnum):
-    """Kinds of computations, the most urgent first: open a photograph, a short question, a long one."""
+    """Kinds of computations, the most urgent first."""
 
-    PHOTO = 0
-    SHORT = 1
+    PHOTO = 0  # open a photograph
+    SHORT = 1  # up to some seconds
     LONG = 2
 
 
 class Cancelled(Exception):
-    """The visitor for whom this was computed has left."""
+    """Computation that nobody waits for any more."""
 
 
 class BusyError(ValueError):
-    """Too much is waiting; the text says how long it may take."""
+    """Refusal because too much is waiting; the text and `seconds` say how long it may take."""
+
+    def __init__(self, seconds: float, what: str = "too many requests are waiting") -> None:
+        super().__init__(f"Busy: {what}. Try again in about {max(1, seconds):.0f} s.")
+        self.seconds = max(1.0, seconds)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Client:
-    """For whom something is computed: a visitor's session, its address, and whether the visitor has left."""
+    """Client of a computation: its address, whether it has left, and what it is told of the progress."""
 
-    session: str = ""
     address: str = ""
     gone: threading.Event = field(default_factory=threading.Event)
+    progress: dict[str, Any] = field(default_factory=dict)
+    finishes: float | None = None  # by time.monotonic(), as far as it is known
 
 
 current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - nobody sets its event
 """The client of this context."""
 
 
+def report(text: str, seconds: float | None = None, **counts: int) -> None:
+    """Tell the context's client what is being done.
+
+    Args:
+        text: for a person.
+        seconds: about how long it takes from now on.
+        counts: `done` and `of`, for a bar.
+    """
+    client = current.get()
+    client.finishes = None if seconds is None else time.monotonic() + seconds
+    client.progress = {"text": text, **counts}
+
+
 class Scheduler:
-    """Let computations run one at a time, by urgency and then in the order of their arrival."""
+    """Let computations run one of a kind at a time, by urgency and then in the order of their arrival."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._waiting: dict[Kind, deque[object]] = {kind: deque() for kind in Kind}
+        self._waiting: dict[Kind, deque[Client]] = {kind: deque() for kind in Kind}
         self._running: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self._began: dict[Kind, float] = {}  # when the latest of each kind began
-        self._open: Counter[tuple[str, str]] = Counter()  # computations that wait or run, by kind of name and name
+        self._open: Counter[str] = Counter()  # computations that wait or run, by address
         self._times: dict[Kind, deque[float]] = {kind: deque(maxlen=RECENT) for kind in Kind}
 
     @contextmanager
@@ -70,21 +88,39 @@ class Scheduler:
         """Wait for a place, then run the body of the `with` statement for the context's client.
 
         Raises:
-            BusyError: if too much is waiting, in all or of this client.
+            BusyError: if too much is waiting, in all or of this address.
             Cancelled: when the client has left.
         """
-        names = [name for name in (("session", current.get().session), ("address", current.get().address)) if name[1]]
-        self._enter(kind, names)
-        began = self._began[kind] = time.monotonic()
+        client = current.get()
+        self._admit(client)
         try:
-            with _GiveWay(self, kind):
-                yield
-            self._times[kind].append(time.monotonic() - began)
+            self._wait(kind, client)
+            began = self._began[kind] = time.monotonic()
+            try:
+                with _GiveWay(self, kind):
+                    yield
+                self._times[kind].append(time.monotonic() - began)
+            finally:
+                self._leave(kind)
         finally:
             with self._changed:
-                self._running[kind] -= 1
-                self._open -= Counter(names)
-                self._changed.notify_all()
+                self._open -= Counter([client.address])
+
+    def give_way(self, kind: Kind) -> None:
+        """Let others of the same kind go first, between two parts of a computation that runs.
+
+        Raises:
+            Cancelled: when the client has left.
+        """
+        check_cancelled()
+        if self._waiting[kind]:
+            self._leave(kind)
+            try:
+                self._wait(kind, current.get())
+            except Cancelled:
+                with self._changed:
+                    self._running[kind] += 1  # `run` takes it away
+                raise
 
     def ahead(self, kind: Kind) -> int:
         """Return how many computations a new one would wait for."""
@@ -95,6 +131,19 @@ class Scheduler:
         """Return about how many seconds a new computation would wait."""
         with self._changed:
             return sum(self.mean(one) * (len(self._waiting[one]) + self._running[one]) for one in Kind if one <= kind)
+
+    def place(self, client: Client) -> tuple[int, float] | None:
+        """Return how many computations a waiting client has before it, and about how many seconds they take.
+
+        `None` if the client does not wait.
+        """
+        with self._changed:
+            kind = next((kind for kind in Kind if client in self._waiting[kind]), None)
+            if kind is None:
+                return None
+            before = {one: len(self._waiting[one]) + self._running[one] for one in Kind if one < kind}
+            before[kind] = self._waiting[kind].index(client) + self._running[kind]
+            return sum(before.values()), sum(self.mean(one) * count for one, count in before.items())
 
     def urgent(self, kind: Kind) -> bool:
         """Return whether anything more urgent runs or waits."""
@@ -109,32 +158,6 @@ class Scheduler:
                 check_cancelled()
         return time.monotonic() - began
 
-    def _enter(self, kind: Kind, names: list[tuple[str, str]]) -> None:
-        mine, began = object(), time.monotonic()
-        with self._changed:
-            most = {"session": MOST_OF_SESSION, "address": MOST_OF_ADDRESS}
-            full = sum(map(len, self._waiting.values())) >= MOST_WAITING
-            if full or any(self._open[name] >= most[name[0]] for name in names):
-                expected = sum(self.mean(one) * len(self._waiting[one]) for one in Kind)
-                raise BusyError(f"Busy: too many requests are waiting. Try again in about {max(1, expected):.0f} s.")
-            self._waiting[kind].append(mine)
-            self._open.update(names)
-            try:
-                while (
-                    self._waiting[kind][0] is not mine
-                    or self._running[kind]
-                    or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
-                ):
-                    self._changed.wait(TICK)
-                    check_cancelled()
-                self._running[kind] += 1
-            except Cancelled:
-                self._open -= Counter(names)
-                raise
-            finally:
-                self._waiting[kind].remove(mine)
-                self._changed.notify_all()
-
     def mean(self, kind: Kind) -> float:
         """Return the mean time of the latest computations of a kind, in seconds; 1 before the first.
 
@@ -144,6 +167,36 @@ class Scheduler:
         mean = sum(times) / len(times) if times else 1.0
         return max(mean, time.monotonic() - self._began[kind]) if self._running[kind] and kind in self._began else mean
 
+    def _admit(self, client: Client) -> None:
+        with self._changed:
+            full = sum(map(len, self._waiting.values())) >= MOST_WAITING
+            if full or (client.address and self._open[client.address] >= MOST_OF_ADDRESS):
+                raise BusyError(sum(self.mean(one) * len(self._waiting[one]) for one in Kind))
+            self._open[client.address] += 1
+
+    def _wait(self, kind: Kind, client: Client) -> None:
+        """Wait for the place of a kind, and take it."""
+        began = time.monotonic()
+        with self._changed:
+            self._waiting[kind].append(client)
+            try:
+                while (
+                    self._waiting[kind][0] is not client
+                    or self._running[kind]
+                    or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
+                ):
+                    self._changed.wait(TICK)
+                    check_cancelled()
+                self._running[kind] += 1
+            finally:
+                self._waiting[kind].remove(client)
+                self._changed.notify_all()
+
+    def _leave(self, kind: Kind) -> None:
+        with self._changed:
+            self._running[kind] -= 1
+            self._changed.notify_all()
+
 
 def check_cancelled() -> None:
     """Raise `Cancelled` if nobody waits for this context's result any more."""
@@ -152,7 +205,7 @@ def check_cancelled() -> None:
 
 
 class _GiveWay(TorchFunctionMode):
-    """Before each call of PyTorch: stop if the visitor has left, pause while something urgent runs."""
+    """Before each call of PyTorch: stop if the client has left, pause while something urgent runs."""
 
     def __init__(self, scheduler: Scheduler, kind: Kind) -> None:
         super().__init__()

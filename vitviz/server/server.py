@@ -1,4 +1,4 @@
-"""Serving the page: queue, limits, and doors that stay shut."""
+"""Serve the page: queue, limits, and routes that stay shut."""
 
 from __future__ import annotations
 
@@ -6,22 +6,21 @@ import ctypes
 import os
 import sys
 from functools import partial
-from pathlib import Path
+from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
 from gradio import processing_utils, routes
 
-from vitviz.server.blocks import CheckedBlocks
+from vitviz.server.api import CheckedBlocks
+from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.firewall import Firewall
-from vitviz.server.settings import Settings, shared
+from vitviz.server.routes import MAX_CHECKPOINT_BYTES
+from vitviz.server.settings import Settings, SettingsError, shared
 from vitviz.server.uploads import upload_folder
 from vitviz.web import bundle
 
-HERE = Path(__file__).parent
-MAX_PHOTO_BYTES = 64 * 10**6
-MAX_CHECKPOINT_BYTES = 2 * 10**9  # where checkpoints may be uploaded; there is one limit for all files
-MAX_SESSIONS = 256  # visitors whose components gradio remembers, at most 0.84 MB each
+MAX_SESSIONS = 256  # programs whose calls gradio remembers
 M_MMAP_THRESHOLD = -3  # glibc's number for it, see mallopt(3)
 MAPPED_BYTES = 128 * 2**10  # blocks from here on are mapped, and unmapped when they are freed
 
@@ -55,14 +54,21 @@ def give_memory_back() -> None:
 def launch(
     demo: CheckedBlocks, allowed: Settings, host: str | None = None, port: int | None = None, **options: Any
 ) -> Any:
-    """Serve the page; returns what `gr.Blocks.launch` returns.
+    """Serve the page; return what `gr.Blocks.launch` returns.
 
     Args:
         demo: the page.
         allowed: what its operator allows.
         host, port: where to listen; gradio's own settings (`GRADIO_SERVER_NAME`, `GRADIO_SERVER_PORT`) by default.
         options: passed on to `gr.Blocks.launch`.
+
+    Raises:
+        SettingsError: if tools are to be served, and the package for that is not installed.
     """
+    if allowed.mcp and find_spec("mcp") is None:
+        raise SettingsError(
+            "Expected the package mcp for VITVIZ_MCP=1, found none. Install it: pip install gradio[mcp]"
+        )
     give_memory_back()
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in
@@ -78,7 +84,7 @@ def launch(
         hosts=allowed.hosts,
         frames=allowed.frames,
         busy=demo.busy,
-        components=frozenset(number for number, one in demo.blocks.items() if getattr(one, "server_fns", None)),
+        mcp=allowed.mcp,
     )
     setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
     # Nothing passes by the queue: direct calls are refused.
@@ -89,7 +95,9 @@ def launch(
         share=shared(),  # left to itself gradio shares on hosted notebooks, unasked
         theme=THEME,
         # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
-        head=f"<style>{bundle.style()}{(HERE / 'page.css').read_text(encoding='utf-8')}</style>",
+        head=f"<style>{bundle.style()}</style>",
+        app_kwargs={"routes": list(getattr(demo, "routes", ()))},
+        mcp_server=allowed.mcp,
         ssr_mode=False,
         show_error=False,  # our own errors are shown all the same; Python's are no use to a visitor
         footer_links=["api"],

@@ -1,4 +1,4 @@
-"""What the operator of a page allows: which models, how much memory, how large an input."""
+"""Read what the operator of a page allows: models, memory, input sizes, hosts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ GIGABYTE = 10**9
 
 
 class SettingsError(ValueError):
-    """A setting that makes no sense; the text names it and says what was expected."""
+    """Setting that makes no sense; the text names it and says what was expected."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What visitors of this page may do.
+    """Permissions of visitors.
 
     Args:
         models: models of the operator in the menu: anything that `vitviz.load` takes, folders and files included.
@@ -32,6 +32,7 @@ class Settings:
         hosts: the names under which the page is served; none for any. A page on this machine only answers to this
             machine's names: else any site that a visitor opens could make its own name point here and read the page.
         frames: origins that may show the page in a frame, beside its own.
+        mcp: whether the endpoints are tools of a Model Context Protocol server too.
     """
 
     models: tuple[str, ...] = ()
@@ -42,6 +43,7 @@ class Settings:
     side: int = 2048
     hosts: frozenset[str] = frozenset(HERE_ONLY)
     frames: tuple[str, ...] = ()
+    mcp: bool = False
 
 
 def settings(
@@ -53,9 +55,10 @@ def settings(
     upload: bool | None = None,
     memory: float | None = None,
     side: int | None = None,
+    mcp: bool | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
-    """The settings that hold here: what is given, else the environment's, else what is safe where the page is served.
+    """Return the settings: what is given, else the environment's, else what is safe where the page is served.
 
     | argument | environment | where nothing is said |
     |---|---|---|
@@ -65,6 +68,7 @@ def settings(
     | upload | VITVIZ_ALLOW_UPLOAD=1 or 0 | no |
     | memory, in GB | VITVIZ_MODEL_MEMORY | 4 |
     | side, in pixels | VITVIZ_MAX_SIDE | 2048; 1024 on a Space |
+    | mcp | VITVIZ_MCP=1 or 0 | no |
     | | VITVIZ_HOSTS, separated by commas; * for any | this machine's names, a Space's own; any for another host |
     | | VITVIZ_FRAMES, separated by commas | none; Hugging Face on a Space |
 
@@ -93,6 +97,7 @@ def settings(
         side=round(pixels),
         hosts=_hosts(environ, here),
         frames=_list("VITVIZ_FRAMES", environ) or (SPACES if space else ()),
+        mcp=_flag("VITVIZ_MCP", environ, False) if mcp is None else mcp,
     )
 
 
@@ -108,7 +113,7 @@ def _list(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def shared(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether the operator has gradio make the page public: `GRADIO_SHARE=true`. Nothing else does."""
+    """Return whether the operator has gradio make the page public: `GRADIO_SHARE=true`. Nothing else does."""
     return environ.get("GRADIO_SHARE", "").lower() == "true"
 
 

@@ -29,6 +29,7 @@ from PIL import Image, UnidentifiedImageError
 MAX_BYTES = 2 * 2**30  # of all uploads
 MAX_AGE = 24 * 3600  # seconds
 NAME_BYTES = 80
+CHECKPOINT = ".safetensors"
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 
@@ -65,6 +66,12 @@ class UploadFolder:
         if not (real.is_relative_to(self.root) and real.is_file()):
             raise UploadError(NO_SUCH_UPLOAD)
         return real
+
+    def find(self, digest: str) -> Path | None:
+        """Return the uploaded checkpoint whose SHA-256 begins with these digits, if it is still there."""
+        if not (digest.isalnum() and digest.isascii()):  # it comes from a visitor, and `*` would name any file
+            return None
+        return next((path for path in self.root.glob(f"{digest}*/*") if path.suffix == CHECKPOINT), None)
 
     def check_all(self, payload: object) -> None:
         """Check every file that a request's data names, at any depth: gradio itself checks only some of them."""
@@ -124,7 +131,7 @@ def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
     Raises:
         UploadError: if not.
     """
-    if checkpoints and name.lower().endswith(".safetensors"):
+    if checkpoints and name.lower().endswith(CHECKPOINT):
         return
     try:
         Image.open(file)  # reads the header only; `decode` has words for what is wrong behind it

@@ -1,4 +1,4 @@
-"""A view as a page: the manifest that the explorer reads, and one self-contained HTML file. No gradio, no network."""
+"""Describe a view for the page: the manifest that the browser reads, and one HTML file that needs no network."""
 
 from __future__ import annotations
 
@@ -25,24 +25,29 @@ from vitviz.web.payload import block_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
 LEAST_SIDE = 512  # marks are drawn on it: lines a pixel wide would hide the patches of a photograph of 32 pixels
+SEEN_SIDE = 640  # pixels; what the model saw is shown no larger
 ROLLOUT_TOKENS = 600  # up to here the whole rollout matrix goes along: it grows with N², its computing with N³
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scene:
-    """What a page shows of one photograph and model.
+    """Photograph, model and trace that a page shows.
 
     Args:
         trace: of one image, with all blocks.
         photo: the upright original; geometry: which part of it the model saw.
         model: the model's source; title: its name for people.
         image: the example's name; `None` for a photograph of one's own.
-        detail: side of the model's input in pixels, where it is not the model's own.
-        predictions: the best classes and their probabilities, the best first; empty where the model has none.
+        own: the hash of a photograph of one's own; `None` for an example.
+        size: the input size in pixels, where it is not the model's own.
+        predictions: the best classes, their probabilities and indices, the best first; empty where there are none.
         labels: all classes that the model knows.
         sure_above: probability from which on the model is sure of its first class; `None` where nobody measured it.
-        caveat: what to say below the predictions, or instead of them.
+        caveat: text below the predictions, or instead of them.
         maps: further maps over this photograph, such as those of attribution methods.
+        device, seconds: of the forward pass.
+        seen: the model's input as a picture.
+        sizes: input sizes to choose from, each {"size", "words"}.
     """
 
     trace: Trace
@@ -51,85 +56,97 @@ class Scene:
     model: str = ""
     title: str = ""
     image: str | None = None
-    detail: int | None = None
-    predictions: Sequence[tuple[str, float]] = ()
+    own: str | None = None
+    size: int | None = None
+    predictions: Sequence[tuple[str, float, int]] = ()
     labels: Sequence[str] = ()
     sure_above: float | None = None
     caveat: str = ""
     maps: Sequence[Heatmap] = ()
+    device: str = ""
+    seconds: float = 0.0
+    seen: Image.Image | None = None
+    sizes: Sequence[dict[str, Any]] = ()
 
     @classmethod
-    def of(
-        cls, view: View, *, title: str = "", image: str | None = None, caveat: str = "", maps: Sequence[Heatmap] = ()
-    ) -> Scene:
+    def of(cls, view: View, *, title: str = "", caveat: str = "", **others: Any) -> Scene:
         """Return the scene of a view.
 
         Args:
             view: of `Explorer.open`.
             title: the model's name for people; by default the one that came with its weights.
-            image: the name by which a link finds the photograph again, if it has one.
-            caveat: what else to say below the predictions.
-            maps: further maps over this photograph, such as those of attribution methods.
+            caveat: text below the predictions, where the model gives no reason for another one.
+            others: fields of a scene, such as `image`, `maps`, `model` or `size`.
         """
         about = view.model.pretrained
+        best = zip(view.predictions(), view.best(), strict=True) if view.names_classes else ()
+        known: dict[str, Any] = {"model": about.source if about else "", **others}
         return cls(
             trace=view.trace,
             photo=view.photo,
             geometry=view.geometry,
-            model=about.source if about else "",
             title=title or (about.name if about else ""),
-            image=image,
-            predictions=view.predictions() if view.names_classes else (),
+            predictions=[(label, probability, index) for (label, probability), index in best],
             labels=view.labels,
             sure_above=view.sure_above,
             caveat=_caveat(view) or caveat,
-            maps=maps,
+            device=view.device,
+            seconds=view.seconds,
+            seen=view.seen(),
+            **known,
         )
 
     @cached_property
     def picture(self) -> tuple[Image.Image, Geometry]:
-        """The photograph at the size of a page, and the geometry that fits it."""
+        """Return the photograph at the size of a page, and the geometry that fits it."""
         return fitted(self.photo, self.geometry, STAGE_SIDE, LEAST_SIDE)
-
-    def photo_url(self) -> str:
-        """The photograph at the size of a page, as an address that needs no server."""
-        return f"data:image/jpeg;base64,{base64.b64encode(jpeg(self.picture[0])).decode()}"
 
     @property
     def summary(self) -> str:
-        """The prediction in one line; empty without one."""
-        labels, probabilities = [label for label, _ in self.predictions], [p for _, p in self.predictions]
+        """Return the prediction in one line; empty without one."""
+        labels, probabilities = [one[0] for one in self.predictions], [one[1] for one in self.predictions]
         return describe_prediction(labels, probabilities, len(self.labels), self.sure_above)
 
-    def manifest(self, name: str, photo: str, blocks: Sequence[str], rollout: str | None) -> dict[str, Any]:
-        """What the explorer needs to know, as JSON; see `explorer.js`.
+    def manifest(self, name: str) -> dict[str, Any]:
+        """Return what the page needs of a scene at once, as plain data for JSON.
 
         Args:
-            name: another one for every photograph and model.
-            photo: the address of `picture`'s photograph; blocks, rollout: of the files.
+            name: the scene's id: another one for every photograph, model and input size.
         """
         small, geometry = self.picture
         trace = self.trace
+        seen = None if self.seen is None else self.seen.copy()
+        if seen is not None:
+            seen.thumbnail((SEEN_SIDE, SEEN_SIDE))
         return {
             "id": name,
-            "photo": {"url": photo, "width": small.width, "height": small.height},
+            "photo": {**_picture(small, 90), "hash": self.own},
             "frame": geometry.frame,
             "grid": trace.grid,
             "prefix": trace.prefix,
             "depth": trace.depth,
             "heads": trace.heads,
             "width": trace.head_width,
-            "blocks": list(blocks),
-            "rollout": rollout,
+            "blocks": trace.depth,
+            "rollout": self.rolls_out,
             "image": self.image,
+            "own": self.own,
             "model": self.model or None,
-            "detail": self.detail,
+            "size": self.size,
             "predictions": [list(one) for one in self.predictions],
             "labels": list(self.labels) if self.predictions else [],
             "sureAbove": self.sure_above,
             "caveat": self.caveat,
             "maps": [_map(index, heatmap) for index, heatmap in enumerate(self.maps)],
+            "badge": {"device": self.device, "seconds": self.seconds} if self.device else None,
+            "sizes": list(self.sizes),
+            "seen": None if seen is None else _picture(seen, 85),
         }
+
+    @property
+    def rolls_out(self) -> bool:
+        """Return whether the whole rollout matrix goes to the browser."""
+        return self.trace.tokens.shape[1] <= ROLLOUT_TOKENS
 
 
 def _caveat(view: View) -> str:
@@ -155,32 +172,34 @@ def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
 
 
 def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) -> tuple[Image.Image, Geometry]:
-    """A copy whose longer side has `least` to `most` pixels, with the frame scaled along."""
+    """Return a copy whose longer side has `least` to `most` pixels, with the frame scaled along."""
     factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
     small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
     return small, rescale(geometry, (width, height))
 
 
-def jpeg(picture: Image.Image, quality: int = 90) -> bytes:
-    """A photograph for the screen."""
+def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
+    """Return a picture for the screen: its address, which needs no server, and its size."""
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=quality)
-    return buffer.getvalue()
+    picture.save(buffer, "JPEG", quality=quality)  # encoded in a tenth of PNG's time
+    url = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    return {"url": url, "width": picture.width, "height": picture.height}
 
 
-def standalone(scene: Scene) -> str:
-    """One HTML file with the photograph, queries and keys and the explorer: it opens from disk without a network.
+def standalone(scene: Scene, search: str = "") -> str:
+    """Return one HTML file with the photograph, queries and keys and the page: it opens from disk without a network.
 
     Up to 600 tokens rollout from every token is in it; above, the page shows attention only.
+
+    Args:
+        scene: of one photograph and model.
+        search: the query string of the view that the page opens with, as in the page's address.
     """
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
-    blocks = list(files)
-    rollout = "rollout" if trace.tokens.shape[1] <= ROLLOUT_TOKENS else None
-    if rollout:
-        files[rollout] = rollout_bytes(trace)
-    manifest = json.dumps(scene.manifest("page", scene.photo_url(), blocks, rollout)).replace("<", "\\u003c")
+    if scene.rolls_out:
+        files["rollout"] = rollout_bytes(trace)
     parts = "".join(
         f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'
         for name, data in files.items()
@@ -189,11 +208,17 @@ def standalone(scene: Scene) -> str:
     filling = {
         "title": title,
         "style": bundle.style(),
-        "template": bundle.template(),
+        "template": bundle.template("app.html"),
         "parts": parts,
-        "script": bundle.script(),
-        "colours": bundle.colours(),
-        "manifest": manifest,
+        "script": bundle.script("alone.js"),
+        "colors": bundle.colors(),
+        "manifest": _script(scene.manifest("page")),
+        "search": _script(search),
     }
     # One pass, so that nothing that was filled in is taken for a place to fill.
     return re.sub(r"@@(\w+)@@", lambda place: filling[place[1]], bundle.frame())
+
+
+def _script(value: Any) -> str:
+    """Return a value as JSON that cannot end the script in which it stands."""
+    return json.dumps(value).replace("<", "\\u003c")

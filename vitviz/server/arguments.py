@@ -1,0 +1,91 @@
+"""Check the arguments of every endpoint in one place: their types, bounds, and the words for what is wrong."""
+
+from __future__ import annotations
+
+import inspect
+import reprlib
+from collections.abc import Callable
+from functools import cache
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic.fields import FieldInfo
+
+MAX_PHOTO_BYTES = 64 * 10**6
+
+
+class ArgumentError(ValueError):
+    """Argument that an endpoint does not take; the text names it."""
+
+
+SceneId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="the id of an open photograph")]
+Photo = Annotated[bytes, Field(max_length=MAX_PHOTO_BYTES, description="a file of at most 64 MB")]
+Name = Annotated[str, Field(min_length=1, max_length=300, description="a name")]
+Size = Annotated[int, Field(ge=1, le=10**5, description="a size in pixels")]
+Index = Annotated[int, Field(ge=0, le=10**6, description="a whole number from 0")]
+Token = Annotated[int, Field(ge=-1, le=10**6, description="a token's number from 0, -1 for the mean over patches")]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a number from 0 to 1")]
+Fuse = Literal["mean", "max", "min"]
+Head = Annotated[str, Field(pattern=r"^(mean|max|min|[1-9][0-9]{0,4})$", description="mean, max, min or a head from 1")]
+Search = Annotated[str, Field(max_length=4000, description="a query string")]
+Names = Annotated[list[Name], Field(min_length=1, max_length=32, description="a list of names")]
+Patches = Annotated[list[Index], Field(max_length=70_000, description="a list of patches' numbers from 0")]
+Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
+Heads = Annotated[list[Pair], Field(max_length=10_000, description="a list of [layer, head], both from 0")]
+
+
+def check(function: Callable[..., Any], given: object) -> dict[str, Any]:
+    """Return the arguments for a function, with its defaults; nothing is converted.
+
+    Args:
+        function: whose parameters are annotated with the types above.
+        given: an object of JSON. It comes from a visitor, so it may be anything.
+
+    Raises:
+        ArgumentError: "Expected X as the NAME, got Y."
+    """
+    model = _model(getattr(function, "__func__", function))
+    if not isinstance(given, dict):
+        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}.")
+    if unknown := next((name for name in given if name not in model.model_fields), None):
+        known = ", ".join(model.model_fields) or "none"
+        raise ArgumentError(f"Expected arguments among {known}; got {quote(unknown)}. Leave it out.")
+    try:
+        found = model.model_validate(given)
+    except ValidationError as error:
+        name = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
+        kind = get_type_hints(function, include_extras=True)[name]
+        value = quote(given[name]) if name in given else "nothing"
+        raise ArgumentError(f"Expected {_describe(kind)} as the {name}, got {value}.") from None
+    return {name: getattr(found, name) for name in model.model_fields}
+
+
+def quote(value: object) -> str:
+    """Return a value as a short text for a message."""
+    return reprlib.repr(value)[:60]
+
+
+@cache
+def _model(function: Callable[..., Any]) -> type[BaseModel]:
+    """Return a pydantic model of a function's parameters."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters: dict[str, Any] = {
+        name: (hints[name], ... if one.default is inspect.Parameter.empty else one.default)
+        for name, one in inspect.signature(function).parameters.items()
+        if name != "self"
+    }
+    config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
+    return create_model(function.__name__, __config__=config, **parameters)
+
+
+def _describe(kind: Any) -> str:
+    """Return what a type stands for, in words."""
+    if get_origin(kind) is Annotated:
+        return next((one.description for one in kind.__metadata__ if isinstance(one, FieldInfo)), None) or "a value"
+    if get_origin(kind) is Literal:
+        *most, last = get_args(kind)
+        return f"{', '.join(map(str, most))} or {last}"
+    if get_origin(kind) in (Union, UnionType):
+        return " or ".join(_describe(one) for one in get_args(kind))
+    return "nothing" if kind in (None, NoneType) else "a value"

@@ -1,0 +1,592 @@
+"""Answer questions about photographs: the endpoints of the page, of programs and of Model Context Protocol clients.
+
+Every endpoint is a method of `Endpoints` whose parameters are annotated with the types of `arguments`. Layers are called
+blocks here and are counted from 0, as heads, patches (row by row) and classes are.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, cast, get_args
+
+import numpy as np
+import torch
+
+from vitviz.analysis.heads import CHEAP, STATISTICS
+from vitviz.attribution.attention import Fusion, rollout
+from vitviz.attribution.registry import METHODS, method_named
+from vitviz.evaluation.faithfulness import Curve
+from vitviz.explorer import Explorer
+from vitviz.heatmap import Heatmap
+from vitviz.server import arguments as args
+from vitviz.server.arguments import ArgumentError, check, quote
+from vitviz.server.examples import Example, examples
+from vitviz.server.gpu import ask_view, open_view
+from vitviz.server.larger import LargerModels
+from vitviz.server.menu import Menu, describe_bytes
+from vitviz.server.models import Loaded, Models
+from vitviz.server.scenes import (
+    ANSWER_BYTES,
+    SCENE_BYTES,
+    Cache,
+    Flights,
+    Opened,
+    UnknownScene,
+    answer_bytes,
+    scene_id,
+)
+from vitviz.server.scheduler import Kind, Scheduler, report
+from vitviz.server.sizes import Pace, faster, largest, sizes
+from vitviz.view import View
+from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone
+
+SLOW = 20.0  # forward passes; methods that take more give way to all others
+TEST = 36.0  # forward passes of one map's test, and 9 for each further one
+BEST = 5  # classes
+LENS = 4  # classes of the logit lens
+MOST_PAGE_BYTES = 160_000_000  # 6,000 tokens of ViT-S
+
+UNCACHED = ("open", "page", "models")  # scenes have a cache of their own; pages are large and rarely asked for twice
+LIGHT = ("block", "attention")
+
+log = logging.getLogger(__name__)
+
+
+class ModelError(ValueError):
+    """Model that cannot be loaded; the text says why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """Checked question to an endpoint.
+
+    Args:
+        key: equal for equal questions.
+        compute: returns the answer.
+        light: whether that takes some milliseconds.
+    """
+
+    key: str
+    compute: Callable[[], Any]
+    light: bool
+
+
+class Endpoints:
+    """Answer questions about photographs, from a bounded cache where they were asked before.
+
+    Args:
+        menu: the models, and which others visitors may name.
+        photographs: the examples of the page; those that come with vitviz by default.
+
+    Attributes:
+        notice: why the page opens with another model than its operator named, or an empty text.
+    """
+
+    def __init__(self, menu: Menu, photographs: Sequence[Example] | None = None) -> None:
+        self.menu, self.examples = menu, list(examples() if photographs is None else photographs)
+        self.scheduler, self.flights = Scheduler(), Flights()
+        self.scenes: Cache[Opened] = Cache(SCENE_BYTES, lambda scene: scene.nbytes)
+        self.answers: Cache[Any] = Cache(ANSWER_BYTES, answer_bytes)
+        self._paces: dict[str, Pace] = {}
+        self._larger = LargerModels(menu)
+        self.loaded = self._models()
+        self.notice = self._settle_default()
+
+    # Endpoints
+
+    def open(
+        self,
+        photo: args.Photo | None = None,
+        model: args.Name | None = None,
+        size: args.Size | None = None,
+        image: args.Name | None = None,
+    ) -> dict[str, Any]:
+        """Open a photograph: run a Vision Transformer on it once, and return what can be asked about it.
+
+        The answer holds the scene's "id", by which all other endpoints know it, the most probable classes as
+        "predictions" ([label, probability, index]), the "grid" of patches (rows, columns), the number of "blocks"
+        (layers) and of "heads" in each.
+
+        Args:
+            photo: the file of a photograph.
+            model: a name from the list of models; the page's own by default.
+            size: input size in pixels; the model's own by default. Larger inputs have more patches.
+            image: the name of an example, in place of a photograph.
+        """
+        data, example = self._photograph(photo, image)
+        source = self.menu.permit(model or self.menu.default)
+        loaded = self._load(source)
+        name = scene_id(data, loaded.fingerprint, size)
+        found = self.scenes.get(name)
+        return (found or self._open(name, data, example, source, loaded.explorer, size)).manifest
+
+    def block(self, scene: args.SceneId, block: args.Index) -> bytes:
+        """Return queries, keys and log-sum-exp of one block as a file of `vitviz.web.payload`.
+
+        Args:
+            scene: the id of an open photograph.
+            block: counted from 0.
+        """
+        trace = self._scene(scene).view.trace
+        if block >= trace.depth:
+            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}.")
+        return block_bytes(trace, block)
+
+    def rollout(
+        self,
+        scene: args.SceneId,
+        token: args.Token | None = None,
+        fuse: args.Fuse = "mean",
+        discard: args.Share = 0.0,
+        residual: args.Share = 0.5,
+        start: args.Index = 0,
+    ) -> bytes:
+        """Return attention rollout (Abnar and Zuidema 2020): one row as float32, or the matrix as a file.
+
+        Args:
+            scene: the id of an open photograph.
+            token: whose row: its number, prefix tokens first, or -1 for the mean over patches. `null` for the matrix.
+            fuse: how heads become one: mean, max or min.
+            discard: share of the weakest attention to drop.
+            residual: weight of the skip connection.
+            start: first block, counted from 0.
+        """
+        trace = self._scene(scene).view.trace
+        options = {"fuse": fuse, "discard": float(discard), "residual": float(residual), "start": start}
+        tokens = trace.tokens.shape[1]
+        if token is None and tokens > ROLLOUT_TOKENS:
+            raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for the whole matrix. Ask for one row.")
+        if token is not None and token >= tokens:
+            raise ArgumentError(f"Expected a token from 0 to {tokens - 1}, or -1 for the mean; got {token}.")
+        with self.scheduler.run(Kind.SHORT):
+            if token is None:
+                return rollout_bytes(trace, **cast(Any, options))
+            scores = rollout(trace, "mean" if token < 0 else token, **cast(Any, options))
+        row = torch.cat([scores.prefix[0], scores.patches[0].flatten()]).cpu().numpy()  # (N,)
+        return bytes(row.astype("<f4").tobytes())
+
+    def explain(
+        self,
+        scene: args.SceneId,
+        method: args.Name = "gae",
+        target: args.Index | None = None,
+        against: args.Index | None = None,
+    ) -> dict[str, Any]:
+        """Explain a prediction: return how much each patch speaks for a class, row by row.
+
+        Args:
+            scene: the id of an open photograph.
+            method: the name of an attribution method, such as gae, gradcam, lrp, occlusion or kernel_shap.
+            target: the class, by index; the most probable one by default.
+            against: another class: why the target and not this one.
+        """
+        found, about = self._scene(scene), method_named(method)
+        asked = _classes(found.view, target, against)
+        if not about.class_specific and against is None:
+            asked = {}  # one map for all classes
+        with self.scheduler.run(Kind.LONG if about.cost > SLOW else Kind.SHORT):
+            report(f"Computing {about.title}", self._seconds(found, about.cost))
+            heatmap, seconds = self._map(found, method, asked)
+        mass = heatmap.describe_prefix_mass()
+        return {
+            "values": [_number(value) for value in heatmap.values.ravel().tolist()],  # (gh, gw), row by row
+            "signed": heatmap.signed,
+            "unit": heatmap.unit,
+            "title": heatmap.title,
+            "note": f"Outside the picture: {mass}" if mass else "",
+            "seconds": seconds,
+        }
+
+    def faithfulness(
+        self,
+        scene: args.SceneId,
+        methods: args.Names,
+        target: args.Index | None = None,
+        against: args.Index | None = None,
+    ) -> list[dict[str, Any]]:
+        """Test whether maps are true: remove patches in the order of each map, and compare with random orders.
+
+        A "gain" above 0 means that the map names patches that the prediction rests on; 0 is chance.
+
+        Args:
+            scene: the id of an open photograph.
+            methods: names of attribution methods, see explain.
+            target: the class, by index; the most probable one by default.
+            against: another class: why the target and not this one.
+        """
+        found, chosen = self._scene(scene), [method_named(name) for name in methods]
+        asked, count = _classes(found.view, target, against), len(chosen)
+        maps: list[Heatmap] = []
+        with self.scheduler.run(Kind.LONG):
+            for done, about in enumerate(chosen):
+                self.scheduler.give_way(Kind.LONG)
+                left = sum(one.cost for one in chosen[done:]) + TEST + 9 * (count - 1)
+                report(f"Computing {about.title}", self._seconds(found, left), done=done, of=2 * count)
+                maps.append(self._map(found, about.name, asked if about.class_specific else {})[0])
+
+            def progress(done: int, of: int) -> None:
+                self.scheduler.give_way(Kind.LONG)
+                left = (TEST + 9 * (count - 1)) * (1 - done / of)
+                what = "the map" if count == 1 else f"{count} maps"
+                report(f"Testing {what}", self._seconds(found, left), done=count + count * done // of, of=2 * count)
+
+            progress(0, 1)
+            tests = ask_view(found.view, "faithfulness", maps=maps, progress=progress, **asked)
+        return [
+            {
+                "words": test.describe(),
+                "gain": test.gain,
+                "deletion": _curve(test.deletion),
+                "insertion": _curve(test.insertion),
+            }
+            for test in tests
+        ]
+
+    def heads(self, scene: args.SceneId, names: args.Names) -> dict[str, Any]:
+        """Return statistics of every head: a table (layers x heads) for each name, and why others are missing.
+
+        Args:
+            scene: the id of an open photograph.
+            names: such as distance, entropy, mass_cls, effective_rank or ablation_probability.
+        """
+        view = self._scene(scene).view
+        if unknown := [name for name in names if name not in STATISTICS]:
+            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}.")
+        with self.scheduler.run(Kind.SHORT if set(names) <= set(CHEAP) else Kind.LONG):
+            report("Measuring the heads")
+            found = ask_view(view, "heads", names=names)
+        values = {name: [[_number(one) for one in row] for row in found[name].tolist()] for name in found.present}
+        return {"values": values, "missing": dict(found.missing)}
+
+    def layers(self, scene: args.SceneId) -> dict[str, Any]:
+        """Return what the classifier reads after each layer (logit lens), and three principal components as colors.
+
+        Args:
+            scene: the id of an open photograph.
+        """
+        view = self._scene(scene).view
+        with self.scheduler.run(Kind.SHORT):
+            return _layers(view)
+
+    def intervene(
+        self, scene: args.SceneId, patches: args.Patches | None = None, heads: args.Heads | None = None
+    ) -> dict[str, Any]:
+        """Run the model without some patches or heads, and return probabilities before and after.
+
+        Args:
+            scene: the id of an open photograph.
+            patches: numbers of patches to remove, counted from 0 row by row.
+            heads: [layer, head] of heads to switch off, both counted from 0.
+        """
+        view, patches = self._scene(scene).view, patches or []
+        rows, columns = view.trace.grid
+        if any(one >= rows * columns for one in patches):
+            raise ArgumentError(f"Expected patches from 0 to {rows * columns - 1}, got {quote(max(patches))}.")
+        if len(set(patches)) == rows * columns and not view.trace.prefix:
+            raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
+        drop = [divmod(one, columns) for one in sorted(set(patches))]
+        with self.scheduler.run(Kind.SHORT):
+            change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
+        before, after = change.before[0], change.after[0]  # (C,)
+        order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
+        order.sort(key=lambda index: -before[index])
+        return {"classes": [[view.labels[index], float(before[index]), float(after[index])] for index in order]}
+
+    def attention(
+        self, scene: args.SceneId, block: args.Index, head: args.Head = "mean", query: args.Token | None = None
+    ) -> dict[str, Any]:
+        """Return what one token attends to in one head: a share for each patch, in rows, and for each prefix token.
+
+        Args:
+            scene: the id of an open photograph.
+            block: the layer, counted from 0.
+            head: a head, counted from 1, or mean, max or min of all heads.
+            query: the token's number, prefix tokens first, or -1 for the mean over patches; the class token by default.
+        """
+        view = self._scene(scene).view
+        trace, number = view.trace, int(head) if head.isdecimal() else 1
+        if block >= trace.depth:
+            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}.")
+        if number > trace.heads:
+            raise ArgumentError(f"Expected a head from 1 to {trace.heads}, or mean, max, min; got {head}.")
+        if query is not None and query >= trace.tokens.shape[1]:
+            raise ArgumentError(f"Expected a token from 0 to {trace.tokens.shape[1] - 1}, or -1; got {query}.")
+        which = next((one for one in get_args(Fusion) if one == head), number - 1)
+        heatmap = view.attention(block, which, "mean" if query == -1 else query)
+        return {
+            "title": heatmap.title,
+            "values": heatmap.values.tolist(),
+            "prefix_mass": dict(heatmap.prefix_mass),
+            "frame": heatmap.geometry.frame,
+        }
+
+    def page(self, scene: args.SceneId, search: args.Search = "") -> bytes:
+        """Return the explorer with this photograph as one HTML file, which opens without a network.
+
+        Args:
+            scene: the id of an open photograph.
+            search: the query string of the view that it opens with.
+        """
+        found = self._scene(scene)
+        trace = found.view.trace
+        queries_and_keys = 4 * trace.depth * trace.heads * trace.tokens.shape[1] * trace.head_width  # 2 bytes each
+        size = queries_and_keys * 4 // 3  # in base64
+        if size > MOST_PAGE_BYTES:
+            raise ArgumentError(
+                f"Expected a page of at most {MOST_PAGE_BYTES / 1e6:.0f} MB, got {size / 1e6:.0f} MB for "
+                f"{trace.tokens.shape[1]:,} tokens. Choose a smaller input size."
+            )
+        with self.scheduler.run(Kind.LONG):
+            report("Writing the page")
+            return standalone(found.scene, search).encode()
+
+    def models(self) -> dict[str, Any]:
+        """Return the models, examples, methods and statistics to choose from."""
+        allowed = self.menu.settings
+        return {
+            "groups": [
+                {
+                    "title": title,
+                    "offers": [
+                        {"source": one.source, "words": one.describe(), "tip": one.known_for} for one in entries
+                    ],
+                }
+                for title, entries in self.menu.groups
+                if entries
+            ],
+            "default": self.menu.default,
+            "more": {"typed": allowed.typed, "upload": allowed.upload},
+            "larger": self._larger.models(),
+            "examples": [one.describe() for one in self.examples],
+            "methods": _methods(),
+            "statistics": _statistics(),
+        }
+
+    # What is behind them
+
+    def question(self, name: str, given: object) -> Question:
+        """Return a checked question to an endpoint.
+
+        Args:
+            name: of the endpoint.
+            given: its arguments as an object of JSON; it may be anything.
+
+        Raises:
+            ArgumentError: for what the endpoint does not take.
+        """
+        method = getattr(self, name)
+        asked = check(method, given)
+        key = name + json.dumps(asked, default=lambda data: hashlib.sha256(data).hexdigest())
+        compute = partial(method, **asked)
+        return Question(key, compute if name in UNCACHED else partial(self._cached, key, compute), name in LIGHT)
+
+    def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
+        """Begin to load a model; return what to say meanwhile, and the future of the model.
+
+        Raises:
+            MenuError: if visitors may not use it.
+        """
+        source = self.menu.permit(model or self.menu.default)
+        entry = self.menu.entry(source)
+        size = f" ({describe_bytes(entry.size)})" if entry.size else ""
+        return f"Loading {entry.title}{size}", self.loaded.begin(source)
+
+    def _cached(self, key: str, compute: Callable[[], Any]) -> Any:
+        found = self.answers.get(key)
+        if found is None:
+            found = compute()
+            self.answers.put(key, found)
+        return found
+
+    def _models(self) -> Models:
+        menu = self.menu
+        return Models(menu.load, menu.settings.memory, menu.default, lambda name: menu.entry(name).size, self._drop)
+
+    def _drop(self, source: str, explorer: Explorer) -> None:
+        """Forget scenes of a model that was evicted; they would keep it alive."""
+        self._paces.pop(source, None)
+        self.scenes.discard(lambda _, scene: scene.view.model is explorer.model)
+
+    def _settle_default(self) -> str:
+        """Load the model that the page opens with; where that fails return why, and take the bundled one."""
+        named, menu = self.menu.entry(self.menu.default), self.menu
+        try:
+            self._load(menu.default)
+        except ValueError as error:
+            if menu.default == menu.bundled:
+                raise
+            menu.default = menu.bundled
+            self.loaded = self._models()  # it keeps the default, and there is nothing in it yet
+            self._load(menu.default)
+            log.warning("The page opens with %s: %s", menu.default, error)
+            return (
+                f"{named.title} could not be opened, so the page opens with {menu.entry(menu.default).title}. {error}"
+            )
+        return ""
+
+    def _load(self, source: str) -> Loaded:
+        title = self.menu.entry(source).title
+        try:
+            return self.loaded.get(source)
+        except ValueError as error:
+            words = str(error).replace(source, title)  # a visitor need not know where it lies
+            raise ModelError(f"{title} could not be opened. {words}") from error
+        except Exception as error:
+            log.exception("A model could not be loaded.")
+            raise ModelError(f"{title} could not be opened: {type(error).__name__}. Choose another model.") from error
+
+    def _photograph(self, photo: bytes | None, image: str | None) -> tuple[bytes, Example | None]:
+        """Return the bytes of a photograph, and the example that it is."""
+        if photo is not None:
+            return photo, None
+        if image is None:
+            raise ArgumentError("Expected a photograph, or the name of an example; got neither. Choose one.")
+        example = next((one for one in self.examples if one.name == image), None)
+        if example is None:
+            known = ", ".join(one.name for one in self.examples)
+            raise ArgumentError(f"Expected one of the examples {known}; got {quote(image)}. Choose one of them.")
+        return example.path.read_bytes(), example
+
+    def _open(
+        self, name: str, data: bytes, example: Example | None, source: str, explorer: Explorer, size: int | None
+    ) -> Opened:
+        config, limit = explorer.model.config, self.menu.settings.side
+        most = largest(config, limit)
+        if size is not None and size > most:
+            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}.")
+        with self.scheduler.run(Kind.PHOTO):
+            report("Running the model")
+            view = open_view(explorer, data, size)
+        pace = self._paces[source] = faster(view, self._paces.get(source))
+        choices = sizes(config, explorer.preprocess, view.photo.size, pace, limit)
+        scene = Scene.of(
+            view,
+            caveat=example.caveat(view) if example else "",
+            image=example.name if example else None,
+            own=None if example else hashlib.sha256(data).hexdigest()[:32],
+            model=source,
+            size=size,
+            sizes=[one.describe() for one in choices],
+        )
+        opened = Opened(name, view, source, scene, scene.manifest(name))
+        if self.loaded.holds(explorer):  # or this would keep a model alive that was just evicted
+            self.scenes.put(name, opened)
+        return opened
+
+    def _scene(self, name: str) -> Opened:
+        found = self.scenes.get(name)
+        if found is None:
+            raise UnknownScene
+        return found
+
+    def _map(self, scene: Opened, method: str, asked: dict[str, Any]) -> tuple[Heatmap, float]:
+        """Return a map and the seconds that it took."""
+
+        def compute() -> tuple[Heatmap, float]:
+            began = time.perf_counter()
+            return ask_view(scene.view, "explain", method=method, **asked), time.perf_counter() - began
+
+        found: tuple[Heatmap, float] = self._cached(f"map {scene.id} {method} {sorted(asked.items())}", compute)
+        return found
+
+    def _seconds(self, scene: Opened, passes: float) -> float:
+        """Return about how many seconds so many forward passes take."""
+        pace = self._paces.get(scene.model)
+        if pace is None:
+            return passes * scene.view.seconds
+        return passes * pace.at(scene.view.model.config, scene.view.trace.tokens.shape[1])
+
+
+def _methods() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": method.name,
+            "title": method.title,
+            "paper": method.paper,
+            "about": method.about,
+            "specific": method.class_specific,
+            "signed": method.signed,
+            "cost": method.cost,
+            "slow": method.cost > SLOW,
+        }
+        for method in METHODS.values()
+    ]
+
+
+def _statistics() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": one.name,
+            "title": one.title,
+            "unit": one.unit,
+            "about": one.about,
+            "low": one.low,
+            "high": one.high,
+            "slow": one.reads != "rows",
+        }
+        for one in STATISTICS.values()
+    ]
+
+
+def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:
+    """Return a class, or two, as `View.explain` takes them."""
+    for given in (target, against):
+        if given is not None and given >= len(view.labels):
+            raise ArgumentError(f"Expected a class from 0 to {len(view.labels) - 1}, got {given}.")
+    if target is None and view.names_classes:
+        target = view.best(1)[0]
+    return {"target": target} if against is None else {"contrast": (target, against)}
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    def short(numbers: Any) -> list[float]:
+        return [float(f"{number:.4g}") for number in numbers.tolist()]
+
+    low, high = curve.band
+    return {
+        "x": short(curve.fractions),
+        "y": short(curve.probabilities),
+        "low": short(low),
+        "high": short(high),
+        "random": short(curve.random.mean(axis=0)),
+        "n": len(curve.random),
+        "area": curve.area,
+        "chance": curve.random_area,
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(f"{value:.5g}") if np.isfinite(value) else None
+
+
+def _layers(view: View) -> dict[str, Any]:
+    colors = view.token_pca()
+    answer: dict[str, Any] = {
+        "layers": [block + 1 for block in colors.blocks],
+        "colours": _bytes(colors.colors),  # (L, gh, gw, 3)
+        "explained": [round(float(share), 4) for share in colors.explained.sum(1)],
+        "names": [],
+    }
+    if view.names_classes:
+        lens = view.lens(view.best(LENS))
+        answer |= {
+            "names": list(lens.names),
+            "read": [[float(f"{p:.5g}") for p in row] for row in lens.probabilities[:, list(lens.classes)].tolist()],
+            "patches": _bytes(np.moveaxis(lens.patches, 3, 1)),  # (L, gh, gw, K) -> (L, K, gh, gw)
+            "readings": [block + 1 for block in lens.blocks],
+        }
+    return answer
+
+
+def _bytes(shares: Any) -> str:
+    """Return numbers of 0..1 as bytes in base64."""
+    return base64.b64encode(np.rint(255 * np.clip(shares, 0, 1)).astype(np.uint8).tobytes()).decode()

@@ -1,0 +1,65 @@
+"""List the photographs that come with the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from vitviz.images.decoding import decode
+from vitviz.resources import resource_folder
+from vitviz.view import View
+
+EXAMPLES = resource_folder("examples")
+THUMBNAIL = 200  # pixels
+
+
+@dataclass(frozen=True)
+class Example:
+    """Photograph that comes with the page.
+
+    Args:
+        path: of its file.
+        name: a word for its button and for links.
+        label: a sentence for its tooltip.
+        classes: correct answers, in the words of any model.
+    """
+
+    path: Path
+    name: str
+    label: str
+    classes: tuple[str, ...] = ()
+
+    def caveat(self, view: View) -> str:
+        """Return the words for a model that has no class for what this shows, or predicts another one."""
+        if not view.names_classes:
+            return ""
+        right = {one.casefold() for one in self.classes}
+        if not right & {name for label in view.labels for name in synonyms(label)}:
+            return "An example of what this model does not know: none of its classes fits, and it names the closest."
+        if not right & synonyms(view.predictions(1)[0][0]):
+            return f"An example of what this model gets wrong. {self.label}."
+        return ""
+
+    def describe(self) -> dict[str, Any]:
+        """Return name, label and thumbnail for the page."""
+        picture = decode(self.path)
+        picture.thumbnail((THUMBNAIL, THUMBNAIL), reducing_gap=2.0)
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=82)
+        url = f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+        return {"name": self.name, "label": self.label, "thumbnail": url}
+
+
+def synonyms(label: str) -> set[str]:
+    """Return the names in a label: ImageNet's have several, such as "tabby, tabby cat"."""
+    return {name.strip().casefold() for name in label.split(",")}
+
+
+def examples(folder: Path = EXAMPLES) -> list[Example]:
+    """Return the photographs that `index.json` lists, in its order."""
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    return [Example(folder / one["file"], one["name"], one["label"], tuple(one["classes"])) for one in index]
