@@ -1,7 +1,7 @@
 """Answer questions about photographs: the endpoints of the page, of programs and of Model Context Protocol clients.
 
-Every endpoint is a method of `Endpoints` whose parameters are annotated with the types of `arguments`. Layers are called
-blocks here and are counted from 0, as heads, patches (row by row) and classes are.
+Every endpoint is a method of `Endpoints` whose parameters are annotated with the types of `arguments`. Blocks (layers),
+heads, patches (row by row) and classes are counted from 0.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitviz.server.routes import FORM_BYTES, Refused, address, chunks, parse
+from vitviz.server.routes import FORM_BYTES, Refused, address, busy, chunks, parse
 from vitviz.server.uploads import UploadError, UploadFolder, check_type
 
 API = "/gradio_api"
@@ -111,9 +111,7 @@ class Firewall:
         self._open[visitor] += 1
         try:
             if self._open[visitor] > OPEN:
-                raise Refused(
-                    429, "Busy: this address has too many requests open. Try again in 10 s.", retry_after="10"
-                )
+                raise busy("this address has too many requests open")
             self._check_route(scope)
             self._check_origin(scope)
             await self._serve(scope, receive, answer, visitor)

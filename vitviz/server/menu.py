@@ -21,6 +21,7 @@ _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 UPLOAD = "upload:"  # the source of a checkpoint that a visitor has uploaded, before its hash
 _UPLOADED = re.compile(rf"{UPLOAD}[0-9a-f]{{16}}")
+NO_UPLOADS = "This page takes no checkpoints from visitors. Run vitviz on your own machine to open one."
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
@@ -113,18 +114,6 @@ class Menu:
             raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}.")
         return source
 
-    def check_uploads(self) -> None:
-        """Check that visitors may upload checkpoints.
-
-        Raises:
-            MenuError: if not.
-        """
-        if not self.settings.upload:
-            raise MenuError(
-                "Expected a model of the menu: this page takes no checkpoints from visitors. Run vitviz on your own "
-                "machine to open one."
-            )
-
     def load(self, source: str) -> ViT:
         """Load a model that was permitted."""
         if source.startswith(UPLOAD):
@@ -139,7 +128,8 @@ class Menu:
         return zoo.load(source)
 
     def _permit_upload(self, source: str) -> str:
-        self.check_uploads()
+        if not self.settings.upload:
+            raise MenuError(NO_UPLOADS)
         if not _UPLOADED.fullmatch(source) or self._uploaded(source) is None:
             raise MenuError(f"{NO_SUCH_UPLOAD} Got {source!r:.60}.")
         return source

@@ -42,8 +42,8 @@ class Page(CheckedBlocks):
         with self:
             gr.HTML(
                 first_value(endpoints),
-                html_template=bundle.template("app.html"),
-                js_on_load=bundle.script() + START.format(colors=bundle.colours()),
+                html_template=bundle.template(),
+                js_on_load=bundle.script() + START.format(colors=bundle.colors()),
                 apply_default_css=False,
                 elem_id="vitviz",
             )

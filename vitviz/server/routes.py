@@ -15,7 +15,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -35,7 +35,7 @@ from vitviz.model.memory import is_out_of_memory
 from vitviz.server import arguments as args
 from vitviz.server.arguments import MAX_PHOTO_BYTES, ArgumentError, check, quote
 from vitviz.server.endpoints import Endpoints, Question
-from vitviz.server.menu import UPLOAD
+from vitviz.server.menu import NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import Flight, UnknownScene
 from vitviz.server.scheduler import BusyError, Cancelled, Client
 from vitviz.server.uploads import UploadError, UploadFolder, check_type
@@ -57,12 +57,17 @@ log = logging.getLogger(__name__)
 Line = dict[str, Any]
 
 
-class Refused(Exception):  # noqa: N818 - an answer
+class Refused(Exception):
     """Request that is answered in words before any work."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
         self.response = PlainTextResponse(text, status, {name.replace("_", "-"): one for name, one in headers.items()})
+
+
+def busy(what: str) -> Refused:
+    """Return the answer to a request that would be one too many."""
+    return Refused(429, f"Busy: {what}. Try again in 10 s.", retry_after="10")
 
 
 # What every question comes to, whoever asks
@@ -207,9 +212,7 @@ class Questions:
         self._open[client.address] += 1
         try:
             if self._open[client.address] > OPEN_QUESTIONS:
-                raise Refused(
-                    429, "Busy: this address has too many questions open. Try again in 10 s.", retry_after="10"
-                )
+                raise busy("this address has too many questions open")
             await self._answer(str(scope["path_params"]["name"]), client, scope, receive, send)
         except Refused as refused:
             await refused.response(scope, receive, send)
@@ -220,9 +223,7 @@ class Questions:
         if name not in NAMES:
             raise Refused(404, f"Expected one of {', '.join(NAMES)}; got {quote(name)}.")
         if name == "checkpoint" and not self.endpoints.menu.settings.upload:
-            raise Refused(
-                403, "This page takes no checkpoints from visitors. Run vitviz on your own machine to open one."
-            )
+            raise Refused(403, NO_UPLOADS)
         async with self._form(name, client, scope, receive) as form:
             answering = asyncio.create_task(self._stream(name, form, client, send))
             leaving = asyncio.create_task(left(receive))
@@ -300,9 +301,7 @@ class Questions:
                 counted[address] += len(chunk)
                 self._bytes[address] += len(chunk)
                 if self._bytes[address] > PHOTO_BYTES_OF_ADDRESS or self._bytes.total() > PHOTO_BYTES:
-                    raise Refused(
-                        429, "Busy: too many photographs are being sent. Try again in 10 s.", retry_after="10"
-                    )
+                    raise busy("too many photographs are being sent")
             yield chunk
 
 

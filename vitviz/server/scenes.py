@@ -33,7 +33,7 @@ LIGHT, HEAVY = 2, 64  # threads; those for heavy questions mostly wait in the sc
 V = TypeVar("V")
 
 
-class UnknownScene(Exception):  # noqa: N818 - no fault: the browser opens it again
+class UnknownScene(Exception):
     """Question about a scene that this process does not hold."""
 
     def __init__(self) -> None:

@@ -66,9 +66,7 @@ def launch(
         SettingsError: if tools are to be served, and the package for that is not installed.
     """
     if allowed.mcp and find_spec("mcp") is None:
-        raise SettingsError(
-            "Expected the package mcp for VITVIZ_MCP=1, found none. Install it: pip install gradio[mcp]"
-        )
+        raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, found none. Run pip install 'gradio[mcp]'.")
     give_memory_back()
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in

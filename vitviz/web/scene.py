@@ -208,7 +208,7 @@ def standalone(scene: Scene, search: str = "") -> str:
     filling = {
         "title": title,
         "style": bundle.style(),
-        "template": bundle.template("app.html"),
+        "template": bundle.template(),
         "parts": parts,
         "script": bundle.script("alone.js"),
         "colors": bundle.colors(),
