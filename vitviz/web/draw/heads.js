@@ -100,7 +100,7 @@ export class Thumbnails {
     this.pressed = new Uint8Array(items.length);
     this.sized.disconnect();
     this.sized.observe(this.element); // tells once in any case, before the next picture is painted
-    oneTabStop(element);
+    oneTabStop(this.element);
     if (held !== null) this.buttons[held]?.focus({ preventScroll: true });
   }
 

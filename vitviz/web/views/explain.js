@@ -1,171 +1,305 @@
 // Why the model said that: one map a method, a test beside each, and what happens without the patches it names.
-import { chart, moved } from '../draw/charts.js';
-import { colourGrid, indices, packed, scaleOver } from '../draw/color.js';
+import { chart, fill, moved } from '../draw/charts.js';
+import { colourGrid, indices, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
-import { Asking, follow, settled } from '../effects/panels.js';
-import { decoded } from '../compute/payload.js';
-import { describe } from './predictions.js';
-import { escaped, percent, score, whole, write } from '../compute/format.js';
+import { oneTabStop, roving } from '../draw/roving.js';
+import { Requests, sceneOf } from '../effects/panels.js';
+import { escaped, percent, progressWords, score, whole, write } from '../compute/format.js';
 
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, signed: boolean, slow: boolean}} Method */
 /** @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Found */
+/** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
+const FIRST = 'gae';
+const WITHOUT_CLASS = 'rollout';
 const SIGNED = 'RdBu_r';
-const ALPHA = 0.6;
-const PAUSE = 200; // milliseconds
+const OPACITY = 0.6;
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
+const UNTESTED = 'A map is a claim. Take away the patches that it names first: if it is right, the class goes down faster '
+  + 'than with patches taken at random.';
+const LABEL = 'Photograph with the map of a method. Arrow keys go from patch to patch and read its value, Enter erases it.';
 
 /** How much better than chance, as area. @param {{gain: number}} test */
 const gained = ({ gain }) => `${gain >= 0 ? '+' : '−'}${Math.abs(gain).toFixed(2)} over random`;
 
-class Why {
-  constructor(root, colours, ask) {
+export class Explain {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
     this.root = root;
-    this.colours = Object.fromEntries(Object.entries(colours).map(([name, text]) => [name, decoded(text)]));
-    this.tables = Object.fromEntries(Object.entries(this.colours).map(([name, raw]) => [name, packed(raw)]));
-    this.asking = new Asking(root, ask);
-    this.pane = new Pane(this.find('.vv-pane'), {
-      hover: (patch) => this.point(patch), lift() {}, pick() {}, resized: () => this.draw(),
-    }, 'Photograph with the map of a method. Arrow keys go from patch to patch and read its value.');
+    this.page = page;
+    this.methods = /** @type {Method[]} */ (page.models.methods);
+    this.maps = new Requests(page.backend, page.changed);
+    this.bars = new Requests(page.backend, page.changed);
+    this.started = new Set(); // slow methods that were started, as questions of a scene
+    this.tests = new Set(); // maps whose test was asked for
+    this.all = ''; // the scene and class of which all methods were asked for
+    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.point(patch), lift() {}, pick: (patch) => this.erase(patch),
+      resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
-    this.method = 'gae';
-    this.found = new Map(); // by method and class
-    this.tests = new Map();
-    this.judging = new Map(); // what is said while a test is under way
-    this.untested = this.find('.vv-verdict').textContent;
-    this.under = null;
-    root.addEventListener('change', (event) => this.changed(event.target));
-    root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-do], [data-method]')));
-    const away = settled(PAUSE, () => this.takeAway());
-    this.find('[data-do=away]').addEventListener('input', (event) => {
-      write(event.target.nextElementSibling, whole(event.target.value / 100));
-      this.draw();
-      away();
-    });
-    follow(root, this.asking, 'outline', (shown) => this.open(shown), (outline) => this.answered(outline));
+    root.addEventListener('change', ({ target }) => target.dataset.ask && this.asked());
+    root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-do], [data-method]')?.dataset));
+    this.find('[data-do=away]').addEventListener('input', ({ target }) => this.change({ removed: Number(target.value) }));
+    roving(this.find('.vv-methods'));
   }
 
+  /** @param {string} selector @returns {any} */
   find(selector) {
     return this.root.querySelector(selector);
   }
 
-  /** Another photograph. */
-  open({ manifest, image }) {
-    const { photo, frame, grid } = manifest;
-    this.other = this.manifest?.model !== manifest.model;
-    this.manifest = manifest;
-    this.said = describe(manifest);
-    this.outline = null;
-    this.found.clear();
-    this.tests.clear();
-    this.judging.clear();
-    this.under = null;
-    this.away = null; // the patches that the bars are without
-    this.find('.vv-bars').innerHTML = '';
-    this.find('[data-do=away]').value = 0;
-    write(this.find('[data-do=away]').nextElementSibling, whole(0));
-    this.pane.open(image, { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame }, grid);
-    this.blank();
-    this.find('.vv-beside').hidden = true;
+  /** @param {Partial<State>} change */
+  change(change) {
+    this.page.store.dispatch({ type: 'change', change });
   }
 
-  answered(outline) {
-    this.outline = outline;
-    if (!outline.classifies && this.about().specific) this.method = 'rollout';
-    this.classes();
-    this.list();
-    this.show();
+  // What is asked
+
+  /** What the state asks for, as far as this model has it. @param {State} state @param {Scene} scene @returns {Chosen} */
+  chosen({ method, target, against }, { manifest: { predictions, labels } }) {
+    const classifies = predictions.length > 0;
+    const usable = this.methods.filter(({ specific }) => classifies || !specific);
+    const named = (name) => usable.find((one) => one.name === name);
+    const known = (index) => (index !== null && index < labels.length ? index : null);
+    const of = known(target) ?? predictions[0]?.[2] ?? null;
+    return { method: named(method) ?? named(FIRST) ?? named(WITHOUT_CLASS) ?? usable[0], target: of, classifies,
+      against: known(against) === of ? null : known(against) };
   }
 
-  /** No map, and nothing that is said of one. */
-  blank() {
-    this.pane.clear();
-    this.pane.say({ title: '', answer: this.said, low: '', high: '', unit: '' });
-    for (const name of ['.vv-note', '.vv-about']) write(this.find(name), '');
-    this.find('.vv-charts').innerHTML = '';
-    write(this.find('.vv-verdict'), this.untested);
+  /** @param {Chosen} chosen @param {Method} [method] @returns {['explain', any]} */
+  map({ method, target, against }, { name, specific } = method) {
+    return ['explain', { method: name, target: specific ? target : null, against: specific ? against : null }];
   }
 
-  about(name = this.method) {
-    return this.outline.methods.find((method) => method.name === name);
+  /** @param {Chosen} chosen @param {Method[]} methods @returns {['faithfulness', any]} */
+  test({ method, target, against }, methods = [method]) {
+    return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
   }
 
-  /** The choices of a class: the most probable ones first, then all by name. */
-  classes() {
-    const { best, labels } = this.outline;
-    const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
-    const kept = this.other ? '' : against.value;
-    const option = ([index, label, share]) => `<option value="${index}">${escaped(`${label} · ${percent(share)}`)}</option>`;
-    const all = labels.map((label, index) => [label, index]).sort(([a], [b]) => a.localeCompare(b));
-    const rest = all.map(([label, index]) => `<option value="${index}">${escaped(label)}</option>`).join('');
-    target.innerHTML = `<optgroup label="Most probable">${best.map(option).join('')}</optgroup><optgroup label="All">${rest}</optgroup>`;
-    against.innerHTML = `<option value="">any other</option><optgroup label="Most probable">${best.slice(1).map(option).join('')}
-      </optgroup><optgroup label="All">${rest}</optgroup>`;
-    against.value = kept === target.value ? '' : kept; // a class is not held against itself
-    this.find('.vv-class').hidden = !this.outline.classifies;
+  /** Methods for this model; those that do not take long. @param {Chosen} chosen */
+  usable({ classifies }) {
+    return this.methods.filter(({ specific }) => classifies || !specific);
   }
 
-  /** What is asked: [class, class that it is held against], both null where the method knows no class. */
-  asked(method = this.method) {
-    if (!this.about(method).specific) return [null, null];
-    const chosen = (key) => this.find(`[data-ask=${key}]`).value;
-    return [Number(chosen('target')), chosen('against') === '' ? null : Number(chosen('against'))];
+  /** What is needed now, in this order. @param {Chosen} chosen @param {Scene} scene @returns {any[]} */
+  needed(chosen, scene) {
+    const { method } = chosen;
+    const map = this.map(chosen);
+    const needed = !method.slow || this.started.has(this.name(scene, map)) ? [map] : [];
+    if (this.tests.has(this.name(scene, this.test(chosen))) && this.maps.answer(scene, map)) needed.push(this.test(chosen));
+    if (this.all !== this.name(scene, this.test(chosen, []))) return needed;
+    const quick = this.usable(chosen).filter(({ slow }) => !slow);
+    needed.push(...quick.map((one) => this.map(chosen, one)));
+    const untested = quick.filter((one) => !this.maps.answer(scene, this.test(chosen, [one])));
+    if (chosen.classifies && untested.length) needed.push(this.test(chosen, untested));
+    if (needed.every((one) => this.maps.answer(scene, one) || this.maps.failure(scene, one))) this.all = '';
+    return needed;
   }
 
-  key(method = this.method) {
-    return JSON.stringify([method, ...this.asked(method)]);
+  /** @param {Scene} scene @param {any} question */
+  name({ id }, question) {
+    return JSON.stringify([id, question]);
   }
 
-  /** A test is of a method's map and of a class, also where the map is the same for all classes. */
-  claim(method = this.method) {
-    return JSON.stringify([method, ...['target', 'against'].map((key) => this.find(`[data-ask=${key}]`).value)]);
+  // What a person does
+
+  asked() {
+    const value = (key) => this.find(`[data-ask=${key}]`).value;
+    const same = value('target') === value('against');
+    this.change({ target: Number(value('target')), against: same || value('against') === '' ? null : Number(value('against')),
+      messages: same ? ['A class cannot be held against itself: this is against any other.'] : [] });
   }
 
-  /** The methods as a list: a map each, how long it took, how it stood its test; the best first once they were tested. */
-  list() {
-    const usable = this.outline.methods.filter(({ specific }) => this.outline.classifies || !specific);
-    const gain = ({ name }) => this.tests.get(this.claim(name))?.gain ?? -Infinity;
-    this.shown = [...usable].sort((a, b) => gain(b) - gain(a));
-    const held = document.activeElement?.dataset?.method;
-    this.find('.vv-methods').innerHTML = this.shown.map(({ name, title, slow }) => {
-      const found = this.found.get(this.key(name));
-      const test = this.tests.get(this.claim(name));
-      const words = [test && gained(test),
-        found ? `${found.seconds.toFixed(1)} s` : slow && 'slow'].filter(Boolean).join(' · ');
-      const [gh, gw] = this.manifest.grid;
-      return `<button type="button" class="vv-small vv-method" data-method="${name}" aria-pressed="${name === this.method}">
-        <canvas width="${gw}" height="${gh}"></canvas><span>${escaped(title)}</span><small>${words}</small></button>`;
-    }).join('');
-    if (held) this.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
-    for (const { name } of this.shown) {
-      const found = this.found.get(this.key(name));
-      if (found) this.small(this.find(`[data-method="${name}"] canvas`), found.values, scaleOver([found.values], found.signed));
+  /** @param {DOMStringMap | undefined} what */
+  clicked(what) {
+    const { scene, shown } = this;
+    if (!what || !scene || what.do === 'away') return;
+    const every = this.name(scene, this.test(shown, []));
+    if (what.do === 'run') this.toggle(this.started, this.map(shown));
+    if (what.do === 'test') this.toggle(this.tests, this.test(shown));
+    if (what.do === 'all') this.all = this.all === every ? '' : every;
+    if (what.do === 'restore') this.change({ removed: 0, erased: [] });
+    if (what.method) this.change({ method: what.method });
+    this.maps.retry();
+    this.bars.retry();
+    this.page.changed();
+  }
+
+  /** Start something, or stop it; what failed is started again. @param {Set<string>} set @param {any} question */
+  toggle(set, question) {
+    const name = this.name(this.scene, question);
+    if (this.maps.failure(this.scene, question) || !set.delete(name)) set.add(name);
+  }
+
+  /** @param {[number, number] | null} patch */
+  point(patch) {
+    const { pane } = this.page.store.get();
+    this.page.store.dispatch({ type: 'hover', pointer: patch && this.scene
+      && { scene: this.scene.id, pane, query: null, patch, over: true } });
+  }
+
+  /** @param {[number, number]} patch */
+  erase([row, column]) {
+    const { erased } = this.page.store.get();
+    const place = row * this.scene.grid[1] + column;
+    this.change({ erased: erased.includes(place) ? erased.filter((one) => one !== place) : [...erased, place] });
+  }
+
+  /** Arrow keys read the map patch by patch, from the middle. @param {any} event */
+  keyed(event) {
+    const step = STEPS[event.key];
+    if (!this.scene || (!step && event.key !== 'Enter')) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const { grid } = this.scene;
+    if (!step && this.under) this.erase(this.under);
+    const from = this.under ?? grid.map((count) => count >> 1);
+    if (step) this.point(from.map((place, axis) => Math.min(Math.max(place + step[axis], 0), grid[axis] - 1)));
+  }
+
+  // Showing
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const scene = sceneOf(state, this.page.scenes, 'explain');
+    if (scene === null) {
+      for (const requests of [this.maps, this.bars]) requests.stop();
+      this.started.clear(); // what is slow starts by itself at no other photograph
+      this.tests.clear();
+      this.all = '';
+      return false;
     }
-    this.beside();
+    const other = scene !== this.scene;
+    this.scene = scene;
+    this.shown = this.chosen(state, scene);
+    const { pointer } = state;
+    this.under = pointer?.over && pointer.scene === scene.id ? pointer.patch : null;
+    if (other) this.open(scene);
+    this.maps.want(scene, this.needed(this.shown, scene));
+    this.found = this.maps.answer(scene, this.map(this.shown));
+    this.gone = this.goneOf(state, scene);
+    const without = ['intervene', { patches: this.gone, heads: [] }];
+    this.bars.want(scene, this.shown.classifies && this.gone.length < scene.grid[0] * scene.grid[1] ? [without] : []);
+    this.choices(scene);
+    this.list(scene);
+    this.draw(scene);
+    this.words(scene);
+    this.verdict(scene);
+    this.erasing(state, scene, this.bars.answer(scene, without));
+    write(this.find('.vv-trouble'), this.trouble(scene, without));
+    this.find('.vv-trouble').hidden = !this.find('.vv-trouble').textContent;
+    return false;
+  }
+
+  /** Another photograph, model or size. @param {Scene} scene */
+  open(scene) {
+    this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
+    this.find('.vv-bars').innerHTML = '';
+    this.barred = null;
+    this.listed = this.drawn = this.charted = null;
+    const { classifies } = this.shown;
+    this.find('.vv-class').hidden = !classifies;
+    this.find('.vv-testing').hidden = !classifies;
+    this.find('.vv-erasing').hidden = !classifies;
+  }
+
+  /** Patches that the model does not see: the strongest of the map, and those that were erased. @param {State} state @param {Scene} scene */
+  goneOf({ removed, erased }, { grid: [gh, gw] }) {
+    const count = Math.round((removed / 100) * gh * gw);
+    const { values } = this.found ?? { values: [] };
+    const order = Array.from(values, (_, i) => i).sort((a, b) => values[b] - values[a] || a - b);
+    return [...new Set([...order.slice(0, count), ...erased.filter((one) => one < gh * gw)])];
+  }
+
+  /** The choices of a class: the most probable ones first, then all by name. @param {Scene} scene */
+  choices({ id, manifest: { predictions, labels } }) {
+    const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
+    if (this.offered !== id) {
+      this.offered = id;
+      const option = (index, words) => `<option value="${index}">${escaped(words)}</option>`;
+      const best = predictions.map(([label, share, index]) => option(index, `${label} · ${percent(share)}`));
+      const all = labels.map((label, index) => ({ label, index })).sort((a, b) => a.label.localeCompare(b.label));
+      const rest = `<optgroup label="All">${all.map(({ label, index }) => option(index, label)).join('')}</optgroup>`;
+      const probable = (list) => `<optgroup label="Most probable">${list.join('')}</optgroup>`;
+      target.innerHTML = probable(best) + rest;
+      against.innerHTML = `<option value="">any other</option>${probable(best.slice(1))}${rest}`;
+    }
+    const values = [this.shown.target, this.shown.against].map((one) => String(one ?? ''));
+    [target, against].forEach((select, place) => {
+      if (select.value !== values[place]) select.value = values[place];
+    });
+  }
+
+  /** The test of a method's map, where there is one. @param {Scene} scene @param {Method} method */
+  tested(scene, method) {
+    return this.maps.answer(scene, this.test(this.shown, [method]))?.[0];
+  }
+
+  /** The methods with a small map each; those that were tested first, the best on top. @param {Scene} scene */
+  list(scene) {
+    const { shown } = this;
+    const rows = this.usable(shown).map((method) => ({ method, found: this.maps.answer(scene, this.map(shown, method)),
+      test: this.tested(scene, method), runs: this.maps.progress(scene, this.map(shown, method)) }));
+    rows.sort((a, b) => (b.test?.gain ?? -Infinity) - (a.test?.gain ?? -Infinity) || 0);
+    const tested = rows.filter(({ test }) => test).length;
+    const lines = rows.map(({ method: { name, slow }, found, test, runs }) => [name, test && gained(test),
+      runs ? 'running' : found ? `${found.seconds.toFixed(1)} s` : slow && 'slow'].filter(Boolean));
+    const listed = JSON.stringify([lines, shown.target, shown.against]);
+    this.buttons(rows, tested);
+    if (listed !== this.listed) {
+      this.listed = listed;
+      const [gh, gw] = scene.grid;
+      const held = document.activeElement?.closest?.('.vv-method')?.dataset.method;
+      this.find('.vv-methods').innerHTML = rows.map(({ method: { name, title } }, place) => `<button type="button"
+        class="vv-small vv-method" data-method="${name}"><canvas width="${gw}" height="${gh}"></canvas
+        ><span>${escaped(title)}</span><small>${lines[place].slice(1).join(' · ')}</small></button>`).join('');
+      if (held) this.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
+      for (const { method, found } of rows) {
+        if (found) this.small(this.find(`[data-method="${method.name}"] canvas`), found.values, scaleOver([found.values], found.signed));
+      }
+      this.beside(rows.filter(({ found }) => found), tested);
+      this.pressed = null;
+    }
+    if (this.pressed === shown.method.name) return;
+    this.pressed = shown.method.name;
+    for (const button of this.root.querySelectorAll('[data-method]')) {
+      button.setAttribute('aria-pressed', String(button.dataset.method === this.pressed));
+    }
+    oneTabStop(this.find('.vv-methods'));
+  }
+
+  /** The button that runs all, and what it leaves out. */
+  buttons(rows, tested) {
+    const quick = rows.filter(({ method }) => !method.slow);
+    const slow = rows.filter(({ method }) => method.slow).map(({ method }) => method.title);
+    const there = quick.filter(({ found }) => found).length;
+    write(this.find('[data-do=all]'), this.all ? `Stop (${there} of ${quick.length} maps)`
+      : `Run${this.shown.classifies ? ' and test' : ''} ${quick.length} methods`);
+    const left = slow.length ? `Without ${slow.join(' and ')}, which ${slow.length > 1 ? 'take' : 'takes'} long: run ${
+      slow.length > 1 ? 'them one by one' : 'it by itself'}.` : '';
+    write(this.find('.vv-left-out'), [left, tested > 1 ? 'Tested ones first, the best on top.' : ''].filter(Boolean).join(' '));
   }
 
   /** All maps that there are, on one scale: what share of a map's score each patch has. */
-  beside() {
-    const made = this.shown.filter(({ name }) => this.found.has(this.key(name)));
+  beside(made, tested) {
     this.find('.vv-beside').hidden = made.length < 2;
     if (made.length < 2) return;
-    const shares = made.map(({ name }) => {
-      const { values } = this.found.get(this.key(name));
+    const shares = made.map(({ found: { values } }) => {
       const total = values.reduce((sum, value) => sum + Math.abs(value), 0) || 1;
       return values.map((value) => value / total);
     });
     const most = Math.max(...shares.map((values) => values.reduce((top, value) => Math.max(top, Math.abs(value)), 0)));
-    const [gh, gw] = this.manifest.grid;
-    this.find('.vv-all').innerHTML = made.map(({ name, title }) => {
-      const test = this.tests.get(this.claim(name));
-      const words = [test && gained(test), `${this.found.get(this.key(name)).seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
-      return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"></canvas>
-        <figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
-    }).join('');
-    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}, brighter by its square root; blue and red where a map has two signs.`);
-    this.root.style.setProperty('--shape', gw / gh);
+    const [gh, gw] = this.scene.grid;
+    write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', the best first' : ''}`);
+    this.find('.vv-all').innerHTML = made.map(({ method: { title }, found, test }) => `<figure class="vv-small"><canvas
+      width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"></canvas><figcaption>${escaped(title)}<small>${
+      [test && gained(test), `${found.seconds.toFixed(1)} s`].filter(Boolean).join(' · ')}</small></figcaption></figure>`).join('');
+    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}, brighter `
+      + 'by its square root; blue and red where a map has two signs.');
     this.root.querySelectorAll('.vv-all canvas').forEach((canvas, place) => {
-      const { signed } = this.found.get(this.key(made[place].name));
+      const { signed } = made[place].found;
       this.small(canvas, shares[place], { vmin: signed ? -most : 0, vmax: most, signed }, 0.5);
     });
   }
@@ -173,191 +307,97 @@ class Why {
   /** One pixel a patch. */
   small(canvas, values, scale, gamma = 1) {
     const layer = canvas.getContext('2d');
-    const [gh, gw] = this.manifest.grid;
+    const [gh, gw] = this.scene.grid;
     const pixels = layer.createImageData(gw, gh);
     const index = new Uint8Array(gh * gw);
     indices(values, scale, gamma, index);
-    colourGrid(index, this.tables[scale.signed ? SIGNED : 'viridis'], new Uint32Array(pixels.data.buffer));
+    colourGrid(index, this.page.tables[scale.signed ? SIGNED : 'viridis'], new Uint32Array(pixels.data.buffer));
     layer.putImageData(pixels, 0, 0);
   }
 
-  changed(place) {
-    if (!place.dataset.ask || !this.outline) return;
-    const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
-    const same = target.value === against.value;
-    if (same) against.value = '';
-    this.asking.say(same ? 'A class cannot be held against itself: this is against any other.' : '');
-    this.list();
-    this.show();
-  }
-
-  clicked(place) {
-    if (!place || !this.outline) return;
-    if (place.dataset.method) {
-      this.method = place.dataset.method;
-      for (const button of this.root.querySelectorAll('[data-method]')) button.setAttribute('aria-pressed', String(button === place));
-      this.show();
-    } else if (place.dataset.do === 'test') this.test();
-    else if (place.dataset.do === 'all') this.all();
-  }
-
-  /** The chosen method's map, its words and its test. */
-  async show() {
-    const found = await this.compute(this.method);
-    if (!found) return;
-    this.draw();
-    this.takeAway();
-  }
-
-  async compute(method) {
-    const key = this.key(method);
-    if (!this.found.has(key)) {
-      if (method === this.method) this.waiting(`${this.about(method).title} is being computed`);
-      const found = await this.asking.get('explain', method, ...this.asked(method));
-      if (found === null) {
-        if (method === this.method && this.outline && key === this.key()) {
-          this.waiting('');
-          this.blank();
-          write(this.find('.vv-note'), this.about(method).about);
-        }
-        return null;
+  /** The photograph with the map. @param {Scene} scene */
+  draw(scene) {
+    const { found } = this;
+    this.pane.element.classList.toggle('vv-waiting', this.maps.progress(scene, this.map(this.shown)) !== null);
+    if (found !== this.drawn) {
+      this.drawn = found;
+      if (!found) this.pane.clear();
+      else {
+        const index = new Uint8Array(found.values.length);
+        indices(found.values, scaleOver([found.values], found.signed), 1, index);
+        const name = found.signed ? SIGNED : 'viridis';
+        this.pane.paint(index, this.page.tables[name], { smooth: false, opacity: OPACITY });
+        this.pane.bar(this.page.colors[name], 1, found.signed);
       }
-      this.found.set(key, found);
-      this.list();
     }
-    return this.found.get(key);
-  }
-
-  waiting(words, about = '') {
-    this.pane.element.classList.toggle('vv-waiting', words !== '');
-    if (words || about) write(this.find('.vv-note'), words ? `${words} …` : about);
-  }
-
-  /** Patches from the strongest on; ties in reading order. */
-  order(found) {
-    return Array.from(found.values, (_, i) => i).sort((a, b) => found.values[b] - found.values[a] || a - b);
-  }
-
-  gone(found) {
-    const count = Math.round((this.find('[data-do=away]').value / 100) * found.values.length);
-    return this.order(found).slice(0, count);
-  }
-
-  draw() {
-    const found = this.outline && this.found.get(this.key());
-    if (!found) return;
-    this.waiting('');
-    const name = found.signed ? SIGNED : 'viridis';
-    const scale = scaleOver([found.values], found.signed);
-    const index = new Uint8Array(found.values.length);
-    indices(found.values, scale, 1, index);
-    this.pane.paint(index, this.tables[name], { smooth: false, alpha: ALPHA });
-    this.pane.bar(this.colours[name], 1, found.signed);
-    const unit = found.unit === 'attention' ? percent : score;
-    this.pane.say({ title: found.title, answer: this.said, low: unit(scale.vmin), high: unit(scale.vmax),
-      unit: found.signed ? 'against · for' : found.unit });
     this.pane.mark(false, null);
-    this.pane.cover(this.gone(found));
+    this.pane.cover(this.gone);
     this.pane.point([], this.under);
-    const { about, paper } = this.about();
-    const at = this.under ? `Row ${this.under[0] + 1}, column ${this.under[1] + 1}: ${unit(found.values[this.under[0] * this.manifest.grid[1] + this.under[1]])}. ` : '';
-    write(this.find('.vv-note'), `${at}${about}`);
-    write(this.find('.vv-about'), [paper, found.note].filter(Boolean).join(' · '));
-    this.verdict();
   }
 
-  /** Arrow keys read the map patch by patch, from the middle. */
-  keyed(event) {
-    const step = STEPS[event.key];
-    if (!step || !this.outline) return;
-    event.preventDefault();
-    const { grid } = this.manifest;
-    const from = this.under ?? grid.map((count) => count >> 1);
-    this.point(from.map((place, axis) => Math.min(Math.max(place + step[axis], 0), grid[axis] - 1)));
-  }
-
-  point(patch) {
-    this.under = patch;
-    this.draw();
+  /** Title, paper and note are always the chosen method's. @param {Scene} scene */
+  words(scene) {
+    const { found, under, shown: { method } } = this;
+    const running = this.maps.progress(scene, this.map(this.shown));
+    const unit = found?.unit === 'attention' ? percent : score;
+    const scale = found && scaleOver([found.values], found.signed);
+    this.pane.say({ title: found?.title ?? method.title, answer: scene.said, low: scale ? unit(scale.vmin) : '',
+      high: scale ? unit(scale.vmax) : '', unit: found?.signed ? 'against · for' : found?.unit ?? '' });
+    const at = under && found ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
+      unit(found.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
+    write(this.find('.vv-note'), running ? progressWords(running, `${method.title} is being computed`) : `${at}${method.about}`);
+    write(this.find('.vv-about'), [method.paper, found?.note].filter(Boolean).join(' · '));
+    const run = this.find('[data-do=run]');
+    run.hidden = !method.slow || Boolean(found);
+    write(run, running ? 'Stop' : `Run ${method.title}: this may take minutes`);
   }
 
   // Is it true?
 
-  verdict() {
-    const test = this.tests.get(this.claim());
+  /** @param {Scene} scene */
+  verdict(scene) {
+    const { method } = this.shown;
+    const test = this.tested(scene, method);
+    const every = this.maps.running?.question[0] === 'faithfulness' ? this.maps.running : null;
+    const running = every?.question[1].methods.includes(method.name) ? every : null;
+    const count = running?.question[1].methods.length ?? 1;
+    const words = count > 1 ? `${count} maps are being tested` : `${method.title} is being tested`;
+    write(this.find('.vv-verdict'), test?.words ?? (running ? progressWords(running.progress, words) : UNTESTED));
     const button = this.find('[data-do=test]');
-    button.disabled = !this.outline?.classifies;
-    this.find('.vv-charts').innerHTML = test ? this.charts(test) : '';
-    write(this.find('.vv-verdict'), test?.words ?? this.judging.get(this.claim()) ?? this.untested);
+    button.hidden = Boolean(test);
+    button.disabled = !this.found;
+    write(button, running && count === 1 ? 'Stop' : 'Test this map');
+    if (test === this.charted) return;
+    this.charted = test;
+    fill(this.find('.vv-charts'), test ? [this.curve(test.deletion, 'Strongest patches taken away first', 'patches taken away'),
+      this.curve(test.insertion, 'Strongest patches shown first', 'patches shown')] : []);
   }
 
-  charts({ deletion, insertion }) {
-    const one = (curve, title, across) => chart({
+  curve(curve, title, across) {
+    return (width) => chart({
       title, across, x: curve.x, units: (value) => percent(value, 2), steps: whole,
       lines: [{ name: 'this map', y: curve.y }, { name: 'random, mean', y: curve.random, kind: 'quiet' }],
       band: { low: curve.low, high: curve.high, name: `${curve.n} random orders` },
       words: `Area ${curve.area.toFixed(2)}, of random orders ${curve.chance.toFixed(2)}.`,
-    });
-    return one(deletion, 'Strongest patches taken away first', 'patches taken away')
-      + one(insertion, 'Strongest patches shown first', 'patches shown');
-  }
-
-  async test() {
-    const { method } = this;
-    if (await this.compute(method)) await this.judge([method], `${this.about(method).title} is being tested`);
-  }
-
-  /** Several maps at once: they share the random orders that they are held against. */
-  async judge(names, words) {
-    const open = names.filter((name) => !this.tests.has(this.claim(name)));
-    if (open.length) {
-      const keys = open.map((name) => this.claim(name));
-      keys.forEach((key) => this.judging.set(key, `${words} …`));
-      this.verdict();
-      const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`).value);
-      const tests = await this.asking.get('judge', open, Number(target), against === '' ? null : Number(against));
-      keys.forEach((key) => this.judging.delete(key));
-      if (tests === null) return void this.verdict();
-      keys.forEach((key, place) => this.tests.set(key, tests[place]));
-      this.list();
-    }
-    this.draw();
-  }
-
-  /** Every method that does not take long, one after the other, then all their tests. */
-  async all() {
-    const button = this.find('[data-do=all]');
-    const { id } = this.manifest;
-    const names = this.outline.methods.filter((method) => !method.slow && this.shown.includes(method)).map(({ name }) => name);
-    button.disabled = true;
-    for (const [place, name] of names.entries()) {
-      write(button, `${place + 1} of ${names.length}: ${this.about(name).title}`);
-      await this.compute(name); // one after the other: the server does them so, too
-      if (this.manifest.id !== id) break;
-    }
-    if (this.manifest.id === id && this.outline.classifies) {
-      write(button, `Testing ${names.length} maps`);
-      await this.judge(names, `${names.length} maps are being tested`);
-    }
-    button.disabled = false;
-    write(button, 'Run and test them all');
+    }, width);
   }
 
   // What if
 
-  async takeAway() {
-    if (!this.outline?.classifies) return;
-    const found = this.found.get(this.key());
-    const patches = found ? this.gone(found) : [];
-    if (this.away === String(patches)) return;
-    this.away = String(patches);
-    const answer = await this.asking.get('without', patches, []);
-    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
-    else if (this.away === String(patches)) this.away = null;
+  /** @param {State} state @param {Scene} scene @param {any} answer */
+  erasing({ removed, erased }, { grid }, answer) {
+    const slider = this.find('[data-do=away]');
+    if (document.activeElement !== slider) slider.value = String(removed);
+    write(slider.nextElementSibling, whole(removed / 100));
+    this.find('[data-do=restore]').hidden = removed === 0 && erased.length === 0;
+    if (this.gone.length === grid[0] * grid[1]) write(this.find('.vv-bars'), 'Without any patch there is nothing to answer.');
+    else if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
+    this.barred = answer ?? this.barred;
   }
-}
 
-/** @param {HTMLElement} root - with why.html in it @param {Record<string, string>} colours @param {import('../effects/panels.js').Ask} ask */
-export function mount(root, colours, ask) {
-  return new Why(root, colours, ask);
+  /** What went wrong. @param {Scene} scene @param {any} without */
+  trouble(scene, without) {
+    return this.maps.failure(scene, this.map(this.shown)) || this.maps.failure(scene, this.test(this.shown))
+      || this.bars.failure(scene, without);
+  }
 }

@@ -1,201 +1,237 @@
-// The heads as a table, layers down and heads across, coloured by what tells them apart; and the classes without some.
-import { dots, moved } from '../draw/charts.js';
-import { indices, packed, scaleOver } from '../draw/color.js';
-import { decoded } from '../compute/payload.js';
-import { Asking, follow, settled } from '../effects/panels.js';
-import { escaped, percent, write } from '../compute/format.js';
+// The heads as a table, layers down and heads across, colored by what tells them apart; the map of the one under the
+// pointer on the photograph; and the classes without some of them.
+import { dots, fill, moved } from '../draw/charts.js';
+import { indices, scaleOver } from '../draw/color.js';
+import { Pane } from '../draw/photo.js';
+import { oneTabStop, roving } from '../draw/roving.js';
+import { Requests, sceneOf } from '../effects/panels.js';
+import { queryOn } from '../compute/query.js';
+import { tokenOf } from '../compute/geometry.js';
+import { escaped, percent, progressWords, score, title, write } from '../compute/format.js';
 
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null, slow: boolean}} Statistic */
 
-const CMAP = 'viridis';
 const FIRST = 'distance';
-const PAUSE = 250; // milliseconds
-const DARK = 0.179; // luminance; on lighter colours dark words have more contrast than white ones
+const SIGNED = 'RdBu_r';
+const DARK = 0.179; // luminance; on lighter colors dark words have more contrast than white ones
+const NAMED = 12; // heads a row; in longer rows there is no room for numbers, which are then in the titles alone
+const NONE_OFF = 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to the '
+  + 'classes.';
+const LABEL = 'Photograph with the map of a head. Point at a head in the table to see its map.';
 
-/** Relative luminance of an sRGB colour of 0..255, as WCAG counts it. */
-function luminance(...colour) {
-  const [r, g, b] = colour.map((part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+/** Relative luminance of an sRGB color of 0..255, as WCAG counts it. @param {number[]} color */
+function luminance(color) {
+  const linear = (part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4);
+  const [r, g, b] = color.map(linear);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
 }
 
-class Heads {
-  constructor(root, colours, ask) {
+/** Whether a statistic has two signs, so that zero is in the middle of its colors. @param {Statistic} statistic */
+const isSigned = ({ low }) => low === null || low < 0;
+
+const pairOf = (name) => name.split(',').map(Number);
+
+export class Heads {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
     this.root = root;
-    this.raw = decoded(colours[CMAP]);
-    this.table = packed(this.raw);
-    this.asking = new Asking(root, ask);
-    this.values = new Map(); // by statistic: (L, H)
-    this.off = new Set(); // "layer,head"
-    root.addEventListener('change', (event) => this.changed(event.target));
-    root.addEventListener('click', (event) => this.clicked(event.target.closest('[data-place], [data-do]')));
-    root.addEventListener('keydown', (event) => this.moved(event));
-    this.without = settled(PAUSE, () => this.takeAway());
-    follow(root, this.asking, 'outline', (shown) => this.open(shown), (outline) => this.answered(outline));
+    this.page = page;
+    this.statistics = /** @type {Statistic[]} */ (page.models.statistics);
+    this.numbers = new Requests(page.backend, page.changed);
+    this.bars = new Requests(page.backend, page.changed);
+    this.cells = [];
+    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch), resized: () => page.changed(),
+      lift: () => page.store.dispatch({ type: 'lift' }),
+      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
+    const table = this.find('.vv-table');
+    for (const name of ['pointerover', 'focusin']) table.addEventListener(name, ({ target }) => this.look(target));
+    for (const name of ['pointerleave', 'focusout']) table.addEventListener(name, () => this.change({ thumbnail: null }));
+    roving(table, '.vv-cell');
+    root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-place], [data-do]')?.dataset));
+    this.find('[data-ask=statistic]').addEventListener('change', ({ target }) => this.change({ statistic: target.value }));
   }
 
+  /** @param {string} selector @returns {any} */
   find(selector) {
     return this.root.querySelector(selector);
   }
 
-  /** Another photograph. */
-  open({ manifest }) {
-    const { depth, heads } = this.manifest ?? {};
-    this.manifest = manifest;
-    this.values.clear();
+  /** @param {Partial<State>} change */
+  change(change) {
+    this.page.store.dispatch({ type: 'change', change });
+  }
+
+  // What a person does
+
+  /** @param {[number, number] | null} patch */
+  hover(patch) {
+    const { pane } = this.page.store.get();
+    this.page.store.dispatch({ type: 'hover', pointer: patch && this.scene
+      && { scene: this.scene.id, pane, query: patch, patch, over: true } });
+  }
+
+  /** @param {any} target */
+  look(target) {
+    const place = target.closest('[data-place]')?.dataset.place;
+    if (!place) return;
+    const [block, head] = pairOf(place);
+    const { thumbnail } = this.page.store.get();
+    if (thumbnail?.block !== block || thumbnail.head !== head) this.change({ thumbnail: { block, head } });
+  }
+
+  /** @param {DOMStringMap | undefined} what */
+  clicked(what) {
+    if (!what || !this.scene) return;
+    this.numbers.retry();
+    this.bars.retry();
+    const { off } = this.page.store.get();
+    if (what.do === 'on') this.change({ off: [] });
+    if (!what.place) return;
+    const [block, head] = pairOf(what.place);
+    if (!this.find('[data-ask=off]').checked) this.change({ block, head, mode: 'attention', tab: 'explore', thumbnail: null });
+    else this.change({ off: off.includes(what.place) ? off.filter((one) => one !== what.place) : [...off, what.place] });
+  }
+
+  // Showing
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const scene = sceneOf(state, this.page.scenes, 'heads');
+    if (scene === null) {
+      for (const requests of [this.numbers, this.bars]) requests.stop();
+      return false;
+    }
+    if (scene !== this.scene) this.open(scene);
+    const known = this.known(scene);
+    const statistic = known.find(({ name }) => name === state.statistic) ?? known.find(({ name }) => name === FIRST) ?? known[0];
+    const ask = ['heads', { names: statistic.slow ? [statistic.name] : known.filter(({ slow }) => !slow).map(({ name }) => name) }];
+    const without = ['intervene', { patches: [], heads: state.off.map(pairOf) }];
+    this.numbers.want(scene, [ask]);
+    this.bars.want(scene, scene.manifest.predictions.length ? [without] : []);
+    this.about(scene, statistic, ask);
+    this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
+    this.draw(state, scene);
+    this.off(state, this.bars.answer(scene, without));
+    const trouble = this.numbers.failure(scene, ask) || this.bars.failure(scene, without);
+    write(this.find('.vv-trouble'), trouble);
+    this.find('.vv-trouble').hidden = !trouble;
+    return false;
+  }
+
+  /** Statistics that this model has. @param {Scene} scene */
+  known({ manifest: { prefix, predictions } }) {
+    const missing = { gradient: !predictions.length, ablation: !predictions.length, mass_cls: !prefix.includes('CLS'),
+      mass_registers: prefix.every((name) => name === 'CLS') };
+    return this.statistics.filter(({ name }) => !Object.keys(missing).some((start) => missing[start] && name.startsWith(start)));
+  }
+
+  /** Another photograph, model or size. @param {Scene} scene */
+  open(scene) {
+    const { depth, heads } = scene.manifest;
+    const before = this.scene?.manifest;
+    this.scene = scene;
+    this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.colored = this.barred = null;
     this.find('.vv-bars').innerHTML = '';
-    this.find('.vv-charts').innerHTML = '';
-    if (depth === manifest.depth && heads === manifest.heads) return;
-    this.off.clear();
-    this.cells = [];
-    this.find('.vv-table').innerHTML = '';
-  }
-
-  answered(outline) {
-    this.outline = outline;
-    const select = this.find('[data-ask=statistic]');
-    const kept = select.value || FIRST;
-    select.innerHTML = outline.statistics.filter(({ name }) => outline.classifies || !/gradient|ablation/.test(name))
-      .map(({ name, title, unit, slow }) => `<option value="${name}">${escaped(title)}${unit ? ` (${unit})` : ''}${slow ? ' · takes a while' : ''}</option>`).join('');
-    select.value = [...select.options].some(({ value }) => value === kept) ? kept : FIRST;
-    this.build();
-    this.show();
-    this.takeAway();
-  }
-
-  build() {
-    const { depth, heads } = this.manifest;
+    this.find('[data-ask=statistic]').innerHTML = this.known(scene).map(({ name, title: words, unit, slow }) => `<option
+      value="${name}">${escaped(words)}${unit ? ` (${unit})` : ''}${slow ? ' · takes a while' : ''}</option>`).join('');
+    if (before?.depth === depth && before.heads === heads) return;
     const across = Array.from({ length: heads }, (_, head) => `<b role="columnheader">${head + 1}</b>`).join('');
     const rows = Array.from({ length: depth }, (_, layer) => `<div role="row"><b role="rowheader">${layer + 1}</b>${
-      Array.from({ length: heads }, (__, head) => `<span role="gridcell"><button type="button" class="vv-cell" data-place="${layer},${head}"
-        tabindex="${layer || head ? -1 : 0}"></button></span>`).join('')}</div>`);
-    this.find('.vv-table').style.setProperty('--columns', heads);
-    this.find('.vv-table').innerHTML = `<div role="row"><b role="columnheader"><small>layer</small></b>${across}</div>${rows.join('')}`;
+      Array.from({ length: heads }, (__, head) => `<span role="gridcell"><button type="button" class="vv-cell"
+        data-place="${layer},${head}"></button></span>`).join('')}</div>`);
+    const table = this.find('.vv-table');
+    table.style.setProperty('--columns', heads);
+    table.innerHTML = `<div role="row"><b role="columnheader"><small>layer</small></b>${across}</div>${rows.join('')}`;
     this.cells = [...this.root.querySelectorAll('.vv-cell')];
+    oneTabStop(table);
   }
 
-  get statistic() {
-    return this.outline.statistics.find(({ name }) => name === this.find('[data-ask=statistic]').value);
+  /** @param {Scene} scene @param {Statistic} statistic @param {any} ask */
+  about(scene, { name, title: words, about }, ask) {
+    const select = this.find('[data-ask=statistic]');
+    if (select.value !== name) select.value = name;
+    const running = this.numbers.progress(scene, ask);
+    const missing = this.numbers.answer(scene, ask)?.missing[name] ?? '';
+    this.root.classList.toggle('vv-waiting', running !== null);
+    write(this.find('.vv-about'), [about, missing, running && `${progressWords(running, `${words} is being computed`)}.`]
+      .filter(Boolean).join(' '));
   }
 
-  async show() {
-    const { manifest } = this;
-    const { name, title, about, unit, slow } = this.statistic;
-    write(this.find('.vv-about'), about);
-    if (!this.values.has(name)) {
-      this.root.classList.add('vv-waiting');
-      if (slow) write(this.find('.vv-about'), `${about} Being computed …`);
-      const names = slow ? [name] : this.outline.statistics.filter((one) => !one.slow).map((one) => one.name);
-      const found = await this.asking.get('statistics', names);
-      if (found === null) {
-        if (this.manifest !== manifest || this.statistic.name !== name) return; // another is being computed
-        this.root.classList.remove('vv-waiting');
-        return void write(this.find('.vv-about'), about);
-      }
-      for (const [one, values] of Object.entries(found.values)) this.values.set(one, values);
-      for (const [one, why] of Object.entries(found.missing)) this.values.set(one, why);
-    }
-    if (this.statistic.name !== name) return;
-    this.root.classList.remove('vv-waiting');
-    const values = this.values.get(name);
-    const missing = typeof values === 'string' ? values : '';
-    write(this.find('.vv-about'), [about, missing].filter(Boolean).join(' '));
-    this.colour(missing ? null : values, title, unit);
-  }
-
-  words(value) {
-    if (value === null || value === undefined) return '–';
-    const { unit, high } = this.statistic;
-    return unit === '' && high === 1 ? percent(value, 2) : (Math.abs(value) >= 99.5 ? String(Math.round(value)) : Number(value) === 0 ? '0' : value.toPrecision(2));
-  }
-
-  colour(values, title, unit) {
-    const { heads, depth } = this.manifest;
-    const flat = values === null ? [] : values.flat().map((value) => value ?? NaN);
+  /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {(number | null)[][] | null} values */
+  table({ off }, { manifest: { heads, depth } }, statistic, values) {
+    const colored = [values, statistic.name, ...off].join();
+    if (colored === this.colored?.key && values === this.colored.values) return;
+    const fresh = values !== this.colored?.values;
+    this.colored = { key: colored, values };
+    const signed = isSigned(statistic);
+    const unit = statistic.unit === '' && statistic.high === 1 ? (value) => percent(value, 2) : score;
+    const flat = (values ?? []).flat().map((value) => value ?? NaN);
     const there = flat.filter(Number.isFinite);
-    const scale = there.length ? scaleOver([there], false) : null;
+    const scale = there.length ? scaleOver([there], signed) : null;
     const index = new Uint8Array(flat.length);
-    if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : scale.vmin)), scale, 1, index);
+    if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : Math.max(0, scale.vmin))), scale, 1, index);
+    const bytes = this.page.colors[signed ? SIGNED : 'viridis'];
     this.cells.forEach((cell, place) => {
       const [layer, head] = [Math.floor(place / heads), place % heads];
-      const [r, g, b] = this.raw.subarray(3 * index[place], 3 * index[place] + 3);
-      cell.style.background = scale ? `rgb(${r} ${g} ${b})` : '';
-      cell.style.color = luminance(r, g, b) > DARK ? '#000000' : '#ffffff';
-      cell.dataset.value = scale ? this.words(flat[place]) : '';
-      cell.dataset.name = `Layer ${layer + 1}, head ${head + 1}${scale ? `: ${title} ${cell.dataset.value}` : ''}`;
-      this.mark(cell);
+      const color = [...bytes.subarray(3 * index[place], 3 * index[place] + 3)];
+      const words = scale ? unit(flat[place]) : '';
+      const isOff = off.includes(cell.dataset.place);
+      cell.style.background = scale ? `rgb(${color.join(' ')})` : '';
+      cell.style.color = luminance(color) > DARK ? '#000000' : '#ffffff';
+      cell.title = `Layer ${layer + 1}, head ${head + 1}${words && `: ${statistic.title} ${words}`}${isOff ? ', off' : ''}`;
+      cell.setAttribute('aria-label', cell.title);
+      cell.setAttribute('aria-pressed', String(isOff));
+      write(cell, isOff ? '✕' : heads > NAMED ? '' : words.replaceAll(' ', '\u00a0'));
     });
-    write(this.find('.vv-low'), scale ? this.words(scale.vmin) : '');
-    write(this.find('.vv-high'), scale ? this.words(scale.vmax) : '');
-    write(this.find('.vv-unit'), unit);
-    this.bar();
-    this.find('.vv-charts').innerHTML = scale ? dots({ title, across: `layer, 1 to ${depth}`, values,
-      range: [Math.min(0, scale.vmin), scale.vmax], units: (value) => this.words(value),
-      words: `One dot for each of ${depth * heads} heads.` }) : '';
+    if (fresh) this.scale(statistic, scale, values, depth * heads, unit);
   }
 
-  /** Whether a head is off shows at once, whatever is being computed. */
-  mark(cell) {
-    const off = this.off.has(cell.dataset.place);
-    cell.setAttribute('aria-pressed', String(off));
-    write(cell, off ? '✕' : cell.dataset.value ?? '');
-    cell.title = `${cell.dataset.name ?? ''}${off ? ', off' : ''}`;
-    cell.setAttribute('aria-label', cell.title);
+  /** The scale of the table, and the same numbers as dots. */
+  scale(statistic, scale, values, count, unit) {
+    const side = (selector) => this.find(`.vv-side ${selector}`);
+    write(side('.vv-low'), scale ? unit(scale.vmin) : '');
+    write(side('.vv-high'), scale ? unit(scale.vmax) : '');
+    write(side('.vv-unit'), statistic.unit);
+    const table = this.page.tables[scale?.signed ? SIGNED : 'viridis'];
+    side('.vv-bar').getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1), 0, 0);
+    fill(this.find('.vv-charts'), scale ? [(width) => dots({ title: statistic.title, across: `layer, 1 to ${values.length}`, values,
+      range: [Math.min(0, scale.vmin), scale.vmax], units: unit, words: `One dot for each of ${count} heads.` }, width)] : []);
   }
 
-  bar() {
-    const bar = this.find('.vv-bar').getContext('2d');
-    bar.putImageData(new ImageData(new Uint8ClampedArray(this.table.buffer.slice(0)), 256, 1), 0, 0);
+  /** The photograph with the map of the head under the pointer, else of the one that Explore shows. @param {State} state @param {Scene} scene */
+  draw(state, scene) {
+    const { manifest, answers } = scene;
+    const block = state.thumbnail?.block ?? Math.min(state.block ?? Infinity, manifest.depth - 1);
+    const head = state.thumbnail?.head ?? state.head;
+    const query = queryOn(state, scene, this.page.scenes);
+    const row = answers.map(block, head, { token: tokenOf(query, manifest.prefix, manifest.grid), direction: state.direction });
+    const { pane } = this;
+    pane.element.classList.toggle('vv-waiting', row === null);
+    pane.mark(false, Array.isArray(query) ? query : null);
+    pane.point([], null);
+    if (row === null) return;
+    const patches = row.subarray(manifest.prefix.length);
+    const scale = scaleOver([patches]);
+    const index = new Uint8Array(patches.length);
+    indices(patches, scale, state.gamma, index);
+    const off = state.off.includes(`${block},${head}`);
+    pane.paint(index, this.page.tables[off ? 'gray' : state.color ?? 'viridis'], { ...state, signed: false });
+    pane.bar(this.page.colors[off ? 'gray' : state.color ?? 'viridis'], state.gamma, false);
+    const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
+    pane.say({ title: off ? `${words}: off` : words, answer: scene.said, low: percent(scale.vmin), high: percent(scale.vmax),
+      unit: 'of attention' });
   }
 
-  changed(place) {
-    if (place.dataset.ask === 'statistic' && this.outline) this.show();
+  /** The classes without the heads that are off. @param {State} state @param {any} answer */
+  off({ off }, answer) {
+    const names = off.map((one) => pairOf(one).map((i) => i + 1).join('.'));
+    write(this.find('.vv-off'), off.length === 0 ? NONE_OFF
+      : `Off: ${off.length} of ${this.cells.length}, layer.head ${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`);
+    this.find('[data-do=on]').hidden = off.length === 0;
+    if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
+    this.barred = answer ?? this.barred;
   }
-
-  clicked(place) {
-    if (!place) return;
-    if (place.dataset.do === 'on') this.off.clear();
-    else if (this.find('[data-ask=off]').checked) {
-      const key = place.dataset.place;
-      if (!this.off.delete(key)) this.off.add(key);
-    } else {
-      const [block, head] = place.dataset.place.split(',').map(Number);
-      const { explorer } = window.vitviz;
-      const side = explorer.sides.findIndex(({ data }) => data?.manifest.id === this.manifest.id);
-      if (side < 0) return; // another photograph is on its way into this table
-      explorer.activate(side);
-      explorer.choose({ block, head });
-      document.querySelector('[role=tablist] [role=tab]')?.click(); // the explorer's
-      return;
-    }
-    this.cells.forEach((cell) => this.mark(cell));
-    this.without();
-  }
-
-  /** Arrow keys go from head to head, as in any grid. */
-  moved(event) {
-    const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.manifest?.heads, ArrowDown: this.manifest?.heads }[event.key];
-    const from = this.cells?.indexOf(event.target) ?? -1;
-    if (!step || !this.cells[from + step] || from < 0) return;
-    event.preventDefault();
-    event.target.tabIndex = -1;
-    this.cells[from + step].tabIndex = 0;
-    this.cells[from + step].focus();
-  }
-
-  async takeAway() {
-    this.find('[data-do=on]').hidden = this.off.size === 0;
-    if (!this.outline.classifies) return;
-    const heads = [...this.off].map((place) => place.split(',').map(Number));
-    if (heads.length) {
-      const names = heads.map(([layer, head]) => `${layer + 1}.${head + 1}`);
-      write(this.find('.vv-off'), `Off: ${heads.length} of ${this.cells.length}, layer.head ${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`);
-    } else write(this.find('.vv-off'), 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to the classes.');
-    const answer = await this.asking.get('without', [], heads);
-    if (answer) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
-  }
-}
-
-/** @param {HTMLElement} root - with heads.html in it @param {Record<string, string>} colours @param {import('../effects/panels.js').Ask} ask */
-export function mount(root, colours, ask) {
-  return new Heads(root, colours, ask);
 }

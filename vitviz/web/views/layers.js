@@ -1,95 +1,176 @@
 // What each layer adds: the class that would be read after it, from the image and from every patch, and what patches are
-// alike in.
-import { chart } from '../draw/charts.js';
-import { colourGrid, packed } from '../draw/color.js';
+// alike in. One map is large over the photograph: that of the layer on show.
+import { chart, fill } from '../draw/charts.js';
+import { colourGrid } from '../draw/color.js';
+import { Pane } from '../draw/photo.js';
+import { oneTabStop, roving } from '../draw/roving.js';
+import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
-import { Asking, follow } from '../effects/panels.js';
-import { escaped, percent, whole } from '../compute/format.js';
+import { escaped, percent, progressWords, whole, write } from '../compute/format.js';
 
-const CMAP = 'viridis';
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
 
-/** The largest of some probabilities that came as bytes. */
+const OPACITY = 0.75;
+const LAYERS = ['layers', {}];
+
+/** The largest of some probabilities that came as bytes. @param {Uint8Array} bytes */
 function upTo(bytes) {
   const most = bytes.reduce((top, one) => Math.max(top, one), 0);
   return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${whole(most / 255)}`;
 }
 
-class Layers {
-  constructor(root, colours, ask) {
+export class Layers {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
     this.root = root;
-    this.table = packed(decoded(colours[CMAP]));
-    this.asking = new Asking(root, ask);
-    root.addEventListener('change', (event) => event.target.dataset.ask === 'class' && this.read());
-    follow(root, this.asking, 'lens', (shown) => this.open(shown), (found) => this.answered(found));
+    this.page = page;
+    this.requests = new Requests(page.backend, page.changed);
+    this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
+      'Photograph with what the patches of a layer are alike in, or with a class that is read from every patch.');
+    this.kept = 0; // the class of the select while colors are shown
+    this.find('[data-ask=class]').addEventListener('change', ({ target }) => this.change({ lensClass: Number(target.value) }));
+    this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
+    root.addEventListener('click', ({ target }) => this.choose(target.closest('[data-layer]')?.dataset));
+    for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
   }
 
+  /** @param {string} selector @returns {any} */
   find(selector) {
     return this.root.querySelector(selector);
   }
 
-  /** Another photograph. */
-  open({ manifest }) {
-    this.manifest = manifest;
-    this.found = null;
+  /** @param {Partial<State>} change */
+  change(change) {
+    this.page.store.dispatch({ type: 'change', change });
   }
 
-  answered(found) {
-    this.found = { ...found, colours: decoded(found.colours), patches: found.patches && decoded(found.patches) };
-    const { names } = found;
+  /** @param {DOMStringMap | undefined} what */
+  choose(what) {
+    if (what) this.change({ block: Number(what.layer), lensClass: what.kind === 'read' ? this.kept : null });
+  }
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const scene = sceneOf(state, this.page.scenes, 'layers');
+    if (scene === null) {
+      this.requests.stop();
+      return false;
+    }
+    if (scene !== this.scene) this.open(scene);
+    this.requests.want(scene, [LAYERS]);
+    const answer = this.requests.answer(scene, LAYERS) ?? null;
+    if (answer !== this.answer) this.answered(answer);
+    const trouble = this.requests.failure(scene, LAYERS);
+    write(this.find('.vv-trouble'), trouble);
+    this.find('.vv-trouble').hidden = !trouble;
+    const button = this.find('[data-do=play]');
+    button.setAttribute('aria-pressed', String(state.playing));
+    write(button, state.playing ? '■ Stop' : '▶ Play layers');
+    const running = this.requests.progress(scene, LAYERS);
+    this.pane.element.classList.toggle('vv-waiting', running !== null);
+    write(this.find('.vv-note'), running ? progressWords(running, 'The layers are being read')
+      : 'Click a small map to see it large.');
+    if (answer) this.show(state, scene);
+    return false;
+  }
+
+  /** Another photograph, model or size. @param {Scene} scene */
+  open(scene) {
+    this.scene = scene;
+    this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.pane.say({ title: '', answer: scene.said, low: '', high: '', unit: '' });
+    this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
+  }
+
+  /** @param {any} answer */
+  answered(answer) {
+    this.answer = answer;
+    this.shown = this.read = '';
+    for (const wall of ['.vv-alike', '.vv-read']) this.find(wall).innerHTML = '';
+    fill(this.find('.vv-charts'), []);
+    if (answer === null) return;
+    const { names, layers, explained } = answer;
+    this.rgb = decoded(answer.colors);
+    this.bytes = names.length ? decoded(answer.patches) : null;
+    this.find('.vv-reading').hidden = names.length === 0;
     this.find('[data-ask=class]').innerHTML = names.map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
-    this.find('.vv-beside').hidden = !names.length;
-    this.find('.vv-charts').innerHTML = names.length ? this.lines() : '<p>This model has no classifier: there is no class to read.</p>';
-    this.root.style.setProperty('--shape', this.manifest.grid[1] / this.manifest.grid[0]);
-    this.read();
-    this.alike();
+    if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width)]);
+    else write(this.find('.vv-charts'), 'This model has no classifier: there is no class to read.');
+    this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 
-  lines() {
-    const { names, read, readings } = this.found;
+  /** @param {number} width */
+  lines(width) {
+    const { names, read, readings } = this.answer;
     return chart({
-      title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 2), steps: (value) => String(Math.round(value)),
+      title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 2),
+      steps: (value) => String(Math.round(value)),
       lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
       words: names.map((name, place) => `${name}: ${read.map((row) => percent(row[place])).join(', ')}`).join('. '),
-    });
+    }, width);
   }
 
-  wall(place, layers, words, paint) {
-    const [gh, gw] = this.manifest.grid;
-    const box = this.find(place);
-    box.innerHTML = layers.map((layer, at) => `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img"
-      aria-label="Layer ${layer}"></canvas><figcaption>layer ${layer}<small>${escaped(words(at))}</small></figcaption></figure>`).join('');
+  /** Small maps, a button each. */
+  wall(kind, layers, words, paint) {
+    const [gh, gw] = this.scene.grid;
+    const box = this.find(`.vv-${kind}`);
+    box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}" data-layer="${layer - 1}"
+      ><canvas width="${gw}" height="${gh}"></canvas><span>layer ${layer}</span><small>${escaped(words(at))}</small></button>`).join('');
     box.querySelectorAll('canvas').forEach((canvas, at) => {
       const layer = canvas.getContext('2d');
       const pixels = layer.createImageData(gw, gh);
       paint(at, new Uint32Array(pixels.data.buffer));
       layer.putImageData(pixels, 0, 0);
     });
+    oneTabStop(box);
   }
 
-  read() {
-    if (!this.found) return; // the walls are of the photograph before
-    const { names, patches, readings } = this.found;
-    if (!names.length) return;
-    const chosen = Number(this.find('[data-ask=class]').value);
-    const size = this.manifest.grid[0] * this.manifest.grid[1];
-    const of = (at) => patches.subarray((at * names.length + chosen) * size, (at * names.length + chosen + 1) * size);
-    this.wall('.vv-read', readings, (at) => upTo(of(at)),
-      (at, out) => colourGrid(of(at), this.table, out));
-  }
-
-  alike() {
-    const { layers, colours, explained } = this.found;
-    const size = this.manifest.grid[0] * this.manifest.grid[1];
-    this.wall('.vv-alike', layers, (at) => percent(explained[at], 2), (at, out) => {
-      for (let i = 0; i < size; i += 1) {
-        const [r, g, b] = colours.subarray(3 * (at * size + i), 3 * (at * size + i) + 3);
-        out[i] = (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
-      }
+  /** The colors of a layer's patches, as whole pixels. @param {number} at */
+  colors(at) {
+    const size = this.scene.grid[0] * this.scene.grid[1];
+    return Uint32Array.from({ length: size }, (_, i) => {
+      const [r, g, b] = this.rgb.subarray(3 * (at * size + i), 3 * (at * size + i) + 3);
+      return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
     });
   }
-}
 
-/** @param {HTMLElement} root - with layers.html in it @param {Record<string, string>} colours @param {import('../effects/panels.js').Ask} ask */
-export function mount(root, colours, ask) {
-  return new Layers(root, colours, ask);
+  /** A class read from every patch of a layer, 0..255. @param {number} at @param {number} chosen */
+  classMap(at, chosen) {
+    const size = this.scene.grid[0] * this.scene.grid[1];
+    const from = (at * this.answer.names.length + chosen) * size;
+    return this.bytes.subarray(from, from + size);
+  }
+
+  /** @param {State} state @param {Scene} scene */
+  show({ block, lensClass }, scene) {
+    const { names, layers, readings } = this.answer;
+    const chosen = names.length ? Math.min(lensClass ?? this.kept, names.length - 1) : 0;
+    this.kept = chosen;
+    if (names.length && this.read !== names[chosen]) {
+      this.read = names[chosen];
+      this.find('[data-ask=class]').value = String(chosen);
+      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen)),
+        (at, out) => colourGrid(this.classMap(at, chosen), this.page.tables.viridis, out));
+    }
+    const kind = lensClass !== null && names.length ? 'read' : 'alike';
+    const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
+    const at = (kind === 'read' ? readings : layers).indexOf(layer);
+    const shown = `${kind} ${at} ${chosen}`;
+    if (at < 0 || shown === this.shown) return;
+    this.shown = shown;
+    const look = { smooth: false, opacity: OPACITY };
+    if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables.viridis, look);
+    else { // a color for each patch: the table has them all
+      const table = this.colors(at);
+      this.pane.paint(/** @type {any} */ (table.map((_, i) => i)), table, look);
+    }
+    this.pane.bar(this.page.colors.viridis, 1, false);
+    this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
+    this.pane.say({ title: `Layer ${layer}: ${kind === 'read' ? `${names[chosen]}, read from every patch`
+      : 'what the patches are alike in'}`, answer: scene.said, low: '0 %', high: '100 %', unit: '' });
+    for (const button of this.root.querySelectorAll('[data-layer]')) {
+      button.setAttribute('aria-pressed', String(button.dataset.kind === kind && Number(button.dataset.layer) === layer - 1));
+    }
+  }
 }

@@ -1,27 +1,23 @@
-// What the model says of a photograph: one line for every heading, and the panel with probabilities and all classes.
-import { classCount, describePrediction, percent, write } from '../compute/format.js';
+// What the model says of a photograph: the panel with probabilities and all classes.
+import { classCount, describe, percent, write } from '../compute/format.js';
 
 const MOST = 400; // classes that are listed at once; a search finds the others
 
-/** @typedef {import('./explorer.js').Manifest} Manifest */
-
-/** The prediction in one line; empty without a classifier. @param {Manifest} manifest */
-export function describe({ predictions, labels, sureAbove }) {
-  const [names, shares] = [0, 1].map((place) => predictions.map((one) => one[place]));
-  return describePrediction(names, shares, labels.length, sureAbove);
-}
+/** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
 /** The panel beside the photograph. */
 export class Predictions {
-  /** @param {HTMLElement} root - .vv-predictions of viewer.html */
+  /** @param {HTMLElement} root - .vv-predictions of app.html */
   constructor(root) {
     this.root = root;
+    /** @type {string[]} */
     this.labels = [];
     this.search = this.find('.vv-known input');
     this.search.addEventListener('input', () => this.list());
     this.find('.vv-known').addEventListener('toggle', () => this.list());
   }
 
+  /** @param {string} selector @returns {any} */
   find(selector) {
     return this.root.querySelector(selector);
   }
@@ -33,8 +29,8 @@ export class Predictions {
     const heading = sure ? `Closest of ${classCount(labels.length)}` : describe(manifest);
     this.say('h2', predictions.length ? heading : caveat && 'What the model sees');
     this.find('ol').replaceChildren(...predictions.map(([label, share]) => row(label, share)));
-    this.say('.vv-sure', predictions.length && sureAbove ? `Not sure under ${percent(sureAbove, 2)}. From there on at least `
-      + '90\u00a0% of validation images were right.' : '');
+    this.say('.vv-sure', predictions.length && sureAbove ? `Not sure under ${percent(sureAbove, 2)}. From there on at `
+      + 'least 90\u00a0% of validation images were right.' : '');
     this.say('.vv-caveat', caveat);
     this.find('.vv-known').hidden = labels.length === 0;
     write(this.find('.vv-known summary'), `All ${classCount(labels.length)} that it knows`);
@@ -42,13 +38,14 @@ export class Predictions {
     this.list();
   }
 
+  /** @param {string} selector @param {string} words */
   say(selector, words) {
     const place = this.find(selector);
     place.hidden = !words;
     write(place, words || '');
   }
 
-  /** The classes whose names have what is searched for in them; none while the list is folded away. */
+  /** List the classes whose names contain what is searched for; none while the list is folded. */
   list() {
     if (!this.find('.vv-known').open) return;
     const wanted = this.search.value.trim().toLowerCase();
@@ -65,10 +62,11 @@ export class Predictions {
   }
 }
 
+/** @param {string} label @param {number} share */
 function row(label, share) {
   const item = document.createElement('li');
   item.innerHTML = '<span class="vv-name"></span><i></i><span></span>';
-  const [name, bar, number] = item.children;
+  const [name, bar, number] = /** @type {any} */ (item.children);
   name.textContent = label;
   name.title = label;
   bar.style.setProperty('--share', share.toFixed(4));

@@ -1,0 +1,107 @@
+// What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
+import { progressWords, write } from '../compute/format.js';
+import { oneTabStop, roving } from '../draw/roving.js';
+
+/** @typedef {import('../core/state.js').State} State */
+
+const TICK = 500; // milliseconds between two looks at how long something has taken
+
+export class Frame {
+  /** @param {HTMLElement} root - the page @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    this.root = root;
+    this.page = page;
+    this.main = this.find('.vv-main');
+    this.tabs = [...root.querySelectorAll('[role=tab]')];
+    for (const part of root.querySelectorAll('[data-needs]')) {
+      if (!page.backend.can[part.dataset.needs]) part.hidden = true;
+    }
+    this.dark = window.matchMedia('(prefers-color-scheme: dark)');
+    this.dark.addEventListener('change', () => page.changed());
+    root.addEventListener('click', (event) => this.clicked(event));
+    roving(this.find('[role=tablist]'));
+  }
+
+  /** @param {string} selector @returns {any} */
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  /** @param {any} event */
+  clicked(event) {
+    const tab = event.target.closest('[role=tab]');
+    const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
+    const change = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
+      theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) }[what]?.();
+    if (change) this.page.store.dispatch({ type: 'change', change });
+    if (what !== 'skip') return;
+    event.preventDefault();
+    this.find('.vv-tab:not([hidden]) .vv-picture')?.focus();
+  }
+
+  isDark() {
+    const theme = this.state?.theme ?? null;
+    return theme === null ? this.dark.matches || document.body.classList.contains('dark') : theme === 'dark';
+  }
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const before = this.state;
+    this.state = state;
+    this.root.classList.toggle('dark', this.isDark());
+    if (state.tab !== before?.tab) this.turn(state.tab);
+    if (state.full !== before?.full) {
+      for (const button of this.root.querySelectorAll('[data-do=full]')) button.setAttribute('aria-pressed', String(state.full));
+    }
+    if (state.messages !== before?.messages) this.tell(state.messages);
+    this.arrange(state);
+    this.report();
+    return false;
+  }
+
+  /** @param {string} chosen */
+  turn(chosen) {
+    const tab = this.tabs.some((one) => one.dataset.tab === chosen) ? chosen : 'explore';
+    this.main.dataset.tab = tab;
+    for (const one of this.tabs) one.setAttribute('aria-selected', String(one.dataset.tab === tab));
+    for (const section of this.root.querySelectorAll('.vv-tab')) section.hidden = section.dataset.tab !== tab;
+    oneTabStop(this.find('[role=tablist]'));
+  }
+
+  /** @param {string[]} messages */
+  tell(messages) {
+    const place = this.find('.vv-message');
+    place.hidden = messages.length === 0;
+    write(place.querySelector('span'), messages.join(' '));
+  }
+
+  /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */
+  arrange(state) {
+    const shapes = [state, state.beside].flatMap((pane) => {
+      const photo = this.page.scenes.get(pane?.scene?.id ?? '')?.manifest.photo;
+      return photo ? [photo.width / photo.height] : [];
+    });
+    const shape = shapes.reduce((sum, one) => sum + one, 0).toFixed(4);
+    if (!shapes.length || shape === this.shape) return;
+    this.shape = shape;
+    this.main.style.setProperty('--photo', shape);
+    this.main.classList.toggle('vv-tall', Number(shape) < 0.9);
+  }
+
+  /** What is under way; style.css shows it after half a second. */
+  report() {
+    const { progress } = this.page;
+    const job = progress?.first ?? null;
+    const place = this.find('.vv-status');
+    place.hidden = job === null;
+    clearTimeout(this.ticking);
+    if (job === null) return;
+    const seconds = (performance.now() - job.began) / 1000;
+    write(place.querySelector('p'), `${progressWords(job.told, job.words)}${seconds < 2 ? '' : ` · ${Math.floor(seconds)} s`}`);
+    const bar = place.querySelector('i');
+    const known = job.told.seconds ? `${job.told.seconds.toFixed(1)}s` : '';
+    bar.classList.toggle('vv-sure-of-time', known !== '');
+    if (bar.style.animationDuration !== known) bar.style.animationDuration = known;
+    this.ticking = setTimeout(() => this.report(), TICK);
+  }
+}

@@ -1,0 +1,165 @@
+// Which photograph: dropped, pasted, chosen, taken with a webcam, or an example; and how finely it is cut.
+import { escaped, write } from '../compute/format.js';
+
+/** @typedef {import('../core/state.js').State} State */
+
+const WEBCAM = {
+  NotAllowedError: 'The browser was not allowed to use the webcam. Allow it beside the address, then try again.',
+  NotFoundError: 'Expected a webcam, found none. Connect one, or choose a file.',
+  NotReadableError: 'The webcam is in use by another program. Close that, then try again.',
+};
+const QUALITY = 0.92; // of a photograph taken with the webcam
+
+const carriesFile = (event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
+
+export class Source {
+  /** @param {HTMLElement} root - the column @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    this.root = root;
+    this.page = page;
+    this.dialog = this.find('dialog');
+    this.find('.vv-file input').addEventListener('change', ({ target }) => {
+      this.take(target.files[0]);
+      target.value = ''; // the same file may be chosen again
+    });
+    this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button type="button"
+      data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"><img alt=""
+      src="${thumbnail}"><span>${escaped(name)}</span></button>`).join('');
+    this.find('#size select').addEventListener('change', ({ target }) => {
+      this.open({ size: target.value === '' ? null : Number(target.value) });
+    });
+    root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-do], [data-kind]')?.dataset));
+    this.dialog.addEventListener('close', () => this.stop());
+    this.find('.vv-seen').addEventListener('toggle', () => page.changed());
+    for (const name of ['dragover', 'dragleave', 'drop']) {
+      document.addEventListener(name, (event) => {
+        if (!carriesFile(event)) return;
+        event.preventDefault();
+        page.root.classList.toggle('vv-dropping', name === 'dragover');
+        if (name === 'drop') this.take(/** @type {DragEvent} */ (event).dataTransfer?.files[0]);
+      });
+    }
+    document.addEventListener('paste', (event) => {
+      const file = event.clipboardData?.files[0];
+      if (!file) return;
+      event.preventDefault();
+      this.take(file);
+    });
+  }
+
+  /** @param {string} selector @returns {any} */
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  /** @param {Partial<import('../core/state.js').Source>} source */
+  open(source) {
+    this.page.store.dispatch({ type: 'open', source });
+  }
+
+  /** @param {string} text */
+  tell(text) {
+    this.page.store.dispatch({ type: 'message', texts: [text] });
+  }
+
+  /** The visitor's own photograph. @param {Blob | null | undefined} file */
+  async take(file) {
+    if (file) this.open({ photo: await this.page.photos.add(file) });
+  }
+
+  /** @param {DOMStringMap | undefined} what */
+  clicked(what) {
+    if (what?.kind === 'example') this.open({ image: what.value });
+    else if (what?.do) ({ webcam: () => this.start(), shutter: () => this.shoot(), stop: () => this.dialog.close(),
+      paste: () => this.paste() })[what.do]?.();
+  }
+
+  async paste() {
+    try {
+      for (const item of await navigator.clipboard.read()) {
+        const type = item.types.find((one) => one.startsWith('image/'));
+        if (type) return void await this.take(await item.getType(type));
+      }
+      this.tell('Expected a photograph on the clipboard, found none. Copy one first.');
+    } catch (error) { // not allowed, or an old browser
+      this.tell('The browser does not let the page read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.');
+    }
+  }
+
+  // The webcam
+
+  async start() {
+    write(this.find('dialog p'), 'Waiting for the webcam');
+    this.find('[data-do=shutter]').disabled = true;
+    this.dialog.showModal();
+    try {
+      if (!navigator.mediaDevices) throw new DOMException('', 'InsecureError');
+      const stream = await navigator.mediaDevices.getUserMedia({ video: { width: { ideal: 1920 } } });
+      if (!this.dialog.open) return void stream.getTracks().forEach((track) => track.stop());
+      this.stream = stream;
+      const video = this.find('video');
+      video.srcObject = stream;
+      await video.play();
+      write(this.find('dialog p'), '');
+      this.find('[data-do=shutter]').disabled = false;
+    } catch (error) {
+      const { name } = /** @type {Error} */ (error);
+      write(this.find('dialog p'), WEBCAM[name] ?? 'This page may not use a webcam: browsers give it to pages with https '
+        + 'only. Choose a file.');
+    }
+  }
+
+  shoot() {
+    const video = this.find('video');
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
+    canvas.getContext('2d')?.drawImage(video, 0, 0);
+    canvas.toBlob((blob) => this.take(blob), 'image/jpeg', QUALITY);
+    this.dialog.close();
+  }
+
+  stop() {
+    this.stream?.getTracks().forEach((track) => track.stop());
+    this.stream = null;
+    this.find('video').srcObject = null;
+  }
+
+  // Showing
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    if (state.image !== this.image) {
+      this.image = state.image;
+      for (const button of this.root.querySelectorAll('[data-kind=example]')) {
+        button.setAttribute('aria-pressed', String(button.dataset.value === state.image));
+      }
+    }
+    const scene = this.page.scenes.get(state.scene?.id ?? '');
+    if (!scene) return false;
+    if (scene !== this.scene) this.sizes(scene.manifest, state.size);
+    if (state.size !== this.size) {
+      this.size = state.size;
+      this.find('#size select').value = state.size === null ? '' : String(state.size);
+    }
+    if (this.find('.vv-seen').open && scene !== this.seen) this.look(scene);
+    this.scene = scene;
+    return false;
+  }
+
+  /** @param {import('../core/manifest.js').Manifest} manifest @param {number | null} chosen */
+  sizes({ sizes }, chosen) {
+    const others = sizes.some(({ size }) => size === chosen) ? [] : [{ size: chosen, words: `${chosen} pixels` }];
+    this.find('#size select').innerHTML = [...sizes, ...others].map(({ size, words }) => `<option
+      value="${size ?? ''}">${escaped(words)}</option>`).join('');
+    this.size = undefined;
+  }
+
+  /** @param {import('../effects/scene.js').Scene} scene */
+  look(scene) {
+    this.seen = scene;
+    const { seen, grid } = scene.manifest;
+    if (!seen) return;
+    this.find('.vv-seen img').src = seen.url;
+    write(this.find('.vv-seen p'), `${seen.width} x ${seen.height} pixels, cut into ${grid[0]} x ${grid[1]} patches`);
+  }
+}

@@ -1,0 +1,148 @@
+// The top bar: which model, where it ran, and the form for models that are not in the menu.
+import { duration, escaped, write } from '../compute/format.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {{source: string, words: string, tip?: string}} Offer */
+/** @typedef {Offer & {classes: number}} Larger - a model that knows more classes */
+
+const OTHER = 'another model'; // no source has a space
+const TYPING = 700; // milliseconds: arrow keys walk through the menu, and nothing is loaded until they rest
+
+export class TopBar {
+  /** @param {HTMLElement} root - the bar @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    this.root = root;
+    this.page = page;
+    this.models = page.models;
+    this.select = root.querySelector('select');
+    this.form = page.root.querySelector('.vv-another');
+    this.larger = page.root.querySelector('.vv-larger');
+    /** @type {Offer[]} */
+    this.brought = []; // the visitor's own, until the page is left
+    this.chosen = null; // what a person chose and has not got yet
+    this.pause = 0;
+    let typing = false;
+    this.select.addEventListener('keydown', (event) => { typing = event.key !== 'Enter'; });
+    this.select.addEventListener('pointerdown', () => { typing = false; });
+    this.select.addEventListener('change', () => {
+      clearTimeout(this.pause);
+      this.pause = setTimeout(() => this.pick(), typing ? TYPING : 0);
+    });
+    const { typed, upload } = this.models.more;
+    this.form.querySelector('[name=source]').hidden = !typed;
+    this.form.querySelector('#load').hidden = !typed;
+    this.form.querySelector('#upload').hidden = !upload;
+    this.form.addEventListener('submit', (event) => {
+      event.preventDefault();
+      const text = this.form.elements.source.value.trim();
+      if (text) this.choose(text);
+    });
+    this.form.addEventListener('click', ({ target }) => target.closest('.close') && this.ask(false));
+    this.form.addEventListener('keydown', ({ key }) => key === 'Escape' && this.ask(false));
+    this.form.querySelector('[type=file]').addEventListener('change', ({ target }) => this.upload(target));
+    this.larger.addEventListener('click', ({ target }) => target.dataset.source && this.choose(target.dataset.source));
+    this.propose();
+    this.list();
+  }
+
+  /** Show the form, or put it away. @param {boolean} open */
+  ask(open) {
+    this.form.hidden = !open;
+    (open ? this.form.querySelector('input:not([hidden])') : this.select).focus();
+  }
+
+  pick() {
+    this.pause = 0;
+    const { value } = this.select;
+    if (value !== OTHER) return this.choose(value);
+    this.select.value = this.value;
+    return this.ask(true);
+  }
+
+  /** @param {string} source */
+  choose(source) {
+    this.chosen = source;
+    this.page.store.dispatch({ type: 'open', source: { model: source } });
+  }
+
+  /** @param {HTMLInputElement} input */
+  async upload(input) {
+    const [file] = input.files ?? [];
+    if (!file) return;
+    try {
+      const offer = await this.page.backend.upload(file);
+      this.bring(offer);
+      this.choose(offer.source);
+    } catch (error) {
+      this.page.store.dispatch({ type: 'message', texts: [/** @type {Error} */ (error).message] });
+    }
+    input.value = ''; // the same file may be chosen again
+  }
+
+  /** @param {Offer} offer */
+  bring(offer) {
+    if (!this.known(offer.source)) this.brought.push(offer);
+    this.list();
+  }
+
+  listed(source) {
+    return this.models.groups.some(({ offers }) => offers.some((offer) => offer.source === source));
+  }
+
+  known(source) {
+    return this.listed(source) || this.brought.some((offer) => offer.source === source);
+  }
+
+  list() {
+    const groups = [...this.models.groups, { title: 'Brought by you', offers: this.brought }];
+    const { typed, upload } = this.models.more;
+    this.select.innerHTML = groups.filter(({ offers }) => offers.length).map(({ title, offers }) => `<optgroup
+      label="${escaped(title)}">${offers.map(({ source, words, tip }) => `<option value="${escaped(source)}"
+      title="${escaped(tip ?? '')}">${escaped(words)}</option>`).join('')}</optgroup>`).join('')
+      + (typed || upload ? `<option value="${OTHER}">Another model …</option>` : '');
+    this.select.value = this.value;
+  }
+
+  /** Models that know more classes, a click away. */
+  propose() {
+    const button = ({ source, words, tip }, before = '') => `<button type="button" data-source="${escaped(source)}"
+      title="${escaped(tip ?? '')}">${escaped(before + words)}</button>`;
+    const [best, ...others] = this.models.larger ?? [];
+    if (!best) return;
+    this.larger.querySelector('.vv-best').innerHTML = button(best, `Know ${best.classes.toLocaleString('en')} classes: `);
+    this.larger.querySelector('.vv-others').innerHTML = others.map((one) => button(one)).join('');
+    this.larger.querySelector('details').hidden = others.length === 0;
+  }
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const model = state.model ?? state.scene?.source.model ?? this.models.default;
+    if (model !== this.value) {
+      this.value = model;
+      if (!this.pause) this.select.value = model;
+    }
+    const scene = this.page.scenes.get(state.scene?.id ?? '');
+    if (!scene || scene === this.scene) return false;
+    const before = this.scene?.source.model;
+    this.scene = scene;
+    this.opened(scene, before);
+    return false;
+  }
+
+  /** @param {import('../effects/scene.js').Scene} scene @param {string | null | undefined} before - the model until now */
+  opened({ manifest, source: { model } }, before) {
+    if (model && !this.known(model)) this.bring({ source: model, words: model });
+    this.select.value = this.value;
+    const option = this.select.selectedOptions[0];
+    this.select.title = option ? [option.textContent, option.title].filter(Boolean).join(': ') : '';
+    if (before !== undefined && before !== model) this.form.hidden = true;
+    if (this.chosen === model) { // what the page opens with needs no memory, and one's own models are gone at the next visit
+      this.page.home.set(this.listed(model) && model !== this.models.default ? model : null);
+    }
+    this.chosen = null;
+    const { badge, grid } = manifest;
+    write(this.root.querySelector('.vv-badge'), badge
+      ? `${badge.device} · ${duration(badge.seconds)} · ${grid[0]} x ${grid[1]} patches` : '');
+    this.larger.hidden = !(this.models.larger ?? []).some(({ classes }) => classes > manifest.labels.length);
+  }
+}
