@@ -42,7 +42,7 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   return `Not sure: perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
 }
 
-/** A scene's prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
+/** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
 export function describe({ predictions, labels, sureAbove }) {
   const [names, shares] = [0, 1].map((place) => predictions.map((one) => one[place]));
   return describePrediction(names, shares, labels.length, sureAbove);
@@ -108,7 +108,8 @@ export function count(number, one) {
 export function title({ mode, block, head, query, direction }, { heads, depth }, rolling, name = '') {
   const from = direction === 'row' ? `from ${queryWords(query)}` : `to ${queryWords(query)}`;
   if (mode === 'attention') return `Layer ${block + 1}, ${headWords(head, heads)}, ${from}`;
-  if (mode === 'rollout') return `Rollout of layers ${rolling.start + 1} to ${depth}, ${rolling.fuse} of heads, ${from}`;
+  const layers = `layers ${rolling.start + 1} to ${depth}`;
+  if (mode === 'rollout') return `Rollout of ${layers}, ${rolling.fuse} of heads, ${from}`;
   return name;
 }
 

@@ -32,8 +32,8 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
     d="M${LEFT} ${py(value)}H${width - RIGHT}"/><text x="${LEFT - 6}" y="${py(value) + 4}"
     text-anchor="end">${escaped(units(value))}</text></g>`);
   return `<figure class="vv-chart${kind}"><svg viewBox="0 0 ${width} ${height}" role="img"
-    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${LEFT}" y="14">${escaped(title)}</text>
-    ${rules.join('')}${inside}<text x="${(LEFT + width - RIGHT) / 2}" y="${height - 4}"
+    aria-label="${escaped(`${title}. ${words}`)}"><text class="vv-chart-title" x="${LEFT}" y="14"
+    >${escaped(title)}</text>${rules.join('')}${inside}<text x="${(LEFT + width - RIGHT) / 2}" y="${height - 4}"
     text-anchor="middle">${escaped(across)}</text></svg>`;
 }
 
@@ -54,9 +54,10 @@ export function chart({ title, across, x, lines, band = null, range = [0, 1], un
   const [first, last] = [x[0], x[x.length - 1]];
   const place = axes(width, [first, last], range);
   const points = (ys) => ys.map((y, i) => `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`);
-  const below = [first, (first + last) / 2, last].map((value, i) => `<text x="${place.px(value)}" y="${place.height - 21}"
-    text-anchor="${['start', 'middle', 'end'][i]}">${escaped(steps(value))}</text>`);
-  const area = band ? `<polygon class="vv-band" points="${[...points(band.high), ...points(band.low).reverse()].join(' ')}"/>` : '';
+  const below = [first, (first + last) / 2, last].map((value, i) => `<text x="${place.px(value)}"
+    y="${place.height - 21}" text-anchor="${['start', 'middle', 'end'][i]}">${escaped(steps(value))}</text>`);
+  const around = band ? [...points(band.high), ...points(band.low).reverse()].join(' ') : '';
+  const area = band ? `<polygon class="vv-band" points="${around}"/>` : '';
   const kinds = lines.map(({ kind = 'main' }) => `vv-plot vv-plot-${kind}`);
   const drawn = lines.map(({ y }, i) => `<polyline class="${kinds[i]}" points="${points(y).join(' ')}"/>`);
   const keys = [...lines.map(({ name }, i) => [name, kinds[i]]), ...(band ? [[band.name, 'vv-band']] : [])];
@@ -74,14 +75,14 @@ export function chart({ title, across, x, lines, band = null, range = [0, 1], un
 export function dots({ title, across, values, range, units, words }, width = NARROW) {
   const depth = values.length;
   const place = axes(width, [-0.5, depth - 0.5], range);
-  const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle class="vv-dot"
-    r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}" data-place="${layer},${head}"
-    ><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(Number(value)))}</title></circle>` : '')));
+  const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle
+    class="vv-dot" r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}"
+    data-place="${layer},${head}"><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(Number(value)))}</title></circle>` : '')));
   const every = Math.ceil(depth / Math.floor(width / 28));
   const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
     y="${place.height - 21}" text-anchor="middle">${layer + 1}</text>`));
-  return `${frame({ title, across, words, units, range, kind: ' vv-dots' }, width, place, `${names.join('')}${marks.join('')}`)}
-    </figure>`;
+  const inside = `${names.join('')}${marks.join('')}`;
+  return `${frame({ title, across, words, units, range, kind: ' vv-dots' }, width, place, inside)}</figure>`;
 }
 
 /**
@@ -90,9 +91,9 @@ export function dots({ title, across, values, range, units, words }, width = NAR
  * @param {(value: number) => string} units
  */
 export function moved(classes, units) {
-  const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}">${escaped(label)}</span>
-    <i style="--share: ${after.toFixed(4)}; --before: ${before.toFixed(4)}"></i><span>${escaped(units(after))}</span>
-    <small>${before === after ? '' : `was ${escaped(units(before))}`}</small></li>`);
+  const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
+    >${escaped(label)}</span><i style="--share: ${after.toFixed(4)}; --before: ${before.toFixed(4)}"></i
+    ><span>${escaped(units(after))}</span><small>${before === after ? '' : `was ${escaped(units(before))}`}</small></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }
 
@@ -115,7 +116,7 @@ function draw(place) {
   place.innerHTML = filled.charts.map((one) => one(width)).join('');
 }
 
-/** Draw charts beside each other, as wide as there is room, and again where the room changes. @param {Element} place @param {Chart[]} charts */
+/** Draw charts as wide as there is room, and again where it changes. @param {Element} place @param {Chart[]} charts */
 export function fill(place, charts) {
   sized ??= new ResizeObserver((entries) => entries.forEach(({ target }) => draw(target)));
   FILLED.set(place, { charts, width: 0 });

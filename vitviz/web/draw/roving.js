@@ -6,7 +6,7 @@ const GROUPS = new WeakMap();
 /** @param {Element} element @returns {HTMLElement[]} */
 const members = (element) => [...element.querySelectorAll(GROUPS.get(element) ?? 'button')];
 
-/** Leave one of the buttons in the order of the Tab key: the one with the focus, else one that is chosen. @param {Element} element */
+/** Leave one of the buttons to the Tab key: the one with the focus, else a chosen one. @param {Element} element */
 export function oneTabStop(element) {
   const all = members(element);
   const chosen = all.find((one) => one === document.activeElement)
@@ -34,8 +34,9 @@ export function roving(element, selector = 'button') {
     const { key, target } = /** @type {KeyboardEvent & {target: HTMLElement}} */ (event);
     const all = members(element).filter((one) => one.getClientRects().length > 0);
     const place = all.indexOf(target);
-    const to = place < 0 ? null : { ArrowLeft: () => all[place - 1], ArrowRight: () => all[place + 1], Home: () => all[0],
-      End: () => all[all.length - 1], ArrowUp: () => vertical(all, target, -1), ArrowDown: () => vertical(all, target, 1),
+    const to = place < 0 ? null : {
+      ArrowLeft: () => all[place - 1], ArrowRight: () => all[place + 1], Home: () => all[0], End: () => all.at(-1),
+      ArrowUp: () => vertical(all, target, -1), ArrowDown: () => vertical(all, target, 1),
     }[key]?.();
     if (to === null || to === undefined) return;
     event.preventDefault();

@@ -1,5 +1,5 @@
-// What a panel asks the backend: one request at a time, and the latest wins. A view says at every change which answers it
-// needs now, in their order; what is not needed any more is aborted, and nothing that failed is asked again by itself.
+// What a panel asks the backend: one request at a time, and the latest wins. A view says at every change which answers
+// it needs now, in their order; what is not needed any more is aborted, and what failed is not asked again by itself.
 import { isAbort } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
@@ -7,13 +7,13 @@ import { isAbort } from '../backends/backend.js';
 /** @typedef {[name: 'explain' | 'faithfulness' | 'heads' | 'layers' | 'intervene', ask: any]} Question */
 
 const MOST = 120; // answers that are kept; the one not looked at for longest is dropped
-const SETTLE = { intervene: 200 }; // milliseconds without a change before a question is asked: sliders ask at every step
+const SETTLE = { intervene: 200 }; // milliseconds without a change before it is asked: sliders ask at every step
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
 
 export class Requests {
-  /** @param {import('../backends/backend.js').Backend} backend @param {() => void} changed - an answer or progress came */
+  /** @param {import('../backends/backend.js').Backend} backend @param {() => void} changed - called at each answer */
   constructor(backend, changed) {
     this.backend = backend;
     this.changed = changed;
@@ -35,12 +35,12 @@ export class Requests {
     return found;
   }
 
-  /** Why a question was not answered; empty where it was not asked or is under way. @param {Scene} scene @param {Question} question */
+  /** Why a question was not answered; empty where it did not fail. @param {Scene} scene @param {Question} question */
   failure(scene, question) {
     return this.failed.get(keyOf(scene, question)) ?? '';
   }
 
-  /** How far a question is; null where it is not under way. @param {Scene} scene @param {Question} question @returns {Progress | null} */
+  /** How far a question is; null where it is not under way. @param {Scene} scene @param {Question} question */
   progress(scene, question) {
     return this.running?.key === keyOf(scene, question) ? this.running.progress : null;
   }

@@ -6,8 +6,9 @@
 
 /** What is said of a request until the backend says more. Blocks come by themselves and are left out. */
 const WORDS = {
-  open: 'Looking at the photograph', rollout: 'Computing rollout', explain: 'Computing a map', faithfulness: 'Testing maps',
-  heads: 'Measuring heads', layers: 'Reading the layers', intervene: 'Running the model without them',
+  open: 'Looking at the photograph', rollout: 'Computing rollout', explain: 'Computing a map',
+  faithfulness: 'Testing maps', heads: 'Measuring heads', layers: 'Reading the layers',
+  intervene: 'Running the model without them',
   page: 'Writing the page', upload: 'Sending the checkpoint',
 };
 const FROM_SECOND = ['open', 'upload']; // how a request is made is their second argument, and the third of others
@@ -45,7 +46,8 @@ export class Progress {
     this.jobs.add(job);
     this.changed();
     try {
-      return await backend[name](...args.slice(0, place), ...Array(place - Math.min(place, args.length)), { signal, progress: tell });
+      const given = Array.from({ length: place }, (_, at) => args[at]);
+      return await backend[name](...given, { signal, progress: tell });
     } finally {
       this.jobs.delete(job);
       this.changed();

@@ -5,10 +5,11 @@ import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { escaped, percent, progressWords, score, whole, write } from '../compute/format.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-/** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, signed: boolean, slow: boolean}} Method */
+/** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean}} Method */
 /** @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Found */
 /** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
@@ -17,46 +18,36 @@ const WITHOUT_CLASS = 'rollout';
 const SIGNED = 'RdBu_r';
 const OPACITY = 0.6;
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
-const UNTESTED = 'A map is a claim. Take away the patches that it names first: if it is right, the class goes down faster '
-  + 'than with patches taken at random.';
-const LABEL = 'Photograph with the map of a method. Arrow keys go from patch to patch and read its value, Enter erases it.';
+const UNTESTED = 'A map is a claim. Take away the patches that it names first: if it is right, the class goes down '
+  + 'faster than with patches taken at random.';
+const LABEL = 'Photograph with the map of a method. Arrow keys read it patch by patch, Enter erases a patch.';
 
 /** How much better than chance, as area. @param {{gain: number}} test */
 const gained = ({ gain }) => `${gain >= 0 ? '+' : '−'}${Math.abs(gain).toFixed(2)} over random`;
 
-export class Explain {
+export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
-    this.root = root;
-    this.page = page;
+    super(root, page);
     this.methods = /** @type {Method[]} */ (page.models.methods);
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
     this.started = new Set(); // slow methods that were started, as questions of a scene
     this.tests = new Set(); // maps whose test was asked for
-    this.all = ''; // the scene and class of which all methods were asked for
-    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.point(patch), lift() {}, pick: (patch) => this.erase(patch),
-      resized: () => page.changed() }, LABEL);
+    this.every = ''; // the scene and class of which all methods were asked for
+    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, false), lift() {},
+      pick: (patch) => this.erase(patch), resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
     root.addEventListener('change', ({ target }) => target.dataset.ask && this.asked());
     root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-do], [data-method]')?.dataset));
-    this.find('[data-do=away]').addEventListener('input', ({ target }) => this.change({ removed: Number(target.value) }));
+    const away = this.find('[data-do=away]');
+    away.addEventListener('input', () => this.change({ removed: Number(away.value) }));
     roving(this.find('.vv-methods'));
-  }
-
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
-  }
-
-  /** @param {Partial<State>} change */
-  change(change) {
-    this.page.store.dispatch({ type: 'change', change });
   }
 
   // What is asked
 
-  /** What the state asks for, as far as this model has it. @param {State} state @param {Scene} scene @returns {Chosen} */
+  /** What the state asks for, as far as a model has it. @param {State} state @param {Scene} scene @returns {Chosen} */
   chosen({ method, target, against }, { manifest: { predictions, labels } }) {
     const classifies = predictions.length > 0;
     const usable = this.methods.filter(({ specific }) => classifies || !specific);
@@ -87,13 +78,14 @@ export class Explain {
     const { method } = chosen;
     const map = this.map(chosen);
     const needed = !method.slow || this.started.has(this.name(scene, map)) ? [map] : [];
-    if (this.tests.has(this.name(scene, this.test(chosen))) && this.maps.answer(scene, map)) needed.push(this.test(chosen));
-    if (this.all !== this.name(scene, this.test(chosen, []))) return needed;
+    const test = this.test(chosen);
+    if (this.tests.has(this.name(scene, test)) && this.maps.answer(scene, map)) needed.push(test);
+    if (this.every !== this.name(scene, this.test(chosen, []))) return needed;
     const quick = this.usable(chosen).filter(({ slow }) => !slow);
     needed.push(...quick.map((one) => this.map(chosen, one)));
     const untested = quick.filter((one) => !this.maps.answer(scene, this.test(chosen, [one])));
     if (chosen.classifies && untested.length) needed.push(this.test(chosen, untested));
-    if (needed.every((one) => this.maps.answer(scene, one) || this.maps.failure(scene, one))) this.all = '';
+    if (needed.every((one) => this.maps.answer(scene, one) || this.maps.failure(scene, one))) this.every = '';
     return needed;
   }
 
@@ -107,7 +99,8 @@ export class Explain {
   asked() {
     const value = (key) => this.find(`[data-ask=${key}]`).value;
     const same = value('target') === value('against');
-    this.change({ target: Number(value('target')), against: same || value('against') === '' ? null : Number(value('against')),
+    const against = same || value('against') === '' ? null : Number(value('against'));
+    this.change({ target: Number(value('target')), against,
       messages: same ? ['A class cannot be held against itself: this is against any other.'] : [] });
   }
 
@@ -118,7 +111,7 @@ export class Explain {
     const every = this.name(scene, this.test(shown, []));
     if (what.do === 'run') this.toggle(this.started, this.map(shown));
     if (what.do === 'test') this.toggle(this.tests, this.test(shown));
-    if (what.do === 'all') this.all = this.all === every ? '' : every;
+    if (what.do === 'all') this.every = this.every === every ? '' : every;
     if (what.do === 'restore') this.change({ removed: 0, erased: [] });
     if (what.method) this.change({ method: what.method });
     this.maps.retry();
@@ -130,13 +123,6 @@ export class Explain {
   toggle(set, question) {
     const name = this.name(this.scene, question);
     if (this.maps.failure(this.scene, question) || !set.delete(name)) set.add(name);
-  }
-
-  /** @param {[number, number] | null} patch */
-  point(patch) {
-    const { pane } = this.page.store.get();
-    this.page.store.dispatch({ type: 'hover', pointer: patch && this.scene
-      && { scene: this.scene.id, pane, query: null, patch, over: true } });
   }
 
   /** @param {[number, number]} patch */
@@ -155,7 +141,8 @@ export class Explain {
     const { grid } = this.scene;
     if (!step && this.under) this.erase(this.under);
     const from = this.under ?? grid.map((count) => count >> 1);
-    if (step) this.point(from.map((place, axis) => Math.min(Math.max(place + step[axis], 0), grid[axis] - 1)));
+    const to = from.map((place, axis) => Math.min(Math.max(place + step[axis], 0), grid[axis] - 1));
+    if (step) this.hover(to, false);
   }
 
   // Showing
@@ -167,7 +154,7 @@ export class Explain {
       for (const requests of [this.maps, this.bars]) requests.stop();
       this.started.clear(); // what is slow starts by itself at no other photograph
       this.tests.clear();
-      this.all = '';
+      this.every = '';
       return false;
     }
     const other = scene !== this.scene;
@@ -187,8 +174,8 @@ export class Explain {
     this.words(scene);
     this.verdict(scene);
     this.erasing(state, scene, this.bars.answer(scene, without));
-    write(this.find('.vv-trouble'), this.trouble(scene, without));
-    this.find('.vv-trouble').hidden = !this.find('.vv-trouble').textContent;
+    this.say('.vv-trouble', [this.map(this.shown), this.test(this.shown)].map((one) => this.maps.failure(scene, one))
+      .find(Boolean) ?? this.bars.failure(scene, without));
     return false;
   }
 
@@ -200,12 +187,10 @@ export class Explain {
     this.barred = null;
     this.listed = this.drawn = this.charted = null;
     const { classifies } = this.shown;
-    this.find('.vv-class').hidden = !classifies;
-    this.find('.vv-testing').hidden = !classifies;
-    this.find('.vv-erasing').hidden = !classifies;
+    for (const part of this.all('.vv-class, .vv-testing, .vv-erasing')) part.hidden = !classifies;
   }
 
-  /** Patches that the model does not see: the strongest of the map, and those that were erased. @param {State} state @param {Scene} scene */
+  /** Patches that the model does not see: the strongest and those erased. @param {State} state @param {Scene} scene */
   goneOf({ removed, erased }, { grid: [gh, gw] }) {
     const count = Math.round((removed / 100) * gh * gw);
     const { values } = this.found ?? { values: [] };
@@ -256,17 +241,16 @@ export class Explain {
         class="vv-small vv-method" data-method="${name}"><canvas width="${gw}" height="${gh}"></canvas
         ><span>${escaped(title)}</span><small>${lines[place].slice(1).join(' · ')}</small></button>`).join('');
       if (held) this.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
-      for (const { method, found } of rows) {
-        if (found) this.small(this.find(`[data-method="${method.name}"] canvas`), found.values, scaleOver([found.values], found.signed));
-      }
+      this.all('.vv-methods canvas').forEach((canvas, place) => {
+        const { found } = rows[place];
+        if (found) this.small(canvas, found.values, scaleOver([found.values], found.signed));
+      });
       this.beside(rows.filter(({ found }) => found), tested);
       this.pressed = null;
     }
     if (this.pressed === shown.method.name) return;
     this.pressed = shown.method.name;
-    for (const button of this.root.querySelectorAll('[data-method]')) {
-      button.setAttribute('aria-pressed', String(button.dataset.method === this.pressed));
-    }
+    this.press('[data-method]', ({ method }) => method === this.pressed);
     oneTabStop(this.find('.vv-methods'));
   }
 
@@ -275,11 +259,12 @@ export class Explain {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.filter(({ method }) => method.slow).map(({ method }) => method.title);
     const there = quick.filter(({ found }) => found).length;
-    write(this.find('[data-do=all]'), this.all ? `Stop (${there} of ${quick.length} maps)`
+    write(this.find('[data-do=all]'), this.every ? `Stop (${there} of ${quick.length} maps)`
       : `Run${this.shown.classifies ? ' and test' : ''} ${quick.length} methods`);
     const left = slow.length ? `Without ${slow.join(' and ')}, which ${slow.length > 1 ? 'take' : 'takes'} long: run ${
       slow.length > 1 ? 'them one by one' : 'it by itself'}.` : '';
-    write(this.find('.vv-left-out'), [left, tested > 1 ? 'Tested ones first, the best on top.' : ''].filter(Boolean).join(' '));
+    const order = tested > 1 ? ' Tested ones first, the best on top.' : '';
+    write(this.find('.vv-left-out'), `${left}${order}`);
   }
 
   /** All maps that there are, on one scale: what share of a map's score each patch has. */
@@ -293,12 +278,14 @@ export class Explain {
     const most = Math.max(...shares.map((values) => values.reduce((top, value) => Math.max(top, Math.abs(value)), 0)));
     const [gh, gw] = this.scene.grid;
     write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', the best first' : ''}`);
-    this.find('.vv-all').innerHTML = made.map(({ method: { title }, found, test }) => `<figure class="vv-small"><canvas
-      width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"></canvas><figcaption>${escaped(title)}<small>${
-      [test && gained(test), `${found.seconds.toFixed(1)} s`].filter(Boolean).join(' · ')}</small></figcaption></figure>`).join('');
-    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}, brighter `
-      + 'by its square root; blue and red where a map has two signs.');
-    this.root.querySelectorAll('.vv-all canvas').forEach((canvas, place) => {
+    this.find('.vv-all').innerHTML = made.map(({ method: { title }, found, test }) => {
+      const words = [test && gained(test), `${found.seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
+      return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"
+        ></canvas><figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
+    }).join('');
+    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}, `
+      + 'brighter by its square root; blue and red where a map has two signs.');
+    this.all('.vv-all canvas').forEach((canvas, place) => {
       const { signed } = made[place].found;
       this.small(canvas, shares[place], { vmin: signed ? -most : 0, vmax: most, signed }, 0.5);
     });
@@ -345,7 +332,8 @@ export class Explain {
       high: scale ? unit(scale.vmax) : '', unit: found?.signed ? 'against · for' : found?.unit ?? '' });
     const at = under && found ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
       unit(found.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
-    write(this.find('.vv-note'), running ? progressWords(running, `${method.title} is being computed`) : `${at}${method.about}`);
+    write(this.find('.vv-note'), running ? progressWords(running, `${method.title} is being computed`)
+      : `${at}${method.about}`);
     write(this.find('.vv-about'), [method.paper, found?.note].filter(Boolean).join(' · '));
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(found);
@@ -369,7 +357,8 @@ export class Explain {
     write(button, running && count === 1 ? 'Stop' : 'Test this map');
     if (test === this.charted) return;
     this.charted = test;
-    fill(this.find('.vv-charts'), test ? [this.curve(test.deletion, 'Strongest patches taken away first', 'patches taken away'),
+    fill(this.find('.vv-charts'), test ? [
+      this.curve(test.deletion, 'Strongest patches taken away first', 'patches taken away'),
       this.curve(test.insertion, 'Strongest patches shown first', 'patches shown')] : []);
   }
 
@@ -390,14 +379,9 @@ export class Explain {
     if (document.activeElement !== slider) slider.value = String(removed);
     write(slider.nextElementSibling, whole(removed / 100));
     this.find('[data-do=restore]').hidden = removed === 0 && erased.length === 0;
-    if (this.gone.length === grid[0] * grid[1]) write(this.find('.vv-bars'), 'Without any patch there is nothing to answer.');
+    const nothing = this.gone.length === grid[0] * grid[1];
+    if (nothing) write(this.find('.vv-bars'), 'Without any patch there is nothing to answer.');
     else if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
     this.barred = answer ?? this.barred;
-  }
-
-  /** What went wrong. @param {Scene} scene @param {any} without */
-  trouble(scene, without) {
-    return this.maps.failure(scene, this.map(this.shown)) || this.maps.failure(scene, this.test(this.shown))
-      || this.bars.failure(scene, without);
   }
 }

@@ -1,19 +1,19 @@
 // What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
 import { progressWords, write } from '../compute/format.js';
 import { oneTabStop, roving } from '../draw/roving.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
 const TICK = 500; // milliseconds between two looks at how long something has taken
 
-export class Frame {
+export class Frame extends View {
   /** @param {HTMLElement} root - the page @param {import('./explore.js').Page} page */
   constructor(root, page) {
-    this.root = root;
-    this.page = page;
+    super(root, page);
     this.main = this.find('.vv-main');
-    this.tabs = [...root.querySelectorAll('[role=tab]')];
-    for (const part of root.querySelectorAll('[data-needs]')) {
+    this.tabs = this.all('[role=tab]');
+    for (const part of this.all('[data-needs]')) {
       if (!page.backend.can[part.dataset.needs]) part.hidden = true;
     }
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
@@ -22,18 +22,13 @@ export class Frame {
     roving(this.find('[role=tablist]'));
   }
 
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
-  }
-
   /** @param {any} event */
   clicked(event) {
     const tab = event.target.closest('[role=tab]');
     const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
     const change = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) }[what]?.();
-    if (change) this.page.store.dispatch({ type: 'change', change });
+    if (change) this.change(change);
     if (what !== 'skip') return;
     event.preventDefault();
     this.find('.vv-tab:not([hidden]) .vv-picture')?.focus();
@@ -50,9 +45,7 @@ export class Frame {
     this.state = state;
     this.root.classList.toggle('dark', this.isDark());
     if (state.tab !== before?.tab) this.turn(state.tab);
-    if (state.full !== before?.full) {
-      for (const button of this.root.querySelectorAll('[data-do=full]')) button.setAttribute('aria-pressed', String(state.full));
-    }
+    if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages) this.tell(state.messages);
     this.arrange(state);
     this.report();
@@ -64,7 +57,7 @@ export class Frame {
     const tab = this.tabs.some((one) => one.dataset.tab === chosen) ? chosen : 'explore';
     this.main.dataset.tab = tab;
     for (const one of this.tabs) one.setAttribute('aria-selected', String(one.dataset.tab === tab));
-    for (const section of this.root.querySelectorAll('.vv-tab')) section.hidden = section.dataset.tab !== tab;
+    for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab;
     oneTabStop(this.find('[role=tablist]'));
   }
 
@@ -97,7 +90,8 @@ export class Frame {
     clearTimeout(this.ticking);
     if (job === null) return;
     const seconds = (performance.now() - job.began) / 1000;
-    write(place.querySelector('p'), `${progressWords(job.told, job.words)}${seconds < 2 ? '' : ` · ${Math.floor(seconds)} s`}`);
+    const since = seconds < 2 ? '' : ` · ${Math.floor(seconds)} s`;
+    write(place.querySelector('p'), `${progressWords(job.told, job.words)}${since}`);
     const bar = place.querySelector('i');
     const known = job.told.seconds ? `${job.told.seconds.toFixed(1)}s` : '';
     bar.classList.toggle('vv-sure-of-time', known !== '');

@@ -8,17 +8,21 @@ import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
 import { escaped, percent, progressWords, score, title, write } from '../compute/format.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-/** @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null, slow: boolean}} Statistic */
+/**
+ * @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null,
+ *   slow: boolean}} Statistic
+ */
 
 const FIRST = 'distance';
 const SIGNED = 'RdBu_r';
 const DARK = 0.179; // luminance; on lighter colors dark words have more contrast than white ones
 const NAMED = 12; // heads a row; in longer rows there is no room for numbers, which are then in the titles alone
-const NONE_OFF = 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to the '
-  + 'classes.';
+const NONE_OFF = 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to '
+  + 'the classes.';
 const LABEL = 'Photograph with the map of a head. Point at a head in the table to see its map.';
 
 /** Relative luminance of an sRGB color of 0..255, as WCAG counts it. @param {number[]} color */
@@ -33,44 +37,28 @@ const isSigned = ({ low }) => low === null || low < 0;
 
 const pairOf = (name) => name.split(',').map(Number);
 
-export class Heads {
+export class Heads extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
-    this.root = root;
-    this.page = page;
+    super(root, page);
     this.statistics = /** @type {Statistic[]} */ (page.models.statistics);
     this.numbers = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
     this.cells = [];
-    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch), resized: () => page.changed(),
-      lift: () => page.store.dispatch({ type: 'lift' }),
+    this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, true),
+      lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
       pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
     const table = this.find('.vv-table');
+    const leave = () => this.change({ thumbnail: null });
     for (const name of ['pointerover', 'focusin']) table.addEventListener(name, ({ target }) => this.look(target));
-    for (const name of ['pointerleave', 'focusout']) table.addEventListener(name, () => this.change({ thumbnail: null }));
+    for (const name of ['pointerleave', 'focusout']) table.addEventListener(name, leave);
     roving(table, '.vv-cell');
     root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-place], [data-do]')?.dataset));
-    this.find('[data-ask=statistic]').addEventListener('change', ({ target }) => this.change({ statistic: target.value }));
-  }
-
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
-  }
-
-  /** @param {Partial<State>} change */
-  change(change) {
-    this.page.store.dispatch({ type: 'change', change });
+    const select = this.find('[data-ask=statistic]');
+    select.addEventListener('change', () => this.change({ statistic: select.value }));
   }
 
   // What a person does
-
-  /** @param {[number, number] | null} patch */
-  hover(patch) {
-    const { pane } = this.page.store.get();
-    this.page.store.dispatch({ type: 'hover', pointer: patch && this.scene
-      && { scene: this.scene.id, pane, query: patch, patch, over: true } });
-  }
 
   /** @param {any} target */
   look(target) {
@@ -90,8 +78,10 @@ export class Heads {
     if (what.do === 'on') this.change({ off: [] });
     if (!what.place) return;
     const [block, head] = pairOf(what.place);
-    if (!this.find('[data-ask=off]').checked) this.change({ block, head, mode: 'attention', tab: 'explore', thumbnail: null });
-    else this.change({ off: off.includes(what.place) ? off.filter((one) => one !== what.place) : [...off, what.place] });
+    const others = off.filter((one) => one !== what.place);
+    this.change(this.find('[data-ask=off]').checked
+      ? { off: others.length < off.length ? others : [...off, what.place] }
+      : { block, head, mode: 'attention', tab: 'explore', thumbnail: null });
   }
 
   // Showing
@@ -105,8 +95,10 @@ export class Heads {
     }
     if (scene !== this.scene) this.open(scene);
     const known = this.known(scene);
-    const statistic = known.find(({ name }) => name === state.statistic) ?? known.find(({ name }) => name === FIRST) ?? known[0];
-    const ask = ['heads', { names: statistic.slow ? [statistic.name] : known.filter(({ slow }) => !slow).map(({ name }) => name) }];
+    const named = (wanted) => known.find(({ name }) => name === wanted);
+    const statistic = named(state.statistic) ?? named(FIRST) ?? known[0];
+    const quick = known.filter(({ slow }) => !slow).map(({ name }) => name);
+    const ask = ['heads', { names: statistic.slow ? [statistic.name] : quick }];
     const without = ['intervene', { patches: [], heads: state.off.map(pairOf) }];
     this.numbers.want(scene, [ask]);
     this.bars.want(scene, scene.manifest.predictions.length ? [without] : []);
@@ -114,9 +106,7 @@ export class Heads {
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
     this.draw(state, scene);
     this.off(state, this.bars.answer(scene, without));
-    const trouble = this.numbers.failure(scene, ask) || this.bars.failure(scene, without);
-    write(this.find('.vv-trouble'), trouble);
-    this.find('.vv-trouble').hidden = !trouble;
+    this.say('.vv-trouble', this.numbers.failure(scene, ask) || this.bars.failure(scene, without));
     return false;
   }
 
@@ -124,7 +114,8 @@ export class Heads {
   known({ manifest: { prefix, predictions } }) {
     const missing = { gradient: !predictions.length, ablation: !predictions.length, mass_cls: !prefix.includes('CLS'),
       mass_registers: prefix.every((name) => name === 'CLS') };
-    return this.statistics.filter(({ name }) => !Object.keys(missing).some((start) => missing[start] && name.startsWith(start)));
+    const starts = Object.keys(missing).filter((start) => missing[start]);
+    return this.statistics.filter(({ name }) => !starts.some((start) => name.startsWith(start)));
   }
 
   /** Another photograph, model or size. @param {Scene} scene */
@@ -145,7 +136,7 @@ export class Heads {
     const table = this.find('.vv-table');
     table.style.setProperty('--columns', heads);
     table.innerHTML = `<div role="row"><b role="columnheader"><small>layer</small></b>${across}</div>${rows.join('')}`;
-    this.cells = [...this.root.querySelectorAll('.vv-cell')];
+    this.cells = this.all('.vv-cell');
     oneTabStop(table);
   }
 
@@ -156,11 +147,11 @@ export class Heads {
     const running = this.numbers.progress(scene, ask);
     const missing = this.numbers.answer(scene, ask)?.missing[name] ?? '';
     this.root.classList.toggle('vv-waiting', running !== null);
-    write(this.find('.vv-about'), [about, missing, running && `${progressWords(running, `${words} is being computed`)}.`]
-      .filter(Boolean).join(' '));
+    const waits = running && `${progressWords(running, `${words} is being computed`)}.`;
+    write(this.find('.vv-about'), [about, missing, waits].filter(Boolean).join(' '));
   }
 
-  /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {(number | null)[][] | null} values */
+  /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {any} values - (L, H) */
   table({ off }, { manifest: { heads, depth } }, statistic, values) {
     const colored = [values, statistic.name, ...off].join();
     if (colored === this.colored?.key && values === this.colored.values) return;
@@ -172,7 +163,8 @@ export class Heads {
     const there = flat.filter(Number.isFinite);
     const scale = there.length ? scaleOver([there], signed) : null;
     const index = new Uint8Array(flat.length);
-    if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : Math.max(0, scale.vmin))), scale, 1, index);
+    const least = scale ? Math.max(0, scale.vmin) : 0;
+    if (scale) indices(flat.map((value) => (Number.isFinite(value) ? value : least)), scale, 1, index);
     const bytes = this.page.colors[signed ? SIGNED : 'viridis'];
     this.cells.forEach((cell, place) => {
       const [layer, head] = [Math.floor(place / heads), place % heads];
@@ -181,7 +173,8 @@ export class Heads {
       const isOff = off.includes(cell.dataset.place);
       cell.style.background = scale ? `rgb(${color.join(' ')})` : '';
       cell.style.color = luminance(color) > DARK ? '#000000' : '#ffffff';
-      cell.title = `Layer ${layer + 1}, head ${head + 1}${words && `: ${statistic.title} ${words}`}${isOff ? ', off' : ''}`;
+      const said = words && `: ${statistic.title} ${words}`;
+      cell.title = `Layer ${layer + 1}, head ${head + 1}${said}${isOff ? ', off' : ''}`;
       cell.setAttribute('aria-label', cell.title);
       cell.setAttribute('aria-pressed', String(isOff));
       write(cell, isOff ? '✕' : heads > NAMED ? '' : words.replaceAll(' ', '\u00a0'));
@@ -196,18 +189,21 @@ export class Heads {
     write(side('.vv-high'), scale ? unit(scale.vmax) : '');
     write(side('.vv-unit'), statistic.unit);
     const table = this.page.tables[scale?.signed ? SIGNED : 'viridis'];
-    side('.vv-bar').getContext('2d').putImageData(new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1), 0, 0);
-    fill(this.find('.vv-charts'), scale ? [(width) => dots({ title: statistic.title, across: `layer, 1 to ${values.length}`, values,
-      range: [Math.min(0, scale.vmin), scale.vmax], units: unit, words: `One dot for each of ${count} heads.` }, width)] : []);
+    const pixels = new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1);
+    side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
+    const given = scale && { title: statistic.title, across: `layer, 1 to ${values.length}`, values, units: unit,
+      range: [Math.min(0, scale.vmin), scale.vmax], words: `One dot for each of ${count} heads.` };
+    fill(this.find('.vv-charts'), given ? [(width) => dots(given, width)] : []);
   }
 
-  /** The photograph with the map of the head under the pointer, else of the one that Explore shows. @param {State} state @param {Scene} scene */
+  /** The map of the head under the pointer, else of Explore's. @param {State} state @param {Scene} scene */
   draw(state, scene) {
     const { manifest, answers } = scene;
     const block = state.thumbnail?.block ?? Math.min(state.block ?? Infinity, manifest.depth - 1);
     const head = state.thumbnail?.head ?? state.head;
     const query = queryOn(state, scene, this.page.scenes);
-    const row = answers.map(block, head, { token: tokenOf(query, manifest.prefix, manifest.grid), direction: state.direction });
+    const token = tokenOf(query, manifest.prefix, manifest.grid);
+    const row = answers.map(block, head, { token, direction: state.direction });
     const { pane } = this;
     pane.element.classList.toggle('vv-waiting', row === null);
     pane.mark(false, Array.isArray(query) ? query : null);
@@ -218,18 +214,20 @@ export class Heads {
     const index = new Uint8Array(patches.length);
     indices(patches, scale, state.gamma, index);
     const off = state.off.includes(`${block},${head}`);
-    pane.paint(index, this.page.tables[off ? 'gray' : state.color ?? 'viridis'], { ...state, signed: false });
-    pane.bar(this.page.colors[off ? 'gray' : state.color ?? 'viridis'], state.gamma, false);
+    const color = off ? 'gray' : state.color ?? 'viridis';
+    pane.paint(index, this.page.tables[color], { ...state, signed: false });
+    pane.bar(this.page.colors[color], state.gamma, false);
     const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
-    pane.say({ title: off ? `${words}: off` : words, answer: scene.said, low: percent(scale.vmin), high: percent(scale.vmax),
-      unit: 'of attention' });
+    pane.say({ title: off ? `${words}: off` : words, answer: scene.said, unit: 'of attention',
+      low: percent(scale.vmin), high: percent(scale.vmax) });
   }
 
   /** The classes without the heads that are off. @param {State} state @param {any} answer */
   off({ off }, answer) {
     const names = off.map((one) => pairOf(one).map((i) => i + 1).join('.'));
+    const listed = `${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`;
     write(this.find('.vv-off'), off.length === 0 ? NONE_OFF
-      : `Off: ${off.length} of ${this.cells.length}, layer.head ${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`);
+      : `Off: ${off.length} of ${this.cells.length}, layer.head ${listed}`);
     this.find('[data-do=on]').hidden = off.length === 0;
     if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
     this.barred = answer ?? this.barred;

@@ -1,5 +1,5 @@
-// What each layer adds: the class that would be read after it, from the image and from every patch, and what patches are
-// alike in. One map is large over the photograph: that of the layer on show.
+// What each layer adds: the class that would be read after it, from the image and from every patch, and what patches
+// are alike in. One map is large over the photograph: that of the layer on show.
 import { chart, fill } from '../draw/charts.js';
 import { colourGrid } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
@@ -7,6 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, progressWords, whole, write } from '../compute/format.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -20,29 +21,19 @@ function upTo(bytes) {
   return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${whole(most / 255)}`;
 }
 
-export class Layers {
+export class Layers extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
   constructor(root, page) {
-    this.root = root;
-    this.page = page;
+    super(root, page);
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
       'Photograph with what the patches of a layer are alike in, or with a class that is read from every patch.');
     this.kept = 0; // the class of the select while colors are shown
-    this.find('[data-ask=class]').addEventListener('change', ({ target }) => this.change({ lensClass: Number(target.value) }));
+    const select = this.find('[data-ask=class]');
+    select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
     this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
     root.addEventListener('click', ({ target }) => this.choose(target.closest('[data-layer]')?.dataset));
     for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
-  }
-
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
-  }
-
-  /** @param {Partial<State>} change */
-  change(change) {
-    this.page.store.dispatch({ type: 'change', change });
   }
 
   /** @param {DOMStringMap | undefined} what */
@@ -61,9 +52,7 @@ export class Layers {
     this.requests.want(scene, [LAYERS]);
     const answer = this.requests.answer(scene, LAYERS) ?? null;
     if (answer !== this.answer) this.answered(answer);
-    const trouble = this.requests.failure(scene, LAYERS);
-    write(this.find('.vv-trouble'), trouble);
-    this.find('.vv-trouble').hidden = !trouble;
+    this.say('.vv-trouble', this.requests.failure(scene, LAYERS));
     const button = this.find('[data-do=play]');
     button.setAttribute('aria-pressed', String(state.playing));
     write(button, state.playing ? '■ Stop' : '▶ Play layers');
@@ -94,7 +83,8 @@ export class Layers {
     this.rgb = decoded(answer.colors);
     this.bytes = names.length ? decoded(answer.patches) : null;
     this.find('.vv-reading').hidden = names.length === 0;
-    this.find('[data-ask=class]').innerHTML = names.map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
+    this.find('[data-ask=class]').innerHTML = names
+      .map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
     if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width)]);
     else write(this.find('.vv-charts'), 'This model has no classifier: there is no class to read.');
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
@@ -115,8 +105,9 @@ export class Layers {
   wall(kind, layers, words, paint) {
     const [gh, gw] = this.scene.grid;
     const box = this.find(`.vv-${kind}`);
-    box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}" data-layer="${layer - 1}"
-      ><canvas width="${gw}" height="${gh}"></canvas><span>layer ${layer}</span><small>${escaped(words(at))}</small></button>`).join('');
+    box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}"
+      data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>layer ${layer}</span
+      ><small>${escaped(words(at))}</small></button>`).join('');
     box.querySelectorAll('canvas').forEach((canvas, at) => {
       const layer = canvas.getContext('2d');
       const pixels = layer.createImageData(gw, gh);
@@ -169,8 +160,6 @@ export class Layers {
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
     this.pane.say({ title: `Layer ${layer}: ${kind === 'read' ? `${names[chosen]}, read from every patch`
       : 'what the patches are alike in'}`, answer: scene.said, low: '0 %', high: '100 %', unit: '' });
-    for (const button of this.root.querySelectorAll('[data-layer]')) {
-      button.setAttribute('aria-pressed', String(button.dataset.kind === kind && Number(button.dataset.layer) === layer - 1));
-    }
+    this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
   }
 }

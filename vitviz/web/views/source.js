@@ -1,5 +1,6 @@
 // Which photograph: dropped, pasted, chosen, taken with a webcam, or an example; and how finely it is cut.
 import { escaped, write } from '../compute/format.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
@@ -12,19 +13,18 @@ const QUALITY = 0.92; // of a photograph taken with the webcam
 
 const carriesFile = (event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
 
-export class Source {
+export class Source extends View {
   /** @param {HTMLElement} root - the column @param {import('./explore.js').Page} page */
   constructor(root, page) {
-    this.root = root;
-    this.page = page;
+    super(root, page);
     this.dialog = this.find('dialog');
     this.find('.vv-file input').addEventListener('change', ({ target }) => {
       this.take(target.files[0]);
       target.value = ''; // the same file may be chosen again
     });
-    this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button type="button"
-      data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"><img alt=""
-      src="${thumbnail}"><span>${escaped(name)}</span></button>`).join('');
+    this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button
+      type="button" data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"
+      ><img alt="" src="${thumbnail}"><span>${escaped(name)}</span></button>`).join('');
     this.find('#size select').addEventListener('change', ({ target }) => {
       this.open({ size: target.value === '' ? null : Number(target.value) });
     });
@@ -45,11 +45,6 @@ export class Source {
       event.preventDefault();
       this.take(file);
     });
-  }
-
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
   }
 
   /** @param {Partial<import('../core/state.js').Source>} source */
@@ -104,8 +99,8 @@ export class Source {
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      write(this.find('dialog p'), WEBCAM[name] ?? 'This page may not use a webcam: browsers give it to pages with https '
-        + 'only. Choose a file.');
+      write(this.find('dialog p'), WEBCAM[name] ?? 'This page may not use a webcam: browsers give it to pages with '
+        + 'https only. Choose a file.');
     }
   }
 
@@ -130,9 +125,7 @@ export class Source {
   render(state) {
     if (state.image !== this.image) {
       this.image = state.image;
-      for (const button of this.root.querySelectorAll('[data-kind=example]')) {
-        button.setAttribute('aria-pressed', String(button.dataset.value === state.image));
-      }
+      this.press('[data-kind=example]', ({ value }) => value === state.image);
     }
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     if (!scene) return false;
@@ -158,8 +151,7 @@ export class Source {
   look(scene) {
     this.seen = scene;
     const { seen, grid } = scene.manifest;
-    if (!seen) return;
-    this.find('.vv-seen img').src = seen.url;
-    write(this.find('.vv-seen p'), `${seen.width} x ${seen.height} pixels, cut into ${grid[0]} x ${grid[1]} patches`);
+    if (seen) this.find('.vv-seen img').src = seen.url;
+    write(this.find('.vv-seen p'), `Cut into ${grid[0]} x ${grid[1]} patches`);
   }
 }

@@ -1,5 +1,6 @@
 // The top bar: which model, where it ran, and the form for models that are not in the menu.
 import { duration, escaped, write } from '../compute/format.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {{source: string, words: string, tip?: string}} Offer */
@@ -8,13 +9,12 @@ import { duration, escaped, write } from '../compute/format.js';
 const OTHER = 'another model'; // no source has a space
 const TYPING = 700; // milliseconds: arrow keys walk through the menu, and nothing is loaded until they rest
 
-export class TopBar {
+export class TopBar extends View {
   /** @param {HTMLElement} root - the bar @param {import('./explore.js').Page} page */
   constructor(root, page) {
-    this.root = root;
-    this.page = page;
+    super(root, page);
     this.models = page.models;
-    this.select = root.querySelector('select');
+    this.select = this.find('select');
     this.form = page.root.querySelector('.vv-another');
     this.larger = page.root.querySelector('.vv-larger');
     /** @type {Offer[]} */
@@ -109,7 +109,8 @@ export class TopBar {
       title="${escaped(tip ?? '')}">${escaped(before + words)}</button>`;
     const [best, ...others] = this.models.larger ?? [];
     if (!best) return;
-    this.larger.querySelector('.vv-best').innerHTML = button(best, `Know ${best.classes.toLocaleString('en')} classes: `);
+    const words = `Know ${best.classes.toLocaleString('en')} classes: `;
+    this.larger.querySelector('.vv-best').innerHTML = button(best, words);
     this.larger.querySelector('.vv-others').innerHTML = others.map((one) => button(one)).join('');
     this.larger.querySelector('details').hidden = others.length === 0;
   }
@@ -129,19 +130,19 @@ export class TopBar {
     return false;
   }
 
-  /** @param {import('../effects/scene.js').Scene} scene @param {string | null | undefined} before - the model until now */
+  /** @param {import('../effects/scene.js').Scene} scene @param {string | null | undefined} before - the model before */
   opened({ manifest, source: { model } }, before) {
     if (model && !this.known(model)) this.bring({ source: model, words: model });
     this.select.value = this.value;
     const option = this.select.selectedOptions[0];
     this.select.title = option ? [option.textContent, option.title].filter(Boolean).join(': ') : '';
     if (before !== undefined && before !== model) this.form.hidden = true;
-    if (this.chosen === model) { // what the page opens with needs no memory, and one's own models are gone at the next visit
+    if (this.chosen === model) { // one's own models are gone at the next visit
       this.page.home.set(this.listed(model) && model !== this.models.default ? model : null);
     }
     this.chosen = null;
     const { badge, grid } = manifest;
-    write(this.root.querySelector('.vv-badge'), badge
+    write(this.find('.vv-badge'), badge
       ? `${badge.device} · ${duration(badge.seconds)} · ${grid[0]} x ${grid[1]} patches` : '');
     this.larger.hidden = !(this.models.larger ?? []).some(({ classes }) => classes > manifest.labels.length);
   }

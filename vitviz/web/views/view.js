@@ -1,0 +1,48 @@
+// What views share: a place on the page, and the store that they change.
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+
+export class View {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    this.root = root;
+    this.page = page;
+    /** @type {Scene | null} */
+    this.scene = null; // what is shown
+  }
+
+  /** @param {string} selector @returns {any} */
+  find(selector) {
+    return this.root.querySelector(selector);
+  }
+
+  /** @param {string} selector @returns {any[]} */
+  all(selector) {
+    return [...this.root.querySelectorAll(selector)];
+  }
+
+  /** @param {Partial<State>} change */
+  change(change) {
+    this.page.store.dispatch({ type: 'change', change });
+  }
+
+  /** Words in a place that is hidden without any. @param {string} selector @param {string | null} [words] */
+  say(selector, words) {
+    const place = this.find(selector);
+    place.hidden = !words;
+    if (place.textContent !== (words ?? '')) place.textContent = words ?? '';
+  }
+
+  /** Which of some buttons is pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */
+  press(selector, pressed) {
+    for (const button of this.all(selector)) button.setAttribute('aria-pressed', String(pressed(button.dataset)));
+  }
+
+  /** The pointer is over a patch. @param {[number, number] | null} patch @param {boolean} asks - whether it asks from it */
+  hover(patch, asks) {
+    const { store } = this.page;
+    store.dispatch({ type: 'hover', pointer: patch && this.scene
+      && { scene: this.scene.id, pane: store.get().pane, query: asks ? patch : null, patch, over: true } });
+  }
+}
