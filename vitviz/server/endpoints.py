@@ -572,7 +572,7 @@ def _layers(view: View) -> dict[str, Any]:
     colors = view.token_pca()
     answer: dict[str, Any] = {
         "layers": [block + 1 for block in colors.blocks],
-        "colours": _bytes(colors.colors),  # (L, gh, gw, 3)
+        "colors": _bytes(colors.colors),  # (L, gh, gw, 3)
         "explained": [round(float(share), 4) for share in colors.explained.sum(1)],
         "names": [],
     }

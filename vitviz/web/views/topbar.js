@@ -1,5 +1,6 @@
 // The top bar: which model, where it ran, and the form for models that are not in the menu.
 import { duration, escaped, write } from '../compute/format.js';
+import { uploadCheckpoint } from '../effects/upload.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -69,12 +70,10 @@ export class TopBar extends View {
   async upload(input) {
     const [file] = input.files ?? [];
     if (!file) return;
-    try {
-      const offer = await this.page.backend.upload(file);
+    const offer = await uploadCheckpoint(this.page, file);
+    if (offer) {
       this.bring(offer);
       this.choose(offer.source);
-    } catch (error) {
-      this.page.store.dispatch({ type: 'message', texts: [/** @type {Error} */ (error).message] });
     }
     input.value = ''; // the same file may be chosen again
   }

@@ -1,0 +1,15 @@
+// Sends a visitor's checkpoint to the server.
+
+/**
+ * @param {import('../views/explore.js').Page} page
+ * @param {File} file
+ * @returns {Promise<{source: string, words: string} | null>} how the model is named; null where it was refused
+ */
+export async function uploadCheckpoint({ backend, store }, file) {
+  try {
+    return await backend.upload(file);
+  } catch (error) {
+    store.dispatch({ type: 'message', texts: [/** @type {Error} */ (error).message] });
+    return null;
+  }
+}
