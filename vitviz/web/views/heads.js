@@ -153,10 +153,10 @@ export class Heads extends View {
 
   /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {any} values - (L, H) */
   table({ off }, { manifest: { heads, depth } }, statistic, values) {
-    const colored = [values, statistic.name, ...off].join();
-    if (colored === this.colored?.key && values === this.colored.values) return;
-    const fresh = values !== this.colored?.values;
-    this.colored = { key: colored, values };
+    const before = this.colored;
+    const fresh = values !== before?.values || statistic !== before.statistic;
+    if (!fresh && off === before.off) return;
+    this.colored = { values, statistic, off };
     const signed = isSigned(statistic);
     const unit = statistic.unit === '' && statistic.high === 1 ? (value) => percent(value, 2) : score;
     const flat = (values ?? []).flat().map((value) => value ?? NaN);
