@@ -5,8 +5,10 @@
 /** @typedef {{id: string, source: Source}} Known - a scene that was opened */
 /** @typedef {{text?: string, ahead?: number, seconds?: number, done?: number, of?: number}} Progress */
 /** @typedef {{signal?: AbortSignal, progress?: (progress: Progress) => void}} How */
-/** @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk - token null:
- *   the whole matrix; -1: the mean over patches; `start` from 0 */
+/**
+ * Token null: the whole matrix; -1: the mean over patches. `start` counts from 0.
+ * @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk
+ */
 
 /**
  * Every backend has these; tests/web/test_backends.py holds each to the same answers.
@@ -24,6 +26,7 @@
  * @property {(scene: Known, ask: {patches: number[], heads: [number, number][]}, how?: How) => Promise<any>} intervene
  * @property {(scene: Known, ask: {search: string}, how?: How) => Promise<ArrayBuffer>} page
  * @property {(how?: How) => Promise<any>} models
+ * @property {(file: File, how?: How) => Promise<any>} upload - a checkpoint
  */
 
 /** A question that was not answered. Its message is for the visitor. */

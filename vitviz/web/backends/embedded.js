@@ -10,24 +10,27 @@ import { BackendError } from './backend.js';
  * @returns {Backend}
  */
 export function embeddedBackend(manifest, read) {
+  const why = 'it was cut short when it was saved or sent';
+  /** @param {string} name */
   const file = async (name) => {
     const text = read(name)?.trim();
-    if (!text) throw new BackendError('A part of this page is missing: it was cut short when it was saved or sent.', 'failed');
+    if (!text) throw new BackendError(`A part of this page is missing: ${why}.`, 'failed');
     try {
       return /** @type {ArrayBuffer} */ (decoded(text).buffer);
     } catch (error) { // SyntaxError or DOMException, by the browser's age
-      const why = /** @type {Error} */ (error).message;
-      throw new BackendError(`A part of this page is damaged: it was cut short when it was saved or sent (${why}).`, 'failed');
+      const { message } = /** @type {Error} */ (error);
+      throw new BackendError(`A part of this page is damaged: ${why} (${message}).`, 'failed');
     }
   };
   const no = async () => {
-    throw new BackendError('This page stands alone and has no server to ask. Open the photograph in the app.', 'refused');
+    const message = 'This page stands alone and has no server to ask. Open the photograph in the app.';
+    throw new BackendError(message, 'refused');
   };
   return {
     can: { open: false, rollout: false, explain: false, page: false, link: false },
     open: async () => manifest,
     block: (_, block) => file(`block-${block}`),
     rollout: (_, ask) => (ask.token === null ? file('rollout') : no()),
-    explain: no, faithfulness: no, heads: no, layers: no, intervene: no, page: no, models: no,
+    explain: no, faithfulness: no, heads: no, layers: no, intervene: no, page: no, models: no, upload: no,
   };
 }

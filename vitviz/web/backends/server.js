@@ -19,6 +19,9 @@ function joined(parts) {
   return whole;
 }
 
+/** @param {Response} answer */
+const bodyOf = (answer) => /** @type {ReadableStream<Uint8Array>} */ (answer.body); // null after HEAD alone
+
 /**
  * Read an answer: lines of JSON, the last of which holds the data, an error, or the number of bytes that follow.
  * @param {ReadableStream<Uint8Array>} stream @param {How['progress']} progress
@@ -41,6 +44,7 @@ export async function readAnswer(stream, progress) {
   }
 }
 
+/** @param {ReadableStreamDefaultReader<Uint8Array>} reader @param {Uint8Array} first @param {number} count */
 async function rest(reader, first, count) {
   const parts = [first];
   let got = first.length;
@@ -54,8 +58,10 @@ async function rest(reader, first, count) {
 }
 
 /**
- * @param {{base: string, photos: {get: (hash: string) => Promise<Blob | null>}, first?: any, models?: any}} options - `base`:
- *   the address of the page's folder; `first`, `models`: the manifest and the list that came with the page
+ * @param {object} options
+ * @param {string} options.base - the address of the page's folder
+ * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
+ * @param {any} [options.first] @param {any} [options.models] - the manifest and the list that came with the page
  * @returns {Backend}
  */
 export function serverBackend({ base, photos, first = null, models = null }) {
@@ -68,7 +74,8 @@ export function serverBackend({ base, photos, first = null, models = null }) {
       body.set('source', JSON.stringify({ image, model, size }));
       const photo = source.photo ? await photos.get(source.photo) : null;
       if (source.photo && !photo) {
-        throw new BackendError('This link names a photograph that is only in the browser in which it was opened.', 'refused');
+        const message = 'This link names a photograph that is only in the browser in which it was opened.';
+        throw new BackendError(message, 'refused');
       }
       if (photo) body.set('photo', photo, 'photo');
     }
@@ -82,25 +89,30 @@ export function serverBackend({ base, photos, first = null, models = null }) {
       const plain = answer.headers.get('content-type')?.startsWith('text/plain');
       throw new BackendError(plain ? await answer.text() : GONE, answer.status === 429 ? 'busy' : 'refused');
     }
-    return readAnswer(answer.body, progress);
+    return readAnswer(bodyOf(answer), progress);
   }
 
-  /** Ask about a scene; where the server does not have it, once more with what it is made from. */
+  /**
+   * Ask about a scene; where the server does not have it, once more with what it is made from.
+   * @param {string} name @param {Known} scene @param {object} [more] @param {How} [how]
+   */
   async function ask(name, scene, more, how) {
     const question = { scene: scene.id, ...more };
     try {
       return await post(name, question, null, how);
     } catch (error) {
-      if (!['unknown', 'offline'].includes(error.kind)) throw error;
+      if (!(error instanceof BackendError) || !['unknown', 'offline'].includes(error.kind)) throw error;
       return post(name, question, scene.source, how);
     }
   }
 
   /** @param {string} name */
-  const question = (name) => (/** @type {Known} */ scene, /** @type {object} */ more, /** @type {How} */ how) =>
+  const question = (name) => (/** @type {Known} */ scene, /** @type {object} */ more, /** @type {How} */ how = {}) =>
     ask(name, scene, more, how);
 
-  const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (one[part] ?? null) === (other[part] ?? null));
+  /** @param {any} one @param {any} other */
+  const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (
+    (one[part] ?? null) === (other[part] ?? null)));
 
   return {
     can: { open: true, rollout: true, explain: true, page: true, link: true },
@@ -113,7 +125,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     explain: question('explain'),
     faithfulness: question('faithfulness'),
     heads: question('heads'),
-    layers: question('layers'),
+    layers: (scene, more = {}, how = {}) => ask('layers', scene, more, how),
     intervene: question('intervene'),
     page: question('page'),
     models: async (how) => models ?? post('models', {}, null, how),
@@ -122,7 +134,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
       body.set('ask', '{}');
       body.set('photo', file, file.name);
       const answer = await fetch(new URL('vitviz/checkpoint', base), { method: 'POST', body, signal: how?.signal });
-      return readAnswer(answer.body, how?.progress);
+      return readAnswer(bodyOf(answer), how?.progress);
     },
   };
 }

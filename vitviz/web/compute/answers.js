@@ -9,18 +9,18 @@ import { Sweep } from './sweep.js';
 /** @typedef {import('./attention.js').Fusion} Fusion */
 /** @typedef {{token: number, direction: 'row' | 'column'}} Question - token -1: the mean over patches */
 
-const NOTHING = Symbol('nothing asked yet');
-
 class BlockAnswers {
   /** @param {Block} block */
   constructor(block) {
     const { heads, tokens } = block;
     this.block = block;
-    this.token = NOTHING;
+    this.token = NaN; // of no question yet
     this.direction = '';
     this.logs = new Float32Array(heads * tokens);
     this.values = new Float32Array(heads * tokens);
-    this.fused = new Map(); // by fusion: [the question it answers, (N)]
+    /** @type {Map<string, {token: number, direction: string, out: Float32Array}>} */
+    this.fused = new Map(); // by fusion: the question it answers and (N)
+    /** @type {Sweep | null} */
     this.sweep = null;
   }
 
@@ -37,29 +37,30 @@ class BlockAnswers {
     return this.values;
   }
 
-  /** Whether fusing by max or min needs a look at every row first, which takes several frames. */
+  /**
+   * Whether fusing by max or min needs a look at every row first, which takes several frames.
+   * @param {Fusion} how @param {Question} question
+   */
   needsSweep(how, { token, direction }) {
     return how !== 'mean' && (token < 0 || direction === 'column') && !(this.sweep && this.sweep.done);
   }
 
-  /** @returns {Float32Array | null} (N); null while a sweep is not done */
+  /** @param {Fusion} how @param {Question} question @returns {Float32Array | null} (N); null while a sweep is not done */
   fuse(how, question) {
     const { block } = this;
     if (this.needsSweep(how, question)) return null;
     const values = this.heads(question);
     const { token, direction } = question;
-    if (how !== 'mean' && token < 0) return direction === 'row' ? this.sweep[how].meanRow : this.sweep[how].meanColumn;
+    const swept = how === 'mean' ? null : this.sweep?.[how] ?? null;
+    if (swept && token < 0) return direction === 'row' ? swept.meanRow : swept.meanColumn;
     let held = this.fused.get(how);
     if (held === undefined) {
-      held = { token: NOTHING, direction: '', out: new Float32Array(block.tokens) };
+      held = { token: NaN, direction: '', out: new Float32Array(block.tokens) };
       this.fused.set(how, held);
     }
     if (held.token !== token || held.direction !== direction) {
       if (direction === 'row') fuse(how, this.logs, values, block.heads, block.tokens, held.out);
-      else {
-        const norms = how === 'mean' ? null : this.sweep[how].norms;
-        fuseColumn(how, this.logs, values, block.heads, block.tokens, norms, held.out);
-      }
+      else fuseColumn(how, this.logs, values, block.heads, block.tokens, swept?.norms ?? null, held.out);
       held.token = token;
       held.direction = direction;
     }
@@ -77,8 +78,9 @@ export class Answers {
     /** @type {Rollout | null} */
     this.rollout = null;
     this.options = ''; // what rollout is made with, as JSON
+    /** @type {Map<number, Float32Array>} */
     this.rows = new Map(); // of rollout, by token, where there are too many tokens for its matrix
-    this.out = null;
+    this.out = new Float32Array(0);
   }
 
   /** @param {Block} block */
@@ -86,7 +88,7 @@ export class Answers {
     this.blocks[block.block] = new BlockAnswers(block);
   }
 
-  /** Give a block's memory back. */
+  /** Give a block's memory back. @param {number} index */
   drop(index) {
     this.blocks[index] = null;
   }
@@ -104,6 +106,7 @@ export class Answers {
     this.rows.clear();
   }
 
+  /** @param {number} index */
   has(index) {
     return Boolean(this.blocks[index]);
   }
@@ -112,12 +115,20 @@ export class Answers {
     return this.blocks.every((block) => block !== null);
   }
 
-  /** All heads of a block. @returns {Float32Array | null} (H, N); null while it is on its way */
+  /**
+   * All heads of a block.
+   * @param {number} index @param {Question} question
+   * @returns {Float32Array | null} (H, N); null while it is on its way
+   */
   heads(index, question) {
     return this.blocks[index]?.heads(question) ?? null;
   }
 
-  /** One map of a block. @returns {Float32Array | null} (N): a view, valid until the next question */
+  /**
+   * One map of a block.
+   * @param {number} index @param {number | Fusion} head @param {Question} question
+   * @returns {Float32Array | null} (N): a view, valid until the next question
+   */
   map(index, head, question) {
     const block = this.blocks[index] ?? null;
     if (block === null) return null;
@@ -126,7 +137,10 @@ export class Answers {
     return block.heads(question).subarray(head * tokens, (head + 1) * tokens);
   }
 
-  /** The work that stands between a question and its fused map: call `advance` until it is done. @returns {Sweep | null} */
+  /**
+   * The work that stands between a question and its fused map: call `advance` until it is done.
+   * @param {number} index @param {number | Fusion} head @param {Question} question @returns {Sweep | null}
+   */
   sweep(index, head, question) {
     const block = this.blocks[index] ?? null;
     if (block === null || typeof head !== 'string' || !block.needsSweep(head, question)) return null;
@@ -134,7 +148,7 @@ export class Answers {
     return block.sweep;
   }
 
-  /** Rollout, from the matrix or from a row of it. @returns {Float32Array | null} (N) */
+  /** Rollout, from the matrix or from a row of it. @param {Question} question @returns {Float32Array | null} (N) */
   rolloutOf({ token, direction }) {
     if (this.rollout === null) return direction === 'row' ? this.rows.get(token) ?? null : null;
     const { rollout, out } = this;

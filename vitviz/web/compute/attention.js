@@ -15,6 +15,8 @@ let vector = new Float64Array(64); // the one query or key at hand: float64 save
 /**
  * `vector` times each of N vectors, less a shift: the inner loop of everything here.
  * Four tokens at a time and two sums each: eight chains of additions keep the processor's adder busy.
+ * @param {Float64Array} one @param {Float32Array} all @param {number} base @param {number} tokens @param {number} width
+ * @param {Float64Array} lse @param {number} at @param {number} step @param {Float32Array} out @param {number} to
  */
 function products(one, all, base, tokens, width, lse, at, step, out, to) {
   const even = width & ~1;
@@ -63,6 +65,7 @@ function products(one, all, base, tokens, width, lse, at, step, out, to) {
   }
 }
 
+/** @param {Float32Array} all @param {number} from @param {number} width */
 function take(all, from, width) {
   if (vector.length < width) vector = new Float64Array(width);
   for (let x = 0; x < width; x += 1) vector[x] = all[from + x];
@@ -192,5 +195,6 @@ export function fuseColumn(how, logs, columns, heads, tokens, norms, out) {
     return;
   }
   extremes(how, logs, heads, tokens, out);
-  for (let n = 0; n < tokens; n += 1) out[n] = Math.exp(out[n] - norms[n]);
+  const rows = /** @type {Float64Array} */ (norms);
+  for (let n = 0; n < tokens; n += 1) out[n] = Math.exp(out[n] - rows[n]);
 }

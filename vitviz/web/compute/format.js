@@ -1,10 +1,12 @@
 // Numbers and places as a person reads them. People count layers, heads, rows and columns from 1.
 
+/** @param {number} value @param {number} decimals */
 const halfUp = (value, decimals) => Math.round(value * 10 ** decimals) / 10 ** decimals;
 
 /**
  * A probability or another share with at most `digits` significant digits and two decimals: 0.9321 is "93.2 %". The
  * rule is that of `vitviz/formatting.py`: only exact values are "0 %" and "100 %".
+ * @param {number} share
  */
 export function percent(share, digits = 3) {
   const size = 100 * Math.abs(share);
@@ -21,7 +23,7 @@ export function percent(share, digits = 3) {
 
 const PERHAPS = 3; // classes that are named where the model is not sure
 
-/** How many classes there are to choose from: "1,000 classes". */
+/** How many classes there are to choose from: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
   return `${classes.toLocaleString('en')} class${classes === 1 ? '' : 'es'}`;
 }
@@ -44,16 +46,15 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
 export function describe({ predictions, labels, sureAbove }) {
-  const [names, shares] = [0, 1].map((place) => predictions.map((one) => one[place]));
-  return describePrediction(names, shares, labels.length, sureAbove);
+  return describePrediction(predictions.map(([name]) => name), predictions.map(([, share]) => share), labels.length, sureAbove);
 }
 
-/** A step of an axis or of a slider, exact in whole percent. */
+/** A step of an axis or of a slider, exact in whole percent. @param {number} share */
 export function whole(share) {
   return `${Math.round(100 * share)} %`;
 }
 
-/** A number that is no share: three figures. */
+/** A number that is no share: three figures. @param {number} value */
 export function score(value) {
   return Number.isFinite(value) ? String(Number(value.toPrecision(3))).replace('-', '−') : '–';
 }
@@ -99,12 +100,16 @@ export function write(place, text) {
   } else if (place.textContent !== text) place.textContent = text;
 }
 
-/** How many of something: "5 heads". */
+/** How many of something: "5 heads". @param {number} number @param {string} one */
 export function count(number, one) {
   return `${number} ${one}${number === 1 ? '' : 's'}`;
 }
 
-/** What a picture shows, in one line. @param {{fuse: string, start: number}} rolling - `start` from 0 */
+/**
+ * What a picture shows, in one line.
+ * @param {{mode: string, block: number, head: number | string, query: string | [number, number], direction: string}} shown
+ * @param {{heads: number, depth: number}} model @param {{fuse: string, start: number}} rolling - `start` from 0
+ */
 export function title({ mode, block, head, query, direction }, { heads, depth }, rolling, name = '') {
   const from = direction === 'row' ? `from ${queryWords(query)}` : `to ${queryWords(query)}`;
   if (mode === 'attention') return `Layer ${block + 1}, ${headWords(head, heads)}, ${from}`;
@@ -113,9 +118,10 @@ export function title({ mode, block, head, query, direction }, { heads, depth },
   return name;
 }
 
+/** @type {Record<string, string>} */
 const ESCAPES = { '&': '&amp;', '<': '&lt;', '>': '&gt;', '"': '&quot;', "'": '&#39;' };
 
-/** Text for HTML. */
+/** Text for HTML. @param {unknown} text */
 export function escaped(text) {
   return String(text).replace(/[&<>"']/g, (letter) => ESCAPES[letter]);
 }

@@ -9,7 +9,10 @@
  *   reaches outside where the photograph was padded
  */
 
-/** The index-th of count + 1 edges from start to end, both met exactly. */
+/**
+ * The index-th of count + 1 edges from start to end, both met exactly.
+ * @param {number} start @param {number} end @param {number} index @param {number} count
+ */
 function edge(start, end, index, count) {
   return index === count ? end : start + ((end - start) * index) / count;
 }
@@ -41,7 +44,10 @@ export function patchBox(geometry, row, col, grid) {
   ];
 }
 
-/** The last of the edges 0..count-1 that is not beyond `value`. */
+/**
+ * The last of the edges 0..count-1 that is not beyond `value`.
+ * @param {number} start @param {number} end @param {number} count @param {number} value
+ */
 function lastEdge(start, end, count, value) {
   let low = 0;
   let high = count;
@@ -98,6 +104,7 @@ export function samePlace(patch, from, to) {
  */
 export function patchEdges(geometry, grid) {
   const [left, top, right, bottom] = geometry.frame;
+  /** @param {number} start @param {number} end @param {number} count @param {number} size */
   const edges = (start, end, count, size) => Int32Array.from({ length: count + 1 }, (_, i) =>
     Math.min(size, Math.max(0, Math.ceil(edge(start, end, i, count) - 0.5))));
   return { xs: edges(left, right, grid[1], geometry.image[0]), ys: edges(top, bottom, grid[0], geometry.image[1]) };
@@ -131,12 +138,17 @@ export function fit(image, box) {
   return { left: (box[0] + box[2] - width) / 2, top: (box[1] + box[3] - height) / 2, width, height, scale };
 }
 
-/** A point of the screen in pixels of the photograph that lies at `place` (from `fit`). @returns {[number, number]} */
+/** @typedef {{left: number, top: number, scale: number}} Place - from `fit` */
+
+/**
+ * A point of the screen in pixels of the photograph that lies at `place`.
+ * @param {Place} place @param {number} x @param {number} y @returns {[number, number]}
+ */
 export function toPhoto(place, x, y) {
   return [(x - place.left) / place.scale, (y - place.top) / place.scale];
 }
 
-/** A point of the photograph on the screen. @returns {[number, number]} */
+/** A point of the photograph on the screen. @param {Place} place @param {number} x @param {number} y @returns {[number, number]} */
 export function toScreen(place, x, y) {
   return [place.left + x * place.scale, place.top + y * place.scale];
 }

@@ -31,12 +31,14 @@ const VERSION = 1;
 
 /** A file that is not what it should be: cut short on its way, or an error page in its place. */
 export class PayloadError extends Error {
+  /** @param {string} message */
   constructor(message) {
     super(message);
     this.name = 'PayloadError';
   }
 }
 
+/** @param {ArrayBuffer} buffer @param {string} magic @param {string} what - names it in errors */
 function header(buffer, magic, what) {
   if (buffer.byteLength < HEADER) {
     throw new PayloadError(`${what}: expected at least ${HEADER} bytes, got ${buffer.byteLength}. Reload the page.`);
@@ -52,14 +54,16 @@ function header(buffer, magic, what) {
   }
   const bits = view.getUint16(6, true);
   if (bits !== 16 && bits !== 32) throw new PayloadError(`${what}: expected numbers of 16 or 32 bits, got ${bits}.`);
+  /** @type {[number, number]} */
+  const grid = [view.getUint16(24, true), view.getUint16(26, true)];
   const found = {
     bits,
+    grid,
     heads: view.getUint32(8, true),
     tokens: view.getUint32(12, true),
     width: view.getUint32(16, true),
     block: view.getUint16(20, true),
     prefix: view.getUint16(22, true),
-    grid: [view.getUint16(24, true), view.getUint16(26, true)],
     length: view.getUint32(28, true),
   };
   if (found.prefix + found.grid[0] * found.grid[1] !== found.tokens) {
@@ -69,6 +73,7 @@ function header(buffer, magic, what) {
   return found;
 }
 
+/** @param {ArrayBuffer} buffer @param {ReturnType<typeof header>} found @param {number} expected @param {string} what */
 function checkLength(buffer, found, expected, what) {
   if (buffer.byteLength !== expected || found.length !== expected) {
     const came = `${buffer.byteLength} (the file says ${found.length})`;
@@ -77,6 +82,7 @@ function checkLength(buffer, found, expected, what) {
   }
 }
 
+/** @param {ArrayBuffer} buffer @param {number} offset @param {number} count @param {number} bits */
 function floats(buffer, offset, count, bits) {
   // Views, not copies. Every machine that runs a browser is little endian, as the files are.
   if (bits === 32) return new Float32Array(buffer, offset, count);
@@ -126,7 +132,8 @@ export function parseRollout(buffer) {
 
 /** @param {string} text - base64 @returns {Uint8Array} */
 export function decoded(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
+  const { fromBase64 } = /** @type {any} */ (Uint8Array); // in browsers since 2025
+  if (fromBase64) return fromBase64.call(Uint8Array, text);
   const raw = atob(text);
   return Uint8Array.from({ length: raw.length }, (_, i) => raw.charCodeAt(i));
 }

@@ -12,7 +12,7 @@ import { samePlace, tokenOf } from './geometry.js';
  */
 export function queryOn(state, scene, scenes) {
   const { query, scene: id } = asked(state);
-  const from = scenes.get(id) ?? scene;
+  const from = scenes.get(id ?? '') ?? scene;
   const here = Array.isArray(query) && from !== scene ? samePlace(query, from, scene) : query;
   return here !== null && hasQuery(here, scene.manifest) ? here : defaultQuery(scene.manifest);
 }

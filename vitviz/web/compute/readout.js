@@ -26,20 +26,23 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
   const tokens = row.length;
   const prefix = kinds.length;
   const count = topPatches(row, prefix, tokens, signed, FIVE);
-  const strongest = Array.from(FIVE.subarray(0, count), (place) => ({
-    patch: [Math.floor(place / grid[1]), place % grid[1]], value: row[prefix + place],
-  }));
   return {
-    strongest,
+    strongest: Array.from(FIVE.subarray(0, count), (place) => ({
+      patch: [Math.floor(place / grid[1]), place % grid[1]], value: row[prefix + place],
+    })),
     masses: massesOf(row, kinds, token),
     spread: signed ? NaN : share(entropy(row, 0, tokens), tokens),
     distance: signed ? NaN : meanDistance(row, prefix, grid, patch),
   };
 }
 
-/** The shares of a row that are not on patches, and on the query itself, by name. @returns {[string, number][]} */
+/**
+ * The shares of a row that are not on patches, and on the query itself, by name.
+ * @param {Float32Array} row @param {Uint8Array} kinds @param {number} token @returns {[string, number][]}
+ */
 export function massesOf(row, kinds, token) {
   masses(row, row.length, kinds, token, MASS);
+  /** @type {[string, number][]} */
   const named = [];
   if (kinds.includes(CLS)) named.push(['CLS', MASS[CLS]]);
   if (kinds.includes(OTHER)) named.push(['distillation', MASS[OTHER]]);

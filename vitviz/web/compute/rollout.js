@@ -3,7 +3,11 @@
 
 /** @typedef {import('./payload.js').Rollout} Rollout */
 
-/** Add row `query` times `weight` to `out`, the row divided by its own sum: halves leave rows that miss 1 a little. */
+/**
+ * Add row `query` times `weight` to `out`, the row divided by its own sum: halves leave rows that miss 1 a little.
+ * @param {Float32Array} matrix @param {number} tokens @param {number} query @param {number} weight
+ * @param {Float32Array | Float64Array} out
+ */
 function addRow(matrix, tokens, query, weight, out) {
   const from = query * tokens;
   let sum = 0;

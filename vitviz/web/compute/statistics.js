@@ -48,7 +48,7 @@ export function masses(row, tokens, kinds, query, out, from = 0) {
  * @returns {number} how many were written: as many as `out` holds, or as there are
  */
 export function topPatches(row, prefix, tokens, signed, out) {
-  const size = (i) => (signed ? Math.abs(row[i]) : row[i]);
+  const size = (/** @type {number} */ i) => (signed ? Math.abs(row[i]) : row[i]);
   let count = 0;
   for (let n = prefix; n < tokens; n += 1) {
     const value = size(n);

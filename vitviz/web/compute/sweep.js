@@ -59,9 +59,8 @@ export class Sweep {
     do {
       for (let left = PACE; left > 0 && !this.done; left -= 1) {
         row(this.block, this.next, this.logs, this.rows);
-        for (const how of ['max', 'min']) {
-          this.add(this[how], extremes(how, this.logs, heads, tokens, this.fused));
-        }
+        this.add(this.max, extremes('max', this.logs, heads, tokens, this.fused));
+        this.add(this.min, extremes('min', this.logs, heads, tokens, this.fused));
         this.next += 1;
       }
     } while (!this.done && performance.now() < until);
@@ -69,7 +68,10 @@ export class Sweep {
     return this.done;
   }
 
-  /** Add the fused row in `this.fused`, still in logarithms, whose largest is `top`. */
+  /**
+   * Add the fused row in `this.fused`, still in logarithms, whose largest is `top`.
+   * @param {ReturnType<typeof empty>} one @param {number} top
+   */
   add(one, top) {
     const { tokens, prefix } = this.block;
     const { fused } = this;
@@ -87,6 +89,7 @@ export class Sweep {
     for (let n = 0; n < tokens; n += 1) one.sums[n] += fused[n] / sum;
   }
 
+  /** @param {ReturnType<typeof empty>} one */
   finish(one) {
     const { tokens, prefix } = this.block;
     for (let n = 0; n < tokens; n += 1) one.meanRow[n] = one.sums[n] / (tokens - prefix);

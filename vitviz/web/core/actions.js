@@ -6,7 +6,11 @@ import { ADDRESSED, format, parse, writeQuery } from './url.js';
 /** @typedef {import('./state.js').Limits} Limits */
 /** @typedef {import('./store.js').Action} Action */
 
+/** @typedef {import('./state.js').Pointer} Pointer */
+
+/** @param {number} value @param {number} count */
 const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
+/** @param {unknown} text */
 const quoted = (text) => JSON.stringify(String(text).slice(0, 40));
 
 /**
@@ -17,15 +21,17 @@ const quoted = (text) => JSON.stringify(String(text).slice(0, 40));
  */
 export function fit(state, limits) {
   const fitted = { ...state };
+  /** @type {string[]} */
   const messages = [];
+  /** @template {keyof State} K @param {K} field @param {State[K]} value @param {string} message */
   const replace = (field, value, message) => {
     messages.push(message);
     fitted[field] = value;
   };
-  for (const [field, list] of [['color', limits.colors], ['mode', limits.modes]]) {
-    if (state[field] !== null && !list.includes(state[field])) {
-      replace(field, INITIAL[field], `${field}: expected one of ${list.join(', ')}, got ${quoted(state[field])}.`);
-    }
+  for (const [field, list] of /** @type {const} */ ([['color', limits.colors], ['mode', limits.modes]])) {
+    const chosen = state[field];
+    if (chosen === null || list.includes(chosen)) continue;
+    replace(field, INITIAL[field], `${field}: expected one of ${list.join(', ')}, got ${quoted(chosen)}.`);
   }
   const { depth, heads, grid, prefix } = limits;
   fitted.block ??= depth - 1;
@@ -55,7 +61,10 @@ function swapped(state) {
   return { ...state, ...state.beside, beside: pick(state, PANE), pane: state.pane === 0 ? 1 : 0 };
 }
 
-/** Do something to the state as if a pane were the active one. */
+/**
+ * Do something to the state as if a pane were the active one.
+ * @param {State} state @param {number} pane @param {(one: State) => State} change
+ */
 function within(state, pane, change) {
   return pane === state.pane ? change(state) : swapped(change(swapped(state)));
 }
@@ -73,7 +82,10 @@ function changed(state, { change }) {
   return next;
 }
 
-/** A scene was asked for: an example or a photograph takes the other's place, a model has its own input size. */
+/**
+ * A scene was asked for: an example or a photograph takes the other's place, a model has its own input size.
+ * @param {State} state @param {Action} action
+ */
 function sourced(state, { source }) {
   const next = { ...state, ...source, linked: false, messages: [], erased: [], removed: 0 };
   if (source.image) next.photo = null;
@@ -84,55 +96,68 @@ function sourced(state, { source }) {
   return next;
 }
 
+/** @param {Pointer} pointer @param {string} scene @param {[number, number] | null} [patch] @returns {Pointer | null} */
 function pointerOn(pointer, scene, patch) {
   if (!patch) return null;
   return { ...pointer, scene, patch, query: Array.isArray(pointer.query) ? patch : pointer.query };
 }
 
-/** A scene is here. `carried`: the query's and the pointer's patch, at the same places in the new grid. */
+/**
+ * A scene is here. `carried`: the query's and the pointer's patch, at the same places in the new grid.
+ * @param {State} state @param {Action} action
+ */
 function opened(state, { pane, scene, carried }) {
   return within(state, pane, (one) => {
     const before = one.scene?.id ?? null;
+    /** @type {State} */
     let next = { ...one, ...scene.source, scene };
     const other = next.beside?.scene?.id;
     if (Array.isArray(one.query) && (one.queryScene === null || one.queryScene === before) && before !== other) {
       next.queryScene = scene.id;
       if (carried?.query && one.queryScene !== null) next.query = carried.query;
     }
-    if (one.pointer?.scene === before && before !== other) next.pointer = pointerOn(one.pointer, scene.id, carried?.pointer);
+    if (one.pointer && one.pointer.scene === before && before !== other) {
+      next.pointer = pointerOn(one.pointer, scene.id, carried?.pointer);
+    }
     const elsewhere = Array.isArray(next.query) && next.queryScene === other && other !== scene.id;
     const fitted = fit(elsewhere ? { ...next, query: null } : next, scene.limits);
-    next = { ...fitted.state, query: elsewhere ? next.query : fitted.state.query, linked: pane === state.pane ? false : one.linked };
+    const linked = pane === state.pane ? false : one.linked;
+    next = { ...fitted.state, query: elsewhere ? next.query : fitted.state.query, linked };
     return { ...next, messages: one.linked ? [...one.messages, ...fitted.messages] : one.messages };
   });
 }
 
-/** A scene could not be had: the pane goes back to what it shows. */
+/** A scene could not be had: the pane goes back to what it shows. @param {State} state @param {Action} action */
 function failed(state, { pane, text }) {
-  const back = (one) => ({ ...one, ...(one.scene ? one.scene.source : SOURCE), linked: false });
+  const back = (/** @type {State} */ one) => ({ ...one, ...(one.scene ? one.scene.source : SOURCE), linked: false });
   const next = within(state, pane, back);
   return { ...next, messages: [...(state.linked ? state.messages : []), text] };
 }
 
+/** @param {State} state @returns {State} */
 function compared(state) {
   if (state.beside === null) return { ...state, beside: pick(state, PANE), pane: 1 };
   const { beside, pointer, queryScene } = state;
   const gone = beside.scene?.id;
-  const next = { ...state, beside: null, pane: /** @type {0} */ (0) };
+  /** @type {State} */
+  const next = { ...state, beside: null, pane: 0 };
   if (pointer && pointer.pane !== state.pane) next.pointer = null;
   return gone !== state.scene?.id && queryScene === gone ? letGo(next) : next;
 }
 
-/** An address was opened, or the person went back or forward. */
+/** An address was opened, or the person went back or forward. @param {State} state @param {Action} action */
 function navigated(state, { search }) {
   const { state: read, messages } = parse(search);
   const scenes = [state.pane, 1 - state.pane].map((pane) => paneOf(state, pane)?.scene ?? null);
-  const next = { ...state, ...pick(read, ADDRESSED), base: read.base, queryScene: null, messages, linked: true, pointer: null };
+  /** @type {State} */
+  const next = { ...state, ...pick(read, ADDRESSED), base: read.base, queryScene: null, messages, linked: true,
+    pointer: null };
   next.scene = scenes[0] ?? scenes[1];
   if (next.beside) next.beside = { ...next.beside, scene: scenes[1] ?? scenes[0] };
   return next;
 }
 
+/** @param {State} state @param {number} row @param {number} column */
 const moved = (state, row, column) => {
   if (!state.scene) return state;
   const [rows, columns] = state.scene.limits.grid;
@@ -142,7 +167,7 @@ const moved = (state, row, column) => {
   return changed(state, { type: 'change', change: { query: to } });
 };
 
-/** One step of the animation: through the heads where one is chosen, else through the layers. */
+/** One step of the animation: through the heads where one is chosen, else through the layers. @param {State} state */
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
   const { depth, heads } = state.scene.limits;
@@ -166,7 +191,8 @@ const ACTIONS = {
     : changed(state, { type: 'change', change: { query: patch, queryScene: scene } })),
   unpin: letGo,
   move: (state, { row, column }) => moved(state, row, column),
-  map: (state, { block, head }) => ({ ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
+  map: (state, { block, head }) => (
+    { ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,
   message: (state, { texts }) => ({ ...state, messages: texts }),

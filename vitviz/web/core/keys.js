@@ -21,18 +21,26 @@ export const KEYS = [
   { keys: 'Esc', does: 'close the help; let the pointer lead again' },
 ];
 
+/** @typedef {import('./state.js').Opened} Opened */
+
+/** @param {Partial<State>} fields @returns {Action} */
 const change = (fields) => ({ type: 'change', change: fields });
+/** @param {number} value @param {number} count */
 const clamp = (value, count) => Math.min(count - 1, Math.max(0, value));
 
+/** @param {State} state */
+const limitsOf = (state) => /** @type {Opened} */ (state.scene).limits;
+
+/** @param {State} state @param {number} by */
 const block = (state, by) => {
-  const { depth } = state.scene.limits;
+  const { depth } = limitsOf(state);
   return change({ block: clamp((state.block ?? depth - 1) + by, depth) });
 };
 
-/** Heads stand in a line behind the fused map: fused, 1, 2, ... */
+/** Heads stand in a line behind the fused map: fused, 1, 2, ... @param {State} state @param {number} by */
 const head = (state, by) => {
   const place = typeof state.head === 'number' ? state.head + 1 : 0;
-  const to = clamp(place + by, state.scene.limits.heads + 1);
+  const to = clamp(place + by, limitsOf(state).heads + 1);
   return change(to === place ? {} : { head: to === 0 ? 'mean' : to - 1 });
 };
 
@@ -47,7 +55,7 @@ const ACTIONS = {
   ',': (state) => head(state, -1),
   '.': (state) => head(state, 1),
   0: () => change({ head: 'mean' }),
-  c: (state) => change({ query: defaultQuery(state.scene.limits) }),
+  c: (state) => change({ query: defaultQuery(limitsOf(state)) }),
   d: (state) => change({ direction: state.direction === 'row' ? 'column' : 'row' }),
   r: (state) => change({ mode: state.mode === 'rollout' ? 'attention' : 'rollout' }),
   g: (state) => change({ grid: !state.grid }),

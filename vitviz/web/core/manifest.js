@@ -26,5 +26,6 @@
 export function limitsOf(manifest, rollout, colors) {
   const { depth, heads, grid, prefix, maps } = manifest;
   const flows = rollout || manifest.rollout;
-  return { depth, heads, grid, prefix, modes: ['attention', ...(flows ? ['rollout'] : []), ...maps.map(({ id }) => id)], colors };
+  const modes = ['attention', ...(flows ? ['rollout'] : []), ...maps.map(({ id }) => id)];
+  return { depth, heads, grid, prefix, modes, colors };
 }

@@ -98,14 +98,14 @@ export const INITIAL = Object.freeze({
 /** What belongs to a pane, and changes places when the other pane becomes the active one. */
 export const PANE = Object.freeze(['image', 'photo', 'model', 'size', 'block', 'head', 'scene']);
 
-/** @param {object} from @param {readonly string[]} keys @returns {any} */
+/** @param {any} from @param {readonly string[]} keys @returns {any} */
 export function pick(from, keys) {
   return Object.fromEntries(keys.map((key) => [key, from[key]]));
 }
 
-/** What a pane shows: of the state, or of the pane beside. @param {State} state @param {number} pane @returns {PaneState | null} */
+/** What a pane shows: of the state, or of the pane beside. @param {State} state @param {number} pane */
 export function paneOf(state, pane) {
-  return pane === state.pane ? state : state.beside;
+  return /** @type {PaneState | null} */ (pane === state.pane ? state : state.beside);
 }
 
 /** @param {PaneState} pane @returns {Source} */
@@ -113,19 +113,22 @@ export function sourceOf(pane) {
   return pick(pane, Object.keys(SOURCE));
 }
 
-/** @param {Limits | {prefix: string[]}} limits @returns {string} what a model shows first */
+/** @param {{prefix: string[]}} limits @returns {string} what a model shows first */
 export function defaultQuery({ prefix }) {
   return prefix.includes('CLS') ? 'cls' : 'mean';
 }
 
-/** Whether a model and photograph have a query. @param {Query} query @param {Limits} limits */
+/** Whether a model and photograph have a query. @param {Query} query @param {Pick<Limits, 'prefix' | 'grid'>} limits */
 export function hasQuery(query, { prefix, grid }) {
   if (query === 'mean') return true;
   if (typeof query === 'string') return prefix.some((token) => token.toLowerCase() === query);
   return query[0] < grid[0] && query[1] < grid[1];
 }
 
-/** What is asked from, and the scene whose grid it counts in: the pinned patch, else the pointer's, else the chosen one. */
+/**
+ * What is asked from, and the scene whose grid it counts in: the pinned patch, else the pointer's, else the chosen one.
+ * @param {State} state @returns {{query: Query | null, scene: string | null}}
+ */
 export function asked(state) {
   const { query, queryScene, pointer } = state;
   const here = state.scene?.id ?? null;

@@ -8,16 +8,25 @@ import { INITIAL, PANE, pick } from './state.js';
 const FUSIONS = ['mean', 'max', 'min'];
 const BAD = undefined; // what a reader returns for a text that it cannot take
 
+/** @typedef {(text: string) => any} Reader */
+
+/** @type {Reader} */
 const ordinal = (text) => (/^[1-9]\d{0,4}$/.test(text) ? Number(text) - 1 : BAD);
+/** @param {...string} words @returns {Reader} */
 const oneOf = (...words) => (text) => (words.includes(text) ? text : BAD);
+/** @type {Reader} */
 const name = (text) => (/^[^\p{Cc}]{1,200}$/u.test(text) ? text : BAD); // letters of any script; no control characters
+/** @param {string} on @param {string} off @returns {Reader} */
 const either = (on, off) => (text) => (text === on ? true : text === off ? false : BAD);
+/** @param {number} low @param {number} high @returns {Reader} */
 const within = (low, high) => (text) => {
   const number = /^\d{1,3}(\.\d{1,6})?$/.test(text) ? Number(text) : NaN;
   return number >= low && number <= high ? number : BAD;
 };
-const same = (value) => String(value);
+const same = String;
+/** @param {number} value */
 const rounded = (value) => String(Number(value.toFixed(3)));
+/** @type {Reader} */
 const index = (text) => (/^\d{1,6}$/.test(text) ? Number(text) : BAD);
 
 /** @param {string} text @returns {Query | undefined} */
@@ -36,21 +45,29 @@ export function writeQuery(query) {
   return typeof query === 'string' ? query.replace(' ', '-') : query.map((i) => i + 1).join(',');
 }
 
-/** Heads as "layer.head", counted from 1: "3.2,3.4". */
+/** Heads as "layer.head", counted from 1: "3.2,3.4". @param {string} text */
 function readHeads(text) {
   const pairs = text.split(',').map((one) => one.split('.').map(ordinal));
   return pairs.every((pair) => pair.length === 2 && !pair.includes(BAD)) ? pairs.map((pair) => pair.join(',')) : BAD;
 }
 
+/** @param {string[]} heads */
 const writeHeads = (heads) => heads.map((one) => one.split(',').map((i) => Number(i) + 1).join('.')).join(',');
 
+/** @typedef {[read: Reader, write: (value: any) => string, expected: string]} Kind */
+
+/** @type {Kind} */
 const HEAD = [(text) => oneOf(...FUSIONS)(text) ?? ordinal(text),
   (head) => (typeof head === 'string' ? head : String(head + 1)), 'a head, counted from 1, or mean, max or min'];
+/** @type {Kind} */
 const SIZE = [(text) => (/^[1-9]\d{1,4}$/.test(text) ? Number(text) : BAD), same, 'an input size in pixels'];
+/** @type {Kind} */
 const LAYER = [ordinal, (block) => String(block + 1), 'a layer, counted from 1'];
+/** @type {Kind} */
 const HASH = [(text) => (/^[0-9a-f]{8,64}$/.test(text) ? text : BAD), same, 'a photograph of this browser'];
 
 /** The parts of an address in order: name, field of the state, reading, writing, what it may be. */
+/** @type {[part: string, field: string, ...Kind][]} */
 const PARTS = [
   ['tab', 'tab', oneOf('explore', 'explain', 'heads', 'layers', 'help'), same, 'explore, explain, heads, layers or help'],
   ['image', 'image', name, same, 'the name of an example'],
@@ -83,7 +100,8 @@ const PARTS = [
   ['theme', 'theme', oneOf('light', 'dark'), same, 'light or dark'],
 ];
 /** The pane beside: the same parts with a 2, and which of the two is active. */
-const BESIDE = PARTS.filter(([, field]) => PANE.includes(field)).map(([part, ...rest]) => [`${part}2`, ...rest]);
+const BESIDE = PARTS.filter(([, field]) => PANE.includes(field))
+  .map(([part, ...rest]) => /** @type {typeof PARTS[0]} */ ([`${part}2`, ...rest]));
 const ACTIVE = 'pane';
 /** Names of parts in addresses that earlier versions wrote. */
 const FORMER = { detail: 'size', colours: 'color', drop: 'discard', skip: 'residual', first: 'start' };
@@ -91,9 +109,10 @@ const FORMER = { detail: 'size', colours: 'color', drop: 'discard', skip: 'resid
 /** What an address holds. */
 export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'beside', 'pane']);
 
+/** @param {string} text */
 const quoted = (text) => JSON.stringify(text.length > 40 ? `${text.slice(0, 40)}…` : text);
 
-/** @param {URLSearchParams} params @param {any[][]} parts @param {Record<string, any>} into @param {string[]} messages */
+/** @param {URLSearchParams} params @param {typeof PARTS} parts @param {Record<string, any>} into @param {string[]} messages */
 function read(params, parts, into, messages) {
   for (const [part, field, take, , expected] of parts) {
     const text = params.get(part);
@@ -115,6 +134,7 @@ export function parse(search) {
     const value = params.get(old);
     if (value !== null && !params.has(part)) params.set(part, value);
   }
+  /** @type {string[]} */
   const messages = [];
   const state = { ...INITIAL };
   read(params, PARTS, state, messages);
@@ -122,19 +142,21 @@ export function parse(search) {
   const pane = params.get(ACTIVE);
   if (pane === '1' || pane === '2') {
     state.pane = /** @type {0 | 1} */ (Number(pane) - 1);
-    state.beside = pick(INITIAL, PANE);
-    read(params, BESIDE, state.beside, messages);
+    const beside = pick(INITIAL, PANE);
+    read(params, BESIDE, beside, messages);
+    state.beside = beside;
   } else if (pane !== null) messages.push(`pane: expected 1 or 2, got ${quoted(pane)}.`);
   return { state, messages };
 }
 
+/** @param {string} text */
 const escaped = (text) => encodeURIComponent(text).replaceAll('%2C', ',');
 
-/** @param {any[][]} parts @param {Record<string, any>} from */
+/** @param {typeof PARTS} parts @param {Record<string, any>} from */
 function written(parts, from) {
   return parts.flatMap(([part, field, , write]) => {
     const value = from[field];
-    return value === null || value === INITIAL[field] || (Array.isArray(value) && value.length === 0) ? []
+    return value === null || value === /** @type {any} */ (INITIAL)[field] || (Array.isArray(value) && value.length === 0) ? []
       : [`${part}=${escaped(write(value))}`];
   });
 }
