@@ -91,6 +91,7 @@ function sourced(state, { source }) {
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
   if ('model' in source && !('size' in source)) next.size = null;
+  if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // it has other classes
   const last = state.scene && state.block === state.scene.limits.depth - 1;
   if ('model' in source && last) next.block = null; // the last layer stays the last one
   return next;
@@ -171,7 +172,7 @@ const moved = (state, row, column) => {
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
   const { depth, heads } = state.scene.limits;
-  const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads }
+  const next = typeof state.head === 'number' && state.tab !== 'layers' ? { head: (state.head + 1) % heads }
     : { block: ((state.block ?? depth - 1) + 1) % depth };
   return { ...state, ...next, mode: 'attention' };
 }

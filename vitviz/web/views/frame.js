@@ -12,14 +12,15 @@ export class Frame extends View {
   constructor(root, page) {
     super(root, page);
     this.main = this.find('.vv-main');
-    this.tabs = this.all('[role=tab]');
     for (const part of this.all('[data-needs]')) {
-      if (!page.backend.can[part.dataset.needs]) part.hidden = true;
+      if (!page.backend.can[part.dataset.needs]) part.remove();
     }
+    this.main.classList.toggle('vv-alone', !page.backend.can.open);
+    this.tabs = this.all('[role=tab]');
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.dark.addEventListener('change', () => page.changed());
     root.addEventListener('click', (event) => this.clicked(event));
-    roving(this.find('[role=tablist]'));
+    if (this.tabs.length) roving(this.find('[role=tablist]'));
   }
 
   /** @param {any} event */
@@ -58,7 +59,7 @@ export class Frame extends View {
     this.main.dataset.tab = tab;
     for (const one of this.tabs) one.setAttribute('aria-selected', String(one.dataset.tab === tab));
     for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab;
-    oneTabStop(this.find('[role=tablist]'));
+    if (this.tabs.length) oneTabStop(this.find('[role=tablist]'));
   }
 
   /** @param {string[]} messages */
