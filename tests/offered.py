@@ -1,17 +1,22 @@
-"""Models in folders, and a page's server that offers them."""
+"""Models in folders, and a page's server that has them on its menu."""
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import numpy as np
 import tiny
+from PIL import Image
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
+from vitviz.server.endpoints import Endpoints
+from vitviz.server.examples import Example
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
-from vitviz.server.sessions import Sessions
 from vitviz.server.settings import Settings
+from vitviz.server.uploads import UploadFolder
 from vitviz.weights.checkpoint import save
 
 SIZE = bytes_of(tiny.model())
@@ -24,14 +29,27 @@ def folder(path: Path, seed: int = 0, **changes: object) -> str:
     model.pretrained = Pretrained(
         name=f"Tiny {seed}",
         preprocess=Preprocess(mode="crop", height=HEIGHT, width=WIDTH),
-        labels=tuple(f"class {i}" for i in range(model.config.classes)),
+        labels=tuple(f"thing {i}" for i in range(model.config.classes)),
         licence="MIT (tests); nothing else",
     )
     save(model, path)
     return str(path)
 
 
-def made(sources: tuple[str, ...], photo: Path, room: float = 10.0, **allowed: bool) -> Sessions:
-    """Sessions with memory for `room` models."""
-    menu = Menu(Settings(models=sources, memory=round(room * SIZE), **allowed), bundled=[])
-    return Sessions(menu, photo)
+def photograph(seed: int = 0, width: int = 90, height: int = 60) -> bytes:
+    """The file of a photograph."""
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
+
+
+def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
+    """The server's endpoints, with memory for so many models and one example, "Noise"; files lie in `place`."""
+    place.mkdir(exist_ok=True)
+    (place / "uploads").mkdir(exist_ok=True)
+    example = place / "noise.png"
+    example.write_bytes(photograph(1000))
+    settings = Settings(models=sources, memory=round(memory * SIZE), **allowed)
+    menu = Menu(settings, bundled=[], uploads=UploadFolder(place / "uploads"))
+    return Endpoints(menu, [Example(example, "Noise", "It shows nothing", ("thing 3",))])

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from vitviz.server import blocks, scheduler
+from vitviz.server import api, scheduler
 from vitviz.server.uploads import NO_SUCH_UPLOAD, UploadError, UploadFolder
 
 ROOT = Path(__file__).parents[2]
@@ -61,13 +61,19 @@ class Server:
     def upload(self, name: str, data: bytes, **headers: str) -> httpx.Response:
         return self.client.post("/gradio_api/upload", files={"files": (name, data)}, headers=headers)
 
-    def component(self, function: str) -> int:
-        """The component that has a server function of this name."""
-        return next(one["id"] for one in self.config["components"] if function in one["props"].get("server_fns", []))
+    def post(self, name: str, ask: Any = None, photo: bytes | None = None, **options: Any) -> httpx.Response:
+        """Ask as the page does."""
+        files = {"nothing": (None, "")} if photo is None else {"photo": ("photo", photo)}
+        form = {"ask": ask if isinstance(ask, str) else json.dumps(ask or {})}
+        if "source" in options:
+            form["source"] = json.dumps(options.pop("source"))
+        return self.client.post(f"/vitviz/{name}", data=form, files=files, **options)
 
-    def ask(self, function: str, data: Any, session: str = "attacker") -> httpx.Response:
-        asked = {"data": data, "component_id": self.component(function), "fn_name": function, "session_hash": session}
-        return self.client.post("/gradio_api/component_server", json=asked)
+    def ask(self, name: str, ask: Any = None, photo: bytes | None = None, **options: Any) -> dict[str, Any]:
+        """The last line of an answer: data, or an error."""
+        answer = self.post(name, ask, photo, **options)
+        assert answer.status_code == 200, answer.text
+        return json.loads(answer.text.rstrip("\n").rpartition("\n")[2])
 
     def join(self, number: int, data: list, event: Any = None, session: str = "attacker") -> str:
         """Everything that an event of the page answers."""
@@ -88,21 +94,31 @@ class Server:
 
     def predict(self, path: str) -> str:
         """What the model says of a photograph that was uploaded."""
-        return self.call("predict", {"path": path, "meta": {"_type": "gradio.FileData"}}, MODEL, 3)
+        return self.call("open", {"path": path, "meta": {"_type": "gradio.FileData"}}, MODEL, None)
 
-    def long_question(self, session: str) -> str:
+    def long_question(self, target: int, address: str = "127.0.0.1") -> str:
         """Ask what takes minutes, and leave after three seconds; what was answered until then."""
-        asked = {"data": [self.first(), ["kernel_shap"], None, None], "session_hash": session}
-        asked |= {"component_id": self.component("judge"), "fn_name": "judge"}
+        asked = {"scene": self.first(), "methods": ["kernel_shap"], "target": target // 10, "against": target % 10}
+        found = ""
         try:
-            return httpx.post(f"{self.url}/gradio_api/component_server", json=asked, timeout=3).text
-        except httpx.TimeoutException:
+            with (
+                httpx.Client(transport=httpx.HTTPTransport(local_address=address), timeout=PATIENCE) as client,
+                client.stream(
+                    "POST", f"{self.url}/vitviz/faithfulness", data={"ask": json.dumps(asked)}, files={"x": (None, "")}
+                ) as answer,
+            ):
+                began = time.monotonic()
+                for line in answer.iter_lines():
+                    found = line
+                    if time.monotonic() - began > 3:
+                        break
+        except httpx.TransportError:
             return ""
+        return "" if "progress" in found else found
 
     def first(self) -> str:
         """The id of the photograph that everybody's page opens with."""
-        viewer = next(one for one in self.config["components"] if one["props"].get("elem_id") == "viewer")
-        return json.loads(viewer["props"]["value"])["id"]
+        return self.ask("open", source={"image": "Church", "model": MODEL})["data"]["id"]
 
     def close(self) -> None:
         self.client.close()
@@ -135,14 +151,18 @@ def picture(size: int = 64, seed: int = 0) -> bytes:
 
 @pytest.mark.parametrize("path", [str(CHURCH), "/etc/passwd", "/nothing/here", "/proc/self/environ", "../app.py", "\0"])
 def test_no_file_is_read_that_was_not_uploaded(server: Server, path: str) -> None:
-    answers = [server.call(name, {"path": path}) for name in ("predict", "explain")]
-    events = [one for one in server.config["dependencies"] if len(one["inputs"]) == 3]
-    assert len(events) >= 4
-    answers += [server.join(one["id"], [{"path": path}, None, "own"], {"_": 0}) for one in events]
+    answers = [server.call("open", {"path": path}, None, None)]
+    answers.append(server.call("explain", {"path": path}, "rollout", None, None))
+    events = [one for one in server.config["dependencies"] if one["inputs"]]
+    assert len(events) == len(api.NAMES)
+    answers += [server.join(one["id"], [{"path": path}, *[None] * (len(one["inputs"]) - 1)]) for one in events]
     for answer in answers:
         assert NO_SUCH_UPLOAD in answer  # one text, whatever lies there
         assert path not in answer or path == "\0"
     assert server.client.get(f"/gradio_api/file={quote(path)}").status_code == 403
+    for source in ({"image": path}, {"model": path}, {"image": "Church", "model": f"upload:{path}"}):
+        assert server.ask("open", source=source)["error"]["kind"] == "refused"
+    assert server.ask("open", source={"path": path})["error"]["text"].startswith("Expected arguments among")
 
 
 def test_links_out_of_the_folder_are_followed_before_they_are_believed(tmp_path: Path) -> None:
@@ -163,7 +183,9 @@ def test_links_out_of_the_folder_are_followed_before_they_are_believed(tmp_path:
 # --- one client against the others
 
 
-@pytest.mark.parametrize("path", ["run/predict", "api/predict", "run/new_photo", "process_recording", "vibe-edit"])
+@pytest.mark.parametrize(
+    "path", ["run/open", "api/open", "run/explain", "component_server", "process_recording", "vibe-edit"]
+)
 def test_nothing_passes_by_the_queue(server: Server, path: str) -> None:
     assert server.client.post(f"/gradio_api/{path}", json={"data": []}).status_code == 404
 
@@ -171,66 +193,73 @@ def test_nothing_passes_by_the_queue(server: Server, path: str) -> None:
 def test_a_crowd_that_leaves_holds_up_nobody(server: Server) -> None:
     """45 long questions, whose clients go away, while another visitor uploads, opens and asks a short question."""
     with ThreadPoolExecutor(45) as pool:
-        attackers = [pool.submit(server.long_question, f"attacker{number}") for number in range(45)]
+        attackers = [pool.submit(server.long_question, number, "127.0.0.9") for number in range(1, 100, 2)][:45]
         time.sleep(1)
         began = time.monotonic()
         path = server.upload("mine.png", picture(seed=1)).json()[0]
-        assert '"label"' in server.predict(path)
-        assert "data" in server.ask("explain", [server.first(), "attention", None, None], "visitor").json()
+        assert '"label"' in server.predict(path) or "predictions" in server.predict(path)
+        scene = server.ask("open", photo=picture(seed=1), source={"model": MODEL})["data"]["id"]
+        assert "data" in server.ask(
+            "explain", {"scene": scene, "method": "token_gradcam", "target": 3, "against": None}
+        )
         waited = time.monotonic() - began
         assert all("Busy" in attacker.result() for attacker in attackers if attacker.result())
     assert waited < PATIENCE / 4, "the long questions were waited for"
-    assert '"label"' in server.predict(path)
-    ahead = PATIENCE
-    while ahead:  # what nobody waits for stops: running it would take minutes
-        ahead = json.loads(server.ask("waiting", [server.first()]).json()["data"])["ahead"]
-        assert time.monotonic() - began < PATIENCE
-        time.sleep(0.2)
+    assert "predictions" in server.predict(path)
+    # What nobody waits for stops: running it would take minutes.
+    assert "data" in server.ask("heads", {"scene": scene, "names": ["effective_rank"]})
+    assert time.monotonic() - began < PATIENCE
 
 
-def test_a_session_that_asks_too_much_is_told_how_long_it_takes(server: Server) -> None:
-    with ThreadPoolExecutor(scheduler.MOST_OF_SESSION + 2) as pool:
-        answers = list(pool.map(lambda _: server.long_question("greedy"), range(scheduler.MOST_OF_SESSION + 2)))
+def test_an_address_that_asks_too_much_is_told_how_long_it_takes(server: Server) -> None:
+    many = scheduler.MOST_OF_ADDRESS + 4
+    with ThreadPoolExecutor(many) as pool:
+        answers = list(pool.map(server.long_question, [number for number in range(90) if number % 11][:many]))
     refused = [answer for answer in answers if answer]
     assert refused
     assert all("Busy" in answer and "again in about" in answer for answer in refused)
+    assert json.loads(refused[0])["error"]["kind"] == "busy"
 
 
 def test_a_full_queue_says_how_long_it_takes_and_empties(server: Server) -> None:
     """One address fills the queue with events that nobody listens to."""
-    number = next(one["id"] for one in server.config["dependencies"] if one["api_name"] == "predict")
+    number = next(one["id"] for one in server.config["dependencies"] if one["api_name"] == "open")
     path = server.upload("mine.png", picture(seed=3)).json()[0]
     answers = []
-    for session in range(blocks.MOST_OF_ADDRESS + 20):
-        body = {"data": [{"path": path}, MODEL, 3], "fn_index": number, "session_hash": f"crowd{session}"}
+    for session in range(api.MOST_OF_ADDRESS + 20):
+        body = {
+            "data": [{"path": path}, MODEL, 280 + 14 * (session % 20)],
+            "fn_index": number,
+            "session_hash": f"crowd{session}",
+        }
         answers.append(server.client.post("/gradio_api/queue/join", json=body))
     refused = [answer for answer in answers if answer.status_code == 429]
     assert refused
     assert all("requests are waiting. Try again in about" in answer.json()["detail"] for answer in refused)
     began = time.monotonic()
-    while "Busy" in server.client.post("/gradio_api/call/predict", json={"data": [7, MODEL, 3]}).text:
+    while "Busy" in server.client.post("/gradio_api/call/open", json={"data": [7, MODEL, 3]}).text:
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.5)
 
 
 @pytest.mark.parametrize(
-    ("function", "data"),
+    ("name", "ask"),
     [
-        ("explain", ["gae", 10**9, None]),
-        ("explain", ["gae", -1, None]),
-        ("explain", ["gae", 0, 10**9]),
-        ("explain", ["no method", 0, None]),
-        ("judge", [["gae", "no method"], None, None]),
-        ("judge", [["gae"], 10**9, None]),
-        ("without", [[10**9], []]),
-        ("statistics", [["beauty"]]),
+        ("explain", {"method": "gae", "target": 10**9}),
+        ("explain", {"method": "gae", "target": -1}),
+        ("explain", {"method": "gae", "target": 0, "against": 10**9}),
+        ("explain", {"method": "no method", "target": 0}),
+        ("faithfulness", {"methods": ["gae", "no method"]}),
+        ("faithfulness", {"methods": ["gae"], "target": 10**9}),
+        ("intervene", {"patches": [10**9]}),
+        ("heads", {"names": ["beauty"]}),
     ],
 )
-def test_arguments_are_checked_before_anything_runs(server: Server, function: str, data: list) -> None:
-    server.ask("waiting", [server.first()])  # the connection is there
+def test_arguments_are_checked_before_anything_runs(server: Server, name: str, ask: dict[str, Any]) -> None:
+    scene = server.first()
     began = time.process_time()
-    answer = server.ask(function, [server.first(), *data])
-    assert "xpected" in answer.json()["error"]
+    answer = server.post(name, {"scene": scene, **ask})
+    assert "xpected" in json.loads(answer.text)["error"]["text"]  # the first line
     assert time.process_time() - began < 1
     assert "Traceback" not in answer.text
 
@@ -238,19 +267,24 @@ def test_arguments_are_checked_before_anything_runs(server: Server, function: st
 @pytest.mark.parametrize(
     ("endpoint", "data"),
     [
-        ("predict", [7, None, 5]),
-        ("predict", ["photo", None, 10**9]),
-        ("predict", ["photo", None, "many"]),
-        ("explain", ["photo", None, "rollout", "last", "mean"]),
-        ("explain", ["photo", None, "attention", 10**9, "1"]),
-        ("explain", ["photo", None, ["rollout"], -1, "mean"]),
-        ("explain", ["photo", None, "attention", -1, {"a": 1}]),
+        ("open", [7, None, 5]),
+        ("open", ["photo", None, 10**9]),
+        ("open", ["photo", None, "many"]),
+        ("open", ["photo", 7, None]),
+        ("explain", ["0" * 32, ["rollout"], None, None]),
+        ("explain", ["scene", "rollout", "last", None]),
+        ("explain", [{"a": 1}, "rollout", None, None]),
+        ("attention", ["scene", 10**9, "1", None]),
+        ("attention", ["scene", 0, {"a": 1}, None]),
     ],
 )
 def test_wrong_types_are_answered_in_words(server: Server, endpoint: str, data: list) -> None:
     path = server.upload("mine.png", picture(seed=2)).json()[0]
-    given = [{"path": path} if one == "photo" else MODEL if one is None else one for one in data[:2]]
-    answer = server.call(endpoint, *given, *data[2:])
+    scene = server.first()
+    given = [{"path": path} if one == "photo" else scene if one == "scene" else one for one in data]
+    answer = server.call(
+        endpoint, *[MODEL if one is None and endpoint == "open" else one for one in given[:2]], *given[2:]
+    )
     assert "event: error" in answer
     assert "xpected" in answer
     for hint in ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT), "/tmp"):
@@ -285,12 +319,25 @@ def test_only_pictures_are_kept_one_a_request_and_not_too_large(server: Server) 
     assert {path for path in server.files() if path.stat().st_size > 10**6} <= set(before)
 
 
+def test_photographs_of_the_page_never_lie_on_the_disk(server: Server) -> None:
+    before = set(server.files())
+    large = picture(seed=9) + bytes(30_000_000)
+    assert server.ask("open", photo=large, source={})["data"]["id"]
+    assert server.ask("open", photo=b"hello", source={})["error"]["kind"] == "refused"
+    assert server.client.post("/vitviz/open", files={"photo": large + bytes(40_000_000)}).status_code == 413
+    many = [("photo", picture()) for _ in range(3)]
+    assert server.client.post("/vitviz/open", files=many).status_code == 400
+    assert set(server.files()) == before
+    open_files = [os.readlink(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir() if path.is_symlink()]
+    assert not [path for path in open_files if "deleted" in path and "tmp" in path]
+
+
 def test_uploads_that_are_broken_off_leave_nothing(server: Server) -> None:
     before = set(server.files())
     host, port = server.url.removeprefix("http://").split(":")
-    for _ in range(3):
+    for path in 3 * ["/gradio_api/upload", "/vitviz/open", "/vitviz/checkpoint"]:
         with socket.create_connection((host, int(port)), timeout=PATIENCE) as line:
-            head = f"POST /gradio_api/upload HTTP/1.1\r\nHost: {host}\r\nContent-Length: 30000000\r\n"
+            head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: 30000000\r\n"
             line.sendall(f"{head}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode())
             line.sendall(
                 b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n' + picture(512)
@@ -336,18 +383,21 @@ def test_photographs_do_not_outlive_the_server(tmp_path: Path) -> None:
 
 def test_bodies_and_names_of_sessions_are_bounded(server: Server) -> None:
     large = {"data": ["x" * 5_000_000], "fn_index": 0, "session_hash": "attacker"}
-    for path in ("queue/join", "call/predict", "component_server"):
+    for path in ("queue/join", "call/open"):
         assert server.client.post(f"/gradio_api/{path}", json=large).status_code == 413
+    assert server.post("explain", json.dumps(large)).status_code in (400, 413)
     for name in ("x" * 100_000, "a b", "", 7, ["x"]):
-        body = {"data": [], "fn_index": 0, "component_id": server.component("judge"), "fn_name": "judge"}
-        for path in ("queue/join", "component_server"):
-            answer = server.client.post(f"/gradio_api/{path}", json={**body, "session_hash": name})
-            assert answer.status_code == 400
-            assert len(answer.text) < 200
+        body = {"data": [], "fn_index": 0, "session_hash": name}
+        answer = server.client.post("/gradio_api/queue/join", json=body)
+        assert answer.status_code == 400
+        assert len(answer.text) < 200
     assert server.client.get(f"/gradio_api/heartbeat/{'x' * 1000}").status_code == 404
     nested = b"[" * 100_000
     answer = server.client.post("/gradio_api/queue/join", content=nested, headers={"content-type": "application/json"})
     assert answer.status_code == 400
+    assert server.post("explain", "[" * 100_000).status_code == 400
+    scene = server.ask("explain", {"scene": "x" * 100_000})["error"]["text"]
+    assert len(scene) < 200
 
 
 # --- origins and headers
@@ -356,34 +406,53 @@ def test_bodies_and_names_of_sessions_are_bounded(server: Server) -> None:
 @pytest.mark.parametrize(
     "origin", ["https://evil.example", "null", "http://127.0.0.1:1", "http://127.0.0.1.evil.example"]
 )
-@pytest.mark.parametrize("path", ["upload", "component_server", "queue/join", "call/predict", "cancel"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("gradio_api/upload", "gradio_api/queue/join", "gradio_api/call/open", "gradio_api/cancel"),
+        *("vitviz/open", "vitviz/explain", "vitviz/checkpoint"),
+    ],
+)
 def test_other_sites_may_not_ask(server: Server, origin: str, path: str) -> None:
-    answer = server.client.post(f"/gradio_api/{path}", json={}, headers={"origin": origin})
+    answer = server.client.post(f"/{path}", json={}, headers={"origin": origin})
     assert answer.status_code == 403
     assert "access-control-allow-origin" not in answer.headers
 
 
 def test_the_pages_own_site_may(server: Server) -> None:
     assert server.upload("mine.png", picture(), origin=server.url).status_code == 200
+    assert server.post("models", headers={"origin": server.url}).status_code == 200
     answer = server.client.get("/config", headers={"origin": "https://evil.example"})
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
 def test_other_names_of_this_machine_are_not_answered(server: Server) -> None:
     assert server.client.get("/config", headers={"host": "evil.example"}).status_code == 421
+    assert server.post("models", headers={"host": "evil.example"}).status_code == 421
     for header in ("x-forwarded-host", "x-gradio-server"):
         assert "evil" not in server.client.get("/config", headers={header: "evil.example"}).text
 
 
 def test_every_answer_has_its_headers(server: Server) -> None:
-    for path in ("/", "/config", "/nothing", "/gradio_api/info"):
-        headers = server.client.get(path).headers
+    answers = [server.client.get(path) for path in ("/", "/config", "/nothing", "/gradio_api/info")]
+    answers += [server.post("models"), server.post("nothing"), server.post("open", "{")]
+    for headers in (answer.headers for answer in answers):
         assert headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'self'" in headers["content-security-policy"]
         assert "http" not in headers["content-security-policy"]
 
 
-@pytest.mark.parametrize("path", ["monitoring", "monitoring/summary", "gradio_api/dev/reload", "gradio_api/deep_link"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "monitoring",
+        "monitoring/summary",
+        "gradio_api/dev/reload",
+        "gradio_api/deep_link",
+        "gradio_api/mcp",
+        "vitviz/open",
+    ],
+)
 def test_what_the_page_does_not_need_is_not_there(server: Server, path: str) -> None:
     assert server.client.get(f"/{path}").status_code == 404
 

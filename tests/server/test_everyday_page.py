@@ -16,8 +16,8 @@ from playwright.sync_api import expect
 from running import Running, example, expect_map, ready, served, upload
 
 from vitviz.formatting import percent
+from vitviz.server.examples import examples
 from vitviz.server.menu import Menu
-from vitviz.server.pages import examples
 from vitviz.server.settings import Settings
 from vitviz.view import View
 
@@ -42,7 +42,7 @@ def photograph(name: str) -> Path:
 def expect_words(page: Browser, view: View) -> None:
     """The page says what Python says, and that it is not sure exactly below the threshold."""
     expect_map(page, view.attention())
-    expect(page.locator(".vv-answer")).to_have_text(view.describe())
+    expect(page.locator(".vv-explore .vv-answer")).to_have_text(view.describe())
     label, probability = view.predictions(1)[0]
     assert view.sure_above is not None
     sure = probability >= view.sure_above

@@ -1,4 +1,4 @@
-"""Loaded models within their bound, and what a finer look costs. No browser."""
+"""Loaded models within their bound, and what larger inputs cost. No browser."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
-from vitviz.server import detail
-from vitviz.server.detail import OWN, Pace
+from vitviz.server import sizes
 from vitviz.server.models import Models, TooLarge, bytes_of
+from vitviz.server.sizes import Pace
 
 SIZE = bytes_of(tiny.model())
 
@@ -46,7 +46,7 @@ def models(loader: Loader, room: float, **more: Callable) -> Models:
 def test_the_least_recently_used_model_goes_and_the_first_stays() -> None:
     gone: list[str] = []
     loader = Loader()
-    cache = models(loader, 3.5, gone=lambda name, _: gone.append(name))
+    cache = models(loader, 3.5, evicted=lambda name, _: gone.append(name))
     explorers = {name: cache.get(name) for name in ("first", "a", "b")}
     assert cache.get("a") is explorers["a"]
     cache.get("c")
@@ -55,7 +55,7 @@ def test_the_least_recently_used_model_goes_and_the_first_stays() -> None:
     assert gone == ["b", "a"]
     assert cache.get("first") is explorers["first"]
     assert cache.used <= 3.5 * SIZE
-    assert [cache.holds(explorers[name]) for name in ("first", "a", "b")] == [True, False, False]
+    assert [cache.holds(explorers[name].explorer) for name in ("first", "a", "b")] == [True, False, False]
     assert loader.loaded == ["first", "a", "b", "c", "d"]
     cache.get("b")
     assert loader.loaded[-1] == "b"
@@ -87,12 +87,12 @@ def test_a_model_larger_than_all_room_is_refused_and_nothing_goes_for_it() -> No
     kept = [cache.get(name) for name in ("first", "a")]
     with pytest.raises(TooLarge, match="--model-memory"):
         cache.get("large")
-    assert all(cache.holds(explorer) for explorer in kept)
+    assert all(cache.holds(loaded.explorer) for loaded in kept)
 
 
 def test_the_first_model_is_held_whatever_the_bound() -> None:
     cache = models(Loader(), 0.1)
-    assert cache.holds(cache.get("first"))
+    assert cache.holds(cache.get("first").explorer)
     with pytest.raises(TooLarge):
         cache.get("a")
 
@@ -140,7 +140,7 @@ def test_many_at_once_keep_the_bound() -> None:
     assert max(over) <= 4.0 * SIZE
 
 
-# --- detail
+# --- input sizes
 
 
 def config(**changes: object) -> ViTConfig:
@@ -149,13 +149,13 @@ def config(**changes: object) -> ViTConfig:
 
 def test_work_is_linear_in_small_grids_and_quadratic_in_large_ones() -> None:
     one = config()
-    assert detail.work(one, 20) / detail.work(one, 10) == pytest.approx(2, rel=0.01)
-    assert detail.work(one, 2 * 10**6) / detail.work(one, 10**6) == pytest.approx(4, rel=0.01)
+    assert sizes.work(one, 20) / sizes.work(one, 10) == pytest.approx(2, rel=0.01)
+    assert sizes.work(one, 2 * 10**6) / sizes.work(one, 10**6) == pytest.approx(4, rel=0.01)
     # By hand: twelve blocks, 12 D² a token in the layers, and 2 D for each pair.
-    assert detail.work(one, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
+    assert sizes.work(one, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
     gated = config(mlp="swiglu", mlp_width=1024)
-    assert detail.work(gated, 1) == 12 * (4 * 384**2 + 3 * 384 * 1024 + 2 * 384)
-    assert Pace(257, 0.1).at(one, 4097) == pytest.approx(0.1 * detail.work(one, 4097) / detail.work(one, 257))
+    assert sizes.work(gated, 1) == 12 * (4 * 384**2 + 3 * 384 * 1024 + 2 * 384)
+    assert Pace(257, 0.1).at(one, 4097) == pytest.approx(0.1 * sizes.work(one, 4097) / sizes.work(one, 257))
 
 
 @pytest.mark.parametrize("mode", ["crop", "native"])
@@ -165,26 +165,26 @@ def test_work_is_linear_in_small_grids_and_quadratic_in_large_ones() -> None:
 def test_choices_go_from_the_models_own_to_the_largest(mode: str, own: int, patch: int, largest: int) -> None:
     preprocess = Preprocess(mode=mode, height=own, width=own, multiple=patch)
     small = ViTConfig(image_size=(own, own), patch_size=patch, width=384, depth=12, heads=6, classes=10)
-    found = detail.choices(small, preprocess, (900, 600), Pace(257, 0.1), largest)
-    assert found[0].value == OWN
+    found = sizes.sizes(small, preprocess, (900, 600), Pace(257, 0.1), largest)
+    assert found[0].size is None
     assert found[0].patches == pytest.approx((own // patch) ** 2, rel=0.05)
-    sides = [choice.side for choice in found[1:]]
+    sides = [choice.size for choice in found[1:]]
     assert sides == sorted(set(sides))
     assert sides[-1] % patch == 0
     assert sides[-1] <= largest
     assert sides[-1] > largest - patch or found[-1].patches > 24_000
     assert all(choice.patches <= 25_500 for choice in found)
     for choice in found[1:]:
-        height, width = preprocess.at(choice.side, patch).input_size(900, 600)
+        height, width = preprocess.at(choice.size, patch).input_size(900, 600)
         assert choice.patches == (height // patch) * (width // patch)
-        assert choice.seconds == pytest.approx(0.1 * detail.work(small, choice.patches + 1) / detail.work(small, 257))
-        assert f"{choice.patches:,} patches" in choice.words
+        assert choice.seconds == pytest.approx(0.1 * sizes.work(small, choice.patches + 1) / sizes.work(small, 257))
+        assert f"{choice.patches:,} patches" in choice.describe()["words"]
 
 
 def test_a_model_as_large_as_allowed_has_no_finer_choice() -> None:
-    found = detail.choices(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
-    assert [choice.value for choice in found] == [OWN]
-    assert found[0].words == "Own · 256 patches"
+    found = sizes.sizes(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
+    assert [choice.size for choice in found] == [None]
+    assert found[0].describe() == {"size": None, "words": "Own · 256 patches"}
 
 
 @pytest.mark.parametrize(
@@ -192,13 +192,13 @@ def test_a_model_as_large_as_allowed_has_no_finer_choice() -> None:
     [(0.3, "under a second"), (3.4, "about 3 s"), (61, "about 60 s"), (100, "about 2 min"), (3000, "about 50 min")],
 )
 def test_a_guess_is_no_finer_than_it_is(seconds: float, words: str) -> None:
-    assert detail.about(seconds) == words
+    assert sizes.about(seconds) == words
 
 
 def test_the_fastest_run_sets_the_pace() -> None:
     view = Explorer(tiny.model()).open(np.zeros((50, 70, 3), np.uint8))
     tokens = view.trace.tokens.shape[1]
     view.seconds = 1.0
-    assert detail.faster(view, None) == Pace(tokens, 1.0)
-    assert detail.faster(view, Pace(tokens, 0.5)) == Pace(tokens, 0.5)
-    assert detail.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)
+    assert sizes.faster(view, None) == Pace(tokens, 1.0)
+    assert sizes.faster(view, Pace(tokens, 0.5)) == Pace(tokens, 0.5)
+    assert sizes.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)

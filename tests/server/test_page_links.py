@@ -1,6 +1,5 @@
 """What the address holds, the way back and forward, and what can be taken away: links, pictures, pages."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,12 @@ KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 18 rows, where the first exa
 
 
 def state(page: Browser) -> dict:
-    return page.evaluate("JSON.parse(JSON.stringify(window.vitviz.explorer.state))")
+    return page.evaluate("vitviz.store.get()")
+
+
+def change(page: Browser, **fields: object) -> None:
+    """Change the state as the controls do."""
+    page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", fields)
 
 
 def said(page: Browser) -> str:
@@ -40,14 +44,13 @@ def said(page: Browser) -> str:
 
 
 def test_a_link_shows_what_it_says(page: Browser, app: Running) -> None:
-    ready(page, f"{app.url}?image=Dog&layer=5&head=2&from=4,7&colours=magma&opacity=0.3&grid=1&smooth=1&gamma=0.5")
-    expect(page.locator(".vv-title")).to_have_text("Layer 5, head 2, from patch row 4, column 7")
-    page.evaluate("window.vitviz.explorer.change({ gamma: 1 })")  # the colours are compared as they are without
+    ready(page, f"{app.url}?image=Dog&layer=5&head=2&from=4,7&color=magma&opacity=0.3&grid=1&smooth=1&gamma=0.5")
+    expect(page.locator(".vv-explore .vv-title")).to_have_text("Layer 5, head 2, from patch row 4, column 7")
+    change(page, gamma=1)  # the colors are compared as they are without
     expect_map(page, app.view(DOG).attention(4, 1, (3, 6)))
     now = state(page)
     assert (now["image"], now["model"]) == ("Dog", MODEL)
-    assert (now["cmap"], now["alpha"], now["grid"], now["smooth"], now["pinned"]) == ("magma", 0.3, True, True, True)
-    expect(page.get_by_role("alert")).to_have_count(0)
+    assert (now["color"], now["opacity"], now["grid"], now["smooth"], now["query"]) == ("magma", 0.3, True, True, [3, 6])
     expect(page.locator(".vv-message")).not_to_be_visible()
 
 
@@ -57,45 +60,43 @@ def test_a_link_to_rollout_and_to_who_attends(page: Browser, app: Running) -> No
     head(page, 1)
     expect_map(page, app.view(DOG).attention(4, 1, (3, 6)))  # the layer was in the link, though rollout has none
     options = {"fuse": "max", "discard": 0.9, "residual": 0.3, "start": 1}
-    page.goto(f"{app.url}?image=Dog&from=4,7&mode=rollout&fuse=max&drop=0.9&skip=0.3&first=2")
-    page.wait_for_function("window.vitviz?.explorer.here.data?.manifest.image === 'Dog'")
+    page.goto(f"{app.url}?image=Dog&from=4,7&mode=rollout&fuse=max&discard=0.9&residual=0.3&start=2")
+    page.wait_for_function("window.vitviz?.store.get().scene?.source.image === 'Dog'")
     expect_map(page, app.view(DOG).rollout((3, 6), **options))
     example(page, "Koala")
-    page.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Koala'")
-    page.evaluate("window.vitviz.explorer.change({ discard: 0, fuse: 'mean', residual: 0.5, start: 1 })")
+    page.wait_for_function("window.vitviz?.store.get().scene?.source.image === 'Koala'")
+    change(page, discard=0, fuse="mean", residual=0.5, start=1)
     page.go_back()
     expect_map(page, app.view(DOG).rollout((3, 6), **options))
     ready(page, f"{app.url}?image=Dog&direction=column&from=2,2")
-    expect(page.locator(".vv-title")).to_have_text("Layer 12, mean of 6 heads, to patch row 2, column 2")
+    expect(page.locator(".vv-explore .vv-title")).to_have_text("Layer 12, mean of 6 heads, to patch row 2, column 2")
     expect(page.locator("input[data-key=direction][value=column]")).to_be_checked()
 
 
-def test_a_link_says_how_finely_the_photograph_is_cut(page: Browser, app: Running, small: str) -> None:
+def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) -> None:
     ready(page, f"{app.url}?model={small}")
     own = app.view(model=small).preprocess
-    page.click("#detail input")
-    page.locator("#detail [role=option]").nth(1).click()
-    page.wait_for_function("window.vitviz.explorer.here.data.manifest.detail !== null")
-    fine = page.evaluate("window.vitviz.explorer.here.data.manifest.detail")
-    assert fine == 2 * max(own.height, own.width)
-    finer = app.view(model=small, side=fine)
+    expect_map(page, app.view(model=small).attention())
+    page.locator("#size select").select_option(index=1)
+    page.wait_for_function("vitviz.store.get().scene.source.size !== null")
+    size = page.evaluate("vitviz.store.get().size")
+    assert size == 2 * max(own.height, own.width)
+    finer = app.view(model=small, size=size)
     click_patch(page, finer, 5, 6)
     expect_map(page, finer.attention(query=(5, 6)))
     there = address(page)
-    assert (there["detail"], there["from"]) == (str(fine), "6,7")
+    assert (there["size"], there["from"]) == (str(size), "6,7")
     page.reload()
-    page.wait_for_function(f"window.vitviz?.explorer.here.data?.manifest.detail === {fine}")
+    page.wait_for_function(f"window.vitviz?.store.get().scene?.source.size === {size}")
     expect_map(page, finer.attention(query=(5, 6)))
-    expect(page.locator("#detail input")).to_have_value(re.compile("^2 x"))
+    expect(page.locator("#size select")).to_have_value(str(size))
     assert address(page) == there
     page.go_back()  # to where it was chosen
     page.go_back()
-    page.wait_for_function("window.vitviz.explorer.here.data.manifest.detail === null")
+    page.wait_for_function("vitviz.store.get().scene.source.size === null")
     expect_map(page, app.view(model=small).attention())
-    page.goto(f"{app.url}?image=Dog&detail=99999&layer=3")
-    expect(page.locator("#notice")).to_contain_text("at most")
-    expect_map(page, app.view(DOG).attention(2))
-    assert "detail" not in address(page)
+    page.goto(f"{app.url}?image=Dog&size=99999&layer=3")
+    expect(page.get_by_role("alert")).to_contain_text("at most")
 
 
 def test_a_patch_that_only_the_named_photograph_has(page: Browser, app: Running) -> None:
@@ -111,27 +112,21 @@ def test_a_link_names_a_model(page: Browser, app: Running, small: str) -> None:
     expect(page.locator("#model select")).to_have_value(small)
 
 
-def test_an_unknown_photograph_is_said_and_the_rest_works(page: Browser, app: Running) -> None:
-    for name in ("Nobody", "../../etc/passwd", "/etc/passwd", "dog.jpg"):
-        ready(page, f"{app.url}?image={name}&layer=5&head=2&from=4,7")
-        notice = page.locator("#notice [role=alert]")
-        expect(notice).to_contain_text(name)
-        expect(notice).to_contain_text("Church, Dog, Lizard")
-        expect_map(page, app.view().attention(4, 1, (3, 6)))
-        layer(page, 2)
-        expect_map(page, app.view().attention(2, 1, (3, 6)))
-        assert address(page)["image"] == "Church"
+@pytest.mark.parametrize("name", ["Nobody", "../../etc/passwd", "/etc/passwd", "dog.jpg"])
+def test_an_unknown_photograph_is_reported_and_the_page_opens(page: Browser, app: Running, name: str) -> None:
+    ready(page, f"{app.url}?image={name}&layer=5&head=2&from=4,7")
+    expect(page.get_by_role("alert")).to_contain_text(name)
+    expect(page.get_by_role("alert")).to_contain_text("Church, Dog, Lizard")
+    layer(page, 2)
+    expect(page.locator(".vv-explore .vv-title")).to_contain_text("Layer 3")
+    assert address(page)["image"] == "Church"
 
 
-def test_an_unknown_model_is_said_and_the_rest_works(page: Browser, app: Running) -> None:
-    ready(page, f"{app.url}?image=Koala&model=/etc&layer=2&from=15,3")
-    expect(page.locator("#notice [role=alert]")).to_contain_text("Expected the name of a model")
-    expect_map(page, app.view(KOALA).attention(1, query=(14, 2)))
-    expect(page.locator("#notice [role=alert]")).to_be_visible()
+def test_an_unknown_model_is_reported_and_the_page_opens(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?image=Koala&model=/etc&layer=2")
+    expect(page.get_by_role("alert")).to_contain_text("Expected the name of a model")
+    expect_map(page, app.view().attention(1))
     assert address(page)["model"] == MODEL
-    page.goto(f"{app.url}?image=Nobody&model=nothing")
-    expect(page.locator("#notice [role=alert]")).to_have_count(2)
-    expect_map(page, app.view().attention())
 
 
 def test_parts_that_make_no_sense_are_said(page: Browser, app: Running) -> None:
@@ -201,19 +196,18 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
     expect_map(page, app.view(KOALA).attention(4, query=(16, 3)))
 
 
-def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app: Running) -> None:
+def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: Running) -> None:
     ready(page, app.url)
     for name, photo in (("Dog", DOG), ("Koala", KOALA)):
         example(page, name)
         expect_map(page, app.view(photo).attention())
-    gate = Gate(page, "**/queue/join**")
+    gate = Gate(page, "**/vitviz/open")
     for _ in range(2):
         page.go_back()
     page.go_forward()
     page.go_forward()
     page.go_back()
     page.wait_for_timeout(500)
-    assert len(gate.held) == 1
     gate.open()
     expect_map(page, app.view(DOG).attention())
     assert address(page)["image"] == "Dog"
@@ -222,15 +216,14 @@ def test_steps_faster_than_the_server_are_asked_one_at_a_time(page: Browser, app
 
 
 def test_what_is_done_while_a_link_is_on_its_way_does_not_undo_it(page: Browser, app: Running) -> None:
-    gate = Gate(page, "**/queue/join**")
-    page.goto(f"{app.url}?image=Koala&from=16,3")
-    page.wait_for_function("window.vitviz?.explorer.here.data?.manifest.image === 'Church'")
-    page.evaluate("window.vitviz.explorer.change({ alpha: 0.8 })")
-    page.evaluate("window.vitviz.explorer.change({ query: [1, 1], pinned: true })")
+    ready(page, app.url)
+    gate = Gate(page, "**/vitviz/open")
+    example(page, "Koala")
+    change(page, opacity=0.8)
     gate.open()
-    expect_map(page, app.view(KOALA).attention(query=(15, 2)))
+    expect_map(page, app.view(KOALA).attention())
     there = address(page)
-    assert (there["image"], there["from"], there["opacity"]) == ("Koala", "16,3", "0.8")
+    assert (there["image"], there["opacity"]) == ("Koala", "0.8")
 
 
 def test_a_step_while_a_photograph_is_decoded_is_not_undone(page: Browser, app: Running) -> None:
@@ -248,59 +241,44 @@ def test_a_step_while_a_photograph_is_decoded_is_not_undone(page: Browser, app: 
             return decode.call(this);
         };
     }""")
-    answers = Gate(page, "**/queue/join**")
-    answers.open()
     page.go_back()
     page.wait_for_function("window.held === 1")
-    answers.close()
     page.go_back()
     page.evaluate("window.openGate()")
-    expect_map(page, app.view(DOG).attention())  # it was on its way
-    assert "image" not in address(page)  # and does not overwrite where the person is now
-    answers.open()
     expect_map(page, app.view().attention())
+    assert "image" not in address(page)
 
 
-@pytest.mark.parametrize("when", ["before the answer", "after the answer"])
-def test_parts_that_come_too_late_do_not_undo_a_step(page: Browser, app: Running, when: str) -> None:
+def test_blocks_that_come_too_late_do_not_undo_a_step(page: Browser, app: Running) -> None:
     ready(page, app.url)
     example(page, "Dog")
     expect_map(page, app.view(DOG).attention())
-    parts = Gate(page, "**/component_server/**")
+    blocks = Gate(page, "**/vitviz/block")
     example(page, "Koala")
-    page.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Koala'")
-    koala = len(parts.held)
-    assert koala
-    asked = Gate(page, "**/queue/join**")
+    page.wait_for_function("vitviz.store.get().scene.source.image === 'Koala'")
+    while not blocks.held:
+        page.wait_for_timeout(20)
     page.go_back()
-    if when == "after the answer":
-        asked.open()
-        page.wait_for_function("window.vitviz.explorer.here.data.manifest.image === 'Dog'")
-        asked.close()
-    else:
-        with app.sessions._lock:  # as if the server had opened it, and its answer was not here yet
-            app.sessions._open.clear()
-    with page.expect_response(lambda response: "put away" in response.text()):
-        parts.open()
-    page.wait_for_timeout(300)
-    assert len(asked.held) == (when == "before the answer")  # nobody asks for the koala again
-    asked.open()
+    blocks.open()
     expect_map(page, app.view(DOG).attention())
     assert address(page)["image"] == "Dog"
     page.go_forward()
     expect_map(page, app.view(KOALA).attention())
 
 
-def test_back_to_a_photograph_of_ones_own_says_that_it_is_not_kept(page: Browser, app: Running, tmp_path: Path) -> None:
-    with_own(page, app, own_photograph(tmp_path))
+def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
+    photo = own_photograph(tmp_path)
+    with_own(page, app, photo)
     assert "image" not in address(page)
     example(page, "Dog")
     expect_map(page, app.view(DOG).attention())
     page.go_back()
-    expect(page.locator(".vv-message")).to_contain_text("your own")
-    expect_map(page, app.view(DOG).attention())
-    layer(page, 3)
-    assert address(page)["image"] == "Dog"  # the address says what is there
-    page.go_back()
-    page.go_back()
-    expect_map(page, app.view().attention())
+    expect_map(page, app.view(photo).attention())
+    page.reload()
+    expect_map(page, app.view(photo).attention())
+
+
+def test_a_photograph_of_another_browser_is_in_no_link(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?photo=0123456789abcdef01234567&layer=3")
+    expect(page.get_by_role("alert")).to_contain_text("only in the browser")
+    expect_map(page, app.view().attention(2))

@@ -88,7 +88,7 @@ def test_the_page_is_saved_and_opens_offline(page: Browser, app: Running, browse
     with page.expect_download() as coming:
         page.click("[data-do=page]")
     file = tmp_path / coming.value.suggested_filename
-    assert file.name == "vitviz.html"
+    assert re.fullmatch(r"vitviz-Dog-[\w.-]+\.html", file.name)
     coming.value.save_as(file)
     assert file.stat().st_size < 8_000_000
     context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=True)
@@ -112,12 +112,12 @@ def test_the_page_is_saved_and_opens_offline(page: Browser, app: Running, browse
 
 def test_the_picture_is_saved_as_python_draws_it(page: Browser, app: Running) -> None:
     view = app.view(CHURCH)
-    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&grid=1&colours=magma")
+    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&grid=1&color=magma")
     heatmap = view.attention(7, 2, (4, 5))
     expect_map(page, heatmap)
     with page.expect_download() as coming:
         page.click("[data-do=picture]")
-    assert coming.value.suggested_filename == "vitviz.png"
+    assert re.fullmatch(r"vitviz-Church-[\w.-]+\.png", coming.value.suggested_filename)
     saved = Image.open(coming.value.path()).convert("RGB")
     photo = Image.open(io.BytesIO(_photo(page))).convert("RGB")
     _, geometry = fitted(view.photo, view.geometry, max(photo.size))
@@ -131,7 +131,7 @@ def _photo(page: Browser) -> bytes:
     """The photograph that the page was given, decoded by the browser: decoders of JPEG differ by some levels."""
     url = page.evaluate(
         """async () => {
-            const { url, width, height } = window.vitviz.explorer.here.data.manifest.photo;
+            const { url, width, height } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest.photo;
             const image = new Image();
             image.src = url;
             await image.decode();
@@ -145,6 +145,6 @@ def _photo(page: Browser) -> bytes:
 
 def test_no_path_of_the_server_is_in_the_page(page: Browser, app: Running, tmp_path: Path) -> None:
     with_own(page, app, own_photograph(tmp_path, "mine.png"))
-    told = page.evaluate("JSON.stringify(window.vitviz.explorer.here.data.manifest)")
+    told = page.evaluate("JSON.stringify(vitviz.scenes.get(vitviz.store.get().scene.id).manifest)")
     told = json.dumps({name: value for name, value in json.loads(told).items() if name != "photo"})
     assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", told)

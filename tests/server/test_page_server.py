@@ -1,6 +1,5 @@
 """What the explorer on the page asks the server, and what it does not: rollout, large inputs, no request for a move."""
 
-import json
 import re
 
 import pytest
@@ -39,9 +38,8 @@ def asked(opened: Browser) -> list[Request]:
 
 
 def functions(requests: list[Request]) -> list[str]:
-    """What of the explorer's was asked."""
-    bodies = [json.loads(one.post_data or "{}") for one in requests if "component_server" in one.url]
-    return [body["fn_name"] for body in bodies]
+    """The server's functions that were asked."""
+    return [one.url.rpartition("/")[2] for one in requests if "/vitviz/" in one.url]
 
 
 def slide(page: Browser, key: str, value: float) -> None:
@@ -54,31 +52,31 @@ def slide(page: Browser, key: str, value: float) -> None:
 
 def test_no_request_for_moves_layers_and_heads(opened: Browser, asked: list[Request], app: Running) -> None:
     view = app.view()
-    box = opened.locator(".vv-held").bounding_box()
+    box = opened.locator(".vv-held").first.bounding_box()
     assert box is not None
-    drawn = opened.evaluate("window.vitviz.explorer.drawn")
+    drawn = opened.evaluate("vitviz.drawn")
     for step in range(90):
         x, y = step * 0.618 % 1, step * 0.377 % 1
         opened.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-    assert opened.evaluate("window.vitviz.explorer.drawn") > drawn + 30
+    assert opened.evaluate("vitviz.drawn") > drawn + 30
     for key in "[[[,.,.]]0dcdrgr":
         opened.keyboard.press(key)
     for block in (0, 6, 11):
         layer(opened, block)
     for one in (0, 5, "max", "min"):
         head(opened, one)
-    slide(opened, "alpha", 0.8)
+    slide(opened, "opacity", 0.8)
     slide(opened, "gamma", 0.5)
     opened.click(".vv-matrix summary")
     click_patch(opened, view, 4, 4)
     opened.wait_for_timeout(700)
     assert [one.url for one in asked] == []
-    before = opened.evaluate("window.vitviz.explorer.here.data.manifest.id")
-    opened.click("[data-do=compare]")  # the server hears which panes there are, and sends nothing to draw
+    before = opened.evaluate("vitviz.store.get().scene.id")
+    opened.click("[data-do=compare]")
     opened.click("[data-do=compare]")
     opened.wait_for_timeout(700)
     assert functions(asked) == []
-    assert opened.evaluate("window.vitviz.explorer.here.data.manifest.id") == before
+    assert opened.evaluate("vitviz.store.get().scene.id") == before
 
 
 # --- rollout
@@ -112,8 +110,7 @@ def test_options_of_rollout_change_the_numbers_to_pythons(opened: Browser, asked
 
 
 def finer(page: Browser, index: int) -> None:
-    page.click("#detail input")
-    page.locator("#detail [role=option]").nth(index).click()
+    page.locator("#size select").select_option(index=index)
 
 
 def test_rollout_of_many_patches_comes_row_by_row(
@@ -134,7 +131,7 @@ def test_rollout_of_many_patches_comes_row_by_row(
     opened.check(".vv-queries input[value=mean]")
     opened.mouse.move(5, 5)
     expect_map(opened, view.rollout("mean"))
-    assert set(functions(asked)) == {"flow"}
+    assert set(functions(asked)) == {"rollout"}
     before = len(asked)
     opened.check(".vv-queries input[value=cls]")
     expect_map(opened, view.rollout())
@@ -152,7 +149,7 @@ def test_who_attends_by_rollout_is_told_to_be_too_much(opened: Browser, app: Run
     expect_map(opened, app.view(CHURCH, small, 4 * SIDE).attention())
     opened.check(".vv-modes input[value=rollout]")
     opened.check("input[data-key=direction][value=column]")
-    expect(opened.locator(".vv-below")).to_contain_text("only what a query attends to")
+    expect(opened.locator(".vv-explore .vv-below")).to_contain_text("only what a query attends to")
     opened.check("input[data-key=direction][value=row]")
     expect_map(opened, app.view(CHURCH, small, 4 * SIDE).rollout())
 
@@ -171,4 +168,4 @@ def test_thousands_of_patches_are_answered(opened: Browser, app: Running, small:
     head(opened, 4)
     layer(opened, 0)
     expect_map(opened, view.attention(0, 4, (3, 80)))
-    expect(opened.locator("#detail input")).to_have_value(re.compile("8 x · 4,928 patches"))
+    expect(opened.locator("#size option:checked")).to_have_text(re.compile("8 x · 4,928 patches"))

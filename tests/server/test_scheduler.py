@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from vitviz.server import scheduler as module
-from vitviz.server.scheduler import BusyError, Cancelled, Client, Kind, Scheduler, current
+from vitviz.server.scheduler import BusyError, Cancelled, Client, Kind, Scheduler, current, report
 
 
 @pytest.fixture
@@ -90,13 +90,13 @@ def test_what_is_computed_for_who_has_left_stops_and_the_next_one_runs(scheduler
 
 @pytest.mark.parametrize(
     ("client", "most"),
-    [(Client("visitor", "1.2.3.4"), module.MOST_OF_SESSION), (None, module.MOST_WAITING + 1)],
-    ids=["of one session", "in all"],
+    [(Client("1.2.3.4"), module.MOST_OF_ADDRESS), (None, module.MOST_WAITING + 1)],
+    ids=["of one address", "in all"],
 )
 def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, client: Client | None, most: int) -> None:
     stop = Client("stop")
     done: list[str] = []
-    clients = [client or Client(f"visitor {number}", f"address {number}") for number in range(most)]
+    clients = [Client("1.2.3.4" if client else f"address {number}") for number in range(most)]
     threads = []
     for number, one in enumerate(clients):
         threads.append(start(scheduler, Kind.LONG, 10_000, done, str(number), one))
@@ -105,6 +105,10 @@ def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, client
         assert time.monotonic() - began < 30
         time.sleep(0.005)
     current.set(client or stop)
+    places = [place for place in map(scheduler.place, clients) if place is not None]
+    assert sorted(before for before, _ in places) == list(range(1, most))
+    assert all(seconds > 0 for _, seconds in places)
+    assert scheduler.place(stop) is None
     with pytest.raises(BusyError, match=r"again in about \d+ s"), scheduler.run(Kind.LONG):
         pass
     if client:
@@ -137,3 +141,91 @@ def test_an_error_leaves_the_place_to_the_next(scheduler: Scheduler) -> None:
         _ = 1 / 0
     with scheduler.run(Kind.PHOTO):
         assert scheduler.ahead(Kind.PHOTO) == 1
+
+
+def test_a_long_one_lets_another_long_one_go_first_between_its_parts(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    client = Client("parts")
+
+    def parts() -> None:
+        current.set(client)
+        with scheduler.run(Kind.LONG):
+            for number in range(3):
+                scheduler.give_way(Kind.LONG)
+                done.append(f"part {number}")
+                if number == 0:
+                    while scheduler.ahead(Kind.LONG) < 2:
+                        time.sleep(0.005)
+
+    thread = threading.Thread(target=parts)
+    thread.start()
+    until(done, "part 0")
+    other = start(scheduler, Kind.LONG, 1, done, "other")
+    for one in (thread, other):
+        one.join(30)
+    assert done == ["part 0", "other begins", "other ends", "part 1", "part 2"]
+    assert scheduler.ahead(Kind.LONG) == 0
+
+
+def test_who_leaves_while_giving_way_leaves_the_place(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    client = Client("parts")
+
+    def parts() -> None:
+        current.set(client)
+        try:
+            with scheduler.run(Kind.LONG):
+                done.append("begins")
+                while True:
+                    scheduler.give_way(Kind.LONG)
+                    time.sleep(0.005)
+        except Cancelled:
+            done.append("is stopped")
+
+    thread = threading.Thread(target=parts)
+    thread.start()
+    until(done, "begins")
+    endless = Client("endless")
+    other = start(scheduler, Kind.LONG, 100_000, done, "other", endless)
+    until(done, "other begins")
+    client.gone.set()
+    thread.join(30)
+    assert "is stopped" in done
+    endless.gone.set()
+    other.join(30)
+    assert scheduler.ahead(Kind.LONG) == 0
+    with scheduler.run(Kind.LONG):
+        assert scheduler.ahead(Kind.LONG) == 1
+
+
+def test_what_is_reported_reaches_the_client(scheduler: Scheduler) -> None:
+    client = Client()
+    current.set(client)
+    report("Testing 3 maps", 4.0, done=1, of=6)
+    assert client.progress == {"text": "Testing 3 maps", "done": 1, "of": 6}
+    assert client.finishes is not None
+    assert 3 < client.finishes - time.monotonic() <= 4
+
+
+def test_what_is_stopped_leaves_its_thread_as_it_was(scheduler: Scheduler) -> None:
+    """Wherever it is stopped, also while `no_grad` ends."""
+    found: list[bool] = []
+
+    def work(client: Client) -> None:
+        current.set(client)
+        try:
+            with scheduler.run(Kind.LONG):
+                while True:
+                    with torch.no_grad():
+                        torch.ones(2).sum()
+        except Cancelled:
+            found.append(torch.is_grad_enabled())
+
+    for _ in range(30):
+        client = Client()
+        thread = threading.Thread(target=work, args=(client,))
+        thread.start()
+        time.sleep(0.01)
+        client.gone.set()
+        thread.join(30)
+    assert found == [True] * 30

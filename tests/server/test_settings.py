@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from vitviz.cli.main import main
-from vitviz.server.blocks import CheckedBlocks
+from vitviz.server.api import CheckedBlocks
 from vitviz.server.server import launch
 from vitviz.server.settings import GIGABYTE, Settings, SettingsError, settings
 from vitviz.weights.catalog import CATALOG
@@ -47,6 +47,7 @@ def test_what_is_said_counts() -> None:
     ("name", "value"),
     [
         ("VITVIZ_ALLOW_UPLOAD", "yes"),
+        ("VITVIZ_MCP", "on"),
         ("VITVIZ_MODEL_MEMORY", "much"),
         ("VITVIZ_MODEL_MEMORY", "0"),
         ("VITVIZ_MODEL_MEMORY", "nan"),
@@ -90,3 +91,13 @@ def test_a_busy_machine_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:
         assert "It answers." in httpx.get(address, timeout=60).text
     finally:
         demo.close()
+
+
+def test_tools_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not settings(environ={}).mcp
+    assert settings(environ={"VITVIZ_MCP": "1"}).mcp
+    monkeypatch.setattr("vitviz.server.server.find_spec", lambda name: None)
+    with CheckedBlocks() as demo:
+        gr.Markdown("It answers.")
+    with pytest.raises(SettingsError, match=r"pip install 'gradio\[mcp\]'"):
+        launch(demo, Settings(mcp=True))

@@ -83,7 +83,8 @@ def _open(endpoints: Endpoints) -> Callable[..., Any]:
     """Return `Endpoints.open` for programs, which upload a file first."""
 
     async def run(photo: FileData, model: str | None = None, size: int | None = None) -> dict[str, Any]:
-        path = photo.get("path") if isinstance(photo, dict) else getattr(photo, "path", None)
+        given: Any = photo  # gradio hands over what the program sent
+        path = given.get("path") if isinstance(given, dict) else getattr(given, "path", None)
         if not isinstance(path, str):
             text = f"Expected an uploaded file as the photo, got {type(photo).__name__}. Upload it first."
             raise gr.Error(text, print_exception=False)

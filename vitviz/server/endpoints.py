@@ -185,7 +185,7 @@ class Endpoints:
 
         Args:
             scene: the id of an open photograph.
-            method: the name of an attribution method, such as gae, gradcam, lrp, occlusion or kernel_shap.
+            method: the name of an attribution method, such as gae, token_gradcam, attn_lrp, occlusion or kernel_shap.
             target: the class, by index; the most probable one by default.
             against: another class: why the target and not this one.
         """
@@ -544,6 +544,8 @@ def _classes(view: View, target: int | None, against: int | None) -> dict[str, A
             raise ArgumentError(f"Expected a class from 0 to {len(view.labels) - 1}, got {given}.")
     if target is None and view.names_classes:
         target = view.best(1)[0]
+    if against is not None and against == target:
+        raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
     return {"target": target} if against is None else {"contrast": (target, against)}
 
 

@@ -7,10 +7,12 @@ hardware of its own, the functions below are plain calls.
 
 from __future__ import annotations
 
+import copyreg
 import os
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
 from functools import wraps
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
@@ -23,11 +25,13 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 
 try:
-    import spaces
+    import spaces  # on Hugging Face alone
 except ImportError:
     spaces = None
 
 BORROWED = spaces is not None and os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true", "t")
+if BORROWED:  # maps hold read-only mappings, which Python does not copy by itself
+    copyreg.pickle(MappingProxyType, lambda mapping: (MappingProxyType, (dict(mapping),)))
 OPEN_SECONDS, ASK_SECONDS = 10, 30  # that a call may take of the visitor's quota
 
 

@@ -21,7 +21,9 @@ _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 UPLOAD = "upload:"  # the source of a checkpoint that a visitor has uploaded, before its hash
 _UPLOADED = re.compile(rf"{UPLOAD}[0-9a-f]{{16}}")
-NO_UPLOADS = "This page takes no checkpoints from visitors. Run vitviz on your own machine to open one."
+NO_UPLOADS = (
+    "Expected a model of the menu: this page takes no checkpoints from visitors. Run vitviz on your own machine."
+)
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
@@ -71,7 +73,7 @@ class Menu:
     def __init__(
         self, settings: Settings, bundled: list[str] | None = None, uploads: UploadFolder | None = None
     ) -> None:
-        self.settings, self._uploads = settings, uploads
+        self.settings, self.uploads = settings, uploads
         here = [_bundled(name) for name in (zoo.bundled() if bundled is None else bundled)]
         here += [_own(source) for source in settings.models]
         if not here:
@@ -135,7 +137,7 @@ class Menu:
         return source
 
     def _uploaded(self, source: str) -> Path | None:
-        return None if self._uploads is None else self._uploads.find(source.removeprefix(UPLOAD))
+        return None if self.uploads is None else self.uploads.find(source.removeprefix(UPLOAD))
 
 
 def _bundled(name: str) -> Entry:

@@ -29,7 +29,7 @@ class Page(CheckedBlocks):
     """
 
     def __init__(self, endpoints: Endpoints) -> None:
-        uploads = upload_folder()  # before gradio asks where files go
+        upload_folder()  # before gradio asks where files go
         super().__init__(
             scheduler=endpoints.scheduler,
             title="vitviz",
@@ -38,7 +38,7 @@ class Page(CheckedBlocks):
             delete_cache=(3600, 86400),
         )
         self.endpoints = endpoints
-        self.routes: list[Route] = [Questions(endpoints, uploads).route()]
+        self.routes: list[Route] = [Questions(endpoints).route()]
         with self:
             gr.HTML(
                 first_value(endpoints),

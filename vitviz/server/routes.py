@@ -9,7 +9,6 @@ client closes the connection is cancelled.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import sys
@@ -38,7 +37,7 @@ from vitviz.server.endpoints import Endpoints, Question
 from vitviz.server.menu import NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import Flight, UnknownScene
 from vitviz.server.scheduler import BusyError, Cancelled, Client
-from vitviz.server.uploads import UploadError, UploadFolder, check_type
+from vitviz.server.uploads import CHECKPOINT, UploadError
 
 NAMES = (
     *("open", "block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "page", "models"),
@@ -91,7 +90,7 @@ async def lines(
         result = None
         for title, opening, question in questions:
             if opening is not None:
-                async for progress in _waiting(opening, lambda title=title: {"text": title}):
+                async for progress in _waiting(opening, partial(dict, text=title)):
                     yield {"progress": progress}
             async with _flight(endpoints, question, client) as flight:
                 async for progress in _waiting(flight.future, partial(_progress, endpoints, flight)):
@@ -193,11 +192,10 @@ class Questions:
 
     Args:
         endpoints: that answer.
-        uploads: the folder for checkpoints.
     """
 
-    def __init__(self, endpoints: Endpoints, uploads: UploadFolder) -> None:
-        self.endpoints, self.uploads = endpoints, uploads
+    def __init__(self, endpoints: Endpoints) -> None:
+        self.endpoints = endpoints
         self._open: Counter[str] = Counter()  # requests, by address
         self._bytes: Counter[str] = Counter()  # of photographs in memory, by address
 
@@ -222,7 +220,7 @@ class Questions:
     async def _answer(self, name: str, client: Client, scope: Scope, receive: Receive, send: Send) -> None:
         if name not in NAMES:
             raise Refused(404, f"Expected one of {', '.join(NAMES)}; got {quote(name)}.")
-        if name == "checkpoint" and not self.endpoints.menu.settings.upload:
+        if name == "checkpoint" and not (self.endpoints.menu.settings.upload and self.endpoints.menu.uploads):
             raise Refused(403, NO_UPLOADS)
         async with self._form(name, client, scope, receive) as form:
             answering = asyncio.create_task(self._stream(name, form, client, send))
@@ -262,15 +260,14 @@ class Questions:
 
     async def _checkpoint(self, form: FormData, client: Client) -> AsyncGenerator[Line, None]:
         """Keep an uploaded checkpoint, and name it by its hash."""
-        file = form.get("photo")
+        file, menu = form.get("photo"), self.endpoints.menu
         try:
-            if not isinstance(file, UploadFile) or not (file.filename or "").lower().endswith(".safetensors"):
-                raise UploadError("Expected a checkpoint as a .safetensors file. Convert it first.")
-            await anyio.to_thread.run_sync(check_type, file.file, file.filename, True)
-            digest = await anyio.to_thread.run_sync(_digest, file)
-            await anyio.to_thread.run_sync(self.uploads.add, client.address, file.filename, file.file)
-            source = f"{UPLOAD}{digest[:16]}"
-            yield {"data": {"source": source, "words": self.endpoints.menu.entry(source).describe()}}
+            if not isinstance(file, UploadFile) or not (file.filename or "").lower().endswith(CHECKPOINT):
+                raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file. Convert it first.")
+            assert menu.uploads is not None
+            path = await anyio.to_thread.run_sync(menu.uploads.add, client.address, str(file.filename), file.file)
+            source = f"{UPLOAD}{path.parent.name[:16]}"  # the folder's name is the hash of the file
+            yield {"data": {"source": source, "words": menu.entry(source).describe()}}
         except Exception as error:  # noqa: BLE001 - each has its words
             yield {"error": describe_error(error)}
 
@@ -368,13 +365,3 @@ def _json(name: str, text: object) -> Any:
         return json.loads(str(text))
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"Expected JSON as the field {name}.") from error
-
-
-def _digest(file: UploadFile) -> str:
-    """Return the SHA-256 of a file, and go back to its beginning."""
-    found = hashlib.sha256()
-    file.file.seek(0)
-    while piece := file.file.read(2**20):
-        found.update(piece)
-    file.file.seek(0)
-    return found.hexdigest()

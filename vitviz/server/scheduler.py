@@ -16,12 +16,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+import torch
 from torch.overrides import TorchFunctionMode
 
 TICK = 0.1  # seconds between two looks at whether the client is still there
 MOST_PAUSE = 20.0  # seconds that a computation pauses in all: then it runs beside the others, and ends some day
 MOST_WAITING = 48  # computations in all
 MOST_OF_ADDRESS = 24  # a lecture hall behind one router has one address
+RESTORE = torch._C._set_grad_enabled  # what `torch.no_grad` calls at its end
+UNWIND = 0.5  # seconds in which a computation that was stopped leaves its context managers
 RECENT = 20  # computations of each kind whose mean time is expected of the next one
 
 
@@ -153,9 +156,8 @@ class Scheduler:
         """Wait while something more urgent runs, at most so many seconds; return the seconds that passed."""
         began = time.monotonic()
         with self._changed:
-            while self.urgent(kind) and time.monotonic() - began < most:
+            while self.urgent(kind) and time.monotonic() - began < most and not current.get().gone.is_set():
                 self._changed.wait(TICK)
-                check_cancelled()
         return time.monotonic() - began
 
     def mean(self, kind: Kind) -> float:
@@ -205,14 +207,20 @@ def check_cancelled() -> None:
 
 
 class _GiveWay(TorchFunctionMode):
-    """Before each call of PyTorch: stop if the client has left, pause while something urgent runs."""
+    """Before each call of PyTorch: stop if the client has left, pause while something urgent runs.
+
+    While context managers restore the thread's state after that, they are left alone.
+    """
 
     def __init__(self, scheduler: Scheduler, kind: Kind) -> None:
         super().__init__()
-        self.scheduler, self.kind, self.left = scheduler, kind, MOST_PAUSE
+        self.scheduler, self.kind, self.left, self.unwinding = scheduler, kind, MOST_PAUSE, 0.0
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        check_cancelled()
-        if self.kind > Kind.PHOTO and self.left > 0 and self.scheduler.urgent(self.kind):
-            self.left -= self.scheduler.pause(self.kind, self.left)
+        if func is not RESTORE and time.monotonic() > self.unwinding:
+            if self.kind > Kind.PHOTO and self.left > 0 and self.scheduler.urgent(self.kind):
+                self.left -= self.scheduler.pause(self.kind, self.left)
+            if current.get().gone.is_set():
+                self.unwinding = time.monotonic() + UNWIND
+                raise Cancelled
         return func(*args, **(kwargs or {}))

@@ -71,7 +71,7 @@ class UploadFolder:
         """Return the uploaded checkpoint whose SHA-256 begins with these digits, if it is still there."""
         if not (digest.isalnum() and digest.isascii()):  # it comes from a visitor, and `*` would name any file
             return None
-        return next((path for path in self.root.glob(f"{digest}*/*") if path.suffix == CHECKPOINT), None)
+        return next((path for path in self.root.glob(f"{digest}*/*") if path.suffix.lower() == CHECKPOINT), None)
 
     def check_all(self, payload: object) -> None:
         """Check every file that a request's data names, at any depth: gradio itself checks only some of them."""

@@ -1,4 +1,4 @@
-"""What the page says beside the explorer, and what an explorer's manifest holds: no browser needed."""
+"""What the manifest of a scene holds, and the page that is made of it. No browser."""
 
 import base64
 import io
@@ -15,8 +15,6 @@ from PIL import Image
 from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
-from vitviz.server import draw
-from vitviz.server.menu import Offer
 from vitviz.view import View
 from vitviz.web.scene import LEAST_SIDE, STAGE_SIDE, Scene, standalone
 
@@ -35,7 +33,7 @@ def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] = (), **c
 
 
 def manifest(view: View, **options: Any) -> dict[str, Any]:
-    made = Scene.of(view, **options).manifest("name", "photo", [str(block) for block in range(tiny.DEPTH)], None)
+    made = Scene.of(view, **options).manifest("name")
     return json.loads(json.dumps(made))  # as the browser gets it
 
 
@@ -69,6 +67,9 @@ def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
     assert made["prefix"] == list(view.trace.prefix)
     assert (made["depth"], made["heads"], made["width"]) == (tiny.DEPTH, view.trace.heads, tiny.HEAD_WIDTH)
     assert made["image"] == "Dog"
+    assert made["blocks"] == tiny.DEPTH
+    assert made["badge"] == {"device": "CPU", "seconds": view.seconds}
+    assert made["rollout"]
     named = changes != {"classes": 0}
     assert bool(made["predictions"]) == bool(made["labels"]) == named
     assert bool(made["caveat"]) != named
@@ -77,9 +78,8 @@ def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
 def test_words_from_outside_stay_words() -> None:
     view = opened(labels=(HOSTILE, *(f"class {i}" for i in range(tiny.CLASSES - 1))))
     view.trace.logits[0, 0] = 100.0
-    assert "img" not in tags_of(draw.problem(HOSTILE))
     page = standalone(Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>"))
-    assert "img" not in tags_of(page)
+    assert "<img src=x" not in page
     assert "<script>alert(1)" not in page
     assert page.count("@@") == 0
 
@@ -101,7 +101,10 @@ def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
     assert manifest(view)["sureAbove"] is None
     view.model.pretrained = replace(view.model.pretrained, sure_above=(best[0][1] + 1) / 2)
     made = manifest(view)
-    assert (made["sureAbove"], made["predictions"]) == (view.sure_above, [list(one) for one in best])
+    assert (made["sureAbove"], made["predictions"]) == (
+        view.sure_above,
+        [[*one, index] for one, index in zip(best, view.best(), strict=True)],
+    )
     words = "Not sure: perhaps {}, {} or {}".format(*(label for label, _ in best[:3]))
     assert view.describe() == Scene.of(view).summary == words
     assert f"<title>{words} · tiny · vitviz</title>" in standalone(Scene.of(view))
@@ -143,28 +146,16 @@ def test_a_notebook_gets_the_page_in_a_frame() -> None:
     assert read == [view.html()]
 
 
-def test_the_menu_is_data_and_its_words_are_never_html() -> None:
-    offers = [Offer("a", HOSTILE, 88_200_000, "Apache-2.0", "for its heads"), Offer("b", "B")]
-    menu = json.loads(draw.menu([("Here", offers), ("Nothing", [])], "b", True, 7))
-    assert [group["title"] for group in menu["groups"]] == ["Here"]
-    assert menu["groups"][0]["offers"][0]["words"] == f"{HOSTILE} · 88 MB · Apache-2.0"
-    assert menu["groups"][0]["offers"][1]["words"] == "B"
-    assert (menu["chosen"], menu["more"], menu["turn"]) == ("b", True, 7)
-
-
-def test_a_bar_fills_in_the_time_that_is_expected() -> None:
-    assert "animation-duration: 12.5s" in draw.working("Looking", 12.5)
-    assert "animation-duration" not in draw.working("Loading")
-    assert "<img" not in draw.working(HOSTILE)
-
-
-@pytest.mark.parametrize(("value", "words"), [(0.0961, "96 ms"), (0.9994, "999 ms"), (61.23, "61.2 s")])
-def test_measured_times(value: float, words: str) -> None:
-    assert draw.duration(value) == words
-
-
 def test_pictures_are_small_enough_to_send() -> None:
-    address = Scene.of(opened((4000, 3000))).photo_url()
+    made = manifest(opened((4000, 3000)))
+    address = made["photo"]["url"]
     assert len(address) < 2_000_000
     picture = Image.open(io.BytesIO(base64.b64decode(address.split(",")[1])))
-    assert picture.size == (1024, 768)
+    assert picture.size == (made["photo"]["width"], made["photo"]["height"]) == (1024, 768)
+    assert max(made["seen"]["width"], made["seen"]["height"]) <= 640
+
+
+def test_a_page_opens_at_the_view_that_was_saved() -> None:
+    scene = Scene.of(opened())
+    assert '"?layer=2&head=3"' in standalone(scene, "?layer=2&head=3")
+    assert "</script><b>" not in standalone(scene, "?</script><b>")

@@ -1,0 +1,468 @@
+"""What the endpoints answer, and what they refuse. No browser, no HTTP."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+from hypothesis import given
+from hypothesis import strategies as st
+from offered import WIDTH, folder, made, photograph
+
+from vitviz.attribution.attention import rollout_matrix
+from vitviz.attribution.registry import METHODS
+from vitviz.server import endpoints as module
+from vitviz.server.arguments import ArgumentError
+from vitviz.server.endpoints import Endpoints
+from vitviz.server.routes import describe_error
+from vitviz.server.scenes import UnknownScene
+from vitviz.server.scheduler import Client, Kind
+from vitviz.view import View
+from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
+from vitviz.web.scene import ROLLOUT_TOKENS, standalone
+
+ROWS, COLUMNS = tiny.GRID
+TOKENS = 1 + ROWS * COLUMNS
+FAST = [name for name, method in METHODS.items() if method.cost <= module.SLOW]
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    place = tmp_path_factory.mktemp("models")
+    return (
+        folder(place / "plain"),
+        folder(place / "blind", classes=0),
+        folder(place / "bare", class_token=False, pooling="mean"),
+        folder(place / "registers", registers=2),
+    )
+
+
+@pytest.fixture(scope="module")
+def endpoints(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Endpoints:
+    return made(tmp_path_factory.mktemp("page"), sources, side=8 * WIDTH)
+
+
+@pytest.fixture(scope="module")
+def scene(endpoints: Endpoints) -> str:
+    return endpoints.open(photograph())["id"]
+
+
+@pytest.fixture(scope="module")
+def fine(endpoints: Endpoints) -> str:
+    """More tokens than the rollout matrix has."""
+    return endpoints.open(photograph(), size=4 * WIDTH)["id"]
+
+
+def view_of(endpoints: Endpoints, scene: str) -> View:
+    found = endpoints.scenes.get(scene)
+    assert found is not None
+    return found.view
+
+
+def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
+    """Ask as a client does."""
+    return endpoints.question(name, given).compute()
+
+
+# --- open
+
+
+def test_open_is_idempotent_and_its_id_is_of_photograph_model_and_size(
+    endpoints: Endpoints, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = endpoints.open(photograph(), sources[0])
+    monkeypatch.setattr(module, "open_view", lambda *_: pytest.fail("the model ran again"))
+    assert endpoints.open(photograph()) is first  # the default model
+    monkeypatch.undo()
+    others = [
+        endpoints.open(photograph(7)),
+        endpoints.open(photograph(), sources[3]),
+        endpoints.open(photograph(), size=2 * WIDTH),
+    ]
+    assert len({one["id"] for one in (first, *others)}) == 4
+    assert all(len(one["id"]) == 32 for one in others)
+    assert others[2]["grid"] == (2 * ROWS, 2 * COLUMNS)
+    json.dumps(first)
+
+
+def test_an_example_is_named_and_a_photograph_of_ones_own_is_not(endpoints: Endpoints) -> None:
+    example, own = endpoints.open(image="Noise"), endpoints.open(photograph())
+    assert (example["image"], example["own"]) == ("Noise", None)
+    assert own["image"] is None
+    assert len(own["own"]) == 32
+    assert example["caveat"]  # a model of random weights does not know it
+
+
+@pytest.mark.parametrize("size", [1, 12, 9 * WIDTH, 10**5])
+def test_sizes_outside_are_refused(endpoints: Endpoints, size: int) -> None:
+    with pytest.raises(ValueError, match="Expected"):
+        endpoints.open(photograph(), size=size)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, "photograph"),
+        ({"image": "Nothing"}, "Noise"),
+        ({"photo": b"no picture"}, "photograph"),
+        ({"photo": b""}, "photograph"),
+        ({"photo": photograph(), "model": "/etc/passwd"}, "name of a model"),
+        ({"photo": "text"}, "photo"),
+        ({"photo": photograph(), "size": 91.0}, "size"),
+        ({"photo": photograph(), "size": True}, "size"),
+        ({"photo": photograph(), "detail": 91}, "detail"),
+    ],
+)
+def test_what_cannot_be_opened_is_refused_in_words(endpoints: Endpoints, given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match="xpected") as refused:
+        ask(endpoints, "open", **given)
+    assert named in str(refused.value)
+    assert describe_error(refused.value)["kind"] == "refused"
+
+
+# --- files
+
+
+@pytest.mark.parametrize("block", range(tiny.DEPTH))
+def test_a_block_is_its_file(endpoints: Endpoints, scene: str, block: int) -> None:
+    data = ask(endpoints, "block", scene=scene, block=block)
+    assert data == block_bytes(view_of(endpoints, scene).trace, block)
+    assert HEADER.unpack_from(data)[6] == block  # the header says which block it is
+    assert ask(endpoints, "block", scene=scene, block=block) is data  # from the cache
+
+
+def test_rollout_is_its_file_with_and_without_options(endpoints: Endpoints, scene: str) -> None:
+    trace = view_of(endpoints, scene).trace
+    assert ask(endpoints, "rollout", scene=scene, token=None) == rollout_bytes(trace)
+    options = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
+    assert ask(endpoints, "rollout", scene=scene, token=None, **options) == rollout_bytes(trace, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"fuse": "min", "discard": 0.25, "residual": 0.7, "start": 1}], ids=str)
+@pytest.mark.parametrize("which", ["scene", "fine"])
+def test_a_row_is_that_of_the_whole_matrix(
+    endpoints: Endpoints, which: str, options: dict[str, Any], request: pytest.FixtureRequest
+) -> None:
+    name = request.getfixturevalue(which)
+    expected = rollout_matrix(view_of(endpoints, name).trace, **options)[0].numpy()  # (N, N), the dense way
+    for token in (0, 5, len(expected) - 1):
+        row = np.frombuffer(ask(endpoints, "rollout", scene=name, token=token, **options), "<f4")
+        np.testing.assert_allclose(row, expected[token], atol=1e-6)
+    mean = np.frombuffer(ask(endpoints, "rollout", scene=name, token=-1, **options), "<f4")
+    np.testing.assert_allclose(mean, expected[1:].mean(0), atol=1e-6)
+
+
+def test_many_tokens_have_rows_and_no_matrix(endpoints: Endpoints, fine: str) -> None:
+    assert view_of(endpoints, fine).trace.tokens.shape[1] > ROLLOUT_TOKENS
+    assert not endpoints.open(photograph(), size=4 * WIDTH)["rollout"]
+    with pytest.raises(ArgumentError, match=f"{ROLLOUT_TOKENS}.*row"):
+        endpoints.rollout(fine)
+
+
+def test_the_page_is_the_one_that_python_writes(
+    endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = endpoints.scenes.get(scene)
+    assert found is not None
+    assert endpoints.page(scene, "?layer=2").decode() == standalone(found.scene, "?layer=2")
+    monkeypatch.setattr(module, "MOST_PAGE_BYTES", 100_000)
+    with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
+        endpoints.page(fine)
+
+
+# --- numbers
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_maps_are_pythons(endpoints: Endpoints, scene: str, name: str) -> None:
+    specific = METHODS[name].class_specific
+    found = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
+    expected = view_of(endpoints, scene).explain(name, **({"target": 7} if specific else {}))
+    np.testing.assert_allclose(found["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12)
+    assert found["signed"] == expected.signed
+    assert ("thing 7" in found["title"]) == specific
+
+
+def test_a_class_may_be_held_against_another(endpoints: Endpoints, scene: str) -> None:
+    view = view_of(endpoints, scene)
+    found = endpoints.explain(scene, "gae", 3, 5)
+    expected = view.explain("gae", contrast=(3, 5))
+    np.testing.assert_allclose(found["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12)
+    best = view.best(1)[0]
+    other = (best + 1) % len(view.labels)
+    assert (
+        endpoints.explain(scene, "gae", None, other)["values"] == endpoints.explain(scene, "gae", best, other)["values"]
+    )
+
+
+def test_a_test_is_pythons_and_maps_share_their_random_orders(endpoints: Endpoints, scene: str) -> None:
+    view = view_of(endpoints, scene)
+    tests = ask(endpoints, "faithfulness", scene=scene, methods=["gae", "rollout"], target=7, against=None)
+    expected = view.faithfulness([view.explain("gae", 7), view.explain("rollout")], 7)
+    assert [test["words"] for test in tests] == [test.describe() for test in expected]
+    assert [test["gain"] for test in tests] == pytest.approx([test.gain for test in expected])
+    assert tests[0]["deletion"]["random"] == tests[1]["deletion"]["random"]
+    for kind in ("deletion", "insertion"):
+        curve = tests[0][kind]
+        np.testing.assert_allclose(curve["y"], getattr(expected[0], kind).probabilities, rtol=1e-3)
+        assert len(curve["x"]) == len(curve["low"]) == len(curve["high"]) == len(curve["random"])
+
+
+def test_a_test_reports_its_progress_and_computes_no_map_twice(
+    endpoints: Endpoints, scene: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reports: list[dict[str, Any]] = []
+    monkeypatch.setattr(module, "report", lambda text, seconds=None, **counts: reports.append({"text": text, **counts}))
+    methods = ["rollout", "token_gradcam", "attn_lrp"]
+    endpoints.faithfulness(scene, methods, 11)
+    assert [one["text"] for one in reports[:3]] == [f"Computing {METHODS[name].title}" for name in methods]
+    assert [one["done"] for one in reports] == sorted(one["done"] for one in reports)
+    assert reports[-1] == {"text": "Testing 3 maps", "done": 6, "of": 6}
+    monkeypatch.setattr(View, "explain", lambda *_, **__: pytest.fail("a map was computed again"))
+    endpoints.faithfulness(scene, methods, 11)
+    endpoints.explain(scene, "attn_lrp", 11)
+
+
+def test_interventions_are_pythons(endpoints: Endpoints, scene: str) -> None:
+    view = view_of(endpoints, scene)
+    found = ask(endpoints, "intervene", scene=scene, patches=[0, 1, 30], heads=[[1, 2], [2, 0]])["classes"]
+    change = view.intervene(drop=[(0, 0), (0, 1), divmod(30, COLUMNS)], heads=[(1, 2), (2, 0)])
+    for label, before, after in found:
+        index = view.labels.index(label)
+        assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]))
+    assert [before for _, before, _ in found] == sorted((before for _, before, _ in found), reverse=True)
+    assert int(change.after[0].argmax()) in {view.labels.index(label) for label, _, _ in found}
+    for _, before, after in endpoints.intervene(scene)["classes"]:
+        assert before == pytest.approx(after, abs=1e-6)
+
+
+def test_statistics_are_pythons(endpoints: Endpoints, scene: str) -> None:
+    names = ["distance", "mass_cls", "ablation_logit"]
+    found = ask(endpoints, "heads", scene=scene, names=names)["values"]
+    expected = view_of(endpoints, scene).heads(names)
+    for name in names:
+        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
+
+
+def test_layers_are_pythons(endpoints: Endpoints, scene: str) -> None:
+    view, found = view_of(endpoints, scene), ask(endpoints, "layers", scene=scene)
+    lens = view.lens(view.best(4))
+    assert found["names"] == list(lens.names)
+    np.testing.assert_allclose(found["read"], lens.probabilities[:, list(lens.classes)], rtol=1e-4)
+    patches = np.frombuffer(base64.b64decode(found["patches"]), np.uint8).reshape(tiny.DEPTH, 4, ROWS, COLUMNS)
+    np.testing.assert_allclose(patches / 255, np.moveaxis(lens.patches, 3, 1), atol=0.5 / 255 + 1e-6)
+    colors = np.frombuffer(base64.b64decode(found["colors"]), np.uint8).reshape(tiny.DEPTH, ROWS, COLUMNS, 3)
+    np.testing.assert_allclose(colors / 255, view.token_pca().colors, atol=0.5 / 255 + 1e-6)
+
+
+@pytest.mark.parametrize(("head", "query"), [("mean", None), ("2", 0), ("max", 5), ("5", -1)])
+def test_attention_is_pythons(endpoints: Endpoints, scene: str, head: str, query: int | None) -> None:
+    found = ask(endpoints, "attention", scene=scene, block=1, head=head, query=query)
+    which = int(head) - 1 if head.isdecimal() else head
+    expected = view_of(endpoints, scene).attention(1, which, "mean" if query == -1 else query)
+    np.testing.assert_allclose(found["values"], expected.values)
+    assert found["prefix_mass"] == dict(expected.prefix_mass)
+    assert np.sum(found["values"]) + sum(found["prefix_mass"].values()) == pytest.approx(1, abs=1e-5)
+
+
+def test_a_model_without_classes_answers_what_it_can(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
+    manifest = endpoints.open(photograph(), sources[1])
+    assert manifest["predictions"] == manifest["labels"] == []
+    assert len(endpoints.explain(manifest["id"], "rollout")["values"]) == ROWS * COLUMNS
+    assert endpoints.layers(manifest["id"])["names"] == []
+    with pytest.raises(ValueError, match="classifier"):
+        endpoints.explain(manifest["id"], "gae")
+
+
+def test_without_any_patch_the_prefix_is_read_or_it_is_refused(
+    endpoints: Endpoints, sources: tuple[str, ...], scene: str
+) -> None:
+    everything = list(range(ROWS * COLUMNS))
+    assert endpoints.intervene(scene, everything)["classes"]
+    bare = endpoints.open(photograph(), sources[2])["id"]
+    with pytest.raises(ArgumentError, match="Leave one"):
+        endpoints.intervene(bare, everything)
+
+
+def test_the_models_answer_lists_what_there_is(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
+    found = endpoints.models()
+    json.dumps(found)
+    assert found["default"] == sources[0]
+    assert [one["source"] for one in found["groups"][0]["offers"]] == list(sources)
+    assert [one["name"] for one in found["examples"]] == ["Noise"]
+    assert [one["name"] for one in found["methods"]] == list(METHODS)
+    assert found["more"] == {"typed": True, "upload": False}
+    assert {one["name"] for one in found["methods"] if one["slow"]} == set(METHODS) - set(FAST)
+
+
+# --- what strangers may not do
+
+NOTHING = "0" * 32
+CALLS: list[tuple[str, dict[str, Any], str]] = [
+    ("explain", {"method": "grad"}, "grad"),
+    ("explain", {"method": 7}, "method"),
+    ("explain", {"target": "thing 1"}, "target"),
+    ("explain", {"target": 99}, "99"),
+    ("explain", {"target": True}, "True"),
+    ("explain", {"target": 3, "against": 3}, "different"),
+    ("explain", {"target": -1}, "-1"),
+    ("explain", {"target": 10**30}, "target"),
+    ("faithfulness", {"methods": "gae"}, "gae"),
+    ("faithfulness", {"methods": []}, "[]"),
+    ("faithfulness", {"methods": ["gae"] * 99}, "methods"),
+    ("faithfulness", {"methods": ["gae", "no method"]}, "no method"),
+    ("faithfulness", {}, "got nothing"),
+    ("intervene", {"patches": [ROWS * COLUMNS]}, str(ROWS * COLUMNS - 1)),
+    ("intervene", {"patches": [-1]}, "-1"),
+    ("intervene", {"patches": [0.5]}, "0.5"),
+    ("intervene", {"patches": [True]}, "True"),
+    ("intervene", {"heads": [[0]]}, "[[0]]"),
+    ("intervene", {"heads": [[tiny.DEPTH, 0]]}, str(tiny.DEPTH)),
+    ("heads", {"names": ["beauty"]}, "beauty"),
+    ("heads", {"names": "distance"}, "distance"),
+    ("layers", {"more": 1}, "more"),
+    ("attention", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
+    ("attention", {"block": 0, "head": "6"}, "6"),
+    ("attention", {"block": 0, "head": "0"}, "0"),
+    ("attention", {"block": 0, "query": TOKENS}, str(TOKENS)),
+    *(("block", {"block": value}, "block") for value in (tiny.DEPTH, -1, "1", "3", 1.0, None, True, ["0"], {"a": 1})),
+    *(("rollout", {"token": value}, "token") for value in (TOKENS, -2, 10**30, 1.0, math.nan, "0", True, [0])),
+    *(("rollout", {"fuse": value}, "fuse") for value in ("evil", "", 0, None, ["mean"], "m" * 10**6)),
+    *(("rollout", {"discard": value}, "discard") for value in (math.nan, math.inf, -0.1, 1, 10**400, "0.1", True)),
+    *(("rollout", {"residual": value}, "residual") for value in (math.nan, -math.inf, -1, 1.5, 10**400, [0.5], False)),
+    *(("rollout", {"start": value}, "start") for value in (-1, tiny.DEPTH, 10**30, 0.0, "0", True, None)),
+    ("page", {"search": "x" * 5000}, "search"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "named"), CALLS, ids=lambda one: repr(one)[:40])
+def test_what_cannot_be_is_refused_in_words_before_anything_runs(
+    endpoints: Endpoints, scene: str, name: str, given: dict[str, Any], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitviz.view.attribute", lambda *_, **__: pytest.fail("it ran"))
+    with pytest.raises(ValueError, match="xpected") as refused:
+        ask(endpoints, name, scene=scene, **given)
+    text = str(refused.value)
+    assert named in text
+    assert len(text) < 600
+    assert not any(hint in text for hint in ("Traceback", 'File "', "site-packages", "vitviz/", "set_int_max"))
+    assert describe_error(refused.value)["kind"] == "refused"
+    assert endpoints.scheduler.ahead(Kind.LONG) == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "page"]
+)
+def test_an_unknown_scene_is_said_to_be(endpoints: Endpoints, name: str) -> None:
+    more = {"block": {"block": 0}, "faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
+    with pytest.raises(UnknownScene) as unknown:
+        ask(endpoints, name, scene=NOTHING, **more.get(name, {}))
+    assert describe_error(unknown.value)["kind"] == "unknown"
+    for nonsense in (
+        "",
+        "x" * 32,
+        NOTHING[1:],
+        NOTHING + "0",
+        NOTHING.replace("0", "G"),
+        7,
+        None,
+        ["a"],
+        "\ud800" * 32,
+    ):
+        with pytest.raises(ArgumentError, match="scene"):
+            ask(endpoints, name, scene=nonsense, **more.get(name, {}))
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.binary()
+    | st.sampled_from(["gae", "mean"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+ASKABLE = ["block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "attention", "page", "models"]
+ARGUMENTS = [
+    "scene",
+    "block",
+    "token",
+    "fuse",
+    "discard",
+    "start",
+    "method",
+    "target",
+    "methods",
+    "names",
+    "patches",
+    "heads",
+]
+
+
+@given(
+    st.sampled_from(ASKABLE),
+    ANYTHING | st.dictionaries(st.sampled_from(ARGUMENTS), ANYTHING, max_size=5),
+    st.booleans(),
+)
+def test_nothing_that_is_said_is_an_error_of_ours(
+    endpoints: Endpoints, scene: str, name: str, asked: Any, known: bool
+) -> None:
+    if known and isinstance(asked, dict):
+        asked["scene"] = scene
+    try:
+        question = endpoints.question(name, asked)
+    except ArgumentError as refused:
+        assert str(refused).startswith("Expected")
+        assert len(str(refused)) < 400
+        return
+    try:
+        question.compute()
+    except (ValueError, UnknownScene) as error:
+        assert describe_error(error)["kind"] in ("refused", "unknown")
+
+
+# --- many at once
+
+
+def test_one_model_runs_at_a_time(endpoints: Endpoints, scene: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        with endpoints.scheduler.run(Kind.PHOTO):
+            asking = pool.submit(endpoints.explain, scene, "rollout")
+            with pytest.raises(TimeoutError):
+                asking.result(0.3)
+        assert asking.result(30)["values"]
+
+
+def test_a_fast_method_does_not_wait_for_a_slow_one_which_stops_with_its_client(
+    endpoints: Endpoints, scene: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoints, "_seconds", lambda *_: 3.0)
+    client = Client("slow")
+    flight = endpoints.flights.join("slow", lambda: endpoints.explain(scene, "kernel_shap", 17), client)
+    while not flight.client.progress:
+        assert not flight.future.done()
+    assert flight.client.progress["text"] == "Computing Kernel SHAP"
+    assert endpoints.explain(scene, "token_gradcam", 17)["values"]
+    assert not flight.future.done()
+    endpoints.flights.leave("slow", flight)
+    assert flight.future.exception(30) is not None
+    assert endpoints.scheduler.ahead(Kind.LONG) == 0
+
+
+def test_errors_of_python_are_not_shown() -> None:
+    class Secret(ValueError):
+        pass
+
+    for error in (RuntimeError("/root/secret"), Secret("/root/secret"), json.JSONDecodeError("x", "secret", 0)):
+        found = describe_error(error)
+        assert found["kind"] == "failed"
+        assert "secret" not in found["text"]
+    assert "memory" in describe_error(MemoryError())["text"]
