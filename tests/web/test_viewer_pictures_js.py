@@ -200,7 +200,7 @@ def test_scales_are_pythons() -> None:
 def test_a_grid_of_pixels_has_the_tables_colours() -> None:
     table, index, script = lut("magma"), np.array([0, 255, 128, 3], np.uint8), Script()
     packed = script.call("draw/color", "packed", table.ravel())
-    grid = script.call("draw/color", "colourGrid", index, packed.part(), empty(4, "uint32"), give=(2,))
+    grid = script.call("draw/color", "colorGrid", index, packed.part(), empty(4, "uint32"), give=(2,))
     short = script.call("draw/color", "packed", table.ravel()[:99])
     script.run()
     rgba = grid.given[0].view(np.uint8).reshape(4, 4)

@@ -6,6 +6,7 @@ import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
 import { packed } from './draw/color.js';
 import { copyLink, download, followAddress, followAnimation, followFullScreen } from './effects/browser.js';
+import { Progress } from './effects/progress.js';
 import { SceneEffects } from './effects/scene.js';
 
 const HOME = 'vitviz-model'; // where the browser keeps the model that a person chose last
@@ -32,47 +33,51 @@ const home = {
 
 /**
  * @param {HTMLElement} root
- * @param {{colors: Record<string, string>, backend: import('./backends/backend.js').Backend, photos: import('./effects/photos.js').Photos | null,
- *   first: import('./core/manifest.js').Manifest, search: string, models: any}} given - `colors`: tables in base64
- * @param {Record<string, new (root: HTMLElement, page: any) => {render: (state: any) => boolean}>} places - views by their selectors
+ * @param {object} given
+ * @param {Record<string, string>} given.colors - tables in base64
+ * @param {import('./backends/backend.js').Backend} given.backend
+ * @param {import('./effects/photos.js').Photos | null} given.photos
+ * @param {import('./core/manifest.js').Manifest} given.first - of the scene that the page opens with
+ * @param {string} given.search - the query string @param {any} given.models - see `models` of the backend
+ * @param {Record<string, any>} places - views by their selectors
  */
-export function mount(root, { colors: encoded, backend, photos, first, search, models }, places) {
+export function mount(root, { colors: encoded, backend: asked, photos, first, search, models }, places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
   const { state, messages } = parse(search);
   const store = createStore({ ...INITIAL, ...state, messages, linked: true }, reduce, { step: isStep, restore });
   /** @type {Map<string, import('./effects/scene.js').Scene>} */
   const scenes = new Map();
+  const progress = new Progress();
+  const backend = progress.watch(asked);
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
-  const page = {
-    store, scenes, backend, photos, models, colors, tables, home, changed, first, root, progress: null, drawn: 0,
+  progress.changed = changed;
+  const page = { // `colors`: tables (256, 3) by name; `tables`: the same as whole pixels
+    store, scenes, backend, photos, models, colors, tables, home, changed, first, root, progress, drawn: 0,
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
-    act: (what) => leave(what, page),
+    act: (/** @type {string} */ what) => leave(what, page),
+    views: /** @type {any[]} */ ([]),
   };
-  const views = Object.entries(places).flatMap(([selector, View]) => {
+  page.views = Object.entries(places).flatMap(([selector, View]) => {
     const place = root.matches(selector) ? root : root.querySelector(selector);
     return place ? [new View(place, page)] : [];
   });
-  page.views = views;
   function draw() {
     frame = 0;
-    const more = views.map((view) => view.render(store.get())).some(Boolean);
+    const more = page.views.map((view) => view.render(store.get())).some(Boolean);
     if (more) changed();
   }
   store.subscribe(changed);
   if (backend.can.link) followAddress(store);
   followFullScreen(root, store);
   followAnimation(store);
-  const resolve = ({ image, photo, model, size }) => ({
-    image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size });
-  const effects = new SceneEffects({ store, scenes, backend, decode, changed, colors: Object.keys(colors),
-    resolve: backend.can.open ? resolve : () => ({ image: first.image, photo: null, model: first.model, size: first.size }),
-    progress: (progress) => {
-      page.progress = progress;
-      changed();
-    } });
+  /** @param {import('./core/state.js').Source} source - put names in the place of defaults */
+  const resolve = ({ image, photo, model, size }) => (backend.can.open
+    ? { image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size }
+    : { image: first.image, photo: null, model: first.model, size: first.size });
+  const effects = new SceneEffects({ store, scenes, backend, decode, changed, resolve, colors: Object.keys(colors) });
   effects.follow(store.get(), { type: 'start' });
   changed();
   return page;
@@ -83,14 +88,16 @@ async function leave(what, page) {
   const { store, scenes, backend, views } = page;
   const scene = scenes.get(store.get().scene?.id);
   if (!scene) return;
-  const name = ['vitviz', scene.manifest.image, scene.manifest.model].filter(Boolean).join('-').replace(/[^\w.-]+/g, '-');
+  const { image, model } = scene.manifest;
+  const name = ['vitviz', image, model].filter(Boolean).join('-').replace(/[^\w.-]+/g, '-');
   if (what === 'link') copyLink(store);
-  if (what === 'picture') views[0].picture().toBlob((blob) => download(blob, `${name}.png`));
+  if (what === 'picture') views[0].picture().toBlob((/** @type {Blob} */ blob) => download(blob, `${name}.png`));
   if (what !== 'page') return;
   try {
     const bytes = await backend.page(scene, { search: format({ ...store.get(), beside: null }) });
     download(new Blob([bytes], { type: 'text/html' }), `${name}.html`);
   } catch (error) {
-    store.dispatch({ type: 'message', texts: [`The page could not be saved. ${/** @type {Error} */ (error).message}`] });
+    const { message } = /** @type {Error} */ (error);
+    store.dispatch({ type: 'message', texts: [`The page could not be saved. ${message}`] });
   }
 }

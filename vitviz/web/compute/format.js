@@ -92,14 +92,6 @@ export function headWords(head, heads) {
   return typeof head === 'number' ? `head ${head + 1}` : `${head} of ${heads} heads`;
 }
 
-/** Words in a place of the page; what stands there already is left alone, and costs no layout. */
-export function write(place, text) {
-  const { firstChild } = place;
-  if (firstChild?.nodeType === Node.TEXT_NODE && firstChild === place.lastChild) {
-    if (firstChild.data !== text) firstChild.data = text; // the node stays: the browser has less to make anew
-  } else if (place.textContent !== text) place.textContent = text;
-}
-
 /** How many of something: "5 heads". @param {number} number @param {string} one */
 export function count(number, one) {
   return `${number} ${one}${number === 1 ? '' : 's'}`;

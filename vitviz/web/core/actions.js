@@ -69,8 +69,11 @@ function within(state, pane, change) {
   return pane === state.pane ? change(state) : swapped(change(swapped(state)));
 }
 
-/** A patch that is let go: the pointer leads again, else what was asked before. @param {State} state */
-const letGo = (state) => (Array.isArray(state.query) ? { ...state, query: state.base, queryScene: null } : state);
+/** Let a patch go: the pointer leads again, else what was asked before. @param {State} state @returns {State} */
+function letGo(state) {
+  if (!Array.isArray(state.query)) return state;
+  return { ...state, query: state.base, queryScene: null, pointer: state.pointer?.over ? state.pointer : null };
+}
 
 /** @param {State} state @param {Action} action @returns {State} */
 function changed(state, { change }) {

@@ -16,17 +16,21 @@ const RIGHT = 10;
  * @property {string} [kind] - "main" (default), "quiet", or a number 0..7 for one of several
  */
 
-/** The height for a width, and where numbers lie. */
+/** The height for a width, and where numbers lie. @param {number} width @param {number[]} x @param {number[]} y - ranges */
 function axes(width, [first, last], [low, high]) {
   const height = Math.round(Math.min(400, Math.max(190, 0.5 * width)));
   return {
     height,
-    px: (value) => LEFT + ((value - first) / (last - first || 1)) * (width - LEFT - RIGHT),
-    py: (value) => TOP + (1 - (value - low) / (high - low || 1)) * (height - TOP - BOTTOM),
+    px: (/** @type {number} */ value) => LEFT + ((value - first) / (last - first || 1)) * (width - LEFT - RIGHT),
+    py: (/** @type {number} */ value) => TOP + (1 - (value - low) / (high - low || 1)) * (height - TOP - BOTTOM),
   };
 }
 
-/** The frame of a chart: title, rules with their numbers, words below. */
+/**
+ * The frame of a chart: title, rules with their numbers, words below.
+ * @param {{title: string, across: string, words: string, units: (value: number) => string, range: [number, number],
+ *   kind?: string}} given @param {number} width @param {ReturnType<typeof axes>} place @param {string} inside
+ */
 function frame({ title, across, words, units, range: [low, high], kind = '' }, width, { height, py }, inside) {
   const rules = [low, (low + high) / 2, high].map((value) => `<g><path class="vv-rule"
     d="M${LEFT} ${py(value)}H${width - RIGHT}"/><text x="${LEFT - 6}" y="${py(value) + 4}"
@@ -41,7 +45,7 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
  * Lines over one axis.
  * @param {object} chart
  * @param {string} chart.title @param {string} chart.across - words below the axis
- * @param {number[]} chart.x - what all lines share
+ * @param {number[]} chart.x - what all lines share @param {number[]} [chart.ticks] - those of it that have a number
  * @param {Line[]} chart.lines
  * @param {{low: number[], high: number[], name: string} | null} [chart.band]
  * @param {[number, number]} [chart.range] - of the upright axis
@@ -50,12 +54,12 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
  * @param {string} chart.words - what the chart says, for who cannot see it
  * @param {number} [width] - in pixels
  */
-export function chart({ title, across, x, lines, band = null, range = [0, 1], units, steps, words }, width = NARROW) {
+export function chart({ title, across, x, lines, ticks, band = null, range = [0, 1], units, steps, words }, width = NARROW) {
   const [first, last] = [x[0], x[x.length - 1]];
   const place = axes(width, [first, last], range);
-  const points = (ys) => ys.map((y, i) => `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`);
-  const below = [first, (first + last) / 2, last].map((value, i) => `<text x="${place.px(value)}"
-    y="${place.height - 21}" text-anchor="${['start', 'middle', 'end'][i]}">${escaped(steps(value))}</text>`);
+  const points = (/** @type {number[]} */ ys) => ys.map((y, i) => `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`);
+  const below = (ticks ?? [first, (first + last) / 2, last]).map((value) => `<text x="${place.px(value)}"
+    y="${place.height - 21}" text-anchor="${value === first ? 'start' : value === last ? 'end' : 'middle'}">${escaped(steps(value))}</text>`);
   const around = band ? [...points(band.high), ...points(band.low).reverse()].join(' ') : '';
   const area = band ? `<polygon class="vv-band" points="${around}"/>` : '';
   const kinds = lines.map(({ kind = 'main' }) => `vv-plot vv-plot-${kind}`);

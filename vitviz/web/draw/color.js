@@ -29,11 +29,12 @@ export function scaleOver(maps, signed = false) {
   return signed ? around(Math.max(Math.abs(vmin), Math.abs(vmax))) : { vmin, vmax, signed };
 }
 
+/** @param {number} reach @returns {Scale} */
 function around(reach) {
   return { vmin: -reach, vmax: reach, signed: true };
 }
 
-/** Round to the nearest whole number, halves to the even one, as NumPy does. For numbers from 0 on. */
+/** Round to the nearest whole number, halves to the even one, as NumPy does. @param {number} x - 0 or more */
 export function rint(x) {
   const down = Math.floor(x);
   const rest = x - down;
@@ -43,6 +44,7 @@ export function rint(x) {
 
 const WHOLE = 2 ** 52; // beyond it there are no fractions: adding it rounds, halves to the even number, as `rint` does
 
+/** @param {number} t @param {number} gamma @param {boolean} signed */
 function lifted(t, gamma, signed) {
   if (!signed) return t ** gamma;
   const away = 2 * t - 1;
@@ -100,14 +102,14 @@ export function spotlight(table, signed) {
   return made[String(signed)];
 }
 
-const GREY = 0.6; // of a colour whose map is out of date
+const GRAY = 0.6; // of a colour whose map is out of date
 
-/** A table whose colours are nearer to grey of the same lightness. @param {Uint32Array} table @returns {Uint32Array} (256) */
+/** A table whose colours are nearer to gray of the same lightness. @param {Uint32Array} table - (256) */
 export function faded(table) {
-  return table.map((colour) => {
-    const parts = [colour & 255, (colour >>> 8) & 255, (colour >>> 16) & 255];
+  return table.map((color) => {
+    const parts = [color & 255, (color >>> 8) & 255, (color >>> 16) & 255];
     const level = 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2];
-    const [r, g, b] = parts.map((part) => Math.round(part + GREY * (level - part)));
+    const [r, g, b] = parts.map((part) => Math.round(part + GRAY * (level - part)));
     return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
   });
 }
@@ -118,6 +120,6 @@ export function faded(table) {
  * @param {Uint32Array} table - (256), from `packed`
  * @param {Uint32Array} out - (gh, gw) pixels: `new Uint32Array(imageData.data.buffer)`
  */
-export function colourGrid(index, table, out) {
+export function colorGrid(index, table, out) {
   for (let i = 0; i < index.length; i += 1) out[i] = table[index[i]];
 }

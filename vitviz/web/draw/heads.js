@@ -1,18 +1,26 @@
-// Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button; what
-// it shows is drawn behind it, on one sheet for the whole wall.
-import { colourGrid, faded, indices, scaleOver } from './color.js';
+// Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button;
+// what it shows is drawn behind it, on one sheet for the whole wall.
+import { colorGrid, faded, indices, scaleOver } from './color.js';
+import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
-import { escaped, headWords, write } from '../compute/format.js';
+import { escaped, headWords } from '../compute/format.js';
 
 /** @typedef {import('./color.js').Scale} Scale */
-/** @typedef {{kind: 'head' | 'block' | 'cell', block?: number, head?: number | string, name: string}} Item */
+/**
+ * One thumbnail. `block` and `head`: what it shows; undefined where the state says.
+ * @typedef {{kind: string, value: string, name: string, label: string, block?: any, head?: any}} Item
+ */
 
 const FINE = 2; // pixels of the sheet in one of the page, at most
 const MOST = 6_000_000; // pixels of a sheet: of a model with a thousand heads it is coarser
 const SHEETS = `<canvas class="vv-sheet" width="0" height="0" aria-hidden="true"></canvas>
   <canvas class="vv-lens" aria-hidden="true" hidden></canvas>`;
 
+/**
+ * @param {string} kind @param {number | string} value @param {string} name @param {string} label
+ * @param {{block?: number, head?: number | string}} more @returns {Item}
+ */
 const item = (kind, value, name, label, more) => ({ kind, value: String(value), name, label, ...more });
 
 /** The maps of one layer: fused in three ways, then each head. @param {number} heads @returns {Item[]} */
@@ -23,7 +31,8 @@ export function headItems(heads) {
 
 /** One map for each layer. @param {number} depth @returns {Item[]} */
 export function layerItems(depth) {
-  return [...Array(depth).keys()].map((block) => item('block', block, String(block + 1), `Layer ${block + 1}`, { block }));
+  return Array.from({ length: depth }, (_, block) => (
+    item('block', block, String(block + 1), `Layer ${block + 1}`, { block })));
 }
 
 /** Every head of every layer. @param {number} depth @param {number} heads @returns {Item[]} */
@@ -42,13 +51,34 @@ export class Thumbnails {
    */
   constructor(element, choose, peek = () => {}) {
     this.element = element;
+    /** @type {Item[]} */
     this.items = [];
+    this.grid = /** @type {[number, number]} */ ([0, 0]);
+    this.group = 0;
+    /** @type {import('./sheet.js').Places | null} */
     this.places = null; // where thumbnails lie; null until the browser has laid them out
+    /** @type {number | null} */
     this.near = null; // the thumbnail that is enlarged
+    /** @type {Uint32Array | null} */
+    this.table = null; // of what was drawn last
+    /** @type {HTMLButtonElement[]} */
+    this.buttons = [];
+    /** @type {{left: number, top: number, width: number, height: number}[]} */
+    this.boxes = []; // of the maps, in pixels of the page
+    this.ratio = 1;
+    this.image = new ImageData(1, 1);
+    this.pixels = new Uint32Array(1);
+    /** @type {Uint8Array[]} */
+    this.index = []; // (gh, gw) colour indices of each
+    this.there = this.waits = this.off = this.pressed = new Uint8Array(0);
+    /** @type {any[]} */
+    this.words = []; // elements
+    this.large = this.image; // of the lens
     this.sized = new ResizeObserver(() => this.measure());
     roving(element);
-    const place = (event) => event.target.closest('button')?.dataset.place;
-    const item = (event) => this.items[place(event)] ?? null;
+    /** @param {Event} event @returns {string | undefined} */
+    const place = ({ target }) => /** @type {HTMLElement} */ (target).closest('button')?.dataset.place;
+    const item = (/** @type {Event} */ event) => this.items[Number(place(event))] ?? null;
     element.addEventListener('click', (event) => item(event) && choose(item(event)));
     element.addEventListener('pointerover', (event) => {
       peek(item(event));
@@ -56,11 +86,11 @@ export class Thumbnails {
     });
     element.addEventListener('pointerleave', () => {
       peek(null);
-      this.enlarge(element.querySelector('button:focus-visible')?.dataset.place);
+      this.enlarge(find(element, 'button:focus-visible')?.dataset.place);
     });
     element.addEventListener('focusin', (event) => {
       peek(item(event));
-      if (event.target.matches(':focus-visible')) this.enlarge(place(event));
+      if (/** @type {HTMLElement} */ (event.target).matches(':focus-visible')) this.enlarge(place(event));
     });
     element.addEventListener('focusout', () => {
       peek(null);
@@ -75,20 +105,23 @@ export class Thumbnails {
    * @param {{words?: boolean, group?: number}} how - room for words below each; so many together behind a number
    */
   build(items, grid, { words = false, group = 0 } = {}) {
-    const held = this.element.contains(document.activeElement) ? document.activeElement.dataset.place : null;
+    const focus = /** @type {HTMLElement | null} */ (document.activeElement);
+    const held = this.element.contains(focus) ? focus?.dataset.place : undefined;
     const [gh, gw] = grid;
     const buttons = items.map((item, place) => `<button type="button" class="vv-small"
-      data-place="${place}" data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false" aria-label="${escaped(item.label)}"
-      ><i class="vv-map"></i><span>${escaped(item.name)}</span>${words ? '<small></small>' : ''}
+      data-place="${place}" data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false"
+      aria-label="${escaped(item.label)}"><i class="vv-map"></i><span>${escaped(item.name)}</span>${words ? '<small></small>' : ''}
       </button>`);
-    const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div class="vv-group">
-      <b>${place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
+    const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div
+      class="vv-group"><b>${place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
     this.element.innerHTML = (group ? groups : buttons).join('') + SHEETS;
     this.buttons = [...this.element.querySelectorAll('button')];
-    this.words = words ? this.buttons.map((button) => button.querySelector('small')) : [];
+    this.words = words ? this.buttons.map((button) => find(button, 'small')) : [];
     const [sheet, lens] = this.element.querySelectorAll('canvas');
-    this.sheet = sheet.getContext('2d');
-    this.lens = lens.getContext('2d');
+    /** @type {CanvasRenderingContext2D} */
+    this.sheet = contextOf(sheet);
+    /** @type {CanvasRenderingContext2D} */
+    this.lens = contextOf(lens);
     [lens.width, lens.height] = [gw, gh];
     this.large = this.lens.createImageData(gw, gh);
     Object.assign(this, { items, grid, group, places: null, near: null, table: null });
@@ -101,7 +134,7 @@ export class Thumbnails {
     this.sized.disconnect();
     this.sized.observe(this.element); // tells once in any case, before the next picture is painted
     oneTabStop(this.element);
-    if (held !== null) this.buttons[held]?.focus({ preventScroll: true });
+    if (held !== undefined) this.buttons[Number(held)]?.focus({ preventScroll: true });
   }
 
   /** Where the browser has put the thumbnails; then all of them anew. */
@@ -112,13 +145,13 @@ export class Thumbnails {
     if (outer.width === 0 || this.items.length === 0) return;
     const [x, y] = [outer.left - this.element.scrollLeft, outer.top - this.element.scrollTop];
     this.boxes = this.buttons.map((button) => {
-      const { left, top, width, height } = button.firstElementChild.getBoundingClientRect();
+      const { left, top, width, height } = find(button, '.vv-map').getBoundingClientRect();
       return { left: left - x, top: top - y, width, height };
     });
-    const reach = (edge, size) => Math.max(...this.boxes.map((box) => box[edge] + box[size]));
-    const [across, down] = [reach('left', 'width'), reach('top', 'height')];
+    const across = Math.max(...this.boxes.map(({ left, width }) => left + width));
+    const down = Math.max(...this.boxes.map(({ top, height }) => top + height));
     const fine = Math.min(FINE, this.ratio, Math.sqrt(MOST / (across * down)));
-    const pixels = (length) => Math.round(length * fine);
+    const pixels = (/** @type {number} */ length) => Math.round(length * fine);
     const [{ width, height }] = this.boxes;
     const { canvas } = this.sheet;
     canvas.width = pixels(across) + 1; // a corner and a size may both have been rounded up
@@ -127,6 +160,7 @@ export class Thumbnails {
     canvas.style.height = `${canvas.height / fine}px`;
     this.image = this.sheet.createImageData(canvas.width, canvas.height);
     this.pixels = new Uint32Array(this.image.data.buffer);
+    /** @type {[number, number][]} */
     const corners = this.boxes.map(({ left, top }) => [pixels(left), pixels(top)]);
     this.places = placed(this.grid, [pixels(width), pixels(height)], corners, canvas.width, fine);
     this.paint();
@@ -138,7 +172,7 @@ export class Thumbnails {
    * @param {(item: Item) => Float32Array | null} values - (N) of an item; null: keep the old picture
    * @param {number} prefix - P
    * @param {Uint32Array} table - (256)
-   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: greyed
+   * @param {{shared: boolean, signed: boolean, gamma: number, off?: (item: Item) => boolean}} look - `off`: grayed
    * @returns {Scale | null} the scale that all share
    */
   draw(values, prefix, table, { shared, signed, gamma, off = () => false }) {
@@ -158,13 +192,14 @@ export class Thumbnails {
     return common;
   }
 
+  /** @param {number} place @param {boolean} waits */
   wait(place, waits) {
     if (this.waits[place] === Number(waits)) return;
     this.waits[place] = Number(waits);
     this.buttons[place].classList.toggle('vv-waiting', waits);
   }
 
-  /** A head that is switched off is grey. */
+  /** A head that is switched off is gray. @param {number} place @param {boolean} off */
   turn(place, off) {
     if (this.off[place] === Number(off)) return;
     this.off[place] = Number(off);
@@ -173,18 +208,20 @@ export class Thumbnails {
 
   /** What was drawn last, onto the sheet; faded where a map is on its way or its head is off. */
   paint() {
-    if (this.places === null || this.table === null) return;
-    const { there, waits, off, table } = this;
-    const pale = (place) => waits[place] || off[place];
-    const grey = waits.includes(1) || off.includes(1) ? faded(table) : table;
+    const { there, waits, off, table, places } = this;
+    if (places === null || table === null) return;
+    const pale = (/** @type {number} */ place) => waits[place] || off[place];
+    const gray = waits.includes(1) || off.includes(1) ? faded(table) : table;
     this.index.forEach((index, place) => {
-      if (there[place]) stamp(this.places, place, index, pale(place) ? grey : table, this.pixels);
+      if (there[place]) stamp(places, place, index, pale(place) ? gray : table, this.pixels);
     });
     this.sheet.putImageData(this.image, 0, 0);
     this.magnify();
   }
 
+  /** @param {(item: Item) => Float32Array | null} values @param {number} prefix @param {boolean} signed */
   over(values, prefix, signed) {
+    /** @type {Scale | null} */
     let common = null;
     for (const item of this.items) {
       const map = values(item);
@@ -204,8 +241,8 @@ export class Thumbnails {
 
   /** The lens over the thumbnail that is enlarged. @param {boolean} moved - it was over another one */
   magnify(moved = false) {
-    const { near, lens: { canvas }, group } = this;
-    const shows = near !== null && this.places !== null && this.there[near] === 1;
+    const { near, lens: { canvas }, group, table } = this;
+    const shows = near !== null && this.places !== null && table !== null && this.there[near] === 1;
     if (moved || canvas.hidden === shows) {
       canvas.hidden = !shows;
       if (shows) {
@@ -216,7 +253,7 @@ export class Thumbnails {
       }
     }
     if (!shows) return;
-    colourGrid(this.index[near], this.table, new Uint32Array(this.large.data.buffer));
+    colorGrid(this.index[near], table, new Uint32Array(this.large.data.buffer));
     this.lens.putImageData(this.large, 0, 0);
   }
 

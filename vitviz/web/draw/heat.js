@@ -27,12 +27,12 @@ function taps(inside, low, high, outside) {
   const weights = new Int32Array(outside * most);
   const exact = new Float64Array(most);
   for (let i = 0; i < outside; i += 1) {
-    const centre = begin + (i + 0.5) * scale;
-    first[i] = Math.max(0, Math.trunc(centre - support + 0.5));
-    count[i] = Math.min(inside, Math.trunc(centre + support + 0.5)) - first[i];
+    const center = begin + (i + 0.5) * scale;
+    first[i] = Math.max(0, Math.trunc(center - support + 0.5));
+    count[i] = Math.min(inside, Math.trunc(center + support + 0.5)) - first[i];
     let sum = 0;
     for (let k = 0; k < count[i]; k += 1) {
-      exact[k] = Math.max(0, 1 - Math.abs((k + first[i] - centre + 0.5) / support));
+      exact[k] = Math.max(0, 1 - Math.abs((k + first[i] - center + 0.5) / support));
       sum += exact[k];
     }
     for (let k = 0; k < count[i]; k += 1) weights[i * most + k] = Math.trunc(0.5 + (exact[k] / sum) * 2 ** BITS);
@@ -40,7 +40,13 @@ function taps(inside, low, high, outside) {
   return { first, count, weights, most };
 }
 
-/** (rows, from) bytes to (rows, to). */
+/** @typedef {ReturnType<typeof taps>} Taps */
+
+/**
+ * (rows, from) bytes to (rows, to).
+ * @param {Uint8Array} input @param {number} rows @param {number} from @param {Taps} plan @param {Uint8Array} out
+ * @param {number} to
+ */
 function across(input, rows, from, plan, out, to) {
   const { first, count, weights, most } = plan;
   for (let y = 0; y < rows; y += 1) {
@@ -53,7 +59,11 @@ function across(input, rows, from, plan, out, to) {
   }
 }
 
-/** One line of the enlarged map, from at most `count` lines of `input` (rows, width), coloured into `out`. */
+/**
+ * One line of the enlarged map, from at most `count` lines of `input` (rows, width), coloured into `out`.
+ * @param {Uint8Array} input @param {number} width @param {Taps} plan @param {number} y @param {Uint32Array} table
+ * @param {Uint32Array} out @param {number} at
+ */
 function line(input, width, plan, y, table, out, at) {
   const { first, count, weights, most } = plan;
   const from = first[y] * width;
@@ -86,13 +96,14 @@ export class Heat {
     this.ys = ys; // (gh + 1)
     this.grid = grid;
     this.image = geometry.image;
-    /** What was seen, in whole pixels: [left, top, right, bottom]. */
+    /** @type {[number, number, number, number]} What was seen, in whole pixels: [left, top, right, bottom]. */
     this.region = [xs[0], ys[0], xs[gw], ys[gh]];
     this.width = Math.max(0, xs[gw] - xs[0]);
     this.height = Math.max(0, ys[gh] - ys[0]);
     this.patchOfColumn = new Int32Array(this.width);
     for (let c = 0; c < gw; c += 1) this.patchOfColumn.fill(c, xs[c] - xs[0], xs[c + 1] - xs[0]);
     this.frame = geometry.frame;
+    /** @type {{x: Taps, y: Taps, padded: Uint8Array, wide: Uint8Array} | null} */
     this.plans = null;
   }
 
@@ -104,6 +115,7 @@ export class Heat {
       const dx = (right - left) / gw;
       const dy = (bottom - top) / gh;
       // The map gets a border of copies, so that it is flat beyond the outermost centres.
+      /** @param {number} edge @param {number} start @param {number} step @param {number} count */
       const place = (edge, start, step, count) => Math.min(count + 2, Math.max(0, 1 + (edge - start) / step));
       const [x0, y0, x1, y1] = this.region;
       this.plans = {
@@ -129,6 +141,7 @@ export class Heat {
     else this.paintBlocks(index, table, out);
   }
 
+  /** @param {Uint8Array} index @param {Uint32Array} table @param {Uint32Array} out */
   paintBlocks(index, table, out) {
     const [gh, gw] = this.grid;
     const { xs, ys, width, patchOfColumn } = this;
@@ -141,6 +154,7 @@ export class Heat {
     }
   }
 
+  /** @param {Uint8Array} index @param {Uint32Array} table @param {Uint32Array} out */
   paintSmooth(index, table, out) {
     const [gh, gw] = this.grid;
     const { x, y, padded, wide } = this.smoothly();

@@ -1,7 +1,9 @@
 // The whole N x N attention of one head as a picture: a row for each token that looks, a column for each that is looked
 // at. Lines mark the rows of the patch grid. Pointing at a cell asks from its row's token and marks its column's patch.
 import { indices, packed, scaleOver } from './color.js';
-import { write } from '../compute/format.js';
+import { contextOf, find, write } from './dom.js';
+
+/** @typedef {import('../compute/payload.js').Block} Block */
 
 const MOST = 1024; // rows and columns that are drawn; above, every second, third, ... token
 const SLICE = 8; // milliseconds of work a frame
@@ -34,7 +36,7 @@ export function someRows(block, head, tokens, first, until, out) {
   return place;
 }
 
-/** The tokens that are drawn: all prefix tokens, and every `step`-th patch. @returns {Int32Array} */
+/** The tokens that are drawn: all prefix tokens, and every `step`-th patch. @param {number} count @param {number} prefix */
 export function drawn(count, prefix) {
   const step = Math.ceil((count - prefix) / MOST);
   const tokens = [];
@@ -43,13 +45,16 @@ export function drawn(count, prefix) {
   return Int32Array.from(tokens);
 }
 
-/** What is shown, and how to read it. @param {boolean} fused - the picture shows heads made one, and the matrix cannot */
+/**
+ * What is shown, and how to read it.
+ * @param {Block} block @param {number} head @param {boolean} fused - the picture shows heads made one, the matrix cannot
+ */
 function sentence({ block, tokens, prefix }, head, fused) {
   const step = Math.ceil((tokens - prefix) / MOST);
   const part = step > 1 ? ` (one patch in ${step})` : '';
   const choose = fused ? ' Choose a head above to see another.' : '';
-  return `Layer ${block + 1}, head ${head + 1}, ${tokens} x ${tokens} tokens${part}: rows look, columns are looked at; lines `
-    + `mark the rows of patches. Colours show the root of attention, for most of it is next to nothing.${choose}`;
+  return `Layer ${block + 1}, head ${head + 1}, ${tokens} x ${tokens} tokens${part}: rows look, columns are looked at; `
+    + `lines mark the rows of patches. Colours show the root of attention, for most of it is next to nothing.${choose}`;
 }
 
 export class Matrix {
@@ -61,24 +66,46 @@ export class Matrix {
   constructor(element, point, pick) {
     element.innerHTML = `<div class="vv-cells" role="img" aria-label="All attention of one head, a row for each token"
       ><canvas></canvas><canvas class="vv-aid"></canvas></div><p></p>`;
-    [this.canvas, this.marks] = element.querySelectorAll('canvas');
-    this.words = element.querySelector('p');
+    /** @type {HTMLCanvasElement} */
+    this.canvas = find(element, 'canvas');
+    /** @type {HTMLCanvasElement} */
+    this.marks = find(element, '.vv-aid');
+    this.words = find(element, 'p');
+    /** @type {Block | null} */
     this.block = null;
+    this.tokens = new Int32Array(0);
+    this.values = new Float32Array(0);
+    this.index = new Uint8Array(0);
+    /** @type {Uint8Array | null} */
+    this.painted = null; // the color map that it is painted in
+    /** @type {{bytes: Uint8Array}} */
+    this.look = { bytes: new Uint8Array(768) };
     this.head = -1;
     this.next = 0;
+    /** @param {PointerEvent | MouseEvent} event @returns {[number, number] | null} */
     const cell = (event) => {
       if (this.block === null) return null;
       const box = this.canvas.getBoundingClientRect();
       const n = this.tokens.length;
-      const at = (value, low, size) => this.tokens[Math.min(n - 1, Math.max(0, Math.floor(((value - low) / size) * n)))];
+      /** @param {number} value @param {number} low @param {number} size */
+      const at = (value, low, size) =>
+        this.tokens[Math.min(n - 1, Math.max(0, Math.floor(((value - low) / size) * n)))];
       return [at(event.clientY, box.top, box.height), at(event.clientX, box.left, box.width)];
     };
-    this.marks.addEventListener('pointermove', (event) => cell(event) && point(cell(event)));
+    /** @param {MouseEvent} event @param {(cell: [number, number]) => void} act */
+    const told = (event, act) => {
+      const at = cell(event);
+      if (at) act(at);
+    };
+    this.marks.addEventListener('pointermove', (event) => told(event, point));
     this.marks.addEventListener('pointerleave', () => point(null));
-    this.marks.addEventListener('click', (event) => cell(event) && pick(cell(event)));
+    this.marks.addEventListener('click', (event) => told(event, pick));
   }
 
-  /** Draw `chosen` of `block`, from the top; the first head where heads are fused. @param {number | string} chosen */
+  /**
+   * Draw `chosen` of `block`, from the top; the first head where heads are fused.
+   * @param {Block} block @param {number | string} chosen @param {{bytes: Uint8Array}} look - a color map
+   */
   show(block, chosen, look) {
     const head = typeof chosen === 'number' ? chosen : 0;
     write(this.words, sentence(block, head, chosen !== head));
@@ -109,9 +136,10 @@ export class Matrix {
     return false;
   }
 
+  /** @param {number} n - rows */
   paint(n) {
-    indices(this.values, scaleOver([this.values]), 0.5, this.index); // most cells are next to nothing: the root shows them
-    const context = this.canvas.getContext('2d');
+    indices(this.values, scaleOver([this.values]), 0.5, this.index); // the root, for most cells are next to nothing
+    const context = contextOf(this.canvas);
     const image = context.createImageData(n, n);
     const pixels = new Uint32Array(image.data.buffer);
     const table = packed(this.look.bytes);
@@ -120,14 +148,17 @@ export class Matrix {
     this.painted = this.look.bytes;
   }
 
-  /** Frame the row of `query` and, if there is one, the column of `key`; tokens, or -1. In pixels of the screen. */
+  /**
+   * Frame the row of `query` and, if there is one, the column of `key`; tokens, or -1. In pixels of the screen.
+   * @param {number} query @param {number} key
+   */
   mark(query, key) {
     if (this.block === null) return;
     const size = this.marks.clientWidth;
     if (this.marks.width !== size) Object.assign(this.marks, { width: size, height: size });
-    const context = this.marks.getContext('2d');
+    const context = contextOf(this.marks);
     const step = size / this.tokens.length;
-    const place = (token) => this.tokens.findLastIndex((one) => one <= token) * step;
+    const place = (/** @type {number} */ token) => this.tokens.findLastIndex((one) => one <= token) * step;
     context.clearRect(0, 0, size, size);
     const { prefix, grid } = this.block;
     context.fillStyle = 'rgba(255, 255, 255, 0.4)';
@@ -136,8 +167,8 @@ export class Matrix {
       context.fillRect(0, at, size, 1);
       context.fillRect(at, 0, 1, size);
     }
-    for (const [colour, wide] of [['#0c0e12', 3], ['#ffffff', 1]]) {
-      context.strokeStyle = colour;
+    for (const [color, wide] of /** @type {[string, number][]} */ ([['#0c0e12', 3], ['#ffffff', 1]])) {
+      context.strokeStyle = color;
       context.lineWidth = wide;
       if (query >= 0) context.strokeRect(-4, place(query) - 1, size + 8, step + 2);
       if (key >= 0) context.strokeRect(place(key) - 1, -4, step + 2, size + 8);

@@ -23,12 +23,20 @@ import { Heat } from './heat.js';
 const WHITE = [255, 255, 255];
 const DARK = [12, 14, 18];
 
-/** Lightness of a colour, 0..255 (ITU-R 601, in Pillow's fixed point). */
+/** @typedef {{color: number[], amount: number, box: number[]}} Tint - box: [left, top, right, bottom] in whole pixels */
+
+/**
+ * Lightness of a colour, 0..255 (ITU-R 601, in Pillow's fixed point).
+ * @param {number} r @param {number} g @param {number} b
+ */
 function lightness(r, g, b) {
   return (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16;
 }
 
-/** `a` mixed with `b`, in single precision and cut off, as Pillow's blend does it. `alpha` is a float32. */
+/**
+ * `a` mixed with `b`, in single precision and cut off, as Pillow's blend does it. `alpha` is a float32.
+ * @param {number} a @param {number} b @param {number} alpha
+ */
 function mix(a, b, alpha) {
   return Math.trunc(Math.fround(a + Math.fround(alpha * (b - a))));
 }
@@ -39,22 +47,22 @@ function mix(a, b, alpha) {
  * @param {ArrayLike<number>} values - (gh, gw), flat
  * @param {[number, number]} grid - [gh, gw]
  * @param {Geometry} geometry - of this photograph
- * @param {Uint8Array} colours - (256, 3) RGB, flat
+ * @param {Uint8Array} colors - (256, 3) RGB, flat
  * @param {Look} [look]
  * @returns {Uint8ClampedArray} (height, width, 4)
  */
-export function overlay(photo, values, grid, geometry, colours, look = {}) {
+export function overlay(photo, values, grid, geometry, colors, look = {}) {
   const { alpha = 0.5, smooth = false, query = null, gamma = 1, unseen = true } = look;
   const [width, height] = geometry.image;
   if (photo.length !== 4 * width * height) {
     throw new RangeError(`overlay: expected ${width} x ${height} pixels of 4 bytes, got ${photo.length} bytes.`);
   }
-  const out = look.gray ? greyed(photo) : photo.slice();
+  const out = look.gray ? grayed(photo) : photo.slice();
   const heat = new Heat(geometry, grid);
   const index = new Uint8Array(grid[0] * grid[1]);
   indices(values, look.scale ?? scaleOver([values], look.signed), gamma, index);
   const painted = new Uint32Array(width * height);
-  heat.paint(index, packed(colours), smooth, painted);
+  heat.paint(index, packed(colors), smooth, painted);
   lay(out, new Uint8ClampedArray(painted.buffer), heat.region, width, Math.fround(alpha));
   if (unseen) hatchAround(out, geometry.image, heat.region);
   if (look.grid) drawGrid(out, geometry.image, heat.xs, heat.ys);
@@ -62,8 +70,8 @@ export function overlay(photo, values, grid, geometry, colours, look = {}) {
   return out;
 }
 
-/** A copy without colour. */
-export function greyed(photo) {
+/** A copy without colour. @param {Uint8ClampedArray} photo */
+export function grayed(photo) {
   const out = photo.slice();
   for (let i = 0; i < out.length; i += 4) {
     const level = lightness(out[i], out[i + 1], out[i + 2]);
@@ -74,6 +82,10 @@ export function greyed(photo) {
   return out;
 }
 
+/**
+ * @param {Uint8ClampedArray} out @param {Uint8ClampedArray} top @param {number[]} box @param {number} width
+ * @param {number} alpha
+ */
 function lay(out, top, box, width, alpha) {
   for (let y = box[1]; y < box[3]; y += 1) {
     for (let i = 4 * (y * width + box[0]); i < 4 * (y * width + box[2]); i += 1) out[i] = mix(out[i], top[i], alpha);
@@ -110,13 +122,16 @@ export function hatchAround(out, image, region) {
   }
 }
 
-/** Write `colour` over a box of `source` into `out`. */
-function tint(out, source, width, box, colour, amount) {
+/**
+ * Write a colour over a box of `source` into `out`.
+ * @param {Uint8ClampedArray} out @param {Uint8ClampedArray} source @param {number} width @param {Tint} tinted
+ */
+function tint(out, source, width, { color, amount, box }) {
   for (let y = box[1]; y < box[3]; y += 1) {
     for (let x = box[0]; x < box[2]; x += 1) {
       const i = 4 * (y * width + x);
       for (let channel = 0; channel < 3; channel += 1) {
-        out[i + channel] = mix(source[i + channel], colour[channel], amount);
+        out[i + channel] = mix(source[i + channel], color[channel], amount);
       }
     }
   }
@@ -129,7 +144,7 @@ function tint(out, source, width, box, colour, amount) {
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)
  * @param {number} strength - 0..1
- * @returns {{colour: number[], amount: number, box: number[]}[]} box: [left, top, right, bottom] in whole pixels
+ * @returns {Tint[]}
  */
 export function gridBoxes(image, xs, ys, strength = 0.5) {
   const [width, height] = image;
@@ -138,20 +153,24 @@ export function gridBoxes(image, xs, ys, strength = 0.5) {
   const across = [...new Set(xs)].filter((x) => x > 0 && x < width);
   const down = [...new Set(ys)].filter((y) => y > 0 && y < height);
   const room = Math.min((x1 - x0) / Math.max(1, xs.length - 1), (y1 - y0) / Math.max(1, ys.length - 1));
+  /** @type {[number[], number, number][]} */
   const shades = room >= 6 * thick
     ? [[DARK, -thick, strength], [WHITE, 0, strength * 0.8]]
     : [[WHITE, 0, strength * 0.6]];
-  return shades.flatMap(([colour, shift, amount]) => [
+  return shades.flatMap(([color, shift, amount]) => [
     ...across.map((x) => [Math.max(x0, x + shift), y0, Math.min(x1, x + shift + thick), y1]),
     ...down.map((y) => [x0, Math.max(y0, y + shift), x1, Math.min(y1, y + shift + thick)]),
-  ].map((box) => ({ colour, amount, box })));
+  ].map((box) => ({ color, amount, box })));
 }
 
-/** Draw `gridBoxes` in place: every line tints the picture as it was, so that crossings are not tinted twice. */
+/**
+ * Draw `gridBoxes` in place: every line tints the picture as it was, so that crossings are not tinted twice.
+ * @param {Uint8ClampedArray} out @param {[number, number]} image @param {Int32Array} xs @param {Int32Array} ys
+ */
 export function drawGrid(out, image, xs, ys, strength = 0.5) {
   const source = out.slice();
-  for (const { colour, amount, box } of gridBoxes(image, xs, ys, strength)) {
-    tint(out, source, image[0], box, colour, Math.fround(amount));
+  for (const { color, amount, box } of gridBoxes(image, xs, ys, strength)) {
+    tint(out, source, image[0], { color, amount: Math.fround(amount), box });
   }
 }
 
@@ -161,7 +180,7 @@ export function drawGrid(out, image, xs, ys, strength = 0.5) {
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)
  * @param {[number, number]} query - [row, column]
- * @returns {{colour: number[], amount: number, box: number[]}[]}
+ * @returns {Tint[]}
  */
 export function frameBoxes(image, xs, ys, query) {
   const [width, height] = image;
@@ -175,19 +194,24 @@ export function frameBoxes(image, xs, ys, query) {
   top = Math.max(0, top - reach);
   right = Math.min(width, right + reach);
   bottom = Math.min(height, bottom + reach);
+  /** @type {Tint[]} */
   const boxes = [];
-  for (const [colour, wide] of [[DARK, casing], [WHITE, thick], [DARK, casing]]) {
+  for (const [color, wide] of /** @type {[number[], number][]} */ ([[DARK, casing], [WHITE, thick], [DARK, casing]])) {
     if (right - left - 1 < 2 * wide || bottom - top - 1 < 2 * wide) break;
     boxes.push(...[
       [left, top, right, top + wide], [left, bottom - wide, right, bottom],
       [left, top, left + wide, bottom], [right - wide, top, right, bottom],
-    ].map((box) => ({ colour, amount: 1, box })));
+    ].map((box) => ({ color, amount: 1, box })));
     [left, top, right, bottom] = [left + wide, top + wide, right - wide, bottom - wide];
   }
   return boxes;
 }
 
-/** Draw `frameBoxes` in place. */
+/**
+ * Draw `frameBoxes` in place.
+ * @param {Uint8ClampedArray} out @param {[number, number]} image @param {Int32Array} xs @param {Int32Array} ys
+ * @param {[number, number]} query
+ */
 export function outline(out, image, xs, ys, query) {
-  for (const { colour, amount, box } of frameBoxes(image, xs, ys, query)) tint(out, out, image[0], box, colour, amount);
+  for (const tinted of frameBoxes(image, xs, ys, query)) tint(out, out, image[0], tinted);
 }

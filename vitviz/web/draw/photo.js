@@ -4,9 +4,10 @@ import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
 import { Heat } from './heat.js';
 import { frameBoxes, gridBoxes, hatchAround } from './overlay.js';
-import { write } from '../compute/format.js';
+import { contextOf, find, write } from './dom.js';
 
-/** @typedef {import('./color.js').Scale} Scale */
+/** @typedef {import('../compute/geometry.js').Geometry} Geometry */
+/** @typedef {[number, number]} Pair - a patch [row, column], or of lengths [across, down] */
 
 const HTML = `
 <div class="vv-picture" tabindex="0" role="application" aria-roledescription="photograph with attention map">
@@ -18,28 +19,48 @@ const HTML = `
   ><span class="vv-high"></span><span class="vv-unit"></span></p>
 </figcaption>`;
 
+/** @param {number[]} color @param {number} amount */
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
 const COVER = '#6b7280';
+/** @type {Geometry} */
+const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
 const STAMPS = 20;
 const TYPE = 0.86; // of the page's type, which is larger in full screen
 
+/**
+ * What a person does with the photograph. `lift`: the finger left, and what it showed stays.
+ * @typedef {{hover: (patch: Pair | null) => void, lift: () => void, pick: (patch: Pair) => void, resized: () => void}}
+ *   Events
+ */
+
 export class Pane {
   /**
    * @param {HTMLElement} element
-   * @param {{hover: (patch: [number, number] | null) => void, lift: () => void, pick: (patch: [number, number]) => void,
-   *   resized: () => void}} events - `lift`: the finger left, and what it showed stays
+   * @param {Events} events
    * @param {string} label - what it is and which keys it knows, for those who do not see it
    */
   constructor(element, events, label) {
     element.innerHTML = HTML;
     this.element = element;
-    this.picture = element.querySelector('.vv-picture');
+    /** @type {HTMLElement} */
+    this.picture = find(element, '.vv-picture');
     this.picture.setAttribute('aria-label', label);
-    this.held = element.querySelector('.vv-held');
-    const canvases = [...this.held.querySelectorAll('canvas')];
-    [this.photo, this.heat, this.marks, this.aid] = canvases.map((canvas) => canvas.getContext('2d'));
-    this.geometry = null;
+    /** @type {HTMLElement} */
+    this.held = find(element, '.vv-held');
+    const [photo, heat, marks, aid] = [...this.held.querySelectorAll('canvas')].map(contextOf);
+    this.photo = photo;
+    this.heat = heat;
+    this.marks = marks;
+    this.aid = aid;
+    this.geometry = NOTHING; // until a photograph is open
+    this.grid = /** @type {Pair} */ ([0, 0]);
+    this.enlarge = new Heat(this.geometry, this.grid);
+    this.colors = new ImageData(1, 1);
+    this.words = new Uint32Array(1);
+    this.opacity = 0;
+    /** @type {unknown[]} */
+    this.barred = []; // what the colour bar shows
     this.sized = new ResizeObserver(([entry]) => {
       const { width, height } = entry.contentRect;
       this.shown = [width, height];
@@ -47,17 +68,20 @@ export class Pane {
       events.resized();
     });
     this.shown = [0, 0]; // pixels of the screen
+    /** @type {Map<string, HTMLCanvasElement>} */
     this.stamps = new Map(); // numbers as pictures
     this.type = 12;
     this.sized.observe(this.held);
     this.listen(events);
   }
 
+  /** @param {Events} events */
   listen({ hover, lift, pick }) {
     const { picture } = this;
-    const patch = (event) => this.patchUnder(event.clientX, event.clientY);
+    const patch = (/** @type {MouseEvent} */ event) => this.patchUnder(event.clientX, event.clientY);
     picture.addEventListener('pointermove', (event) => hover(patch(event)));
     picture.addEventListener('pointerleave', (event) => (event.pointerType === 'touch' ? lift() : hover(null)));
+    /** @type {Pair | null} */
     let began = null;
     picture.addEventListener('pointerdown', (event) => {
       began = [event.clientX, event.clientY];
@@ -71,9 +95,8 @@ export class Pane {
     });
   }
 
-  /** The patch [row, column] under a point of the screen; null where the model saw nothing. */
+  /** The patch [row, column] under a point of the screen; null where the model saw nothing. @param {number} x @param {number} y */
   patchUnder(x, y) {
-    if (this.geometry === null) return null;
     const box = this.held.getBoundingClientRect();
     const [width, height] = this.geometry.image;
     const across = ((x - box.left) / box.width) * width;
@@ -89,7 +112,6 @@ export class Pane {
    */
   open(image, geometry, grid) {
     const [width, height] = geometry.image;
-    this.original = image;
     this.geometry = geometry;
     this.grid = grid;
     this.enlarge = new Heat(geometry, grid);
@@ -105,8 +127,8 @@ export class Pane {
       hatchAround(pixels.data, geometry.image, this.enlarge.region);
       this.photo.putImageData(pixels, 0, 0);
     }
-    this.colours = this.heat.createImageData(width, height);
-    this.words = new Uint32Array(this.colours.data.buffer);
+    this.colors = this.heat.createImageData(width, height);
+    this.words = new Uint32Array(this.colors.data.buffer);
   }
 
   /**
@@ -117,21 +139,21 @@ export class Pane {
   paint(index, table, { smooth, opacity, overlay = 'even', bare = false, signed = false }) {
     this.enlarge.paint(index, overlay === 'spotlight' ? spotlight(table, signed) : table, smooth, this.words);
     const [left, top] = this.enlarge.region;
-    this.heat.putImageData(this.colours, 0, 0, left, top, this.enlarge.width, this.enlarge.height);
+    this.heat.putImageData(this.colors, 0, 0, left, top, this.enlarge.width, this.enlarge.height);
     this.opacity = bare ? 0 : opacity;
     this.heat.canvas.style.opacity = String(this.opacity);
   }
 
-  /** Lines between patches, and a frame around the query. */
+  /** Lines between patches, and a frame around the query. @param {boolean} grid @param {Pair | null} [query] */
   mark(grid, query) {
     const { marks, enlarge, geometry } = this;
     marks.clearRect(0, 0, ...geometry.image);
     const boxes = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
     if (query) boxes.push(...frameBoxes(geometry.image, enlarge.xs, enlarge.ys, query));
-    for (const { colour, amount, box: [left, top, right, bottom] } of boxes) {
+    for (const { color, amount, box: [left, top, right, bottom] } of boxes) {
       if (right <= left || bottom <= top) continue;
       marks.clearRect(left, top, right - left, bottom - top); // the last one counts: crossings are not tinted twice
-      marks.fillStyle = rgba(colour, amount);
+      marks.fillStyle = rgba(color, amount);
       marks.fillRect(left, top, right - left, bottom - top);
     }
   }
@@ -149,6 +171,7 @@ export class Pane {
   /**
    * The strongest patches, numbered, and the patch under the pointer: help for the eye that no saved picture has. Drawn
    * in pixels of the screen, so that lines and numbers have one size whatever the photograph's.
+   * @param {Pair[]} strongest @param {Pair | null} pointer
    */
   point(strongest, pointer) {
     const { aid, geometry, shown } = this;
@@ -158,30 +181,37 @@ export class Pane {
     if (aid.canvas.height !== height) aid.canvas.height = height;
     aid.clearRect(0, 0, width, height);
     if (width === 0 || height === 0) return;
+    /** @type {Pair} */
     const zoom = [width / geometry.image[0], height / geometry.image[1]];
     strongest.forEach((patch) => this.box(patch, zoom, fine));
     strongest.forEach((patch, place) => this.number(patch, zoom, fine, String(place + 1))); // over all boxes
     if (pointer) this.box(pointer, zoom, 2 * fine);
   }
 
+  /** @param {Pair} patch @param {Pair} zoom - pixels of the screen in one of the photograph */
   place([row, column], [across, down]) {
     const { xs, ys } = this.enlarge;
     const [left, top] = [xs[column] * across, ys[row] * down];
     return [left, top, xs[column + 1] * across - left, ys[row + 1] * down - top];
   }
 
+  /** @param {Pair} patch @param {Pair} zoom @param {number} thin */
   box(patch, zoom, thin) {
     const { aid } = this;
     const [left, top, width, height] = this.place(patch, zoom);
     if (width < 4 * thin || height < 4 * thin) return;
-    for (const [colour, inset] of [['#0c0e12', 0.5 * thin], ['#ffffff', 1.5 * thin]]) {
-      aid.strokeStyle = colour;
+    for (const [color, inset] of /** @type {[string, number][]} */ ([['#0c0e12', 0.5], ['#ffffff', 1.5]])) {
+      aid.strokeStyle = color;
       aid.lineWidth = thin;
-      aid.strokeRect(left + inset, top + inset, width - 2 * inset, height - 2 * inset);
+      const by = inset * thin;
+      aid.strokeRect(left + by, top + by, width - 2 * by, height - 2 * by);
     }
   }
 
-  /** In the patch's corner; above or below it where the patch is too small to be seen behind a number. */
+  /**
+   * In the patch's corner; above or below it where the patch is too small to be seen behind a number.
+   * @param {Pair} patch @param {Pair} zoom @param {number} fine @param {string} label
+   */
   number(patch, zoom, fine, label) {
     const [left, top, width, height] = this.place(patch, zoom);
     const size = this.type * fine;
@@ -191,25 +221,28 @@ export class Pane {
     this.aid.drawImage(stamp, Math.round(left + fine), Math.round((inside ? top + 3 * fine : above) - 2 * fine));
   }
 
-  /** A number as a picture. Text drawn in place would have the browser lay out the page, in the middle of a frame. */
+  /**
+   * A number as a picture. Text drawn in place would have the browser lay out the page, in the middle of a frame.
+   * @param {string} label @param {number} size @param {number} fine
+   */
   stamp(label, size, fine) {
     const key = `${label} ${size} ${fine}`;
-    if (!this.stamps.has(key)) {
-      const canvas = document.createElement('canvas');
-      [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
-      const out = canvas.getContext('2d');
-      out.font = `600 ${size}px system-ui, sans-serif`;
-      out.textBaseline = 'top';
-      out.lineJoin = 'round';
-      out.lineWidth = 3 * fine;
-      out.strokeStyle = '#0c0e12';
-      out.strokeText(label, 2 * fine, 2 * fine);
-      out.fillStyle = '#ffffff';
-      out.fillText(label, 2 * fine, 2 * fine);
-      if (this.stamps.size >= STAMPS) this.stamps.clear(); // those of other sizes
-      this.stamps.set(key, canvas);
-    }
-    return this.stamps.get(key);
+    const held = this.stamps.get(key);
+    if (held) return held;
+    const canvas = document.createElement('canvas');
+    [canvas.width, canvas.height] = [Math.ceil(size * label.length + 4 * fine), Math.ceil(1.3 * size + 4 * fine)];
+    const out = contextOf(canvas);
+    out.font = `600 ${size}px system-ui, sans-serif`;
+    out.textBaseline = 'top';
+    out.lineJoin = 'round';
+    out.lineWidth = 3 * fine;
+    out.strokeStyle = '#0c0e12';
+    out.strokeText(label, 2 * fine, 2 * fine);
+    out.fillStyle = '#ffffff';
+    out.fillText(label, 2 * fine, 2 * fine);
+    if (this.stamps.size >= STAMPS) this.stamps.clear(); // those of other sizes
+    this.stamps.set(key, canvas);
+    return canvas;
   }
 
   /** No colours over the photograph: there are no numbers to show. */
@@ -224,13 +257,15 @@ export class Pane {
     this.element.remove();
   }
 
+  /** @returns {string} */
   get title() {
-    return this.element.querySelector('.vv-title').textContent;
+    return find(this.element, '.vv-title').textContent;
   }
 
   /** Words around the picture. @param {{title: string, answer: string, low: string, high: string, unit: string}} words */
   say({ title, answer, low, high, unit }) {
-    const text = (name, words) => write(this.element.querySelector(name), words);
+    /** @param {string} name @param {string} words */
+    const text = (name, words) => write(find(this.element, name), words);
     text('.vv-title', title);
     text('.vv-answer', answer);
     text('.vv-low', low);
@@ -238,16 +273,19 @@ export class Pane {
     text('.vv-unit', unit);
   }
 
-  /** The colour bar: gamma bends it as it bends the map. @param {Uint8Array} bytes - (256, 3) */
+  /**
+   * The colour bar: gamma bends it as it bends the map.
+   * @param {Uint8Array} bytes - (256, 3) @param {number} gamma @param {boolean} signed
+   */
   bar(bytes, gamma, signed) {
     const barred = [bytes, gamma, signed];
-    if (this.barred && barred.every((one, place) => one === this.barred[place])) return;
+    if (barred.every((one, place) => one === this.barred[place])) return;
     this.barred = barred;
     const index = new Uint8Array(256);
     indices(RAMP, { vmin: 0, vmax: 1, signed }, gamma, index);
     const table = packed(bytes);
     const pixels = Uint32Array.from(index, (one) => table[one]);
-    const bar = this.element.querySelector('.vv-bar').getContext('2d');
+    const bar = contextOf(find(this.element, '.vv-bar'));
     bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
   }
 
@@ -255,7 +293,7 @@ export class Pane {
   flat() {
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = this.geometry.image;
-    const out = canvas.getContext('2d');
+    const out = contextOf(canvas);
     out.drawImage(this.photo.canvas, 0, 0);
     out.globalAlpha = this.opacity;
     out.drawImage(this.heat.canvas, 0, 0);

@@ -4,7 +4,7 @@
 const GROUPS = new WeakMap();
 
 /** @param {Element} element @returns {HTMLElement[]} */
-const members = (element) => [...element.querySelectorAll(GROUPS.get(element) ?? 'button')];
+const members = (element) => [.../** @type {any} */ (element.querySelectorAll(GROUPS.get(element) ?? 'button'))];
 
 /** Leave one of the buttons to the Tab key: the one with the focus, else a chosen one. @param {Element} element */
 export function oneTabStop(element) {
@@ -17,7 +17,9 @@ export function oneTabStop(element) {
 /** The nearest button above or below. @param {HTMLElement[]} all @param {HTMLElement} from @param {number} sign */
 function vertical(all, from, sign) {
   const here = from.getBoundingClientRect();
-  let [best, least] = [null, Infinity];
+  let least = Infinity;
+  /** @type {HTMLElement | null} */
+  let best = null;
   for (const one of all) {
     const box = one.getBoundingClientRect();
     const down = sign * (box.top - here.top);
@@ -34,10 +36,12 @@ export function roving(element, selector = 'button') {
     const { key, target } = /** @type {KeyboardEvent & {target: HTMLElement}} */ (event);
     const all = members(element).filter((one) => one.getClientRects().length > 0);
     const place = all.indexOf(target);
-    const to = place < 0 ? null : {
+    /** @type {Record<string, () => HTMLElement | null | undefined>} */
+    const moves = {
       ArrowLeft: () => all[place - 1], ArrowRight: () => all[place + 1], Home: () => all[0], End: () => all.at(-1),
       ArrowUp: () => vertical(all, target, -1), ArrowDown: () => vertical(all, target, 1),
-    }[key]?.();
+    };
+    const to = place < 0 ? null : moves[key]?.();
     if (to === null || to === undefined) return;
     event.preventDefault();
     event.stopPropagation(); // the arrows are not for the photograph here

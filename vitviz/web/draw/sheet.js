@@ -17,12 +17,18 @@ const ROUND = 3; // corners, in pixels of the page
  * @property {Uint32Array} cover - what is left of each, as the highest byte of a pixel
  */
 
-/** The patch of `count` in whose part each of `size` pixels has its middle, as browsers enlarge without smoothing. */
+/**
+ * The patch of `count` in whose part each of `size` pixels has its middle, as browsers enlarge without smoothing.
+ * @param {number} count @param {number} size
+ */
 function nearest(count, size) {
   return Int32Array.from({ length: size }, (_, i) => Math.floor(((i + 0.5) * count) / size));
 }
 
-/** Pixels that a round corner covers in part, or not at all. */
+/**
+ * Pixels that a round corner covers in part, or not at all.
+ * @param {number} wide @param {number} high @param {number} radius @param {number} stride
+ */
 function rounded(wide, high, radius, stride) {
   const rim = [];
   const cover = [];

@@ -16,7 +16,7 @@ export class Blocks {
    * @param {{changed: () => void, failed: (what: string, error: Error) => void}} events
    */
   constructor(scene, backend, events) {
-    const { depth, heads, width, grid, prefix } = scene.manifest;
+    const { heads, width, grid, prefix } = scene.manifest;
     this.scene = scene;
     this.backend = backend;
     this.events = events;

@@ -71,11 +71,12 @@ export async function copyLink(store) {
   const state = store.get();
   const address = new URL(format(state, window.location.search) || window.location.pathname, window.location.href);
   const own = state.photo === null ? '' : ' Your photograph is not in it: it stays in this browser.';
-  const say = (text) => store.dispatch({ type: 'message', texts: [`${text}${own}`] });
+  const say = (/** @type {string} */ text) => store.dispatch({ type: 'message', texts: [`${text}${own}`] });
   try {
     await navigator.clipboard.writeText(address.href);
     say('The link is copied.');
   } catch (error) {
-    say(`The browser does not allow copying (${/** @type {Error} */ (error).message}). The link is in the address bar.`);
+    const { message } = /** @type {Error} */ (error);
+    say(`The browser does not allow copying (${message}). The link is in the address bar.`);
   }
 }

@@ -5,8 +5,10 @@ import { isAbort } from '../backends/backend.js';
 /** @typedef {import('../backends/backend.js').Progress} Progress */
 /** @typedef {import('./scene.js').Scene} Scene */
 /** @typedef {[name: 'explain' | 'faithfulness' | 'heads' | 'layers' | 'intervene', ask: any]} Question */
+/** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
 
 const MOST = 120; // answers that are kept; the one not looked at for longest is dropped
+/** @type {Record<string, number>} */
 const SETTLE = { intervene: 200 }; // milliseconds without a change before it is asked: sliders ask at every step
 
 /** @param {Scene} scene @param {Question} question */
@@ -21,7 +23,7 @@ export class Requests {
     this.answers = new Map();
     /** @type {Map<string, string>} */
     this.failed = new Map(); // why, in words
-    /** @type {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any} | null} */
+    /** @type {Running | null} */
     this.running = null;
   }
 
@@ -70,6 +72,7 @@ export class Requests {
     if (this.running && this.running.key === open?.key) return;
     this.abort();
     if (!open) return;
+    /** @type {Running} */
     const running = { ...open, progress: {}, controller: new AbortController(), timer: 0 };
     this.running = running;
     const wait = SETTLE[open.question[0]] ?? 0;
@@ -77,6 +80,7 @@ export class Requests {
     else this.ask(scene, running);
   }
 
+  /** @param {Scene} scene @param {Running} running */
   async ask(scene, running) {
     const { key, question: [name, ask], controller } = running;
     try {
@@ -99,7 +103,7 @@ export class Requests {
   keep(scene, [name, ask], found) {
     this.answers.set(keyOf(scene, [name, ask]), found);
     if (name === 'faithfulness') { // each test also by itself
-      ask.methods.forEach((method, place) => {
+      ask.methods.forEach((/** @type {string} */ method, /** @type {number} */ place) => {
         this.answers.set(keyOf(scene, [name, { ...ask, methods: [method] }]), [found[place]]);
       });
     }
@@ -107,10 +111,13 @@ export class Requests {
   }
 }
 
-/** The scene that a panel is about; null while its tab is hidden or another one is on its way. */
+/**
+ * The scene that a panel is about; null while its tab is hidden or another one is on its way.
+ * @param {import('../core/state.js').State} state @param {Map<string, Scene>} scenes @param {string} tab
+ */
 export function sceneOf(state, scenes, tab) {
   const { scene } = state;
   if (state.tab !== tab || !scene) return null;
-  const other = Object.entries(scene.source).some(([field, value]) => state[field] !== value);
+  const other = Object.entries(scene.source).some(([field, value]) => /** @type {any} */ (state)[field] !== value);
   return other ? null : scenes.get(scene.id) ?? null;
 }

@@ -5,6 +5,7 @@
 /** @typedef {{words: string, began: number, told: Told}} Job - `began` in milliseconds, as performance.now() */
 
 /** What is said of a request until the backend says more. Blocks come by themselves and are left out. */
+/** @type {Record<string, string>} */
 const WORDS = {
   open: 'Looking at the photograph', rollout: 'Computing rollout', explain: 'Computing a map',
   faithfulness: 'Testing maps', heads: 'Measuring heads', layers: 'Reading the layers',
@@ -29,16 +30,19 @@ export class Progress {
   watch(backend) {
     const watched = Object.create(backend);
     for (const [name, words] of Object.entries(WORDS)) {
-      if (backend[name]) watched[name] = (...args) => this.run(backend, name, words, args);
+      watched[name] = (/** @type {any[]} */ ...args) => this.run(backend, name, words, args);
     }
     return watched;
   }
 
+  /** @param {any} backend @param {string} name @param {string} words @param {any[]} args */
   async run(backend, name, words, args) {
     const place = FROM_SECOND.includes(name) ? 1 : 2;
+    /** @type {import('../backends/backend.js').How} */
     const { signal, progress } = args[place] ?? {};
+    /** @type {Job} */
     const job = { words, began: performance.now(), told: {} };
-    const tell = (told) => {
+    const tell = (/** @type {Told} */ told) => {
       job.told = told;
       this.changed();
       progress?.(told);

@@ -27,7 +27,8 @@ export class Scene {
     this.manifest = manifest;
     this.image = image;
     this.grid = grid;
-    this.geometry = { image: [photo.width, photo.height], input: [grid[0], grid[1]], frame };
+    /** @type {import('../compute/geometry.js').Geometry} */
+    this.geometry = { image: [photo.width, photo.height], frame };
     this.answers = new Answers(depth);
     this.kinds = prefixKinds(prefix);
     this.said = describe(manifest);
@@ -35,6 +36,9 @@ export class Scene {
     this.failed = new Set(); // what could not be loaded: blocks, 'rollout', rows of rollout as 'row 7'
     this.firstOptions = JSON.stringify(rolloutOptions(/** @type {any} */ (ROLLOUT), depth));
     this.answers.options = this.firstOptions;
+    /** @type {ReturnType<typeof setTimeout> | undefined} */
+    this.settling = undefined; // until rollout is asked for
+    this.asking = false; // for rows of rollout
   }
 }
 
@@ -50,23 +54,25 @@ export class SceneEffects {
    * @param {(source: Source) => Source} page.resolve - put names in the place of defaults
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
    * @param {() => void} page.changed - something was loaded that the state does not hold
-   * @param {(progress: import('../backends/backend.js').Progress | null) => void} page.progress
    * @param {string[]} page.colors
    */
   constructor(page) {
     this.page = page;
-    this.requests = [null, null]; // of each pane: { source, controller } on its way
-    this.refused = [null, null]; // of each pane: the source that could not be had
+    /** @type {({source: Source, controller: AbortController} | null)[]} */
+    this.requests = [null, null]; // of each pane: what is on its way
+    /** @type {(Source | null)[]} */
+    this.refused = [null, null]; // of each pane: what could not be had
     /** @type {Map<string, Blocks>} */
     this.blocks = new Map();
-    this.rows = null; // the request for a row of rollout
     page.store.subscribe((state, before, action) => this.follow(state, action));
   }
 
-  /** @param {State} state @param {{type: string}} action */
+  /** @param {State} state @param {import('../core/store.js').Action} action */
   follow(state, action) {
     if (action.type === 'open' || action.type === 'navigate') this.refused = [null, null];
-    if (action.type === 'change' && 'block' in action.change) this.blocks.get(state.scene?.id ?? '')?.retry(state.block);
+    if (action.type === 'change' && typeof action.change.block === 'number') {
+      this.blocks.get(state.scene?.id ?? '')?.retry(action.change.block);
+    }
     this.check(state, 0);
     this.check(state, 1);
     this.clean(state);
@@ -82,22 +88,22 @@ export class SceneEffects {
       request.controller.abort();
       this.requests[pane] = null;
     }
-    if (source === null || this.requests[pane]) return;
+    if (wanted === null || source === null || this.requests[pane]) return;
+    const refused = this.refused[pane];
     if (wanted.scene && alike(wanted.scene.source, source)) {
       if (state.linked && pane === state.pane) this.page.store.dispatch({ type: 'opened', pane, scene: wanted.scene });
-    } else if (!this.refused[pane] || !alike(this.refused[pane], source)) this.open(source, pane);
+    } else if (!refused || !alike(refused, source)) this.open(source, pane);
   }
 
   /** @param {Source} source @param {number} pane */
   async open(source, pane) {
-    const { store, scenes, backend, decode, progress, colors } = this.page;
+    const { store, scenes, backend, decode, colors } = this.page;
     const controller = new AbortController();
     const request = { source, controller };
     this.requests[pane] = request;
     const latest = () => this.requests[pane] === request;
     try {
-      const manifest = await backend.open(source, { signal: controller.signal,
-        progress: (one) => latest() && progress(one) });
+      const manifest = await backend.open(source, { signal: controller.signal });
       const image = scenes.get(manifest.id)?.image ?? await decode(manifest.photo.url);
       if (!latest()) return;
       this.requests[pane] = null;
@@ -105,24 +111,26 @@ export class SceneEffects {
       const canonical = { image: name, photo: source.photo, model, size };
       const scene = scenes.get(manifest.id) ?? new Scene(manifest, canonical, image);
       scenes.set(scene.id, scene);
-      progress(null);
       store.dispatch({ type: 'opened', pane, carried: this.carried(scene, pane),
         scene: { id: scene.id, source: canonical, limits: limitsOf(manifest, backend.can.rollout, colors) } });
     } catch (error) {
       if (isAbort(error) || !latest()) return;
       this.requests[pane] = null;
       this.refused[pane] = source;
-      progress(null);
       store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message });
     }
   }
 
-  /** The query's and the pointer's patch of the scene that a pane shows, at the same places of another one. */
+  /**
+   * The query's and the pointer's patch of the scene that a pane shows, at the same places of another one.
+   * @param {Scene} scene @param {number} pane
+   */
   carried(scene, pane) {
     const { store, scenes } = this.page;
     const state = store.get();
     const before = scenes.get(paneOf(state, pane)?.scene?.id ?? '');
     if (!before || before === scene) return null;
+    /** @param {import('../core/state.js').Query | null | undefined} patch @param {string | null | undefined} id */
     const moved = (patch, id) => (Array.isArray(patch) && id === before.id ? samePlace(patch, before, scene) : null);
     return { query: moved(state.query, state.queryScene), pointer: moved(state.pointer?.patch, state.pointer?.scene) };
   }
@@ -153,19 +161,24 @@ export class SceneEffects {
 
   /** @param {Scene} scene @param {number} block */
   start(scene, block) {
+    /** @type {string[]} */
     const lost = [];
     const blocks = new Blocks(scene, this.page.backend, {
       changed: this.page.changed,
       failed: (what, error) => {
         lost.push(what);
-        this.page.store.dispatch({ type: 'message', texts: [`Could not be loaded: ${lost.join(', ')}. ${error.message}`] });
+        const text = `Could not be loaded: ${lost.join(', ')}. ${error.message}`;
+        this.page.store.dispatch({ type: 'message', texts: [text] });
       },
     });
     this.blocks.set(scene.id, blocks);
     blocks.start(block);
   }
 
-  /** Rollout with the chosen options: its matrix, or the row of the query where there are many tokens. */
+  /**
+   * Rollout with the chosen options: its matrix, or the row of the query where there are many tokens.
+   * @param {State} state @param {Scene} scene
+   */
   rollout(state, scene) {
     const { backend } = this.page;
     const { answers, manifest } = scene;
@@ -174,7 +187,10 @@ export class SceneEffects {
       answers.forgetRollout(options);
       for (const what of [...scene.failed]) if (typeof what === 'string') scene.failed.delete(what);
       clearTimeout(scene.settling);
-      scene.settling = setTimeout(() => (manifest.rollout ? this.matrix(scene) : this.rollout(this.page.store.get(), scene)), PAUSE);
+      scene.settling = setTimeout(() => {
+        if (manifest.rollout) this.matrix(scene);
+        else this.rollout(this.page.store.get(), scene);
+      }, PAUSE);
     } else if (state.mode === 'rollout' && !manifest.rollout && backend.can.rollout && state.direction === 'row') {
       this.row(scene, () => tokenOn(this.page.store.get(), scene, this.page.scenes));
     }
@@ -195,12 +211,17 @@ export class SceneEffects {
     for (let token = wanted(); this.page.scenes.has(scene.id) && !answers.rows.has(token)
       && !scene.failed.has(`row ${token}`); token = wanted()) {
       const { options } = answers;
-      await this.fetch(scene, options, `row ${token}`, token, (buffer) => answers.rows.set(token, new Float32Array(buffer)));
+      await this.fetch(scene, options, `row ${token}`, token, (buffer) => {
+        answers.rows.set(token, new Float32Array(buffer));
+      });
     }
     scene.asking = false;
   }
 
-  /** @param {Scene} scene @param {string} options @param {string} what @param {number | null} token */
+  /**
+   * @param {Scene} scene @param {string} options @param {string} what @param {number | null} token
+   * @param {(buffer: ArrayBuffer) => void} deliver
+   */
   async fetch(scene, options, what, token, deliver) {
     const { backend, store, changed } = this.page;
     try {
@@ -209,7 +230,8 @@ export class SceneEffects {
     } catch (error) {
       if (scene.answers.options !== options) return;
       scene.failed.add(what);
-      store.dispatch({ type: 'message', texts: [`Rollout could not be loaded. ${/** @type {Error} */ (error).message}`] });
+      const { message } = /** @type {Error} */ (error);
+      store.dispatch({ type: 'message', texts: [`Rollout could not be loaded. ${message}`] });
     }
     changed();
   }

@@ -1,6 +1,7 @@
 // The controls beside the picture: they show the state and change it. Native inputs, so that keyboard and screen readers
 // work.
-import { escaped, percent, queryWords, score, whole, write } from '../compute/format.js';
+import { escaped, percent, queryWords, score, whole } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { KEYS } from '../core/keys.js';
 
 const FIRST = 'viridis'; // the colors where nothing was chosen
@@ -88,8 +89,6 @@ export class Controls {
     const modes = [['attention', 'Attention'], ...(rollout ? [['rollout', 'Rollout']] : []),
       ...maps.map(({ id, title }) => [id, title])];
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
-    this.find('[data-do=page]').hidden = !can.page;
-    this.find('[data-do=link]').hidden = !can.link;
     this.find('.vv-rollout').hidden = !can.rollout;
     this.find('[data-key=start]').max = String(depth);
     this.inputs = Array.from(this.root.querySelectorAll('.vv-side [data-key]'), (input) => (

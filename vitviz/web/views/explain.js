@@ -1,10 +1,11 @@
 // Why the model said that: one map a method, a test beside each, and what happens without the patches it names.
 import { chart, fill, moved } from '../draw/charts.js';
-import { colourGrid, indices, scaleOver } from '../draw/color.js';
+import { colorGrid, indices, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
-import { escaped, percent, progressWords, score, whole, write } from '../compute/format.js';
+import { escaped, percent, progressWords, score, whole } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -298,7 +299,7 @@ export class Explain extends View {
     const pixels = layer.createImageData(gw, gh);
     const index = new Uint8Array(gh * gw);
     indices(values, scale, gamma, index);
-    colourGrid(index, this.page.tables[scale.signed ? SIGNED : 'viridis'], new Uint32Array(pixels.data.buffer));
+    colorGrid(index, this.page.tables[scale.signed ? SIGNED : 'viridis'], new Uint32Array(pixels.data.buffer));
     layer.putImageData(pixels, 0, 0);
   }
 

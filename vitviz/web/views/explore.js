@@ -1,7 +1,8 @@
 // The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels and
 // text; what a person does becomes an action.
 import { queryOn, rolloutOptions, tokenOn } from '../compute/query.js';
-import { count, percent, queryWords, score, title, whole, write } from '../compute/format.js';
+import { count, percent, queryWords, score, title, whole } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { massWords, massesOf, read, sentences } from '../compute/readout.js';
 import { prefixKinds } from '../compute/statistics.js';
@@ -17,15 +18,7 @@ import { Predictions } from './predictions.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
-/**
- * What every view is given.
- * @typedef {object} Page
- * @property {import('../core/store.js').Store<State>} store
- * @property {Map<string, Scene>} scenes
- * @property {import('../backends/backend.js').Backend} backend
- * @property {Record<string, Uint8Array>} colors - tables (256, 3) by name
- * @property {Record<string, Uint32Array>} tables - the same as whole pixels
- */
+/** @typedef {ReturnType<typeof import('../page.js').mount>} Page - what every view is given */
 
 /**
  * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do first, or
@@ -117,7 +110,6 @@ export class Explore {
   /** @param {State} state @returns {boolean} whether there is work left for another frame */
   render(state) {
     this.count(state);
-    this.tell(state.messages);
     const here = this.sceneOf(state.pane);
     if (!here) return false;
     let more = false;
@@ -134,13 +126,6 @@ export class Explore {
   /** The active pane as a picture: photograph, map and marks. @returns {HTMLCanvasElement} */
   picture() {
     return this.panes[this.page.store.get().pane].pane.flat();
-  }
-
-  /** @param {string[]} messages */
-  tell(messages) {
-    const place = this.find('.vv-message');
-    place.hidden = messages.length === 0;
-    write(place, messages.join(' '));
   }
 
   /** As many panes as the state has. @param {State} state */

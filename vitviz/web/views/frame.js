@@ -1,5 +1,6 @@
 // What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
-import { progressWords, write } from '../compute/format.js';
+import { progressWords } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { View } from './view.js';
 

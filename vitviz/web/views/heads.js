@@ -7,7 +7,8 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
-import { escaped, percent, progressWords, score, title, write } from '../compute/format.js';
+import { escaped, percent, progressWords, score, title } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */

@@ -1,12 +1,13 @@
 // What each layer adds: the class that would be read after it, from the image and from every patch, and what patches
 // are alike in. One map is large over the photograph: that of the layer on show.
 import { chart, fill } from '../draw/charts.js';
-import { colourGrid } from '../draw/color.js';
+import { colorGrid } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
-import { escaped, percent, progressWords, whole, write } from '../compute/format.js';
+import { escaped, percent, progressWords, whole } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -93,9 +94,10 @@ export class Layers extends View {
   /** @param {number} width */
   lines(width) {
     const { names, read, readings } = this.answer;
+    const every = Math.ceil(readings.length / Math.floor(width / 28));
     return chart({
       title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 2),
-      steps: (value) => String(Math.round(value)),
+      steps: String, ticks: readings.filter((_, place) => place % every === 0),
       lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
       words: names.map((name, place) => `${name}: ${read.map((row) => percent(row[place])).join(', ')}`).join('. '),
     }, width);
@@ -142,7 +144,7 @@ export class Layers extends View {
       this.read = names[chosen];
       this.find('[data-ask=class]').value = String(chosen);
       this.wall('read', readings, (at) => upTo(this.classMap(at, chosen)),
-        (at, out) => colourGrid(this.classMap(at, chosen), this.page.tables.viridis, out));
+        (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables.viridis, out));
     }
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;

@@ -1,5 +1,6 @@
 // What the model says of a photograph: the panel with probabilities and all classes.
-import { classCount, describe, percent, write } from '../compute/format.js';
+import { classCount, describe, percent } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 
 const MOST = 400; // classes that are listed at once; a search finds the others
 

@@ -1,5 +1,6 @@
 // Which photograph: dropped, pasted, chosen, taken with a webcam, or an example; and how finely it is cut.
-import { escaped, write } from '../compute/format.js';
+import { escaped } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */

@@ -1,5 +1,6 @@
 // The top bar: which model, where it ran, and the form for models that are not in the menu.
-import { duration, escaped, write } from '../compute/format.js';
+import { duration, escaped } from '../compute/format.js';
+import { write } from '../draw/dom.js';
 import { uploadCheckpoint } from '../effects/upload.js';
 import { View } from './view.js';
 
