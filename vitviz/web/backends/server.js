@@ -87,7 +87,8 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     }
     if (!answer.ok) {
       const plain = answer.headers.get('content-type')?.startsWith('text/plain');
-      throw new BackendError(plain ? await answer.text() : GONE, answer.status === 429 ? 'busy' : 'refused');
+      if (!plain) throw new BackendError(GONE, 'offline'); // a proxy, before a server that is starting
+      throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
     }
     return readAnswer(bodyOf(answer), progress);
   }

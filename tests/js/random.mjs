@@ -1,0 +1,81 @@
+// Random states and actions from a seed: what fails once, fails again.
+
+/** Return a generator of numbers 0..1 (mulberry32). @param {number} seed */
+export function generator(seed) {
+  let state = seed >>> 0;
+  return () => {
+    state = (state + 0x6d2b79f5) >>> 0;
+    let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32;
+  };
+}
+
+const COLORS = ['viridis', 'magma', 'RdBu_r'];
+/** What scenes have to choose from: with and without CLS, small and large. */
+export const LIMITS = [
+  { depth: 12, heads: 6, grid: [16, 16], prefix: ['CLS'], modes: ['attention', 'rollout', 'norm'], colors: COLORS },
+  { depth: 3, heads: 1, grid: [2, 5], prefix: [], modes: ['attention'], colors: COLORS },
+  { depth: 24, heads: 16, grid: [37, 20], prefix: ['CLS', 'register 1', 'register 2'], modes: ['attention', 'rollout'],
+    colors: COLORS },
+];
+export const SCENES = LIMITS.map((limits, place) => ({
+  id: `scene-${place}`, limits,
+  source: { image: place === 1 ? null : `image-${place}`, photo: place === 1 ? '0123456789abcdef' : null,
+    model: `model-${place}`, size: place === 2 ? 518 : null },
+}));
+
+/** Return a generator of actions that a page in this state may dispatch, and of some that it never would. @param {() => number} random */
+export function actions(random) {
+  const whole = (count) => Math.floor(random() * count);
+  const one = (list) => list[whole(list.length)];
+  const maybe = (value) => (random() < 0.3 ? null : value);
+  const limits = (state) => state.scene?.limits ?? LIMITS[0];
+  const patch = (state) => limits(state).grid.map(whole);
+  const query = (state) => one([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), whole(60)]]);
+  const head = (state) => one(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
+  const fields = {
+    image: () => maybe(one(['church', 'Straße', 'a b&c=d?', '日本'])), photo: () => maybe('0123456789abcdef'),
+    model: () => maybe('timm/vit_small'), size: () => maybe(one([224, 518])), block: (state) => whole(limits(state).depth),
+    head, query, direction: () => one(['row', 'column']), mode: (state) => one(limits(state).modes),
+    fuse: () => one(['mean', 'max', 'min']), discard: () => whole(20) / 20, residual: () => whole(21) / 20,
+    start: () => 1 + whole(12), color: () => maybe(one(COLORS)), opacity: () => whole(101) / 100,
+    overlay: () => one(['even', 'spotlight']), smooth: () => random() < 0.5, grid: () => random() < 0.5,
+    gamma: () => one([0.1, 0.5, 1, 2.25, 10]), shared: () => random() < 0.5, numbered: () => random() < 0.5,
+    tab: () => one(['explore', 'explain', 'heads', 'layers', 'help']), theme: () => maybe(one(['light', 'dark'])),
+    method: () => maybe('lrp'), target: () => maybe(whole(1000)), against: () => maybe(whole(1000)),
+    statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]), lensClass: () => maybe(whole(5)),
+    thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
+    bare: () => random() < 0.5, removed: () => whole(101), erased: () => [whole(9)],
+  };
+  const change = (state) => {
+    const names = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));
+    return Object.fromEntries(names.map((name) => [name, fields[name](state)]));
+  };
+  const address = (state) => {
+    const parts = ['image=church', 'layer=3', 'layer=x', 'head=2', 'head=max', 'from=3,4', 'from=cls', 'from=900,900', 'pane=2',
+      'pane=1', 'pane=7', 'layer2=2', 'model2=m', 'color=nothing', 'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2',
+      'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%', '&&=', 'size=448', String(random())];
+    return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
+  };
+  const makers = {
+    change: (state) => ({ change: change(state), quiet: random() < 0.1 }),
+    open: () => ({ source: one([{ image: 'dog' }, { photo: '00112233' }, { model: 'm2' }, { size: 448 }, { model: 'm3', size: 96 }]) }),
+    opened: (state) => ({ pane: whole(2), scene: one(SCENES),
+      carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),
+    failed: () => ({ pane: whole(2), text: 'It failed.' }),
+    compare: () => ({}), activate: () => ({ pane: whole(2) }),
+    navigate: (state) => ({ search: address(state) }),
+    hover: (state) => ({ pointer: maybe({ scene: one(SCENES).id, pane: whole(2), query: maybe(patch(state)),
+      patch: patch(state), over: true }) }),
+    lift: () => ({}), pick: (state) => ({ patch: patch(state), scene: state.scene?.id ?? null }), unpin: () => ({}),
+    move: () => ({ row: whole(3) - 1, column: whole(3) - 1 }),
+    map: (state) => one([{ block: whole(limits(state).depth) }, { head: head(state) }, { block: 0, head: 0 }]),
+    play: () => ({}), step: () => ({}), message: () => ({ texts: ['A message.'] }),
+    undo: () => ({}), redo: () => ({}), toString: () => ({}), nothing: () => ({}),
+  };
+  return (state) => {
+    const type = one(Object.keys(makers));
+    return { type, ...makers[type](state) };
+  };
+}

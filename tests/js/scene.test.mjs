@@ -1,0 +1,173 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { BackendError } from '../../vitviz/web/backends/backend.js';
+import { isStep, reduce, restore } from '../../vitviz/web/core/actions.js';
+import { INITIAL } from '../../vitviz/web/core/state.js';
+import { createStore } from '../../vitviz/web/core/store.js';
+import { SceneEffects } from '../../vitviz/web/effects/scene.js';
+
+const never = () => new Promise(() => {});
+const settled = () => new Promise((resolve) => { setTimeout(resolve); });
+const manifestOf = ({ image, model, size }, depth = 3) => ({
+  id: `${image} ${model} ${size}`, image, model, size, depth, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'], maps: [],
+  frame: [0, 0, 30, 20], photo: { url: `data:${image}`, width: 30, height: 20 }, rollout: false, predictions: [], labels: [],
+  sureAbove: null,
+});
+
+/** A page whose backend answers when the test says so. */
+function page({ block = never } = {}) {
+  const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
+  const opens = [];
+  const backend = {
+    can: { rollout: false },
+    open: (source, { signal }) => new Promise((resolve, reject) => {
+      signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
+      opens.push({ source, signal, answer: () => resolve(manifestOf(source)), fail: (error) => reject(error) });
+    }),
+    block, rollout: never,
+  };
+  const scenes = new Map();
+  const resolve = ({ image, photo, model, size }) => ({ image: image ?? 'first', photo, model: model ?? 'm', size: size ?? 224 });
+  const effects = new SceneEffects({ store, scenes, backend, resolve, colors: ['viridis'], changed: () => {},
+    decode: async (url) => ({ url }) });
+  effects.follow(store.get(), { type: 'start' });
+  const ask = (source) => store.dispatch({ type: 'open', source });
+  const answer = async (place) => {
+    opens[place].answer();
+    await settled();
+  };
+  return { store, scenes, opens, ask, answer, effects };
+}
+
+test('the first scene is opened and shown', async () => {
+  const { store, scenes, opens, answer } = page();
+  assert.deepEqual(opens.map(({ source }) => source), [{ image: 'first', photo: null, model: 'm', size: 224 }]);
+  await answer(0);
+  const { image, model, size, scene, linked, block } = store.get();
+  assert.deepEqual([image, model, size, scene.id, linked, block], ['first', 'm', 224, 'first m 224', false, 2]);
+  assert.deepEqual([...scenes.keys()], ['first m 224']);
+  assert.deepEqual(scenes.get('first m 224').image, { url: 'data:first' });
+});
+
+test('the latest request wins, and the one before is aborted', async () => {
+  const { store, scenes, opens, ask, answer } = page();
+  await answer(0);
+  ask({ image: 'a' });
+  ask({ image: 'b' });
+  assert.deepEqual(opens.map(({ signal }) => signal.aborted), [false, true, false]);
+  await answer(2);
+  await answer(1); // too late
+  assert.equal(store.get().scene.id, 'b m 224');
+  assert.deepEqual([...scenes.keys()], ['b m 224']);
+  assert.deepEqual(store.get().messages, []);
+});
+
+test('an answer that comes before its abort was heard is not shown', async () => {
+  const { store, opens, ask, answer } = page();
+  await answer(0);
+  ask({ image: 'a' });
+  opens[1].answer();
+  ask({ image: 'b' });
+  await settled();
+  assert.equal(store.get().scene.id, 'first m 224');
+  await answer(2);
+  assert.equal(store.get().scene.id, 'b m 224');
+});
+
+test('a scene that is on its way is not asked for twice', async () => {
+  const { store, opens, ask, answer } = page();
+  await answer(0);
+  ask({ image: 'a' });
+  store.dispatch({ type: 'change', change: { block: 1 } });
+  store.dispatch({ type: 'play' });
+  assert.equal(opens.length, 2);
+});
+
+test('going back while a scene is on its way aborts it', async () => {
+  const { store, opens, ask, answer } = page();
+  await answer(0);
+  ask({ image: 'a' });
+  store.dispatch({ type: 'change', change: { image: 'first' } });
+  assert.deepEqual([opens.length, opens[1].signal.aborted], [2, true]);
+  await settled();
+  assert.equal(store.get().scene.id, 'first m 224');
+});
+
+test('a failed request leaves what is shown, says why, and is not made again by itself', async () => {
+  const { store, scenes, opens, ask, answer } = page();
+  await answer(0);
+  ask({ image: 'a', model: 'broken' });
+  opens[1].fail(new BackendError('No such model.', 'refused'));
+  await settled();
+  const { image, model, scene, messages } = store.get();
+  assert.deepEqual([image, model, scene.id, messages], ['first', 'm', 'first m 224', ['No such model.']]);
+  assert.ok(scenes.has('first m 224'));
+  store.dispatch({ type: 'change', change: { block: 0 } });
+  store.dispatch({ type: 'change', change: { image: 'a', model: 'broken' } });
+  assert.equal(opens.length, 2);
+  ask({ image: 'a', model: 'broken' }); // somebody asks again
+  assert.equal(opens.length, 3);
+});
+
+test('the first scene that fails is not asked for again and again', async () => {
+  const { store, opens } = page();
+  opens[0].fail(new BackendError('The server does not answer.', 'offline'));
+  await settled();
+  store.dispatch({ type: 'change', change: { theme: 'dark' } });
+  assert.deepEqual([opens.length, store.get().messages], [1, ['The server does not answer.']]);
+});
+
+test('two panes load by themselves; a pane that is closed is forgotten', async () => {
+  const { store, scenes, opens, ask, answer } = page();
+  await answer(0);
+  store.dispatch({ type: 'compare' });
+  ask({ model: 'n' });
+  assert.equal(opens[1].signal.aborted, false);
+  store.dispatch({ type: 'activate', pane: 0 });
+  ask({ image: 'c' });
+  assert.deepEqual(opens.map(({ signal }) => signal.aborted), [false, false, false]);
+  await answer(2);
+  await answer(1);
+  assert.deepEqual([store.get().scene.id, store.get().beside.scene.id], ['c m 224', 'first n 224']);
+  assert.deepEqual([...scenes.keys()].sort(), ['c m 224', 'first n 224']);
+  store.dispatch({ type: 'compare' });
+  assert.deepEqual([...scenes.keys()], ['c m 224']);
+});
+
+test('a pane that is closed while its scene is on its way aborts it', async () => {
+  const { store, scenes, opens, ask, answer } = page();
+  await answer(0);
+  store.dispatch({ type: 'compare' });
+  ask({ model: 'n' });
+  store.dispatch({ type: 'activate', pane: 0 });
+  store.dispatch({ type: 'compare' });
+  assert.equal(opens[1].signal.aborted, true);
+  await settled();
+  assert.deepEqual([store.get().beside, [...scenes.keys()]], [null, ['first m 224']]);
+});
+
+test('the block on show is loaded by itself; one that fails is named and asked for when it is looked at', async () => {
+  const asked = [];
+  const { store, answer } = page({ block: async (_, block) => {
+    asked.push(block);
+    if (block === 1) throw new BackendError('It broke.', 'failed');
+    return never();
+  } });
+  await answer(0);
+  assert.deepEqual(asked, [2]); // nothing beside it
+  store.dispatch({ type: 'change', change: { block: 1 } });
+  assert.deepEqual(asked, [2]);
+});
+
+test('blocks of a scene that was left are aborted', async () => {
+  const signals = [];
+  const { ask, answer } = page({ block: (_, block, { signal }) => {
+    signals.push(signal);
+    return never();
+  } });
+  await answer(0);
+  ask({ image: 'b' });
+  assert.equal(signals[0].aborted, false); // it is shown until the other is here
+  await answer(1);
+  assert.equal(signals[0].aborted, true);
+});
