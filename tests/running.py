@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-import httpx
 import numpy as np
 import tiny
 from gradio_client import Client
@@ -22,11 +21,13 @@ from playwright.sync_api import Route, expect
 from vitviz.heatmap import Heatmap
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
+from vitviz.resources import resource_folder
+from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
-from vitviz.server.pages import EXAMPLES, Page
+from vitviz.server.pages import Page
 from vitviz.server.server import launch
-from vitviz.server.sessions import Sessions
 from vitviz.server.settings import Settings
+from vitviz.server.uploads import upload_folder
 from vitviz.view import View
 from vitviz.weights.checkpoint import save
 
@@ -35,24 +36,26 @@ PATIENCE = 60  # seconds for an answer to a program: on a machine with other wor
 expect.set_options(timeout=1000 * WAIT)
 
 MODEL = "dinov2-s14-imagenette"
+EXAMPLES = resource_folder("examples")
 CHURCH, DOG = EXAMPLES / "church.jpg", EXAMPLES / "dog.jpg"
 CLOSE = 2e-3  # of a probability: queries and keys travel in half precision
 ROUNDED = 5e-4  # one decimal of a percent
 
 READ = """() => {
-    const { explorer } = window.vitviz;
-    const side = explorer.here;
-    const text = (selector) => side.pane.element.querySelector(selector).textContent;
+    const view = vitviz.views[0];
+    const one = view.panes[vitviz.store.get().pane];
+    const text = (selector) => one.pane.element.querySelector(selector).textContent;
     return {
         title: text('.vv-title'), answer: text('.vv-answer'), low: text('.vv-low'), high: text('.vv-high'),
-        note: document.querySelector('.vv-note').textContent,
-        strongest: [...document.querySelectorAll('.vv-strongest li')].map((one) =>
+        note: view.find('.vv-note').textContent,
+        strongest: [...view.root.querySelectorAll('.vv-strongest li')].map((one) =>
             [one.querySelector('button').dataset.patch.split(',').map(Number), one.querySelector('span').textContent]),
-        colours: Array.from(side.index ?? []),
-        grid: side.data?.manifest.grid ?? [],
-        waiting: side.pane.element.classList.contains('vv-waiting') || explorer.frame !== 0,
+        colors: Array.from(one.index),
+        grid: one.scene?.manifest.grid ?? [],
+        waiting: one.pane.element.classList.contains('vv-waiting') || !vitviz.resting(),
     };
 }"""
+SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
 
 
 def folder(path: Path, about: dict[str, Any] | None = None, **changes: object) -> str:
@@ -72,47 +75,32 @@ class Running:
     """The app under test, and the same photographs in Python."""
 
     def __init__(self, *models: str, **allowed: Any) -> None:
-        self.sessions = Sessions(Menu(Settings(models=models, **allowed), bundled=[MODEL]), CHURCH)
+        settings = Settings(models=models, **allowed)
+        self.endpoints = Endpoints(Menu(settings, bundled=[MODEL], uploads=upload_folder()))
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        self.page = Page(self.sessions)
-        self.demo = self.page.demo
-        launch(self.demo, self.sessions.menu.settings, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
+        self.page = Page(self.endpoints)
+        launch(self.page, settings, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
         self.url = f"http://127.0.0.1:{port}/"
+        self._views: dict[tuple[Path, str, int | None], View] = {}
 
     def close(self) -> None:
         """Stop serving, and let go of every model and photograph that was open."""
-        self.demo.close()
-        del self.demo, self.page, self.sessions  # pytest still holds the last test's arguments, and so this
+        self.page.close()
+        del self.page, self.endpoints, self._views  # pytest still holds the last test's arguments, and so this
         gc.collect()
 
-    def view(self, photo: Path = CHURCH, model: str = MODEL, side: int | None = None) -> View:
+    def view(self, photo: Path = CHURCH, model: str = MODEL, size: int | None = None) -> View:
         """What Python sees of a photograph."""
-        return self.sessions.open("test", photo, model, side).view
+        key = (photo, model, size)
+        if key not in self._views:
+            self._views[key] = self.endpoints.loaded.get(model).explorer.open(photo, size=size)
+        return self._views[key]
 
     def client(self) -> Client:
         """What gradio gives to programs."""
         return Client(self.url, verbose=False, httpx_kwargs={"timeout": PATIENCE})
-
-    def call(self, handler: str, data: list, event: dict | None = None, session: str = "stranger") -> list:
-        """Call a private endpoint as a stranger's program may; everything that it answers."""
-        number = next(i for i, fn in self.demo.fns.items() if getattr(fn.fn, "__name__", "") == handler)
-        asked = {"data": data, "event_data": event, "fn_index": number, "session_hash": session}
-        httpx.post(f"{self.url}gradio_api/queue/join", json=asked, timeout=PATIENCE).raise_for_status()
-        answers = []
-        data_of = f"{self.url}gradio_api/queue/data?session_hash={session}"
-        with httpx.stream("GET", data_of, timeout=PATIENCE) as lines:
-            for line in lines.iter_lines():
-                answers.append(line)
-                if '"process_completed"' in line or '"close_stream"' in line:
-                    return answers
-        return answers
-
-    def ask(self, function: str, data: Any, session: str = "stranger") -> httpx.Response:
-        """Call one of the explorer's functions as a stranger's program may."""
-        asked = {"data": data, "component_id": self.page.viewer._id, "fn_name": function, "session_hash": session}
-        return httpx.post(f"{self.url}gradio_api/component_server/", json=asked, timeout=PATIENCE)
 
 
 def served(*models: str, **allowed: Any) -> Iterator[Running]:
@@ -156,24 +144,23 @@ def own_photograph(folder: Path, name: str = "mine.png") -> Path:
 def ready(page: Browser, url: str) -> None:
     """Open the page and wait until it shows a map."""
     page.goto(url)
-    page.wait_for_function("window.vitviz && window.vitviz.explorer.drawn > 0")
+    page.wait_for_function("window.vitviz?.drawn > 0")
 
 
 def complete(page: Browser) -> None:
     """Wait until the browser has everything that it will ever need for this photograph."""
     page.wait_for_function(
-        "(({ manifest, answers }) => answers.complete && (manifest.rollout === null || answers.rollout !== null))"
-        "(window.vitviz.explorer.here.data)"
+        f"(({{ manifest, answers }}) => answers.complete && (!manifest.rollout || answers.rollout !== null))({SCENE})"
     )
 
 
 def reading(page: Browser) -> dict[str, Any]:
-    """What the page says of the picture, and the colours that it has drawn, as numbers 0..255 by patch."""
+    """What the page says of the picture, and the colors that it has drawn, as numbers 0..255 by patch."""
     return page.evaluate(READ)
 
 
 def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
-    """The page comes to show this map: its colours, its title and all numbers beside it. Returns the reading."""
+    """The page comes to show this map: its colors, its title and all numbers beside it. Returns the reading."""
     until = time.monotonic() + WAIT
     while True:
         read = reading(page)
@@ -196,10 +183,10 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
         return [f"the page shows {read['title']!r} of {read['grid']}, waiting: {read['waiting']}"]
     wrong = []
     low, high = float(values.min()), float(values.max())
-    drawn = np.array(read["colours"], float).reshape(values.shape)
+    drawn = np.array(read["colors"], float).reshape(values.shape)
     off = np.abs(drawn - 255 * (values - low) / (high - low)).max()
     if off > 1 + 255 * 2 * CLOSE / (high - low) or np.corrcoef(drawn.ravel(), values.ravel())[0, 1] < 0.999:
-        wrong.append(f"colours are off by {off:.0f} of 255")
+        wrong.append(f"colors are off by {off:.0f} of 255")
     for name, value in (("low", low), ("high", high)):
         if abs(percent(read[name]) - value) > CLOSE + ROUNDED:
             wrong.append(f"{name} is {value}, the page says {read[name]}")
@@ -263,8 +250,7 @@ def example(page: Browser, name: str) -> None:
 
 
 def upload(page: Browser, path: Path) -> None:
-    """As a visitor who has a photograph there already: remove it, then choose another."""
-    page.locator("#photo input[type=file]").first.set_input_files(str(path))
+    page.locator("#photo input[type=file]").set_input_files(str(path))
 
 
 def address(page: Browser) -> dict[str, str]:

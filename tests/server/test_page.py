@@ -145,7 +145,7 @@ def test_a_file_that_is_no_picture_is_refused_in_words(opened: Browser, app: Run
     bogus.write_text("this is not a photograph")
     before = expect_map(opened, app.view().attention())
     upload(opened, bogus)
-    expect(opened.get_by_role("alert")).to_contain_text("Expected a picture")
+    expect(opened.get_by_role("alert")).to_contain_text("Expected a photograph as JPEG")
     expect_unchanged(opened, before)  # the old picture stays
     head(opened, 2)  # what is on the page can still be asked
     expect_map(opened, app.view().attention(head=2))

@@ -222,7 +222,7 @@ def test_choosing_a_thumbnail_selects_it(explorer: Page) -> None:
 def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     seen = view()
     expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
-    explorer.get_by_text("Colours and scale").click()
+    explorer.get_by_text("Colors and scale").click()
     explorer.get_by_label("One scale for all thumbnails").check()
     ask(explorer, query=[1, 9])
     cells = [patches(seen, block, head, (1, 9), "row") for block in range(3) for head in range(5)]
@@ -269,7 +269,7 @@ def assert_enlarged(page: Page, small: dict[str, float], values: np.ndarray) -> 
 
 def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> None:
     explorer.locator(".vv-heads [data-value='0']").focus()
-    explorer.keyboard.press("Tab")  # the keyboard leads
+    explorer.keyboard.press("ArrowRight")  # the keyboard leads
     second = explorer.locator(".vv-heads [data-value='1']")
     expect(second).to_be_focused()
     lens = explorer.locator(".vv-heads .vv-lens")

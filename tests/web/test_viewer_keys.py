@@ -61,7 +61,7 @@ def test_keys_before_anything_has_focus(explorer: Page) -> None:
 
 
 def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
-    explorer.get_by_text("Colours and scale").click()
+    explorer.get_by_text("Colors and scale").click()
     before = state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help")
     slider = explorer.get_by_label("Opacity")
     slider.focus()
@@ -69,7 +69,7 @@ def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
         explorer.keyboard.press(key)
     explorer.keyboard.press("ArrowRight")
     assert state(explorer, "alpha") == pytest.approx(0.6)
-    colours = explorer.get_by_role("combobox", name="Colours")
+    colours = explorer.get_by_role("combobox", name="Colors")
     expect(colours).to_have_value("viridis")
     colours.focus()
     explorer.keyboard.press("g")
@@ -230,7 +230,7 @@ def test_two_models_share_a_place_though_their_grids_differ(explorer: Page) -> N
 
 
 def test_another_photograph_beside_it_does_not_stop_one_that_is_loading(explorer: Page) -> None:
-    """A network that answers when it is told to: one pane's blocks are still on their way when the other one changes."""
+    """One pane's blocks are still on their way when the other pane changes."""
     explorer.evaluate(
         """() => {
             const { backend, store, first } = vitviz;
@@ -261,8 +261,10 @@ def open_second(page: Page, kind: str, wait: bool = True) -> None:
             const file = (name) => Uint8Array.from(atob(parts[name]), (one) => one.charCodeAt(0)).buffer;
             backend.can.open = true;
             backend.open = async () => manifest;
-            backend.block = async (scene, one, how) => (scene.id === 'second' ? file(`block-${one}`) : block(scene, one, how));
-            backend.rollout = async (scene, ask, how) => (scene.id === 'second' ? file('rollout') : rollout(scene, ask, how));
+            const either = (question, name) => async (scene, ask, how) =>
+                (scene.id === 'second' ? file(name(ask)) : question(scene, ask, how));
+            backend.block = either(block, (one) => `block-${one}`);
+            backend.rollout = either(rollout, () => 'rollout');
             store.dispatch({ type: 'open', source: { model: 'second' } });
         }""",
         [manifest, parts],

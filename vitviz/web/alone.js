@@ -2,6 +2,7 @@
 import { embeddedBackend } from './backends/embedded.js';
 import { mount } from './page.js';
 import { Explore } from './views/explore.js';
+import { Frame } from './views/frame.js';
 
 /**
  * Start a page that stands alone: its parts are <script type="text/plain"> elements.
@@ -9,7 +10,7 @@ import { Explore } from './views/explore.js';
  */
 export function start(root, { colors, manifest, search }) {
   const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent);
-  const page = mount(root, { colors, backend, photos: null, first: manifest, models: null, search }, { '.vv-explore': Explore });
+  const page = mount(root, { colors, backend, photos: null, first: manifest, models: null, search }, { '.vv-explore': Explore, '.vv': Frame });
   window.vitviz = page; // for tests and benchmarks alone
   return page;
 }

@@ -5,6 +5,7 @@ import { mount } from './page.js';
 import { Debug } from './views/debug.js';
 import { Explain } from './views/explain.js';
 import { Explore } from './views/explore.js';
+import { Frame } from './views/frame.js';
 import { Heads } from './views/heads.js';
 import { Layers } from './views/layers.js';
 import { Source } from './views/source.js';
@@ -12,7 +13,7 @@ import { TopBar } from './views/topbar.js';
 
 /** The views and the places of app.html that they fill. */
 const VIEWS = {
-  '.vv-explore': Explore, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
+  '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
   '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
 };
 

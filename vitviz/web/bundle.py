@@ -77,7 +77,7 @@ def colors() -> str:
 
 
 @cache
-def template(name: str = "views/explore.html") -> str:
+def template(name: str = "app.html") -> str:
     """The HTML of the explorer, or of a panel beside it, without anything to show."""
     return (HERE / name).read_text(encoding="utf-8")
 

@@ -66,7 +66,8 @@ function swapped(state) {
  * @param {State} state @param {number} pane @param {(one: State) => State} change
  */
 function within(state, pane, change) {
-  return pane === state.pane ? change(state) : swapped(change(swapped(state)));
+  if (pane === state.pane) return change(state);
+  return state.beside ? swapped(change(swapped(state))) : state; // the other pane was closed meanwhile
 }
 
 /** Let a patch go: the pointer leads again, else what was asked before. @param {State} state @returns {State} */
@@ -93,6 +94,7 @@ function sourced(state, { source }) {
   const next = { ...state, ...source, linked: false, messages: [], erased: [], removed: 0 };
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
+  if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // it has other classes
   if ('model' in source && !('size' in source)) next.size = null;
   if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // it has other classes
   const last = state.scene && state.block === state.scene.limits.depth - 1;

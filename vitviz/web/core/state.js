@@ -89,7 +89,7 @@ export const SOURCE = Object.freeze({ image: null, photo: null, model: null, siz
 export const INITIAL = Object.freeze({
   ...SOURCE, block: null, head: 'mean', scene: null, beside: null, pane: 0,
   query: null, queryScene: null, base: null, direction: 'row', mode: 'attention', ...ROLLOUT,
-  color: null, opacity: 0.55, overlay: 'even', smooth: false, grid: false, gamma: 1, shared: false, numbered: true,
+  color: null, opacity: 0.75, overlay: 'spotlight', smooth: false, grid: false, gamma: 1, shared: false, numbered: true,
   tab: 'explore', theme: null, method: null, target: null, against: null, statistic: null, off: [], lensClass: null,
   pointer: null, thumbnail: null, full: false, help: false, bare: false, playing: false, pace: 600, messages: [],
   linked: false, removed: 0, erased: [],

@@ -108,7 +108,7 @@ export class SceneEffects {
       if (!latest()) return;
       this.requests[pane] = null;
       const { image: name, model, size } = manifest;
-      const canonical = { image: name, photo: source.photo, model, size };
+      const canonical = { image: name, photo: name === null ? source.photo : null, model, size };
       const scene = scenes.get(manifest.id) ?? new Scene(manifest, canonical, image);
       scenes.set(scene.id, scene);
       store.dispatch({ type: 'opened', pane, carried: this.carried(scene, pane),

@@ -274,7 +274,8 @@ export class Explore {
     const query = queryOn(state, scene, this.page.scenes);
     const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
     const { table } = this.coloring(state, false);
-    const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, { shared, signed: false, gamma });
+    const isOff = (item) => state.off.includes(`${item.block ?? block},${item.head}`);
+    const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, { shared, signed: false, gamma, off: isOff });
     const from = `${direction === 'row' ? 'from' : 'to'} ${queryWords(query)}`;
     const masses = (values, between) => (values && direction === 'row'
       ? massWords(massesOf(values, kinds, question.token), between) : '');
