@@ -94,7 +94,6 @@ function sourced(state, { source }) {
   const next = { ...state, ...source, linked: false, messages: [], erased: [], removed: 0 };
   if (source.image) next.photo = null;
   if (source.photo) next.image = null;
-  if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // it has other classes
   if ('model' in source && !('size' in source)) next.size = null;
   if ('model' in source) Object.assign(next, { target: null, against: null, lensClass: null }); // it has other classes
   const last = state.scene && state.block === state.scene.limits.depth - 1;

@@ -12,11 +12,15 @@ const SHARES = new Set(['opacity', 'discard', 'residual']);
 
 let instances = 0;
 
-/** Set a property of an element; what it is already costs nothing. */
+/**
+ * Set a property of an element; what it is already costs nothing.
+ * @param {any} element @param {string} name @param {unknown} value
+ */
 function put(element, name, value) {
   if (element[name] !== value) element[name] = value;
 }
 
+/** @param {Element} button @param {boolean} pressed */
 function press(button, pressed) {
   if (button.getAttribute('aria-pressed') !== String(pressed)) button.setAttribute('aria-pressed', String(pressed));
 }
@@ -24,23 +28,31 @@ function press(button, pressed) {
 export class Controls {
   /**
    * @param {HTMLElement} root - the view
-   * @param {{dispatch: (action: import('../core/store.js').Action) => void, act: (what: string) => void, colors: string[]}} host -
-   *   `act`: what leaves the page, such as saving a picture
+   * @param {object} host
+   * @param {(action: import('../core/store.js').Action) => void} host.dispatch
+   * @param {(what: string) => void} host.act - what leaves the page, such as saving a picture
+   * @param {string[]} host.colors
    */
   constructor(root, host) {
     this.root = root;
     this.host = host;
     this.name = `vv${(instances += 1)}`; // radio buttons of two explorers on one page must not share a group
-    for (const input of root.querySelectorAll('input[type=radio]')) input.name = `${this.name}-${input.dataset.key}`;
+    for (const input of /** @type {any} */ (root.querySelectorAll('input[type=radio]'))) {
+      input.name = `${this.name}-${input.dataset.key}`;
+    }
+    this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
+    this.listed = ''; // the strongest patches
+    this.colored = ''; // the color map
     this.find('[data-key=color]').innerHTML = `${host.colors.map((name) => `<option>${escaped(name)}</option>`).join('')}
       <option value="signed" hidden>blue to red, white at zero</option>`;
     this.find('.vv-help dl').innerHTML = KEYS
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
-    root.querySelector('.vv-side').addEventListener('input', (event) => this.changed(event.target));
+    this.find('.vv-side').addEventListener('input', (/** @type {Event} */ event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
     // The event comes after the dialog has closed, perhaps when it is open again: then it says nothing about now.
-    this.find('.vv-help').addEventListener('close', (event) => {
-      if (!event.target.open) host.dispatch({ type: 'change', change: { help: false } });
+    const help = this.find('.vv-help');
+    help.addEventListener('close', () => {
+      if (!help.open) host.dispatch({ type: 'change', change: { help: false } });
     });
   }
 
@@ -49,25 +61,29 @@ export class Controls {
     return this.root.querySelector(selector);
   }
 
-  clicked({ target }) {
+  /** @param {Event} event */
+  clicked(event) {
+    const target = /** @type {any} */ (event.target);
     const action = target.closest('[data-do]');
     if (action && this.root.contains(action)) this.act(action.dataset.do);
     const patch = target.closest('[data-patch]');
     if (patch) this.change({ query: patch.dataset.patch.split(',').map(Number) });
   }
 
+  /** @param {string} what */
   act(what) {
-    const actions = { unpin: { type: 'unpin' }, compare: { type: 'compare' }, play: { type: 'play' } };
-    if (actions[what]) this.host.dispatch(actions[what]);
+    if (['unpin', 'compare', 'play'].includes(what)) this.host.dispatch({ type: what });
     else if (what === 'help') this.change({ help: true });
     else if (what === 'full') this.change({ full: this.state?.full !== true });
     else this.host.act(what);
   }
 
+  /** @param {Partial<State>} change */
   change(change) {
     this.host.dispatch({ type: 'change', change });
   }
 
+  /** @param {any} input */
   changed(input) {
     const { key } = input.dataset;
     if (key === undefined) return;
@@ -79,9 +95,11 @@ export class Controls {
   /**
    * Offer another scene's queries and maps.
    * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
-   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: there is any; `can.rollout`: with other options
+   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: there is any; `can.rollout`: with other
+   *   options
    */
   build({ prefix, maps, can, rollout, depth }) {
+    /** @param {string} key @param {string} value @param {string} label */
     const chip = (key, value, label) => `<label class="vv-chip"><input type="radio" name="${this.name}-${key}"
       data-key="${key}" value="${escaped(value)}">${escaped(label)}</label>`;
     const queries = [...prefix.map((name) => [name.toLowerCase(), name]), ['mean', 'All patches']];
@@ -91,8 +109,8 @@ export class Controls {
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
     this.find('.vv-rollout').hidden = !can.rollout;
     this.find('[data-key=start]').max = String(depth);
-    this.inputs = Array.from(this.root.querySelectorAll('.vv-side [data-key]'), (input) => (
-      { input, key: input.dataset.key, type: input.type, option: input.value }));
+    const inputs = /** @type {any} */ (this.root.querySelectorAll('.vv-side [data-key]'));
+    this.inputs = Array.from(inputs, (input) => ({ input, key: input.dataset.key, type: input.type, option: input.value }));
   }
 
   /**
@@ -104,7 +122,8 @@ export class Controls {
   show(state, scene, query, signed) {
     this.state = state;
     for (const { input, key, type, option } of this.inputs) {
-      const value = key === 'query' ? query : key === 'spotlight' ? state.overlay === 'spotlight' : state[key];
+      const value = key === 'query' ? query : key === 'spotlight' ? state.overlay === 'spotlight'
+        : /** @type {any} */ (state)[key];
       if (type === 'radio') put(input, 'checked', option === value);
       else if (type === 'checkbox') put(input, 'checked', Boolean(value));
       else if (key === 'color') this.colors(input, value, signed);
@@ -124,6 +143,7 @@ export class Controls {
     if (!state.help && help.open) help.close();
   }
 
+  /** @param {HTMLSelectElement} select @param {string | null} value @param {boolean} signed */
   colors(select, value, signed) {
     const name = signed ? 'signed' : value ?? FIRST;
     if (name === this.colored) return; // to ask a list for its choice is as dear as to set it
@@ -139,8 +159,8 @@ export class Controls {
    */
   list(strongest, unit) {
     const number = unit === 'attention' ? percent : score;
-    const text = strongest.map(({ patch: [row, column], value }) => `${row},${column}|row ${row + 1}, column ${column + 1}|`
-      + number(value)).join('\n');
+    const text = strongest.map(({ patch: [row, column], value }) => (
+      `${row},${column}|row ${row + 1}, column ${column + 1}|${number(value)}`)).join('\n');
     if (text === this.listed) return;
     this.listed = text;
     const lines = text.split('\n').filter(Boolean);

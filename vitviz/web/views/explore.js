@@ -1,5 +1,5 @@
-// The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels and
-// text; what a person does becomes an action.
+// The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels
+// and text; what a person does becomes an action.
 import { queryOn, rolloutOptions, tokenOn } from '../compute/query.js';
 import { count, percent, queryWords, score, title, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
@@ -14,6 +14,7 @@ import { Pane } from '../draw/photo.js';
 import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
+import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -21,32 +22,39 @@ import { Predictions } from './predictions.js';
 /** @typedef {ReturnType<typeof import('../page.js').mount>} Page - what every view is given */
 
 /**
- * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do first, or
- * `missing` says why there are none.
+ * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do first,
+ * or `missing` says why there are none.
  * @typedef {object} Shown
  * @property {Float32Array | null} values @property {string} missing @property {boolean} signed @property {string} unit
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
  * @property {[number, number] | null} patch - the query's
  */
 
+/** @typedef {import('../compute/answers.js').Answers} Answers */
+/** @typedef {import('../draw/heads.js').Item} Item */
+/** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with a pane's block and query */
+/** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and what it shows */
+
 const SIGNED = 'RdBu_r';
 const LABEL = 'Photograph. Arrow keys move the patch, c asks from CLS, question mark lists all keys.';
 const SAY_AFTER = 400; // milliseconds of rest before a screen reader is told
 const SLICE = 6; // milliseconds of a frame for work that takes several
 
-export class Explore {
+export class Explore extends View {
   /** @param {HTMLElement} root - with views/explore.html in it @param {Page} page */
   constructor(root, page) {
+    super(root, page);
     const { store, colors } = page;
-    this.root = root;
-    this.page = page;
     this.dispatch = store.dispatch;
     this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what),
       colors: Object.keys(colors).filter((name) => name !== SIGNED) });
+    /** @type {Held[]} */
     this.panes = [];
+    this.said = ''; // aloud
     this.addPane(this.find('.vv-pane'));
-    const choose = ({ block, head }) => this.dispatch({ type: 'map', block, head });
-    const peek = (item) => this.dispatch({ type: 'change', change: { thumbnail: item && { block: item.block, head: item.head } } });
+    const choose = (/** @type {Item} */ { block, head }) => this.dispatch({ type: 'map', block, head });
+    const peek = (/** @type {Item | null} */ item) => (
+      this.change({ thumbnail: item && { block: item.block, head: item.head } }));
     this.heads = new Thumbnails(this.find('.vv-heads'), choose);
     this.layers = new Thumbnails(this.find('.vv-layers'), choose);
     this.grid = new Thumbnails(this.find('.vv-grid'), choose, peek);
@@ -56,27 +64,25 @@ export class Explore {
     listen(root, page);
   }
 
-  /** @param {string} selector @returns {any} */
-  find(selector) {
-    return this.root.querySelector(selector);
-  }
-
   /** @param {HTMLElement} element */
   addPane(element) {
     const number = () => this.panes.findIndex(({ pane }) => pane.element === element);
     const scene = () => this.sceneOf(number());
     const pane = new Pane(element, {
-      hover: (patch) => this.dispatch({ type: 'hover', pointer: patch && scene()
-        && { scene: scene().id, pane: number(), query: patch, patch, over: true } }),
+      hover: (patch) => {
+        const id = scene()?.id;
+        const pointer = patch && id ? { scene: id, pane: number(), query: patch, patch, over: true } : null;
+        this.dispatch({ type: 'hover', pointer });
+      },
       lift: () => this.dispatch({ type: 'lift' }),
       pick: (patch) => {
         this.dispatch({ type: 'activate', pane: number() });
-        this.dispatch({ type: 'pick', patch, scene: scene().id });
+        this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });
       },
       resized: () => this.page.changed(),
     }, LABEL);
     element.addEventListener('focusin', () => this.dispatch({ type: 'activate', pane: number() }));
-    this.panes.push({ pane, scene: null, index: new Uint8Array(0) });
+    this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
   }
 
   /** @param {number} pane @returns {Scene | undefined} */
@@ -88,11 +94,13 @@ export class Explore {
 
   /** @param {[number, number]} cell @param {Scene} scene */
   placesOf([query, key], { manifest: { prefix, grid } }) {
+    /** @param {number} token @returns {[number, number] | null} */
     const place = (token) => (token < prefix.length ? null
       : [Math.floor((token - prefix.length) / grid[1]), (token - prefix.length) % grid[1]]);
     return { query: prefix[query]?.toLowerCase() ?? place(query), patch: place(key) };
   }
 
+  /** @param {[number, number] | null} cell */
   point(cell) {
     const { pane } = this.page.store.get();
     const scene = this.sceneOf(pane);
@@ -100,9 +108,10 @@ export class Explore {
       && { scene: scene.id, pane, over: true, matrix: true, ...this.placesOf(cell, scene) } });
   }
 
+  /** @param {[number, number]} cell */
   pickCell(cell) {
     const scene = this.sceneOf(this.page.store.get().pane);
-    if (scene) this.dispatch({ type: 'change', change: { query: this.placesOf(cell, scene).query } });
+    if (scene) this.change({ query: this.placesOf(cell, scene).query });
   }
 
   // Drawing
@@ -150,9 +159,11 @@ export class Explore {
     this.offered = scene;
     const { prefix, maps, depth, heads, grid, frame } = scene.manifest;
     this.predictions.show(scene.manifest);
-    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout: opened.limits.modes.includes('rollout') });
-    const sizes = { shape: (frame[2] - frame[0]) / (frame[3] - frame[1]), columns: heads, heads: heads + 3, layers: depth,
-      lines: new Set(prefixKinds(prefix)).size + 1 }; // below a head: each kind of mass, and the query's own
+    const rollout = opened?.limits.modes.includes('rollout') === true;
+    this.controls.build({ prefix, maps, depth, can: this.page.backend.can, rollout });
+    const lines = new Set(prefixKinds(prefix)).size + 1; // below a head: each kind of mass, and the query's own
+    const shape = (frame[2] - frame[0]) / (frame[3] - frame[1]);
+    const sizes = { shape, columns: heads, heads: heads + 3, layers: depth, lines };
     for (const [name, size] of Object.entries(sizes)) this.root.style.setProperty(`--${name}`, String(size));
     this.heads.build(headItems(heads), grid, { words: true });
     this.layers.build(layerItems(depth), grid);
@@ -165,7 +176,7 @@ export class Explore {
     return { bytes: this.page.colors[name], table: this.page.tables[name] };
   }
 
-  /** @param {State} state @param {number} pane @returns {boolean} whether there is work left */
+  /** @param {State} state @param {Held} one @param {number} pane @returns {boolean} whether there is work left */
   drawPane(state, one, pane) {
     const scene = this.sceneOf(pane);
     const showing = paneOf(state, pane);
@@ -181,18 +192,19 @@ export class Explore {
     one.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
     one.pane.mark(state.grid, shown.patch);
     const active = pane === state.pane;
-    if (shown.values !== null) this.drawMap(place, scene, one, shown, active);
+    const { values } = shown;
+    if (values !== null) this.drawMap(place, scene, one, { ...shown, values }, active);
     else if (shown.missing) this.drawMissing(one.pane, shown.missing, active);
     else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
     this.page.drew();
     return false;
   }
 
-  /** @param {State} place - the state with the pane's block, head and query @param {Scene} scene @returns {Shown} */
+  /** @param {Place} place @param {Scene} scene @returns {Shown} */
   shown({ mode, direction, block, head, query }, { manifest, answers, failed }) {
     const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
-    const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question,
-      patch: Array.isArray(query) ? query : null };
+    const patch = Array.isArray(query) ? query : null;
+    const plain = { signed: false, unit: 'attention', name: '', note: '', missing: '', question, patch };
     if (mode === 'attention') {
       const missing = failed.has(block) ? `Layer ${block + 1} could not be loaded` : '';
       return { ...plain, missing, values: answers.map(block, head, question) };
@@ -209,6 +221,10 @@ export class Explore {
       question: { token: -1, direction: 'row' }, values: Float32Array.from(map.values) };
   }
 
+  /**
+   * @param {Place} place @param {Scene} scene @param {Held} one @param {Shown & {values: Float32Array}} shown
+   * @param {boolean} active
+   */
   drawMap(place, scene, one, shown, active) {
     const { manifest, said, kinds } = scene;
     const { pane } = one;
@@ -231,12 +247,16 @@ export class Explore {
     if (!active) return;
     const { words, strongest } = sentences(reading, shown.unit, shown.question.direction);
     const led = own && String(own) === String(shown.patch); // the query itself: "on itself" says it
-    const at = own && !led ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
+    const at = own && !led
+      ? `Row ${own[0] + 1}, column ${own[1] + 1}: ${unit(patches[own[0] * manifest.grid[1] + own[1]])}.` : '';
     this.report([at, shown.note, words].filter(Boolean).join(' '), strongest, place.mode);
     this.controls.list(reading.strongest, shown.unit);
   }
 
-  /** Show the reason instead of a picture that would be taken for the map. */
+  /**
+   * Show the reason instead of a picture that would be taken for the map.
+   * @param {Pane} pane @param {string} words @param {boolean} active
+   */
   drawMissing(pane, words, active) {
     pane.clear();
     pane.say({ title: words, answer: '', low: '', high: '', unit: '' });
@@ -245,7 +265,11 @@ export class Explore {
     this.controls.list([], '');
   }
 
-  /** The old picture stays until there is a new one. @returns {boolean} whether there is work left for another frame */
+  /**
+   * The old picture stays until there is a new one.
+   * @param {ReturnType<Answers['sweep']>} sweep @param {number} block @param {boolean} active
+   * @returns {boolean} whether there is work left for another frame
+   */
   advance(sweep, block, active) {
     if (sweep === null) return false;
     sweep.advance(SLICE);
@@ -253,10 +277,14 @@ export class Explore {
     return true;
   }
 
-  /** Words below the picture; said aloud once they rest. */
+  /**
+   * Words below the picture; said aloud once they rest.
+   * @param {string} words @param {string} strongest @param {string} mode
+   */
   report(words, strongest, mode) {
     write(this.find('.vv-note'), words);
     this.find('.vv-honest').hidden = !['attention', 'rollout'].includes(mode);
+    /** @type {string} */
     const say = `${this.panes[this.page.store.get().pane].pane.title}. ${words} ${strongest}`.trim();
     if (say === this.said) return;
     this.said = say;
@@ -274,15 +302,18 @@ export class Explore {
     const query = queryOn(state, scene, this.page.scenes);
     const question = { token: tokenOf(query, manifest.prefix, manifest.grid), direction };
     const { table } = this.coloring(state, false);
-    const isOff = (item) => state.off.includes(`${item.block ?? block},${item.head}`);
-    const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, { shared, signed: false, gamma, off: isOff });
+    const isOff = (/** @type {Item} */ item) => state.off.includes(`${item.block ?? block},${item.head}`);
+    const look = { shared, signed: false, gamma, off: isOff };
+    /** @param {Thumbnails} wall @param {(item: Item) => Float32Array | null} values */
+    const draw = (wall, values) => wall.draw(values, manifest.prefix.length, table, look);
     const from = `${direction === 'row' ? 'from' : 'to'} ${queryWords(query)}`;
+    /** @param {Float32Array | null} values @param {string} between */
     const masses = (values, between) => (values && direction === 'row'
       ? massWords(massesOf(values, kinds, question.token), between) : '');
     const fusion = typeof head === 'string' ? head : 'mean';
     const sweep = nextSweep(answers, block, fusion, question);
     sweep?.advance(SLICE);
-    const ofHead = (item) => answers.map(block, item.head, question);
+    const ofHead = (/** @type {Item} */ item) => answers.map(block, item.head, question);
     const heads = draw(this.heads, ofHead);
     this.heads.say((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
@@ -292,7 +323,7 @@ export class Explore {
     const all = `${manifest.depth > 1 ? 'All ' : ''}${count(manifest.depth, 'layer')}, ${fusion} of heads`;
     this.titled('.vv-layers-title', all, scaleWords(layers));
     if (this.find('.vv-whole').open) {
-      const ofCell = (item) => answers.map(item.block, item.head, question);
+      const ofCell = (/** @type {{block?: any, head?: any}} */ item) => answers.map(item.block, item.head, question);
       const scale = draw(this.grid, ofCell);
       this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
       const name = thumbnail && `Layer ${thumbnail.block + 1}, head ${Number(thumbnail.head) + 1}`;
@@ -303,6 +334,7 @@ export class Explore {
     return sweep !== null;
   }
 
+  /** @param {string} selector @param {string} words @param {string} small */
   titled(selector, words, small) {
     const place = this.find(selector);
     if (place.childElementCount === 0) place.innerHTML = '<span></span> <small></small>';
@@ -311,21 +343,28 @@ export class Explore {
     write(second, small);
   }
 
+  /** @param {State} state @param {Scene} scene @returns {boolean} whether there is work left */
   drawMatrix(state, scene) {
     if (!this.find('.vv-matrix').open) return false;
     const { answers, manifest, id } = scene;
     const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
-    if (!answers.has(block)) return false;
-    this.matrix.show(answers.blocks[block].block, state.head, this.coloring(state, false));
+    const held = answers.blocks[block];
+    if (!held) return false;
+    this.matrix.show(held.block, state.head, this.coloring(state, false));
     const more = this.matrix.advance();
     const { pointer } = state;
-    const under = pointer?.over && pointer.scene === id && pointer.patch ? tokenOf(pointer.patch, manifest.prefix, manifest.grid) : -1;
+    const patch = pointer?.over && pointer.scene === id ? pointer.patch : null;
+    const under = patch ? tokenOf(patch, manifest.prefix, manifest.grid) : -1;
     this.matrix.mark(tokenOn(state, scene, this.page.scenes), under);
     return more;
   }
 }
 
-/** Max and min of the layer on show, some rows a frame; then those of the other layers where their strip needs them. */
+/**
+ * Max and min of the layer on show, some rows a frame; then those of the other layers where their strip needs them.
+ * @param {Answers} answers @param {number} block @param {import('../compute/attention.js').Fusion} fusion
+ * @param {import('../compute/answers.js').Question} question
+ */
 function nextSweep(answers, block, fusion, question) {
   const first = answers.sweep(block, 'max', question);
   if (first !== null || fusion === 'mean') return first;
@@ -336,6 +375,7 @@ function nextSweep(answers, block, fusion, question) {
   return null;
 }
 
+/** @param {import('../draw/color.js').Scale | null} scale */
 function scaleWords(scale) {
   if (scale === null) return 'each on its own scale: compare shapes, not brightness';
   return `one scale for all: ${percent(scale.vmin)} to ${percent(scale.vmax)} a patch`;

@@ -18,8 +18,12 @@ function isTyping(target) {
   return Boolean(input) && !['checkbox', 'radio', 'range'].includes(input.type);
 }
 
-/** Not where an input needs the key itself: text, sliders and lists all of them, radio buttons the arrows. */
-function isInside({ target, key }) {
+/**
+ * Not where an input needs the key itself: text, sliders and lists all of them, radio buttons the arrows.
+ * @param {KeyboardEvent} event
+ */
+function isInside({ target: element, key }) {
+  const target = /** @type {any} */ (element);
   if (target.closest('dialog')) return key === 'Escape' || key === '?';
   const input = target.closest('input, select, textarea');
   if (input === null || input.type === 'checkbox') return true;
@@ -27,9 +31,14 @@ function isInside({ target, key }) {
   return key === 'Escape';
 }
 
-/** Where nothing has focus, as before the first click. Arrows scroll the page there, unless the pointer is over the picture. */
+/**
+ * Where nothing has focus, as before the first click. Arrows scroll the page there, unless the pointer is over the
+ * picture.
+ * @param {HTMLElement} root @param {import('./explore.js').Page} page @param {KeyboardEvent} event
+ */
 function isOutside(root, page, { target, key }) {
-  if (target !== document.body || !root.isConnected || !root.querySelector('.vv-panes').getClientRects().length) return false;
+  if (target !== document.body || !root.isConnected) return false;
+  if (!root.querySelector('.vv-panes')?.getClientRects().length) return false;
   if (document.querySelectorAll('.vv-explore').length > 1) return false; // whose key would it be?
   return !key.startsWith('Arrow') || page.store.get().pointer?.over === true;
 }
@@ -42,6 +51,7 @@ function press({ store }, event) {
   if (action === null) return;
   event.preventDefault();
   const { mode } = action.change ?? {};
-  store.dispatch(mode && !state.scene.limits.modes.includes(mode)
-    ? { type: 'message', texts: ['This page has no rollout: there are too many patches to keep it from every one.'] } : action);
+  const missing = mode && !state.scene.limits.modes.includes(mode);
+  const texts = ['This page has no rollout: there are too many patches to keep it from every one.'];
+  store.dispatch(missing ? { type: 'message', texts } : action);
 }
