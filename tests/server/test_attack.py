@@ -89,7 +89,11 @@ class Server:
 
     def call(self, name: str, *data: Any) -> str:
         """What a named endpoint answers."""
-        event = self.client.post(f"/gradio_api/call/{name}", json={"data": data}).json()["event_id"]
+        began = time.monotonic()
+        while (answer := self.client.post(f"/gradio_api/call/{name}", json={"data": data})).status_code == 429:
+            assert time.monotonic() - began < PATIENCE
+            time.sleep(0.2)
+        event = answer.json()["event_id"]
         return self.client.get(f"/gradio_api/call/{name}/{event}").text
 
     def predict(self, path: str) -> str:
@@ -193,11 +197,12 @@ def test_nothing_passes_by_the_queue(server: Server, path: str) -> None:
 def test_a_crowd_that_leaves_holds_up_nobody(server: Server) -> None:
     """45 long questions, whose clients go away, while another visitor uploads, opens and asks a short question."""
     with ThreadPoolExecutor(45) as pool:
-        attackers = [pool.submit(server.long_question, number, "127.0.0.9") for number in range(1, 100, 2)][:45]
+        targets = [number for number in range(1, 100) if number % 11][:45]
+        attackers = [pool.submit(server.long_question, target, "127.0.0.9") for target in targets]
         time.sleep(1)
         began = time.monotonic()
         path = server.upload("mine.png", picture(seed=1)).json()[0]
-        assert '"label"' in server.predict(path) or "predictions" in server.predict(path)
+        assert "predictions" in server.predict(path)
         scene = server.ask("open", photo=picture(seed=1), source={"model": MODEL})["data"]["id"]
         assert "data" in server.ask(
             "explain", {"scene": scene, "method": "token_gradcam", "target": 3, "against": None}
@@ -228,7 +233,7 @@ def test_a_full_queue_says_how_long_it_takes_and_empties(server: Server) -> None
     answers = []
     for session in range(api.MOST_OF_ADDRESS + 20):
         body = {
-            "data": [{"path": path}, MODEL, 280 + 14 * (session % 20)],
+            "data": [{"path": path}, MODEL, 140 + 14 * (session % 20)],
             "fn_index": number,
             "session_hash": f"crowd{session}",
         }
@@ -240,6 +245,7 @@ def test_a_full_queue_says_how_long_it_takes_and_empties(server: Server) -> None
     while "Busy" in server.client.post("/gradio_api/call/open", json={"data": [7, MODEL, 3]}).text:
         assert time.monotonic() - began < PATIENCE
         time.sleep(0.5)
+    assert "predictions" in server.predict(path)  # after all who came before
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import gradio as gr
 from starlette.routing import Route
@@ -16,6 +17,18 @@ from vitviz.server.uploads import upload_folder
 from vitviz.web import bundle
 
 START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.value) }});"
+
+
+class Application(gr.HTML):
+    """Component of the browser application. It has no events: gradio would take any quoted word of its script for one."""
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse attributes that are not there."""
+        raise AttributeError(name)
+
+    def get_block_name(self) -> str:
+        """Return the name of the front end's component."""
+        return "html"
 
 
 class Page(CheckedBlocks):
@@ -40,7 +53,7 @@ class Page(CheckedBlocks):
         self.endpoints = endpoints
         self.routes: list[Route] = [Questions(endpoints).route()]
         with self:
-            gr.HTML(
+            Application(
                 first_value(endpoints),
                 html_template=bundle.template(),
                 js_on_load=bundle.script() + START.format(colors=bundle.colors()),
