@@ -22,6 +22,7 @@ const folders = Object.entries(IMPORTS).map(([folder, allowed]) => ({
   },
 }));
 
+const none = Object.fromEntries(Object.keys(globals.browser).map((name) => [name, 'off']));
 const asks = 'Expected the backend to be asked by effects/ alone.';
 
 export default [
@@ -38,7 +39,7 @@ export default [
   { files: ['tests/js/*'], languageOptions: { globals: globals.node } },
   { files: [`${WEB}/**/*.js`], languageOptions: { globals: globals.browser } },
   { files: PURE.map((folder) => `${WEB}/${folder}/*.js`), languageOptions: {
-    globals: { ...Object.fromEntries(Object.keys(globals.browser).map((name) => [name, 'off'])), ...globals['shared-node-browser'] },
+    globals: { ...none, ...globals['shared-node-browser'] },
   } },
   ...folders,
   { files: SILENT.map((folder) => `${WEB}/${folder}/*.js`), rules: {

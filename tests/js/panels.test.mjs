@@ -13,7 +13,8 @@ function panel() {
   const take = (name) => (scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
     asked.push({ name, scene, ask, signal, progress, answer: resolve, fail: reject });
   });
-  const backend = Object.fromEntries(['explain', 'faithfulness', 'heads', 'layers', 'intervene'].map((name) => [name, take(name)]));
+  const names = ['explain', 'faithfulness', 'heads', 'layers', 'intervene'];
+  const backend = Object.fromEntries(names.map((name) => [name, take(name)]));
   const told = { changes: 0 };
   const requests = new Requests(backend, () => { told.changes += 1; });
   return { asked, told, requests };

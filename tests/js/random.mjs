@@ -25,19 +25,23 @@ export const SCENES = LIMITS.map((limits, place) => ({
     model: `model-${place}`, size: place === 2 ? 518 : null },
 }));
 
-/** Return a generator of actions that a page in this state may dispatch, and of some that it never would. @param {() => number} random */
+/**
+ * Return a generator of actions that a page in this state may dispatch, and of some that it never would.
+ * @param {() => number} random
+ */
 export function actions(random) {
   const whole = (count) => Math.floor(random() * count);
   const one = (list) => list[whole(list.length)];
   const maybe = (value) => (random() < 0.3 ? null : value);
   const limits = (state) => state.scene?.limits ?? LIMITS[0];
   const patch = (state) => limits(state).grid.map(whole);
-  const query = (state) => one([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), whole(60)]]);
+  const query = (state) => one([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), 1]]);
   const head = (state) => one(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
   const fields = {
     image: () => maybe(one(['church', 'Straße', 'a b&c=d?', '日本'])), photo: () => maybe('0123456789abcdef'),
-    model: () => maybe('timm/vit_small'), size: () => maybe(one([224, 518])), block: (state) => whole(limits(state).depth),
-    head, query, direction: () => one(['row', 'column']), mode: (state) => one(limits(state).modes),
+    model: () => maybe('timm/vit_small'), size: () => maybe(one([224, 518])),
+    block: (state) => whole(limits(state).depth), head, query,
+    direction: () => one(['row', 'column']), mode: (state) => one(limits(state).modes),
     fuse: () => one(['mean', 'max', 'min']), discard: () => whole(20) / 20, residual: () => whole(21) / 20,
     start: () => 1 + whole(12), color: () => maybe(one(COLORS)), opacity: () => whole(101) / 100,
     overlay: () => one(['even', 'spotlight']), smooth: () => random() < 0.5, grid: () => random() < 0.5,
@@ -53,14 +57,16 @@ export function actions(random) {
     return Object.fromEntries(names.map((name) => [name, fields[name](state)]));
   };
   const address = (state) => {
-    const parts = ['image=church', 'layer=3', 'layer=x', 'head=2', 'head=max', 'from=3,4', 'from=cls', 'from=900,900', 'pane=2',
-      'pane=1', 'pane=7', 'layer2=2', 'model2=m', 'color=nothing', 'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2',
-      'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%', '&&=', 'size=448', String(random())];
+    const parts = ['image=church', 'layer=3', 'layer=x', 'head=2', 'head=max', 'from=3,4', 'from=cls', 'from=900,900',
+      'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'model2=m', 'color=nothing', 'mode=nothing', 'off=1.1,2.1',
+      'off=99.1', 'opacity=2', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99',
+      'head=99', '%', '&&=', 'size=448', String(random())];
     return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };
   const makers = {
     change: (state) => ({ change: change(state), quiet: random() < 0.1 }),
-    open: () => ({ source: one([{ image: 'dog' }, { photo: '00112233' }, { model: 'm2' }, { size: 448 }, { model: 'm3', size: 96 }]) }),
+    open: () => ({ source: one([{ image: 'dog' }, { photo: '00112233' }, { model: 'm2' }, { size: 448 },
+      { model: 'm3', size: 96 }]) }),
     opened: (state) => ({ pane: whole(2), scene: one(SCENES),
       carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),
     failed: () => ({ pane: whole(2), text: 'It failed.' }),

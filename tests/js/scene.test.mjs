@@ -9,9 +9,9 @@ import { SceneEffects } from '../../vitviz/web/effects/scene.js';
 const never = () => new Promise(() => {});
 const settled = () => new Promise((resolve) => { setTimeout(resolve); });
 const manifestOf = ({ image, model, size }, depth = 3) => ({
-  id: `${image} ${model} ${size}`, image, model, size, depth, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'], maps: [],
-  frame: [0, 0, 30, 20], photo: { url: `data:${image}`, width: 30, height: 20 }, rollout: false, predictions: [], labels: [],
-  sureAbove: null,
+  id: `${image} ${model} ${size}`, image, model, size, depth, heads: 2, width: 4, grid: [2, 3], prefix: ['CLS'],
+  maps: [], frame: [0, 0, 30, 20], photo: { url: `data:${image}`, width: 30, height: 20 }, rollout: false,
+  predictions: [], labels: [], sureAbove: null,
 });
 
 /** A page whose backend answers when the test says so. */
@@ -27,7 +27,8 @@ function page({ block = never } = {}) {
     block, rollout: never,
   };
   const scenes = new Map();
-  const resolve = ({ image, photo, model, size }) => ({ image: image ?? 'first', photo, model: model ?? 'm', size: size ?? 224 });
+  const resolve = ({ image, photo, model, size }) => (
+    { image: image ?? 'first', photo, model: model ?? 'm', size: size ?? 224 });
   const effects = new SceneEffects({ store, scenes, backend, resolve, colors: ['viridis'], changed: () => {},
     decode: async (url) => ({ url }) });
   effects.follow(store.get(), { type: 'start' });

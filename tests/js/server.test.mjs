@@ -26,11 +26,13 @@ async function everyCut(whole, check) {
   }
 }
 
-test('data comes whole, wherever its chunks are cut', () => everyCut(bytes(HEAD, line({ data: { naïve: [1, null, '\n'] } })),
-  async (read, told) => {
-    assert.deepEqual(await read(), { naïve: [1, null, '\n'] });
+test('data comes whole, wherever its chunks are cut', () => {
+  const data = { naïve: [1, null, '\n'] };
+  return everyCut(bytes(HEAD, line({ data })), async (read, told) => {
+    assert.deepEqual(await read(), data);
     assert.deepEqual(told, PROGRESS);
-  }));
+  });
+});
 
 test('bytes come whole, also those that look like lines', () => {
   const file = [10, 0, 255, 123, 10, 10, 125];
@@ -141,7 +143,8 @@ test('a server that is gone, refuses or is busy is told apart; an abort stays on
 
 test('the signal goes with every request', async () => {
   const { signal } = new AbortController();
-  const { requests } = await asked([UNKNOWN, { data: 7 }], (backend) => backend.heads(SCENE, { names: [] }, { signal }));
+  const question = (backend) => backend.heads(SCENE, { names: [] }, { signal });
+  const { requests } = await asked([UNKNOWN, { data: 7 }], question);
   assert.deepEqual(requests.map((request) => request.signal === signal), [true, true]);
 });
 

@@ -31,7 +31,7 @@ test('the log keeps the latest thousand', () => {
 
 test('undo and redo restore what is shown, step by step', () => {
   const store = make();
-  for (const action of [opened, change({ block: 3 }), change({ block: 5 }), change({ opacity: 0.2 })]) store.dispatch(action);
+  [opened, change({ block: 3 }), change({ block: 5 }), change({ opacity: 0.2 })].forEach(store.dispatch);
   const block = () => store.get().block;
   const blocks = ['undo', 'undo', 'undo', 'redo', 'redo', 'redo'].map((type) => {
     store.dispatch({ type });
@@ -54,7 +54,7 @@ test('what is dragged, passes or changes nothing in the address is no step', () 
 
 test('undo keeps the scenes that are here', () => {
   const store = make();
-  for (const action of [opened, { type: 'compare' }, { type: 'opened', pane: 1, scene: SCENES[2] }]) store.dispatch(action);
+  [opened, { type: 'compare' }, { type: 'opened', pane: 1, scene: SCENES[2] }].forEach(store.dispatch);
   store.dispatch({ type: 'activate', pane: 0 });
   store.dispatch({ type: 'undo' });
   assert.equal(store.get().pane, 1);

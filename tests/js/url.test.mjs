@@ -6,7 +6,8 @@ import { generator } from './random.mjs';
 
 test('no address throws, and what was read is written the same way again', () => {
   const random = generator(7);
-  const letters = ['image', 'layer', '&layer=0', 'from', 'pane', '0', '2', '=', '&', '%', '%F0', ',', '1', '-', '\0', 'ü', '+', '#', '?', 'off', '.'];
+  const letters = ['image', 'layer', '&layer=0', 'from', 'pane', '0', '2', '=', '&', '%', '%F0', ',', '1', '-', '\0',
+    'ü', '+', '#', '?', 'off', '.'];
   for (let i = 0; i < 20000; i += 1) {
     const search = Array.from({ length: 12 }, () => letters[Math.floor(random() * letters.length)]).join('');
     const { state, messages } = parse(search);
@@ -19,7 +20,8 @@ test('no address throws, and what was read is written the same way again', () =>
 test('defaults are left out, others\' parts are kept', () => {
   assert.equal(format(INITIAL), '');
   assert.equal(format(INITIAL, '?debug=1&layer=4'), '?debug=1');
-  assert.equal(format({ ...INITIAL, block: 11, query: [6, 3], off: ['2,1'] }, '?x=%C3%BC'), '?layer=12&from=7,4&off=3.2&x=%C3%BC');
+  const state = { ...INITIAL, block: 11, query: [6, 3], off: ['2,1'] };
+  assert.equal(format(state, '?x=%C3%BC'), '?layer=12&from=7,4&off=3.2&x=%C3%BC');
 });
 
 test('addresses of earlier versions are read', () => {

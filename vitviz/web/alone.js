@@ -10,7 +10,8 @@ import { Frame } from './views/frame.js';
  */
 export function start(root, { colors, manifest, search }) {
   const backend = embeddedBackend(manifest, (name) => document.getElementById(name)?.textContent);
-  const page = mount(root, { colors, backend, photos: null, first: manifest, models: null, search }, { '.vv-explore': Explore, '.vv': Frame });
+  const given = { colors, backend, photos: null, first: manifest, models: null, search };
+  const page = mount(root, given, { '.vv-explore': Explore, '.vv': Frame });
   window.vitviz = page; // for tests and benchmarks alone
   return page;
 }

@@ -20,13 +20,14 @@ const VIEWS = {
 /**
  * Start the app in `root`, which has app.html in it.
  * @param {HTMLElement} root
- * @param {{colors: Record<string, string>, first: any, models: any}} given - the manifest of the first scene, and the list of
- *   models, examples, methods and statistics: the page opens without asking
+ * @param {{colors: Record<string, string>, first: any, models: any, notice?: string}} given - the first scene's
+ *   manifest; the list of models, examples, methods and statistics: the page opens without asking; a message to begin with
  */
-export function start(root, { colors, first, models }) {
+export function start(root, { colors, first, models, notice }) {
   const photos = new Photos();
   const backend = serverBackend({ base: document.baseURI, photos, first, models });
   const page = mount(root, { colors, backend, photos, first, models, search: window.location.search }, VIEWS);
+  if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   window.vitviz = page; // for tests and benchmarks alone
   return page;
 }

@@ -45,7 +45,9 @@ class BlockAnswers {
     return how !== 'mean' && (token < 0 || direction === 'column') && !(this.sweep && this.sweep.done);
   }
 
-  /** @param {Fusion} how @param {Question} question @returns {Float32Array | null} (N); null while a sweep is not done */
+  /**
+   * @param {Fusion} how @param {Question} question @returns {Float32Array | null} (N); null while a sweep is not done
+   */
   fuse(how, question) {
     const { block } = this;
     if (this.needsSweep(how, question)) return null;

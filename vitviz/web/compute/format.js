@@ -46,7 +46,8 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
 export function describe({ predictions, labels, sureAbove }) {
-  return describePrediction(predictions.map(([name]) => name), predictions.map(([, share]) => share), labels.length, sureAbove);
+  const [names, shares] = [predictions.map(([name]) => name), predictions.map(([, share]) => share)];
+  return describePrediction(names, shares, labels.length, sureAbove);
 }
 
 /** A step of an axis or of a slider, exact in whole percent. @param {number} share */
@@ -99,7 +100,8 @@ export function count(number, one) {
 
 /**
  * What a picture shows, in one line.
- * @param {{mode: string, block: number, head: number | string, query: string | [number, number], direction: string}} shown
+ * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
+ *   direction: string}} shown
  * @param {{heads: number, depth: number}} model @param {{fuse: string, start: number}} rolling - `start` from 0
  */
 export function title({ mode, block, head, query, direction }, { heads, depth }, rolling, name = '') {

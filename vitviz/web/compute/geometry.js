@@ -148,7 +148,10 @@ export function toPhoto(place, x, y) {
   return [(x - place.left) / place.scale, (y - place.top) / place.scale];
 }
 
-/** A point of the photograph on the screen. @param {Place} place @param {number} x @param {number} y @returns {[number, number]} */
+/**
+ * A point of the photograph on the screen.
+ * @param {Place} place @param {number} x @param {number} y @returns {[number, number]}
+ */
 export function toScreen(place, x, y) {
   return [place.left + x * place.scale, place.top + y * place.scale];
 }

@@ -73,7 +73,9 @@ function header(buffer, magic, what) {
   return found;
 }
 
-/** @param {ArrayBuffer} buffer @param {ReturnType<typeof header>} found @param {number} expected @param {string} what */
+/**
+ * @param {ArrayBuffer} buffer @param {ReturnType<typeof header>} found @param {number} expected @param {string} what
+ */
 function checkLength(buffer, found, expected, what) {
   if (buffer.byteLength !== expected || found.length !== expected) {
     const came = `${buffer.byteLength} (the file says ${found.length})`;

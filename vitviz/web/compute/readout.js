@@ -1,5 +1,5 @@
-// What the picture shows, in numbers: where the mass lies, the strongest patches, how spread the map is. The same arrays
-// as the picture's. No DOM but the place that is written into.
+// What the picture shows, in numbers: where the mass lies, the strongest patches, how spread the map is. The same
+// arrays as the picture's. No DOM but the place that is written into.
 import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
 import { percent, score } from './format.js';
 
@@ -76,6 +76,7 @@ export function sentences(reading, unit, direction) {
       + `${Number.isFinite(reading.distance) ? `; ${reading.distance.toFixed(1)} patches away on average` : ''}.`);
   }
   const best = reading.strongest[0];
-  const strongest = best ? `Strongest: row ${best.patch[0] + 1}, column ${best.patch[1] + 1}, ${number(best.value)}.` : '';
+  const [row, column] = best?.patch ?? [0, 0];
+  const strongest = best ? `Strongest: row ${row + 1}, column ${column + 1}, ${number(best.value)}.` : '';
   return { words: out.join(' '), strongest };
 }

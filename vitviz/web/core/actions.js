@@ -49,7 +49,7 @@ export function fit(state, limits) {
   if (state.query !== null && !hasQuery(state.query, limits)) {
     const named = [...prefix.map((token) => writeQuery(token.toLowerCase())), 'mean'].join(', ');
     const instead = defaultQuery(limits);
-    messages.push(`from: expected ${named} or a patch from 1,1 to ${grid[0]},${grid[1]}, got ${writeQuery(state.query)}; `
+    messages.push(`from: expected ${named} or a patch from 1,1 to ${grid.join(',')}, got ${writeQuery(state.query)}; `
       + `this is ${instead}.`);
     if (Array.isArray(state.query)) Object.assign(fitted, { query: state.base, queryScene: null });
   }

@@ -1,7 +1,9 @@
-// What the page shows, as one plain object. Code counts blocks, heads, rows and columns from 0; people, and so addresses,
-// count them from 1.
+// What the page shows, as one plain object. Code counts blocks, heads, rows and columns from 0; people, and so
+// addresses, count them from 1.
 
-/** @typedef {string | [number, number]} Query - 'cls', 'distillation', 'register 2', 'mean', or a patch [row, column] */
+/**
+ * @typedef {string | [number, number]} Query - 'cls', 'distillation', 'register 2', 'mean', or a patch [row, column]
+ */
 
 /**
  * What a scene is made from. null stands for what the page opens with.
@@ -23,7 +25,10 @@
  * @property {string[]} colors
  */
 
-/** @typedef {{id: string, source: Source, limits: Limits}} Opened - what a pane shows; `source` without nulls for defaults */
+/**
+ * @typedef {{id: string, source: Source, limits: Limits}} Opened - what a pane shows; `source` without nulls for
+ *   defaults
+ */
 
 /**
  * What belongs to one pane.

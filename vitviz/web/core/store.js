@@ -19,8 +19,9 @@ const STEPS = 200; // of undo
  * @template S
  * @param {S} initial
  * @param {(state: S, action: Action) => S} reduce - pure; returns the same object where nothing changes
- * @param {{step: (before: S, after: S, action: Action) => boolean, restore: (now: S, then: S) => S}} history - whether an
- *   action is a step that undo takes back, and the present state with what is shown of an earlier one
+ * @param {object} history
+ * @param {(before: S, after: S, action: Action) => boolean} history.step - whether undo takes an action back
+ * @param {(now: S, then: S) => S} history.restore - the present state with what is shown of an earlier one
  * @returns {Store<S>}
  */
 export function createStore(initial, reduce, history) {

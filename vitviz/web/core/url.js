@@ -1,5 +1,5 @@
-// The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Nothing here throws: addresses are
-// typed by strangers, and what cannot be read is left out and reported.
+// The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Nothing here throws: addresses
+// are typed by strangers, and what cannot be read is left out and reported.
 import { INITIAL, PANE, pick } from './state.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -69,7 +69,8 @@ const HASH = [(text) => (/^[0-9a-f]{8,64}$/.test(text) ? text : BAD), same, 'a p
 /** The parts of an address in order: name, field of the state, reading, writing, what it may be. */
 /** @type {[part: string, field: string, ...Kind][]} */
 const PARTS = [
-  ['tab', 'tab', oneOf('explore', 'explain', 'heads', 'layers', 'help'), same, 'explore, explain, heads, layers or help'],
+  ['tab', 'tab', oneOf('explore', 'explain', 'heads', 'layers', 'help'), same,
+    'explore, explain, heads, layers or help'],
   ['image', 'image', name, same, 'the name of an example'],
   ['photo', 'photo', ...HASH],
   ['model', 'model', name, same, 'the name of a model'],
@@ -104,7 +105,7 @@ const BESIDE = PARTS.filter(([, field]) => PANE.includes(field))
   .map(([part, ...rest]) => /** @type {typeof PARTS[0]} */ ([`${part}2`, ...rest]));
 const ACTIVE = 'pane';
 /** Names of parts in addresses that earlier versions wrote. */
-const FORMER = { detail: 'size', colours: 'color', drop: 'discard', skip: 'residual', first: 'start' };
+const FORMER = { detail: 'size', 'colours': 'color', drop: 'discard', skip: 'residual', first: 'start' };
 
 /** What an address holds. */
 export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'beside', 'pane']);
@@ -112,7 +113,10 @@ export const ADDRESSED = Object.freeze([...PARTS.map(([, field]) => field), 'bes
 /** @param {string} text */
 const quoted = (text) => JSON.stringify(text.length > 40 ? `${text.slice(0, 40)}…` : text);
 
-/** @param {URLSearchParams} params @param {typeof PARTS} parts @param {Record<string, any>} into @param {string[]} messages */
+/**
+ * @param {URLSearchParams} params @param {typeof PARTS} parts @param {Record<string, any>} into
+ * @param {string[]} messages
+ */
 function read(params, parts, into, messages) {
   for (const [part, field, take, , expected] of parts) {
     const text = params.get(part);
@@ -156,7 +160,8 @@ const escaped = (text) => encodeURIComponent(text).replaceAll('%2C', ',');
 function written(parts, from) {
   return parts.flatMap(([part, field, , write]) => {
     const value = from[field];
-    return value === null || value === /** @type {any} */ (INITIAL)[field] || (Array.isArray(value) && value.length === 0) ? []
+    const usual = /** @type {any} */ (INITIAL)[field];
+    return value === null || value === usual || (Array.isArray(value) && value.length === 0) ? []
       : [`${part}=${escaped(write(value))}`];
   });
 }

@@ -16,7 +16,10 @@ const RIGHT = 10;
  * @property {string} [kind] - "main" (default), "quiet", or a number 0..7 for one of several
  */
 
-/** The height for a width, and where numbers lie. @param {number} width @param {number[]} x @param {number[]} y - ranges */
+/**
+ * The height for a width, and where numbers lie.
+ * @param {number} width @param {number[]} x @param {number[]} y - ranges
+ */
 function axes(width, [first, last], [low, high]) {
   const height = Math.round(Math.min(400, Math.max(190, 0.5 * width)));
   return {
@@ -43,23 +46,26 @@ function frame({ title, across, words, units, range: [low, high], kind = '' }, w
 
 /**
  * Lines over one axis.
- * @param {object} chart
- * @param {string} chart.title @param {string} chart.across - words below the axis
- * @param {number[]} chart.x - what all lines share @param {number[]} [chart.ticks] - those of it that have a number
- * @param {Line[]} chart.lines
- * @param {{low: number[], high: number[], name: string} | null} [chart.band]
- * @param {[number, number]} [chart.range] - of the upright axis
- * @param {(value: number) => string} chart.units - words for a number of the upright axis
- * @param {(value: number) => string} chart.steps - words for a number of the level axis
- * @param {string} chart.words - what the chart says, for who cannot see it
+ * @param {object} given
+ * @param {string} given.title @param {string} given.across - words below the axis
+ * @param {number[]} given.x - what all lines share @param {number[]} [given.ticks] - those of it that have a number
+ * @param {Line[]} given.lines
+ * @param {{low: number[], high: number[], name: string} | null} [given.band]
+ * @param {[number, number]} [given.range] - of the upright axis
+ * @param {(value: number) => string} given.units - words for a number of the upright axis
+ * @param {(value: number) => string} given.steps - words for a number of the level axis
+ * @param {string} given.words - what the chart says, for who cannot see it
  * @param {number} [width] - in pixels
  */
-export function chart({ title, across, x, lines, ticks, band = null, range = [0, 1], units, steps, words }, width = NARROW) {
+export function chart(given, width = NARROW) {
+  const { title, across, x, lines, ticks, band = null, range = [0, 1], units, steps, words } = given;
   const [first, last] = [x[0], x[x.length - 1]];
   const place = axes(width, [first, last], range);
-  const points = (/** @type {number[]} */ ys) => ys.map((y, i) => `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`);
+  const points = (/** @type {number[]} */ ys) => ys.map((y, i) => (
+    `${place.px(x[i]).toFixed(1)},${place.py(y).toFixed(1)}`));
   const below = (ticks ?? [first, (first + last) / 2, last]).map((value) => `<text x="${place.px(value)}"
-    y="${place.height - 21}" text-anchor="${value === first ? 'start' : value === last ? 'end' : 'middle'}">${escaped(steps(value))}</text>`);
+    y="${place.height - 21}" text-anchor="${value === first ? 'start' : value === last ? 'end' : 'middle'}"
+    >${escaped(steps(value))}</text>`);
   const around = band ? [...points(band.high), ...points(band.low).reverse()].join(' ') : '';
   const area = band ? `<polygon class="vv-band" points="${around}"/>` : '';
   const kinds = lines.map(({ kind = 'main' }) => `vv-plot vv-plot-${kind}`);
@@ -81,7 +87,8 @@ export function dots({ title, across, values, range, units, words }, width = NAR
   const place = axes(width, [-0.5, depth - 0.5], range);
   const marks = values.flatMap((row, layer) => row.map((value, head) => (Number.isFinite(value) ? `<circle
     class="vv-dot" r="4.5" cx="${place.px(layer).toFixed(1)}" cy="${place.py(Number(value)).toFixed(1)}"
-    data-place="${layer},${head}"><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(Number(value)))}</title></circle>` : '')));
+    data-place="${layer},${head}"><title>Layer ${layer + 1}, head ${head + 1}: ${escaped(units(Number(value)))}</title
+    ></circle>` : '')));
   const every = Math.ceil(depth / Math.floor(width / 28));
   const names = values.map((_, layer) => (layer % every ? '' : `<text x="${place.px(layer).toFixed(1)}"
     y="${place.height - 21}" text-anchor="middle">${layer + 1}</text>`));
@@ -97,7 +104,8 @@ export function dots({ title, across, values, range, units, words }, width = NAR
 export function moved(classes, units) {
   const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
     >${escaped(label)}</span><i style="--share: ${after.toFixed(4)}; --before: ${before.toFixed(4)}"></i
-    ><span>${escaped(units(after))}</span><small>${before === after ? '' : `was ${escaped(units(before))}`}</small></li>`);
+    ><span>${escaped(units(after))}</span><small>${before === after ? '' : `was ${escaped(units(before))}`}</small
+    ></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;
 }
 

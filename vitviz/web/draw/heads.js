@@ -110,8 +110,8 @@ export class Thumbnails {
     const [gh, gw] = grid;
     const buttons = items.map((item, place) => `<button type="button" class="vv-small"
       data-place="${place}" data-kind="${item.kind}" data-value="${escaped(item.value)}" aria-pressed="false"
-      aria-label="${escaped(item.label)}"><i class="vv-map"></i><span>${escaped(item.name)}</span>${words ? '<small></small>' : ''}
-      </button>`);
+      aria-label="${escaped(item.label)}"><i class="vv-map"></i><span>${escaped(item.name)}</span
+      >${words ? '<small></small>' : ''}</button>`);
     const groups = Array.from({ length: group ? Math.ceil(items.length / group) : 0 }, (_, place) => `<div
       class="vv-group"><b>${place + 1}</b>${buttons.slice(place * group, (place + 1) * group).join('')}</div>`);
     this.element.innerHTML = (group ? groups : buttons).join('') + SHEETS;
@@ -126,7 +126,7 @@ export class Thumbnails {
     this.large = this.lens.createImageData(gw, gh);
     Object.assign(this, { items, grid, group, places: null, near: null, table: null });
     const size = gh * gw;
-    this.index = items.map((_, place) => new Uint8Array(size)); // (gh, gw) colour indices of each
+    this.index = items.map(() => new Uint8Array(size)); // (gh, gw) colour indices of each
     this.there = new Uint8Array(items.length); // whether it has been drawn
     this.waits = new Uint8Array(items.length); // whether its map is on its way
     this.off = new Uint8Array(items.length); // whether its head is switched off

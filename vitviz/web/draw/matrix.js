@@ -36,7 +36,10 @@ export function someRows(block, head, tokens, first, until, out) {
   return place;
 }
 
-/** The tokens that are drawn: all prefix tokens, and every `step`-th patch. @param {number} count @param {number} prefix */
+/**
+ * The tokens that are drawn: all prefix tokens, and every `step`-th patch.
+ * @param {number} count @param {number} prefix
+ */
 export function drawn(count, prefix) {
   const step = Math.ceil((count - prefix) / MOST);
   const tokens = [];
@@ -47,7 +50,7 @@ export function drawn(count, prefix) {
 
 /**
  * What is shown, and how to read it.
- * @param {Block} block @param {number} head @param {boolean} fused - the picture shows heads made one, the matrix cannot
+ * @param {Block} block @param {number} head @param {boolean} fused - the picture shows heads made one
  */
 function sentence({ block, tokens, prefix }, head, fused) {
   const step = Math.ceil((tokens - prefix) / MOST);

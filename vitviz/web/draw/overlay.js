@@ -23,7 +23,9 @@ import { Heat } from './heat.js';
 const WHITE = [255, 255, 255];
 const DARK = [12, 14, 18];
 
-/** @typedef {{color: number[], amount: number, box: number[]}} Tint - box: [left, top, right, bottom] in whole pixels */
+/**
+ * @typedef {{color: number[], amount: number, box: number[]}} Tint - box: [left, top, right, bottom] in whole pixels
+ */
 
 /**
  * Lightness of a colour, 0..255 (ITU-R 601, in Pillow's fixed point).
@@ -138,8 +140,8 @@ function tint(out, source, width, { color, amount, box }) {
 }
 
 /**
- * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. Where boxes
- * cross, the later one counts.
+ * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. Where
+ * boxes cross, the later one counts.
  * @param {[number, number]} image - [width, height]
  * @param {Int32Array} xs - (gw + 1), from `patchEdges`
  * @param {Int32Array} ys - (gh + 1)

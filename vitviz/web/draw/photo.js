@@ -95,7 +95,10 @@ export class Pane {
     });
   }
 
-  /** The patch [row, column] under a point of the screen; null where the model saw nothing. @param {number} x @param {number} y */
+  /**
+   * The patch [row, column] under a point of the screen; null where the model saw nothing.
+   * @param {number} x @param {number} y
+   */
   patchUnder(x, y) {
     const box = this.held.getBoundingClientRect();
     const [width, height] = this.geometry.image;
@@ -262,7 +265,10 @@ export class Pane {
     return find(this.element, '.vv-title').textContent;
   }
 
-  /** Words around the picture. @param {{title: string, answer: string, low: string, high: string, unit: string}} words */
+  /**
+   * Words around the picture.
+   * @param {{title: string, answer: string, low: string, high: string, unit: string}} words
+   */
   say({ title, answer, low, high, unit }) {
     /** @param {string} name @param {string} words */
     const text = (name, words) => write(find(this.element, name), words);

@@ -1,5 +1,5 @@
-// All thumbnails of a wall in one picture: a browser lays out, paints and composes one canvas where a hundred took longer
-// than the arithmetic behind them. Pure: colour indices in, pixels out.
+// All thumbnails of a wall in one picture: a browser lays out, paints and composes one canvas where a hundred took
+// longer than the arithmetic behind them. Pure: colour indices in, pixels out.
 
 const ROUND = 3; // corners, in pixels of the page
 

@@ -1,6 +1,6 @@
-// Loads a scene's files in the order in which they are looked at: the block on show, the rollout matrix, then the others
-// from the last to the first. Where all blocks would fill the browser's memory, only those that are looked at are loaded,
-// and the one that was not looked at for longest is dropped.
+// Loads a scene's files in the order in which they are looked at: the block on show, the rollout matrix, then the
+// others from the last to the first. Where all blocks would fill the browser's memory, only those that are looked at
+// are loaded, and the one that was not looked at for longest is dropped.
 import { isAbort } from '../backends/backend.js';
 import { parseBlock, parseRollout } from '../compute/payload.js';
 

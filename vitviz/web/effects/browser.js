@@ -1,4 +1,5 @@
-// What the state does to the browser: the address and its history, full screen, the animation; and what leaves the page.
+// What the state does to the browser: the address and its history, full screen, the animation; and what leaves the
+// page.
 import { isStep } from '../core/actions.js';
 import { format } from '../core/url.js';
 

@@ -203,7 +203,10 @@ export class SceneEffects {
     await this.fetch(scene, options, 'rollout', null, (buffer) => answers.addRollout(parseRollout(buffer)));
   }
 
-  /** One row at a time, the latest. @param {Scene} scene @param {() => number} wanted - the token that is asked from now */
+  /**
+   * One row at a time, the latest.
+   * @param {Scene} scene @param {() => number} wanted - the token that is asked from now
+   */
   async row(scene, wanted) {
     if (scene.asking) return;
     scene.asking = true;

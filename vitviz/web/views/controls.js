@@ -1,5 +1,5 @@
-// The controls beside the picture: they show the state and change it. Native inputs, so that keyboard and screen readers
-// work.
+// The controls beside the picture: they show the state and change it. Native inputs, so that keyboard and screen
+// readers work.
 import { escaped, percent, queryWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { KEYS } from '../core/keys.js';
@@ -43,7 +43,8 @@ export class Controls {
     this.inputs = /** @type {{input: any, key: string, type: string, option: string}[]} */ ([]);
     this.listed = ''; // the strongest patches
     this.colored = ''; // the color map
-    this.find('[data-key=color]').innerHTML = `${host.colors.map((name) => `<option>${escaped(name)}</option>`).join('')}
+    const colors = host.colors.map((name) => `<option>${escaped(name)}</option>`);
+    this.find('[data-key=color]').innerHTML = `${colors.join('')}
       <option value="signed" hidden>blue to red, white at zero</option>`;
     this.find('.vv-help dl').innerHTML = KEYS
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
@@ -110,7 +111,8 @@ export class Controls {
     this.find('.vv-rollout').hidden = !can.rollout;
     this.find('[data-key=start]').max = String(depth);
     const inputs = /** @type {any} */ (this.root.querySelectorAll('.vv-side [data-key]'));
-    this.inputs = Array.from(inputs, (input) => ({ input, key: input.dataset.key, type: input.type, option: input.value }));
+    this.inputs = Array.from(inputs, (input) => (
+      { input, key: input.dataset.key, type: input.type, option: input.value }));
   }
 
   /**
@@ -131,8 +133,8 @@ export class Controls {
       if (type === 'range') write(input.nextElementSibling, SHARES.has(key) ? whole(value) : String(value));
     }
     const pinned = Array.isArray(state.query);
-    write(this.find('.vv-where span'), Array.isArray(query)
-      ? `${queryWords(query).replace('patch ', '')}${pinned ? ', pinned' : ''}` : 'Point at the picture; click to stay.');
+    const where = `${queryWords(query).replace('patch ', '')}${pinned ? ', pinned' : ''}`;
+    write(this.find('.vv-where span'), Array.isArray(query) ? where : 'Point at the picture; click to stay.');
     put(this.find('[data-do=unpin]'), 'hidden', !pinned);
     press(this.find('[data-do=compare]'), state.beside !== null);
     const button = this.find('[data-do=play]');

@@ -22,8 +22,8 @@ import { View } from './view.js';
 /** @typedef {ReturnType<typeof import('../page.js').mount>} Page - what every view is given */
 
 /**
- * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do first,
- * or `missing` says why there are none.
+ * What a pane shows: (N) numbers, or (gh, gw) of a map that is not attention. Without numbers there is work to do
+ * first, or `missing` says why there are none.
  * @typedef {object} Shown
  * @property {Float32Array | null} values @property {string} missing @property {boolean} signed @property {string} unit
  * @property {string} name @property {string} note @property {import('../compute/answers.js').Question} question
@@ -154,7 +154,10 @@ export class Explore extends View {
     this.panes.forEach(({ pane }, place) => pane.element.classList.toggle('vv-active', two && place === state.pane));
   }
 
-  /** What belongs to a scene and changes only with it: choices, thumbnails. @param {Scene} scene @param {State} state */
+  /**
+   * What belongs to a scene and changes only with it: choices, thumbnails.
+   * @param {Scene} scene @param {State} state
+   */
   offer(scene, { scene: opened }) {
     this.offered = scene;
     const { prefix, maps, depth, heads, grid, frame } = scene.manifest;
@@ -317,7 +320,8 @@ export class Explore extends View {
     const heads = draw(this.heads, ofHead);
     this.heads.say((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
-    this.titled('.vv-heads-title', `Layer ${block + 1}: its ${count(manifest.heads, 'head')}, ${from}`, scaleWords(heads));
+    const ofLayer = `Layer ${block + 1}: its ${count(manifest.heads, 'head')}, ${from}`;
+    this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
     const layers = draw(this.layers, (item) => answers.map(item.block, fusion, question));
     this.layers.press((item) => mode === 'attention' && item.block === block);
     const all = `${manifest.depth > 1 ? 'All ' : ''}${count(manifest.depth, 'layer')}, ${fusion} of heads`;

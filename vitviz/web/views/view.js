@@ -39,7 +39,10 @@ export class View {
     for (const button of this.all(selector)) button.setAttribute('aria-pressed', String(pressed(button.dataset)));
   }
 
-  /** The pointer is over a patch. @param {[number, number] | null} patch @param {boolean} asks - whether it asks from it */
+  /**
+   * The pointer is over a patch.
+   * @param {[number, number] | null} patch @param {boolean} asks - whether it asks from it
+   */
   hover(patch, asks) {
     const { store } = this.page;
     store.dispatch({ type: 'hover', pointer: patch && this.scene
