@@ -143,9 +143,8 @@ def test_the_page_opens_with_the_operators_default(hub: Path, tmp_path: Path, ki
     assert menu.bundled == MODEL
     assert menu.permit(own) == own
     running = Running(default=own)
-    assert running.page.first.wanted.model == own
-    assert running.page.chooser.notice.value == ""
-    assert running.sessions.models.holds(running.sessions.begin("", own).result())
+    assert running.endpoints.open(image="Church")["model"] == own
+    assert running.endpoints.notice == ""
     running.close()
 
 

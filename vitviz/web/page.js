@@ -77,7 +77,13 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   const resolve = ({ image, photo, model, size }) => (backend.can.open
     ? { image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size }
     : { image: first.image, photo: null, model: first.model, size: first.size });
-  const effects = new SceneEffects({ store, scenes, backend, decode, changed, resolve, colors: Object.keys(colors) });
+  const forget = (/** @type {string | null} */ model) => {
+    const was = model !== null && model === home.get();
+    if (was) home.set(null);
+    return was;
+  };
+  const effects = new SceneEffects(
+    { store, scenes, backend, decode, changed, resolve, forget, colors: Object.keys(colors) });
   effects.follow(store.get(), { type: 'start' });
   changed();
   return page;

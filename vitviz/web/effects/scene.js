@@ -52,6 +52,7 @@ export class SceneEffects {
    * @param {Map<string, Scene>} page.scenes - what is shown; filled and emptied here
    * @param {import('../backends/backend.js').Backend} page.backend
    * @param {(source: Source) => Source} page.resolve - put names in the place of defaults
+   * @param {(model: string | null) => boolean} page.forget - the model that was chosen last; whether it was this one
    * @param {(url: string) => Promise<CanvasImageSource>} page.decode
    * @param {() => void} page.changed - something was loaded that the state does not hold
    * @param {string[]} page.colors
@@ -116,6 +117,10 @@ export class SceneEffects {
     } catch (error) {
       if (isAbort(error) || !latest()) return;
       this.requests[pane] = null;
+      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // then the page's own is opened
+        store.dispatch({ type: 'message', texts: [...store.get().messages, /** @type {Error} */ (error).message] });
+        return;
+      }
       this.refused[pane] = source;
       store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message });
     }
