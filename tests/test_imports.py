@@ -47,6 +47,7 @@ ONLY_IN = {
     "gradio_client": ("vitviz.server", "app"),
     "starlette": ("vitviz.server",),  # gradio's server
     "fastapi": ("vitviz.server",),
+    "pydantic": ("vitviz.server",),
     "matplotlib": ("vitviz.draw.figures",),
     "torchvision": ("vitviz.images", "vitviz.weights", "vitviz.training"),
 }
@@ -59,7 +60,7 @@ NO_TORCH = (
     *("vitviz.images.limits", "vitviz.images.preprocess"),
 )
 # What may be imported though pyproject.toml does not name it: with gradio, or only by who has it already.
-UNNAMED = {"starlette", "fastapi", "anyio", "gradio_client", "transformers", "onnx"}
+UNNAMED = {"starlette", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "transformers", "onnx"}
 CALLED = {"pillow": "PIL"}
 
 

@@ -461,7 +461,7 @@ def test_errors_of_python_are_not_shown() -> None:
     class Secret(ValueError):
         pass
 
-    for error in (RuntimeError("/root/secret"), Secret("/root/secret"), json.JSONDecodeError("x", "secret", 0)):
+    for error in (RuntimeError("/home/secret"), Secret("/home/secret"), json.JSONDecodeError("x", "secret", 0)):
         found = describe_error(error)
         assert found["kind"] == "failed"
         assert "secret" not in found["text"]

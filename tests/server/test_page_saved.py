@@ -112,7 +112,7 @@ def test_the_page_is_saved_and_opens_offline(page: Browser, app: Running, browse
 
 def test_the_picture_is_saved_as_python_draws_it(page: Browser, app: Running) -> None:
     view = app.view(CHURCH)
-    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&grid=1&color=magma")
+    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&grid=1&color=magma&overlay=even&opacity=0.55")
     heatmap = view.attention(7, 2, (4, 5))
     expect_map(page, heatmap)
     with page.expect_download() as coming:

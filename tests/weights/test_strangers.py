@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import math
 import threading
@@ -17,7 +16,7 @@ from gradio_client import handle_file
 from gradio_client.exceptions import AppError
 from running import CHURCH, DOG, MODEL, PATIENCE, Running, folder, served
 
-from vitviz.server.insight import Panel
+from vitviz.server import endpoints
 from vitviz.view import View
 from vitviz.web.payload import block_bytes
 
@@ -28,15 +27,28 @@ def closed(small: str) -> Iterator[Running]:
     yield from served(small, typed=False)
 
 
-@pytest.fixture(scope="module")
-def generous(small: str) -> Iterator[Running]:
-    """A page that takes checkpoints."""
-    yield from served(small, upload=True)
+def post(app: Running, name: str, ask: Any = None, source: Any = None, photo: bytes | None = None) -> httpx.Response:
+    """Ask as a stranger's program may."""
+    form = {"ask": json.dumps({} if ask is None else ask)}
+    if source is not None:
+        form["source"] = json.dumps(source)
+    files = {"nothing": (None, "")} if photo is None else {"photo": ("photo", photo)}
+    return httpx.post(f"{app.url}vitviz/{name}", data=form, files=files, timeout=PATIENCE)
 
 
-def no_more_than_words(text: str) -> None:
+def refused(answer: httpx.Response) -> str:
+    """The words of a refusal."""
+    text = answer.text if answer.status_code != 200 else json.loads(answer.text.splitlines()[-1])["error"]["text"]
+    assert len(text) < 400
     for hint in ("Traceback", 'File "', "site-packages", ".py", "/tmp/", str(Path.home())):
         assert hint not in text
+    return text
+
+
+def opened(app: Running, photo: Path = DOG) -> str:
+    """The id of an open photograph."""
+    answer = post(app, "open", source={"model": MODEL}, photo=photo.read_bytes())
+    return json.loads(answer.text.splitlines()[-1])["data"]["id"]
 
 
 # --- what programs may ask
@@ -44,38 +56,18 @@ def no_more_than_words(text: str) -> None:
 
 def test_programs_can_ask_too(app: Running, tmp_path: Path) -> None:
     client = app.client()
-    best = client.predict(handle_file(CHURCH), api_name="/predict")
-    assert best[0]["label"] == "church"
-    answer = client.predict(handle_file(CHURCH), MODEL, "attention", 12, "4", api_name="/explain")
+    manifest = client.predict(handle_file(CHURCH), MODEL, api_name="/open")
+    assert manifest["predictions"][0][0] == "church"
+    answer = client.predict(manifest["id"], 11, "4", api_name="/attention")
     mine = app.view().attention(11, 3)
     assert answer["values"] == mine.values.tolist()
     assert answer["title"] == mine.title
-    rollout = client.predict(handle_file(CHURCH), MODEL, "rollout", -1, "max", api_name="/explain")
-    assert rollout["values"] == app.view().rollout(fuse="max").values.tolist()
     empty = tmp_path / "empty.jpg"
     empty.touch()
     with pytest.raises(httpx.HTTPStatusError, match="415"):  # no picture: it is not even kept
-        client.predict(handle_file(empty), api_name="/predict")
+        client.predict(handle_file(empty), api_name="/open")
     with pytest.raises(AppError, match="uploaded to this page"):
-        client.predict({"path": "https://example.com/a.jpg", "meta": {"_type": "gradio.FileData"}}, api_name="/predict")
-
-
-def test_only_these_two_are_told_of(app: Running) -> None:
-    told = httpx.get(f"{app.url}gradio_api/info", timeout=PATIENCE).json()
-    assert set(told["named_endpoints"]) == {"/predict", "/explain"}
-    assert told["unnamed_endpoints"] == {}
-
-
-@pytest.mark.parametrize(
-    "asked",
-    [("magic", 12, "mean"), ("attention", 99, "mean"), ("attention", 1, "99"), ("rollout", 1, "sum")],
-    ids=str,
-)
-def test_programs_are_refused_in_words(app: Running, asked: tuple[str, int, str]) -> None:
-    with pytest.raises(AppError) as refusal:
-        app.client().predict(handle_file(CHURCH), MODEL, *asked, api_name="/explain")
-    assert "xpected" in str(refusal.value)
-    no_more_than_words(str(refusal.value))
+        client.predict({"path": "https://example.com/a.jpg", "meta": {"_type": "gradio.FileData"}}, api_name="/open")
 
 
 @pytest.mark.parametrize("path", ["file=https://example.com/x", "proxy=https://example.com/x", "file=/etc/passwd"])
@@ -83,165 +75,79 @@ def test_doors_stay_shut(app: Running, path: str) -> None:
     assert httpx.get(f"{app.url}gradio_api/{path}", timeout=PATIENCE).status_code in (403, 404)
 
 
-# --- the explorer's functions
-
-
-def photograph_of(app: Running, visitor: str, photo: Path = DOG) -> str:
-    """The id of a photograph that a visitor has open."""
-    return app.sessions.open(visitor, photo, MODEL).name
+# --- the page's questions
 
 
 def test_who_has_the_id_gets_the_file(app: Running) -> None:
-    name = photograph_of(app, "visitor")
-    answer = app.ask("part", [name, "3"]).json()
-    assert base64.b64decode(answer["data"]) == block_bytes(app.view(DOG).trace, 3)
-    assert app.ask("part", [app.page.first.name, "3"]).json()["data"] != answer["data"]
+    answer = post(app, "block", {"scene": opened(app), "block": 3})
+    assert answer.content.partition(b"\n")[2] == block_bytes(app.view(DOG).trace, 3)
+    other = post(app, "block", {"scene": opened(app, CHURCH), "block": 3})
+    assert other.content != answer.content
 
 
-def test_ids_cannot_be_guessed_and_end_with_their_photograph(app: Running) -> None:
-    names = {photograph_of(app, f"visitor {i}") for i in range(8)}
-    assert len(names) == 8
-    assert all(len(base64.urlsafe_b64decode(name + "==")) >= 16 for name in names)
-    mine = photograph_of(app, "visitor 0")
-    assert mine in names
-    photograph_of(app, "visitor 0", CHURCH)
-    assert "forgotten" in app.ask("part", [mine, "0"]).json()
-    app.sessions.close("visitor 1")
-    still = [name for name in names if "data" in app.ask("part", [name, "0"]).json()]
-    assert len(still) == 6
+NONSENSE: list[Any] = [
+    *(7, "x" * 100_000, [], ["é", "0"], ["../../etc/passwd"], [["x"] * 1000], {"data": [1]}, [[[[[]]]]]),
+    *({"scene": one} for one in (None, "\x00", "nobody's", "../../etc/passwd", ["x"] * 1000, "0" * 31, "é" * 32)),
+]
 
 
-@pytest.mark.parametrize("function", ["part", "flow", "whole"])
-@pytest.mark.parametrize(
-    "data",
-    [
-        None,
-        7,
-        "x" * 100_000,
-        [],
-        ["é", "0"],
-        ["\x00", 0, {}],
-        ["nobody's"],
-        ["../../etc/passwd", "0"],
-        [["x"] * 1000],
-        {"data": [1]},
-        [[[[[]]]]],
-    ],
-    ids=lambda one: repr(one)[:20],
-)
-def test_strangers_are_answered_in_words(app: Running, function: str, data: Any) -> None:
-    photograph_of(app, "somebody")  # or there would be no name to compare with
-    answer = app.ask(function, data)
-    assert answer.status_code == 200
-    assert "error" in answer.json()
-    assert len(answer.text) < 400
-    no_more_than_words(answer.text)
+@pytest.mark.parametrize("name", ["block", "rollout", "explain", "page", "open", "models"])
+@pytest.mark.parametrize("ask", NONSENSE, ids=lambda one: repr(one)[:20])
+def test_strangers_are_answered_in_words(app: Running, name: str, ask: Any) -> None:
+    assert "xpected" in refused(post(app, name, ask))
 
 
 def test_absurd_arguments_are_answered_in_words(app: Running) -> None:
-    name = app.page.first.name
-    absurd: list[tuple[str, list[Any]]] = [
-        ("part", [name, "9" * 5000]),
-        ("part", [name, "-1"]),
-        ("part", [name, 0]),
-        ("flow", [name, 10**30, {}]),
-        ("flow", [name, True, {}]),
-        ("flow", [name, None, {"discard": math.nan}]),
-        ("flow", [name, 0, {"start": -(10**9)}]),
-        ("flow", [name, 0, {"fuse": "x" * 100_000}]),
-        ("flow", [name, 0, {str(i): i for i in range(1000)}]),
-        ("whole", [name, name]),
+    scene = opened(app)
+    absurd: list[tuple[str, dict[str, Any]]] = [
+        ("block", {"block": "9" * 5000}),
+        ("block", {"block": -1}),
+        ("block", {"block": "0"}),
+        ("rollout", {"token": 10**30}),
+        ("rollout", {"token": True}),
+        ("rollout", {"token": None, "discard": math.nan}),
+        ("rollout", {"token": 0, "start": -(10**9)}),
+        ("rollout", {"token": 0, "fuse": "x" * 100_000}),
+        ("rollout", {str(i): i for i in range(1000)}),
+        ("page", {"search": scene * 1000}),
     ]
-    for function, data in absurd:
-        body = json.dumps(
-            {"data": data, "component_id": app.page.viewer._id, "fn_name": function, "session_hash": "stranger"}
-        )
-        told = {"Content-Type": "application/json"}
-        answer = httpx.post(f"{app.url}gradio_api/component_server/", content=body, headers=told, timeout=PATIENCE)
-        assert answer.status_code == 200, function
-        assert "error" in answer.json()
-        assert len(answer.text) < 400
-        no_more_than_words(answer.text)
+    for name, ask in absurd:
+        assert "xpected" in refused(post(app, name, {"scene": scene, **ask}))
 
 
-@pytest.mark.parametrize("function", ["postprocess", "__init__", "push_to_hub", "get_config", "nothing", "find", ""])
-def test_nothing_else_of_the_component_can_be_called(app: Running, function: str) -> None:
-    answer = app.ask(function, ["x"])
-    assert answer.status_code == 404
-    no_more_than_words(answer.text)
-
-
-# --- private endpoints: not secret, so they refuse as well
-
-
-def test_private_endpoints_refuse_models(
-    app: Running, closed: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_are_refused(app: Running, closed: Running, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = folder(tmp_path / "secret")
     monkeypatch.setattr("vitviz.server.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
     for running, source in ((app, secret), (closed, secret), (closed, "timm:vit_tiny_patch16_224")):
-        for handler, event in (
-            ("chosen", {"source": source}),
-            ("linked", {"image": None, "model": source, "detail": None, "turn": 1}),
-        ):
-            answers = "".join(running.call(handler, [None, None, None], event))
-            assert "could not be opened" in answers
-        with pytest.raises(AppError, match=r"Expected the name|its menu"):
-            running.client().predict(handle_file(CHURCH), source, api_name="/predict")
-    assert "could not be opened" in "".join(app.call("typed", [secret, None, None, None]))
+        answer = post(running, "open", source={"image": "Dog", "model": source})
+        assert "name of a model" in answer.text or "this page's menu" in answer.text
+        with pytest.raises(AppError, match=r"Expected the name|its menu|page's menu"):
+            running.client().predict(handle_file(CHURCH), source, api_name="/open")
 
 
 @pytest.mark.parametrize(
-    "event",
+    "source",
     [
-        None,
-        {},
-        {"image": "/etc/passwd", "model": None, "turn": 1},
-        {"image": {"path": "/etc/passwd"}, "model": None, "turn": "1"},
-        {"image": ["Dog"] * 1000, "model": None, "turn": 1e300},
-        {"image": "x" * 100_000, "model": None, "turn": None},
-        {"image": None, "model": ["x"], "turn": True},
-        {"image": 7, "model": {"a": 1}, "turn": -1},
+        [],
+        {"image": "/etc/passwd"},
+        {"image": {"path": "/etc/passwd"}},
+        {"image": ["Dog"] * 1000},
+        {"image": "x" * 100_000},
+        {"model": ["x"]},
+        {"image": 7, "model": {"a": 1}},
+        {"path": "/etc/passwd"},
     ],
     ids=lambda one: repr(one)[:40],
 )
-def test_links_that_are_none_are_refused_in_words(app: Running, event: Any) -> None:
-    answers = [line for line in app.call("linked", [None, None, None], event) if "process" in line]
-    said = "".join(answers)
-    assert '"success":true' not in said.replace(" ", "") or "not here" in said or "could not be opened" in said
-    told = json.loads(answers[-1].removeprefix("data:"))["output"].get("error") or ""
-    no_more_than_words(told)
-    assert "root:" not in said
+def test_sources_that_are_none_are_refused_in_words(app: Running, source: Any) -> None:
+    answer = post(app, "open", source=source)
+    assert "xpected" in refused(answer)
+    assert "root:" not in answer.text
 
 
-def test_a_photograph_that_was_not_uploaded_is_not_read(app: Running, small: str) -> None:
-    for path in ("/etc/passwd", f"{small}/model.safetensors", "https://example.com/a.jpg"):
-        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-        answers = "".join(app.call("new_photo", [file, None, "own"]))
-        assert '"success":false' in answers.replace(" ", "")
-        assert "root:" not in answers
-
-
-@pytest.mark.parametrize("side", ["-5", "1e9", "999999", "9" * 5000, "None", "../x", "²"])
-def test_a_size_that_is_none_is_refused_in_words(app: Running, side: str) -> None:
-    said = "".join(app.call("new_detail", [None, None, side], session=f"stranger-{len(side)}"))
-    assert "did not work" in said
-    assert "xpected" in said
-    assert "Traceback" not in said
-
-
-def test_a_closed_page_has_no_handlers_for_what_it_forbids(closed: Running) -> None:
-    handlers = {getattr(fn.fn, "__name__", "") for fn in closed.demo.fns.values()}
-    assert not handlers & {"typed", "uploaded"}
-    assert {"chosen", "new_photo", "linked"} <= handlers
-
-
-def test_an_upload_that_was_none_is_not_read(generous: Running, small: str) -> None:
-    for path in ("/etc/passwd", f"{small}/model.safetensors"):
-        file = {"path": path, "meta": {"_type": "gradio.FileData"}}
-        answers = "".join(generous.call("uploaded", [file, None, None, None]))
-        assert "could not be opened" not in answers  # it did not come so far
-        assert '"success":false' in answers.replace(" ", "")
+@pytest.mark.parametrize("size", [-5, 0, 1e9, 999_999, 10**40, "None", "../x", True, 224.5])
+def test_a_size_that_is_none_is_refused_in_words(app: Running, size: Any) -> None:
+    assert "xpected" in refused(post(app, "open", source={"image": "Dog", "model": MODEL, "size": size}))
 
 
 # --- many at once
@@ -250,24 +156,24 @@ def test_an_upload_that_was_none_is_not_read(generous: Running, small: str) -> N
 def test_a_photograph_does_not_wait_for_a_panels_long_answer(app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, end = threading.Event(), threading.Event()
 
-    def slow(view: View, *_: object) -> dict[str, str]:
+    def slow(view: View) -> dict[str, str]:
         begun.set()
         assert end.wait(30)
         return {"answer": view.photo.mode}
 
-    monkeypatch.setattr("vitviz.server.insight._lens", slow)
-    panel = next(one for one in app.demo.blocks.values() if isinstance(one, Panel))
-    asked = {"data": [app.page.first.name], "component_id": panel._id, "fn_name": "lens", "session_hash": "slow"}
-    address = f"{app.url}gradio_api/component_server/"
+    monkeypatch.setattr(endpoints, "_layers", slow)
+    one, other = opened(app, CHURCH), opened(app)
     with ThreadPoolExecutor(2) as pool:
         try:
-            first = pool.submit(httpx.post, address, json=asked, timeout=PATIENCE)
+            first = pool.submit(post, app, "layers", {"scene": one})
             assert begun.wait(30)
-            photograph_of(app, "somebody who is in a hurry")
+            hurry = post(app, "open", source={"image": "Dog", "model": MODEL, "size": 196})
+            assert "data" in json.loads(hurry.text.splitlines()[-1])
             begun.clear()
-            second = pool.submit(httpx.post, address, json=asked, timeout=PATIENCE)
+            second = pool.submit(post, app, "layers", {"scene": other})
             assert not begun.wait(0.5)  # one answer at a time is worked out
             assert not first.done()
         finally:
             end.set()
-        assert [json.loads(one.result().json()["data"])["answer"] for one in (first, second)] == ["RGB", "RGB"]
+        for question in (first, second):
+            assert json.loads(question.result().text.splitlines()[-1])["data"] == {"answer": "RGB"}
