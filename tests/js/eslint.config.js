@@ -9,6 +9,7 @@ const IMPORTS = {
   core: [], compute: ['core'], draw: ['core', 'compute'], backends: ['core', 'compute'],
   effects: ['core', 'compute', 'backends'], views: ['core', 'compute', 'draw', 'effects'],
 };
+const AMERICAN = '^(?!.*([Cc]olour|[Gg]rey|[Cc]entre|[Nn]eighbour|[Bb]ehaviour|alis[ei]|gnis[ei]|imis[ei]|elled)).*$';
 const PURE = ['core', 'compute']; // they run under Node and in workers as they are
 const SILENT = ['draw', 'views']; // they ask nobody: effects do
 
@@ -31,6 +32,7 @@ export default [
   {
     rules: {
       'eqeqeq': 'error', 'no-var': 'error', 'prefer-const': 'error', 'no-unused-vars': 'error',
+      'id-match': ['error', AMERICAN, { properties: true }],
       'max-len': ['error', { code: 120, tabWidth: 2 }],
       'no-restricted-properties': ['error', { object: 'window', property: 'vitviz',
         message: 'Expected app.js and alone.js alone to name it: it is for tests.' }],

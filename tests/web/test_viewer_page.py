@@ -138,6 +138,7 @@ def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
     assert far.max() <= 2, (far.max(), np.argwhere(far > 2)[:5].tolist())
 
 
+EVEN = {"overlay": "even", "opacity": 0.55}  # as Python draws it by default
 LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {"alpha": 0.55}),
     ({"smooth": True, "opacity": 0.8}, {"smooth": True, "alpha": 0.8}),
@@ -155,14 +156,14 @@ def test_the_picture_is_pythons(offline: Page, tmp_path: Path, kind: str) -> Non
     fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
     start = offline.evaluate("(fields) => fields.map((field) => vitviz.store.get()[field])", fields)
     for change, look in LOOKS:
-        ask(offline, **{**dict(zip(fields, start, strict=True)), **change})
+        ask(offline, **{**dict(zip(fields, start, strict=True)), **EVEN, **change})
         assert_picture(offline, text, seen, **look)
 
 
 def test_the_picture_of_a_real_photograph_is_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
     show(offline, tmp_path, church_html)
     for change, look in LOOKS[:4]:
-        ask(offline, smooth=False, grid=False, color=None, opacity=0.55)
+        ask(offline, smooth=False, grid=False, color=None, **EVEN)
         ask(offline, **change)
         assert_picture(offline, church_html, church(), **look)
 
