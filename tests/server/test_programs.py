@@ -85,6 +85,15 @@ def test_what_is_wrong_is_answered_in_words(client: Client, scene: str) -> None:
             client.predict(*given, api_name=f"/{name}")
 
 
+def test_tools_are_served_where_their_package_is(tmp_path: Path) -> None:
+    pytest.importorskip("mcp")
+    served = Replica(made(tmp_path / "page", (folder(tmp_path / "model"),), mcp=True))
+    tools = httpx.get(f"{served.url}/gradio_api/mcp/schema", timeout=60).json()
+    served.close()
+    assert {one["name"] for one in tools} == set(NAMES)
+    assert all(one["description"] for one in tools)
+
+
 def test_python_needs_no_page(replica: Replica) -> None:
     answer = httpx.get(replica.url, timeout=60)
     assert answer.status_code == 200

@@ -7,7 +7,6 @@ import base64
 import inspect
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast, get_type_hints
 
 import gradio as gr
@@ -21,6 +20,7 @@ from vitviz.server.uploads import UploadError, upload_folder
 
 NAMES = ("open", "block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "attention", "page")
 MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # events in gradio's queue before a visitor is told to come back
+PICTURES = ("photo", "seen", "maps")  # a program has the photograph
 PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 8}
 
 log = logging.getLogger(__name__)
@@ -74,53 +74,44 @@ class CheckedBlocks(gr.Blocks):
 
 def add_endpoints(endpoints: Endpoints) -> None:
     """Add the endpoints to the `gr.Blocks` that is being built."""
-    for name in NAMES:
-        function = _open(endpoints) if name == "open" else _typed(endpoints, name)
-        gr.events.api(function, api_name=name, **cast(Any, PROGRAMS))
 
-
-def _open(endpoints: Endpoints) -> Callable[..., Any]:
-    """Return `Endpoints.open` for programs, which upload a file first."""
-
-    async def run(photo: FileData, model: str | None = None, size: int | None = None) -> dict[str, Any]:
+    async def open_upload(photo: FileData, model: str | None = None, size: int | None = None) -> dict[str, Any]:
         given: Any = photo  # gradio hands over what the program sent
         path = given.get("path") if isinstance(given, dict) else getattr(given, "path", None)
         if not isinstance(path, str):
-            text = f"Expected an uploaded file as the photo, got {type(photo).__name__}. Upload it first."
+            text = f"Expected an uploaded file as the photo, got {type(given).__name__}. Upload it first."
             raise gr.Error(text, print_exception=False)
-        data = await asyncio.to_thread(Path(path).read_bytes)  # where it lies is checked before
-        manifest: dict[str, Any] = await _answer(endpoints, "open", {"photo": data, "model": model, "size": size})
-        return manifest
+        data = await asyncio.to_thread(upload_folder().check(path).read_bytes)
+        found = await _answer(endpoints, "open", {"photo": data, "model": model, "size": size})
+        return {name: value for name, value in found.items() if name not in PICTURES}
 
-    return _described(run, endpoints.open, inspect.signature(run), "open")
+    for name in NAMES:
+        method = getattr(endpoints, name)
+        function = _described(open_upload, method) if name == "open" else _typed(endpoints, method)
+        gr.events.api(function, api_name=name, **cast(Any, PROGRAMS))
 
 
-def _typed(endpoints: Endpoints, name: str) -> Callable[..., Any]:
+def _typed(endpoints: Endpoints, method: Callable[..., Any]) -> Callable[..., Any]:
     """Return an endpoint as a function with the same parameters; bytes become text in base64."""
-    method = getattr(endpoints, name)
-    signature = inspect.signature(method)
+    signature, hints = inspect.signature(method), get_type_hints(method)
+    hints["return"] = str if hints["return"] is bytes else hints["return"]
 
     async def run(*values: Any, **named: Any) -> Any:
-        answer = await _answer(endpoints, name, signature.bind(*values, **named).arguments)
+        answer = await _answer(endpoints, method.__name__, signature.bind(*values, **named).arguments)
         return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
 
-    return _described(run, method, signature, name)
-
-
-def _described(
-    run: Callable[..., Any], method: Callable[..., Any], signature: inspect.Signature, name: str
-) -> Callable[..., Any]:
-    """Give a function the name, types and docstring that gradio lists and that tools show."""
-    hints = {**get_type_hints(method), **get_type_hints(run)}
-    hints["return"] = str if hints["return"] is bytes else hints["return"]
-    if name != "open":
-        hints |= {one: kind for one, kind in get_type_hints(method).items() if one != "return"}
-        hints["return"] = str if get_type_hints(method)["return"] is bytes else get_type_hints(method)["return"]
+    run.__annotations__ = hints
     parameters = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values()]
-    run.__name__ = run.__qualname__ = name
+    run.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=parameters, return_annotation=hints["return"]
+    )
+    return _described(run, method)
+
+
+def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a function the name and docstring of an endpoint, which gradio lists and tools show."""
+    run.__name__ = run.__qualname__ = method.__name__
     run.__doc__ = method.__doc__
-    run.__annotations__ = {one.name: one.annotation for one in parameters} | {"return": hints["return"]}
-    run.__signature__ = inspect.Signature(parameters, return_annotation=hints["return"])  # type: ignore[attr-defined]
     return run
 
 

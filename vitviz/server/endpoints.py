@@ -117,7 +117,7 @@ class Endpoints:
         (layers) and of "heads" in each.
 
         Args:
-            photo: the file of a photograph.
+            photo: the file of a photograph; tools send it as a data: URL.
             model: a name from the list of models; the page's own by default.
             size: input size in pixels; the model's own by default. Larger inputs have more patches.
             image: the name of an example, in place of a photograph.
@@ -508,33 +508,17 @@ class Endpoints:
 
 
 def _methods() -> list[dict[str, Any]]:
+    same = ("name", "title", "paper", "about", "signed", "cost")
     return [
-        {
-            "name": method.name,
-            "title": method.title,
-            "paper": method.paper,
-            "about": method.about,
-            "specific": method.class_specific,
-            "signed": method.signed,
-            "cost": method.cost,
-            "slow": method.cost > SLOW,
-        }
-        for method in METHODS.values()
+        {**{name: getattr(one, name) for name in same}, "specific": one.class_specific, "slow": one.cost > SLOW}
+        for one in METHODS.values()
     ]
 
 
 def _statistics() -> list[dict[str, Any]]:
+    same = ("name", "title", "unit", "about", "low", "high")
     return [
-        {
-            "name": one.name,
-            "title": one.title,
-            "unit": one.unit,
-            "about": one.about,
-            "low": one.low,
-            "high": one.high,
-            "slow": one.reads != "rows",
-        }
-        for one in STATISTICS.values()
+        {**{name: getattr(one, name) for name in same}, "slow": one.reads != "rows"} for one in STATISTICS.values()
     ]
 
 

@@ -20,7 +20,7 @@ START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.
 
 
 class Application(gr.HTML):
-    """Component of the browser application. It has no events: gradio would take any quoted word of its script for one."""
+    """Component of the browser application, without events: gradio takes any quoted word of a script for one."""
 
     def __getattr__(self, name: str) -> Any:
         """Refuse attributes that are not there."""
