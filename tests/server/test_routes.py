@@ -198,7 +198,7 @@ def test_progress_comes_twice_a_second_with_place_and_time(replica: Replica, slo
         pool.submit(stream, replica, photograph(21), second)
         wait_for(lambda: len(second) >= 3)
         slow.set()
-    assert first[0][1]["progress"]["text"] == "Running the model"
+    assert first[0][1]["progress"]["text"] == "Running the model on 77 patches"
     assert second[0][1]["progress"]["ahead"] == 1
     assert second[0][1]["progress"]["seconds"] > 0
     assert 0.3 < second[1][0] - second[0][0] < 2

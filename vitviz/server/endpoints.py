@@ -44,7 +44,7 @@ from vitviz.server.scenes import (
     scene_id,
 )
 from vitviz.server.scheduler import Kind, Scheduler, report
-from vitviz.server.sizes import Pace, faster, largest, sizes
+from vitviz.server.sizes import Pace, cost, faster, largest, sizes
 from vitviz.view import View
 from vitviz.web.payload import block_bytes, rollout_bytes
 from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone
@@ -464,8 +464,9 @@ class Endpoints:
         most = largest(config, limit)
         if size is not None and size > most:
             raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}.")
+        patches, seconds = cost(config, explorer.preprocess, (4, 3), self._paces.get(source), size)
         with self.scheduler.run(Kind.PHOTO):
-            report("Running the model")
+            report(f"Running the model on {patches:,} patches", seconds)
             view = open_view(explorer, data, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))
         choices = sizes(config, explorer.preprocess, view.photo.size, pace, limit)
@@ -517,9 +518,7 @@ def _methods() -> list[dict[str, Any]]:
 
 def _statistics() -> list[dict[str, Any]]:
     same = ("name", "title", "unit", "about", "low", "high")
-    return [
-        {**{name: getattr(one, name) for name in same}, "slow": one.reads != "rows"} for one in STATISTICS.values()
-    ]
+    return [{**{name: getattr(one, name) for name in same}, "slow": one.reads != "rows"} for one in STATISTICS.values()]
 
 
 def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:

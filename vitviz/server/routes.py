@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import Future
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -241,13 +241,12 @@ class Questions:
             asked, opened = _json("ask", form.get("ask", "{}")), None if source is None else _json("source", source)
             answers = lines(self.endpoints, name, asked, client, opened, photo)
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
-        async for line in answers:
-            last = b""
-            if isinstance(line.get("data"), bytes):
-                last = line["data"]
-                line = {"bytes": len(last)}
-            text = json.dumps(line, allow_nan=False).encode() + b"\n"
-            await send({"type": "http.response.body", "body": text + last, "more_body": True})
+        async with aclosing(answers):
+            async for line in answers:
+                data = line.get("data")
+                found, last = ({"bytes": len(data)}, data) if isinstance(data, bytes) else (line, b"")
+                text = json.dumps(found, allow_nan=False).encode() + b"\n"
+                await send({"type": "http.response.body", "body": text + last, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def _photo(self, form: FormData) -> bytes | None:
