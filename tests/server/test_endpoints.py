@@ -412,7 +412,7 @@ ARGUMENTS = [
     ANYTHING | st.dictionaries(st.sampled_from(ARGUMENTS), ANYTHING, max_size=5),
     st.booleans(),
 )
-def test_nothing_that_is_said_is_an_error_of_ours(
+def test_nothing_that_is_asked_is_an_error_of_ours(
     endpoints: Endpoints, scene: str, name: str, asked: Any, known: bool
 ) -> None:
     if known and isinstance(asked, dict):

@@ -48,9 +48,9 @@ def check(function: Callable[..., Any], given: object) -> dict[str, Any]:
     model = _model(getattr(function, "__func__", function))
     if not isinstance(given, dict):
         raise ArgumentError(f"Expected an object of arguments, got {quote(given)}.")
-    if unknown := next((name for name in given if name not in model.model_fields), None):
+    if unknown := [name for name in given if name not in model.model_fields]:
         known = ", ".join(model.model_fields) or "none"
-        raise ArgumentError(f"Expected arguments among {known}; got {quote(unknown)}. Leave it out.")
+        raise ArgumentError(f"Expected arguments among {known}; got {quote(unknown[0])}. Leave it out.")
     try:
         found = model.model_validate(given)
     except ValidationError as error:
