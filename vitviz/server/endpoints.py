@@ -412,7 +412,7 @@ class Endpoints:
         return Models(menu.load, menu.settings.memory, menu.default, lambda name: menu.entry(name).size, self._drop)
 
     def _drop(self, source: str, explorer: Explorer) -> None:
-        """Forget scenes of a model that was evicted; they would keep it alive."""
+        """Drop scenes of a model that was evicted; they would keep it alive."""
         self._paces.pop(source, None)
         self.scenes.discard(lambda _, scene: scene.view.model is explorer.model)
 
@@ -534,16 +534,16 @@ def _classes(view: View, target: int | None, against: int | None) -> dict[str, A
 
 
 def _curve(curve: Curve) -> dict[str, Any]:
-    def short(numbers: Any) -> list[float]:
+    def rounded(numbers: Any) -> list[float]:
         return [float(f"{number:.4g}") for number in numbers.tolist()]
 
     low, high = curve.band
     return {
-        "x": short(curve.fractions),
-        "y": short(curve.probabilities),
-        "low": short(low),
-        "high": short(high),
-        "random": short(curve.random.mean(axis=0)),
+        "x": rounded(curve.fractions),
+        "y": rounded(curve.probabilities),
+        "low": rounded(low),
+        "high": rounded(high),
+        "random": rounded(curve.random.mean(axis=0)),
         "n": len(curve.random),
         "area": curve.area,
         "chance": curve.random_area,

@@ -41,7 +41,7 @@ def home_device() -> torch.device:
 
 
 def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorate a function of this module to run where the GPU is, for at most so many seconds.
+    """Make a function of this module run where the GPU is, for at most so many seconds.
 
     Errors with words for the visitor come back as they are: `spaces` would replace them by the name of their class.
     """

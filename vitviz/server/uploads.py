@@ -101,10 +101,10 @@ class UploadFolder:
             mine = self._files.setdefault(visitor, OrderedDict())
             mine[target] = (target.stat().st_size, time.monotonic())
             mine.move_to_end(target)
-            self._make_room(visitor)
+            self._evict(visitor)
         return target
 
-    def _make_room(self, visitor: str) -> None:
+    def _evict(self, visitor: str) -> None:
         """Remove what is too old, then the oldest files of who uses most, until the quotas hold."""
 
         def used(files: OrderedDict[Path, tuple[int, float]]) -> int:
@@ -146,7 +146,7 @@ def upload_folder() -> UploadFolder:
     """Make this process's folder, tell gradio of it, and see to it that it goes when the process does."""
     parent = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), f"vitviz-{_user()}"))
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    sweep(parent)
+    remove_leftovers(parent)
     root = parent / f"uploads-{os.getpid()}-{secrets.token_hex(4)}"
     lock = FileLock(_lock_of(root))
     lock.acquire()  # before the folder is there, so that no other process takes it for a leftover
@@ -169,7 +169,7 @@ def upload_folder() -> UploadFolder:
     return UploadFolder(root)
 
 
-def sweep(parent: Path) -> None:
+def remove_leftovers(parent: Path) -> None:
     """Remove the folders of processes that are gone: nobody holds their locks."""
     for root in parent.glob("uploads-*/"):
         try:
