@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import DOG, MODEL, SCENE, Gate, Running, axe, at_patch, example, expect_map, ready
+from running import DOG, MODEL, SCENE, Gate, Running, axe, example, expect_map, ready
 
 from vitviz.attribution.registry import METHODS
-from vitviz.draw.colors import lut
 from vitviz.formatting import percent
 from vitviz.heatmap import Heatmap
 
@@ -53,26 +51,11 @@ def explained(page: Browser) -> Any:
 
 def drawn(page: Browser, heatmap: Heatmap) -> float:
     """How far the colours over the photograph are from a map's, in steps of 255."""
-    colors = page.evaluate(
-        """() => {
-            const { pane } = window.vitviz.views.find(({ root }) => root.matches('.vv-explain'));
-            const { xs, ys } = pane.enlarge;
-            const { data, width } = pane.heat.getImageData(0, 0, pane.heat.canvas.width, pane.heat.canvas.height);
-            const middle = (edges, i) => Math.floor((edges[i] + edges[i + 1]) / 2);
-            const patches = (edges) => Array.from({ length: edges.length - 1 }, (_, i) => middle(edges, i));
-            return patches(ys).map((y) => patches(xs).map((x) => {
-                const at = 4 * (y * width + x);
-                return [...data.subarray(at, at + 3)];
-            }));
-        }"""
-    )
+    index = np.array(page.evaluate(f"Array.from({view_of('.vv-explain')}.index)")).reshape(heatmap.values.shape)
     low, high = float(heatmap.values.min()), float(heatmap.values.max())
     if heatmap.signed:
         high = float(np.abs(heatmap.values).max())
         low = -high
-    table = lut("RdBu_r" if heatmap.signed else "viridis").astype(int)  # (256, 3)
-    shown = np.array(colors)[:, :, None].astype(int)  # (gh, gw, 1, 3)
-    index = np.abs(shown - table).sum(-1).argmin(-1)
     return float(np.abs(index - 255 * (heatmap.values - low) / (high - low)).max())
 
 
@@ -432,7 +415,10 @@ def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
     for row, column in gone:
         left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
         width, height = view.photo.size
-        x, y = box["x"] + (left + right) / 2 / width * box["width"], box["y"] + (top + bottom) / 2 / height * box["height"]
+        x, y = (
+            box["x"] + (left + right) / 2 / width * box["width"],
+            box["y"] + (top + bottom) / 2 / height * box["height"],
+        )
         opened.mouse.click(x, y)
     expect(panel.locator(".vv-moved small").first).not_to_have_text("", timeout=SLOW)
     settled(opened)
