@@ -32,11 +32,13 @@ from vitviz.model.config import preset
 from vitviz.model.vit import ViT
 from vitviz.server.pages import build
 from vitviz.server.server import launch
+from vitviz.server.settings import settings
 from vitviz.view import View
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
 FRAME = 1000 / 60
+COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.complete"
 EXAMPLE = Path(__file__).parents[1] / "examples" / "church.jpg"
 
 MOVES = """async (count) => {
@@ -87,7 +89,7 @@ def moves(page: Page, client: CDPSession, count: int, throttle: float) -> tuple[
 
 WATCH = """(() => {
     const look = () => {
-        if (window.vitviz?.explorer?.drawn > 0) window.firstMap = performance.now();
+        if (window.vitviz?.drawn > 0) window.firstMap = performance.now();
         else requestAnimationFrame(look);
     };
     look();
@@ -99,7 +101,7 @@ def opened(page: Page, path: Path) -> float:
     page.goto(path.as_uri())
     page.wait_for_function("window.firstMap > 0", timeout=120_000)
     seconds: float = page.evaluate("window.firstMap / 1000")
-    page.wait_for_function("window.vitviz.explorer.here.data.answers.complete", timeout=120_000)
+    page.wait_for_function(COMPLETE, timeout=120_000)
     return seconds
 
 
@@ -149,19 +151,20 @@ def on_the_page(page: Page, client: CDPSession, photographs: int) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    demo = build()
-    launch(demo, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
+    allowed = settings()
+    demo = build(allowed)
+    launch(demo, allowed, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
     page.goto(f"http://127.0.0.1:{port}/")
-    page.wait_for_function("window.vitviz?.explorer?.here?.data?.answers.complete")
+    page.wait_for_function(COMPLETE)
     files = sorted(EXAMPLE.parent.glob("*.jpg"))
     beyond, held = [], []
     for index in range(photographs):
-        before = page.evaluate("window.vitviz.explorer.here.data.manifest.id")
+        before = page.evaluate("vitviz.store.get().scene.id")
         began = time.perf_counter()
         page.locator("#photo input[type=file]").first.set_input_files(str(files[(index + 1) % len(files)]))
         page.wait_for_function(
-            """(before) => { const { explorer } = window.vitviz; const { data, block } = explorer.here;
-                return data.manifest.id !== before && data.answers.has(block) && explorer.frame === 0; }""",
+            """(before) => { const { scene, block } = vitviz.store.get();
+                return scene.id !== before && vitviz.scenes.get(scene.id).answers.has(block) && vitviz.resting(); }""",
             arg=before,
             polling=5,
         )
@@ -170,7 +173,7 @@ def on_the_page(page: Page, client: CDPSession, photographs: int) -> None:
         took = re.search(r"([\d.]+) (ms|s) ", words)
         forward = float(took[1]) / (1000 if took[2] == "ms" else 1) if took else 0.0
         beyond.append(seconds - forward)
-        page.wait_for_function("window.vitviz.explorer.here.data.answers.complete")
+        page.wait_for_function(COMPLETE)
         client.send("HeapProfiler.collectGarbage")
         usage = client.send("Runtime.getHeapUsage")
         held.append(usage["usedSize"] + usage.get("backingStorageSize", 0))

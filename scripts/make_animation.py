@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Iterator
 
-from make_screenshots import ROOT, launch_browser, serve
+from make_screenshots import COMPLETE, ROOT, launch_browser, serve
 from PIL import Image, ImageDraw
 from playwright.sync_api import Page, sync_playwright
 
@@ -40,8 +40,8 @@ def main() -> None:
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
-        page.goto(f"{address}?__theme=light")
-        page.wait_for_function("window.vitviz && window.vitviz.explorer?.here?.data?.answers.complete")
+        page.goto(f"{address}?theme=light")
+        page.wait_for_function(COMPLETE)
         box = page.locator(".vv-held").bounding_box()
         assert box is not None
         for across, down in places():

@@ -24,6 +24,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 ROOT = Path(__file__).parents[1]
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"]
+COMPLETE = "window.vitviz?.scenes.get(vitviz.store.get().scene?.id)?.answers.complete"
 SIZES = {"wide": (1440, 900), "middle": (1024, 768), "phone": (390, 844)}
 
 
@@ -52,8 +53,8 @@ def launch_browser(playwright: Playwright) -> Browser:
 def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], theme: str, whole: bool) -> None:
     """One screenshot, once the first photograph is drawn."""
     page = browser.new_page(viewport={"width": size[0], "height": size[1]})
-    page.goto(f"{address}?__theme={theme}")
-    page.wait_for_function("window.vitviz && window.vitviz.explorer?.here?.data?.answers.complete")
+    page.goto(f"{address}?theme={theme}")
+    page.wait_for_function(COMPLETE)
     page.wait_for_timeout(800)  # fonts and thumbnails settle
     page.screenshot(path=file, full_page=whole)
     page.close()
@@ -63,15 +64,14 @@ def shoot(browser: Browser, address: str, file: Path, size: tuple[int, int], the
 def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Path) -> None:
     """One picture of several screenshots, one below the other: a visitor drops each photograph on the page."""
     page = browser.new_page(viewport={"width": 1200, "height": 640})
-    page.goto(f"{address}?__theme=light")
-    page.wait_for_function("window.vitviz && window.vitviz.explorer?.here?.data?.answers.complete")
+    page.goto(f"{address}?theme=light")
+    page.wait_for_function(COMPLETE)
     shots = []
     for photograph in photographs:
-        before = page.evaluate("window.vitviz.explorer.here.data.manifest.id")
+        before = page.evaluate("vitviz.store.get().scene.id")
         page.locator("#photo input[type=file]").first.set_input_files(str(photograph))
         page.wait_for_function(
-            "(id) => { const { data } = window.vitviz.explorer.here;"
-            " return data.manifest.id !== id && data.answers.complete; }",
+            f"(id) => vitviz.store.get().scene.id !== id && {COMPLETE}",
             arg=before,
         )
         page.wait_for_timeout(800)

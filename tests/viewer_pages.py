@@ -216,7 +216,7 @@ class Reading:
 
 def number(text: str) -> float:
     """A share or a score as the page prints it."""
-    found = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", text.strip())
+    found = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", text.strip().replace("\N{MINUS SIGN}", "-"))
     assert found, text
     return float(found[1]) / (100 if found[2] else 1)
 

@@ -63,18 +63,18 @@ def test_keys_before_anything_has_focus(explorer: Page) -> None:
 def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
     explorer.get_by_text("Colors and scale").click()
     before = state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help")
-    slider = explorer.get_by_label("Opacity")
+    slider = explorer.get_by_role("slider", name="Opacity")
     slider.focus()
     for key in ("[", "]", "0", ".", "d", "r", "g", "c", "f", "?"):
         explorer.keyboard.press(key)
     explorer.keyboard.press("ArrowRight")
-    assert state(explorer, "alpha") == pytest.approx(0.6)
+    assert state(explorer, "opacity") == pytest.approx(0.8)
     colours = explorer.get_by_role("combobox", name="Colors")
     expect(colours).to_have_value("viridis")
     colours.focus()
     explorer.keyboard.press("g")
     explorer.keyboard.press("[")
-    assert state(explorer, "cmap") == "gray"
+    assert state(explorer, "color") == "gray"
     assert state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help") == before
     radio = explorer.get_by_label("CLS", exact=True)
     radio.focus()
@@ -95,7 +95,7 @@ def test_the_help_opens_closes_and_gives_the_focus_back(explorer: Page) -> None:
         picture.focus()
         explorer.keyboard.press("?")
         expect(help_).to_be_visible()
-        expect(help_.locator("dt")).to_have_count(11)
+        expect(help_.locator("dt")).to_have_count(13)
         explorer.keyboard.press("[")
         explorer.keyboard.press(close)
         expect(help_).to_be_hidden()
@@ -149,8 +149,8 @@ def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
             break
         assert name == "" or seen >= 2, name  # "" is the page itself, after the last
         reached.add(name)
-    wanted = {"vv-picture", "query", "mode", "direction", "alpha", "grid", "smooth", "numbered", "cmap", "gamma"}
-    wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,0", "head mean", "block 2"}
+    wanted = {"vv-picture", "query", "mode", "direction", "opacity", "grid", "smooth", "numbered", "color", "gamma"}
+    wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,0", "head mean"}
     assert wanted <= reached, wanted - reached
 
 
@@ -253,7 +253,7 @@ def test_another_photograph_beside_it_does_not_stop_one_that_is_loading(explorer
 def open_second(page: Page, kind: str, wait: bool = True) -> None:
     """Open another page's scene in the active pane, by a backend that has both."""
     parts = dict(re.findall(r'<script type="text/plain" id="([^"]+)">([^<]*)</script>', html(kind)))
-    manifest = {**viewer_pages.scene(view(kind)).manifest(), "id": "second", "model": "second"}
+    manifest = {**viewer_pages.scene(view(kind)).manifest("second"), "model": "second"}
     page.evaluate(
         """([manifest, parts]) => {
             const { backend, store } = vitviz;

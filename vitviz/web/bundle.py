@@ -1,7 +1,8 @@
 """The explorer's scripts as one: for a page that loads nothing, from disk or inside another page.
 
 The modules are plain ES modules that browsers and Node run as they are. Here each becomes a function that returns its
-exports, in the order of their imports: names that several modules use for themselves cannot meet.
+exports, in the order of their imports: names that several modules use for themselves cannot meet. Lines that are only
+comments stay behind.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
+_COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
@@ -56,7 +58,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
         return f"const {{{found[1].replace(' as ', ': ')}}} = modules['{_resolve(name, found[2])}'];\n"
 
     exported = _EXPORT.findall(text)
-    body = re.sub(r"^export ", "", _IMPORT.sub(bound, text), flags=re.MULTILINE)
+    body = re.sub(r"^export ", "", _COMMENT.sub("", _IMPORT.sub(bound, text)), flags=re.MULTILINE)
     if left := _LEFT.search(body):
         raise BundleError(
             f"{name}: expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}."

@@ -1,5 +1,6 @@
 // What every page is: one store, the effects that wait, the views that draw.
 import { decoded } from './compute/payload.js';
+import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore } from './core/actions.js';
 import { INITIAL } from './core/state.js';
 import { createStore } from './core/store.js';
@@ -38,7 +39,7 @@ const home = {
  * @param {import('./backends/backend.js').Backend} given.backend
  * @param {import('./effects/photos.js').Photos | null} given.photos
  * @param {import('./core/manifest.js').Manifest} given.first - of the scene that the page opens with
- * @param {string} given.search - the query string @param {any} given.models - see `models` of the backend
+ * @param {string} given.search - the query string @param {any} given.models - Models; null without a server
  * @param {Record<string, any>} places - views by their selectors
  */
 export function mount(root, { colors: encoded, backend: asked, photos, first, search, models }, places) {
@@ -54,11 +55,11 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same as whole pixels
-    store, scenes, backend, photos, models, colors, tables, home, changed, first, root, progress, drawn: 0,
+    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, drawn: 0,
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     act: (/** @type {string} */ what) => leave(what, page),
-    views: /** @type {any[]} */ ([]),
+    models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
   };
   page.views = Object.entries(places).flatMap(([selector, View]) => {
     const place = root.matches(selector) ? root : root.querySelector(selector);
@@ -71,7 +72,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   }
   store.subscribe(changed);
   if (backend.can.link) followAddress(store);
-  followFullScreen(root, store);
+  followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store);
   followAnimation(store);
   /** @param {import('./core/state.js').Source} source - put names in the place of defaults */
   const resolve = ({ image, photo, model, size }) => (backend.can.open
@@ -89,13 +90,20 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   return page;
 }
 
-/** What leaves the page: a link, a picture, the page as a file. @param {string} what @param {any} page */
+/** The query on a scene, where it is a patch. */
+function patchOn(state, scene, scenes) {
+  const query = queryOn(state, scene, scenes);
+  return Array.isArray(query) ? query : null;
+}
+
+/** What leaves the page: a link, a picture, the page as a file; and a second pane. @param {string} what @param {any} page */
 async function leave(what, page) {
   const { store, scenes, backend, views } = page;
   const scene = scenes.get(store.get().scene?.id);
   if (!scene) return;
   const { image, model } = scene.manifest;
   const name = ['vitviz', image, model].filter(Boolean).join('-').replace(/[^\w.-]+/g, '-');
+  if (what === 'compare') store.dispatch({ type: 'compare', carried: patchOn(store.get(), scene, scenes) });
   if (what === 'link') copyLink(store);
   if (what === 'picture') views[0].picture().toBlob((/** @type {Blob} */ blob) => download(blob, `${name}.png`));
   if (what !== 'page') return;

@@ -140,14 +140,16 @@ function failed(state, { pane, text }) {
 }
 
 /** @param {State} state @returns {State} */
-function compared(state) {
+/** Open the second pane, or close the other one. `carried`: the query's patch, at the same place of the active pane. */
+function compared(state, { carried }) {
   if (state.beside === null) return { ...state, beside: pick(state, PANE), pane: 1 };
   const { beside, pointer, queryScene } = state;
-  const gone = beside.scene?.id;
-  /** @type {State} */
-  const next = { ...state, beside: null, pane: 0 };
+  const next = { ...state, beside: null, pane: /** @type {0} */ (0) };
   if (pointer && pointer.pane !== state.pane) next.pointer = null;
-  return gone !== state.scene?.id && queryScene === gone ? letGo(next) : next;
+  else if (pointer) next.pointer = { ...pointer, pane: /** @type {0} */ (0) };
+  const gone = beside.scene?.id;
+  if (gone === state.scene?.id || queryScene !== gone || !Array.isArray(state.query)) return next;
+  return carried ? { ...next, query: carried, queryScene: state.scene?.id ?? null } : letGo(next);
 }
 
 /** An address was opened, or the person went back or forward. @param {State} state @param {Action} action */
@@ -162,11 +164,11 @@ function navigated(state, { search }) {
   return next;
 }
 
-/** @param {State} state @param {number} row @param {number} column */
-const moved = (state, row, column) => {
+/** @param {State} state @param {Action} action */
+const moved = (state, { row, column, from }) => {
   if (!state.scene) return state;
   const [rows, columns] = state.scene.limits.grid;
-  const { query } = asked(state);
+  const query = from ?? asked(state).query;
   const to = Array.isArray(query) ? [clamp(query[0] + row, rows), clamp(query[1] + column, columns)]
     : [rows >> 1, columns >> 1];
   return changed(state, { type: 'change', change: { query: to } });
@@ -195,7 +197,7 @@ const ACTIONS = {
   pick: (state, { patch, scene }) => (String(state.query) === String(patch) && state.queryScene === scene ? letGo(state)
     : changed(state, { type: 'change', change: { query: patch, queryScene: scene } })),
   unpin: letGo,
-  move: (state, { row, column }) => moved(state, row, column),
+  move: moved,
   map: (state, { block, head }) => (
     { ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
   play: (state) => ({ ...state, playing: !state.playing }),

@@ -73,7 +73,7 @@ export class Controls {
 
   /** @param {string} what */
   act(what) {
-    if (['unpin', 'compare', 'play'].includes(what)) this.host.dispatch({ type: what });
+    if (['unpin', 'play'].includes(what)) this.host.dispatch({ type: what });
     else if (what === 'help') this.change({ help: true });
     else if (what === 'full') this.change({ full: this.state?.full !== true });
     else this.host.act(what);

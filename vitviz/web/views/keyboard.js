@@ -1,4 +1,5 @@
 // Which keys are ours: those pressed inside the explorer while nobody types, and those pressed where nothing has focus.
+import { queryOn } from '../compute/query.js';
 import { actionOf } from '../core/keys.js';
 
 /** @param {HTMLElement} root - the Explore view @param {import('./explore.js').Page} page */
@@ -44,7 +45,7 @@ function isOutside(root, page, { target, key }) {
 }
 
 /** @param {import('./explore.js').Page} page @param {KeyboardEvent} event */
-function press({ store }, event) {
+function press({ store, scenes }, event) {
   const state = store.get();
   if (event.ctrlKey || event.metaKey || event.altKey || state.scene === null) return;
   const action = actionOf(state, event.key);
@@ -53,5 +54,7 @@ function press({ store }, event) {
   const { mode } = action.change ?? {};
   const missing = mode && !state.scene.limits.modes.includes(mode);
   const texts = ['This page has no rollout: there are too many patches to keep it from every one.'];
-  store.dispatch(missing ? { type: 'message', texts } : action);
+  const scene = scenes.get(state.scene.id);
+  const from = action.type === 'move' && scene ? { from: queryOn(state, scene, scenes) } : {};
+  store.dispatch(missing ? { type: 'message', texts } : { ...action, ...from });
 }
