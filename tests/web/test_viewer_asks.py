@@ -240,6 +240,7 @@ def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
     rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
     head = int(np.argmax([row[1:4].sum() for row in rows]))
     cell = f".vv-grid [data-value='1,{head}']"
+    explorer.locator(cell).scroll_into_view_if_needed()
     small = box(explorer, f"{cell} .vv-map")
     lens = explorer.locator(".vv-grid .vv-lens")
     expect(lens).to_be_hidden()
