@@ -39,7 +39,9 @@ def test_the_page_opens_with_the_first_example_analysed(opened: Browser, app: Ru
     best = view.predictions()
     expect(opened.locator(".vv-name")).to_have_text([label for label, _ in best])
     expect(opened.locator(".vv-predictions li").first).to_contain_text(percent(best[0][1]))
-    expect(opened.locator(".vv-explore .vv-answer")).to_have_text(f"Closest of 10 classes: church {percent(best[0][1])}")
+    expect(opened.locator(".vv-explore .vv-answer")).to_have_text(
+        f"Closest of 10 classes: church {percent(best[0][1])}"
+    )
     assert best[0][0] == "church"
     assert opened.locator(".vv-heads button").count() == 3 + view.trace.heads
     assert opened.locator(".vv-layers button").count() == view.trace.depth
@@ -291,7 +293,15 @@ def test_nothing_sticks_out(page: Browser, app: Running, width: int) -> None:
     assert box["y"] < 300  # the picture is on the first screen, on a phone too
     assert box["width"] > (0.9 * width if width < 760 else 450)
     if width < 760:  # the picture, what it says, photographs, controls, thumbnails
-        parts = (".vv-picture", ".vv-explore .vv-note", "#photo", "#examples", ".vv-predictions", ".vv-queries", ".vv-heads")
+        parts = (
+            ".vv-picture",
+            ".vv-explore .vv-note",
+            "#photo",
+            "#examples",
+            ".vv-predictions",
+            ".vv-queries",
+            ".vv-heads",
+        )
         places = [page.locator(part).first.bounding_box() for part in parts]
         tops = [place["y"] for place in places if place]
         assert len(tops) == len(parts)

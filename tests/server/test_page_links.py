@@ -22,9 +22,9 @@ from running import (
     with_own,
 )
 
-from vitviz.server.pages import EXAMPLES
+from vitviz.resources import resource_folder
 
-KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 18 rows, where the first example has 13
+KOALA = resource_folder("examples") / "koala.jpg"  # taller than wide: 18 rows, where the first example has 13
 
 
 def state(page: Browser) -> dict:
@@ -50,7 +50,13 @@ def test_a_link_shows_what_it_says(page: Browser, app: Running) -> None:
     expect_map(page, app.view(DOG).attention(4, 1, (3, 6)))
     now = state(page)
     assert (now["image"], now["model"]) == ("Dog", MODEL)
-    assert (now["color"], now["opacity"], now["grid"], now["smooth"], now["query"]) == ("magma", 0.3, True, True, [3, 6])
+    assert (now["color"], now["opacity"], now["grid"], now["smooth"], now["query"]) == (
+        "magma",
+        0.3,
+        True,
+        True,
+        [3, 6],
+    )
     expect(page.locator(".vv-message")).not_to_be_visible()
 
 
