@@ -5,19 +5,21 @@ import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { escaped, percent, progressWords, score, whole } from '../compute/format.js';
-import { write } from '../draw/dom.js';
+import { contextOf, write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{name: string, title: string, paper: string, about: string, specific: boolean, slow: boolean}} Method */
 /** @typedef {{values: number[], signed: boolean, unit: string, title: string, note: string, seconds: number}} Found */
+/** @typedef {import('../effects/panels.js').Question} Question */
+/** @typedef {{method: Method, found: Found, test: any}} Row - a method that has a map */
 /** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
 const FIRST = 'gae';
 const WITHOUT_CLASS = 'rollout';
 const SIGNED = 'RdBu_r';
-const OPACITY = 0.6;
+/** @type {Record<string, [number, number]>} */
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
 const UNTESTED = 'A map is a claim. Take away the patches that it names first: if it is right, the class goes down '
   + 'faster than with patches taken at random.';
@@ -33,14 +35,30 @@ export class Explain extends View {
     this.methods = /** @type {Method[]} */ (page.models.methods);
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
+    /** @type {Set<string>} */
     this.started = new Set(); // slow methods that were started, as questions of a scene
+    /** @type {Set<string>} */
     this.tests = new Set(); // maps whose test was asked for
     this.every = ''; // the scene and class of which all methods were asked for
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, false), lift() {},
       pick: (patch) => this.erase(patch), resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
-    root.addEventListener('change', ({ target }) => target.dataset.ask && this.asked());
-    root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-do], [data-method]')?.dataset));
+    /** @type {Chosen} */
+    this.shown = /** @type {any} */ (null); // with a scene
+    /** @type {Found | undefined} */
+    this.found = undefined; // the chosen map
+    /** @type {number[]} */
+    this.gone = []; // patches that the model does not see
+    /** @type {[number, number] | null} */
+    this.under = null; // the patch under the pointer
+    this.listed = this.offered = this.pressed = this.look = ''; // what parts of the page show
+    /** @type {any} */
+    this.barred = null; // the answer whose bars are shown
+    /** @type {Found | null | undefined} */
+    this.drawn = null;
+    for (const select of this.all('[data-ask]')) select.addEventListener('change', () => this.asked());
+    root.addEventListener('click', ({ target }) => (
+      this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
     const away = this.find('[data-do=away]');
     away.addEventListener('input', () => this.change({ removed: Number(away.value) }));
     roving(this.find('.vv-methods'));
@@ -52,19 +70,19 @@ export class Explain extends View {
   chosen({ method, target, against }, { manifest: { predictions, labels } }) {
     const classifies = predictions.length > 0;
     const usable = this.methods.filter(({ specific }) => classifies || !specific);
-    const named = (name) => usable.find((one) => one.name === name);
-    const known = (index) => (index !== null && index < labels.length ? index : null);
+    const named = (/** @type {string | null} */ name) => usable.find((one) => one.name === name);
+    const known = (/** @type {number | null} */ index) => (index !== null && index < labels.length ? index : null);
     const of = known(target) ?? predictions[0]?.[2] ?? null;
     return { method: named(method) ?? named(FIRST) ?? named(WITHOUT_CLASS) ?? usable[0], target: of, classifies,
       against: known(against) === of ? null : known(against) };
   }
 
-  /** @param {Chosen} chosen @param {Method} [method] @returns {['explain', any]} */
+  /** @param {Chosen} chosen @param {Method} [method] @returns {Question} */
   map({ method, target, against }, { name, specific } = method) {
     return ['explain', { method: name, target: specific ? target : null, against: specific ? against : null }];
   }
 
-  /** @param {Chosen} chosen @param {Method[]} methods @returns {['faithfulness', any]} */
+  /** @param {Chosen} chosen @param {Method[]} methods @returns {Question} */
   test({ method, target, against }, methods = [method]) {
     return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
   }
@@ -98,7 +116,7 @@ export class Explain extends View {
   // What a person does
 
   asked() {
-    const value = (key) => this.find(`[data-ask=${key}]`).value;
+    const value = (/** @type {string} */ key) => this.find(`[data-ask=${key}]`).value;
     const same = value('target') === value('against');
     const against = same || value('against') === '' ? null : Number(value('against'));
     this.change({ target: Number(value('target')), against,
@@ -142,8 +160,8 @@ export class Explain extends View {
     const { grid } = this.scene;
     if (!step && this.under) this.erase(this.under);
     const from = this.under ?? grid.map((count) => count >> 1);
-    const to = from.map((place, axis) => Math.min(Math.max(place + step[axis], 0), grid[axis] - 1));
-    if (step) this.hover(to, false);
+    const [row, column] = from.map((place, axis) => Math.min(Math.max(place + (step?.[axis] ?? 0), 0), grid[axis] - 1));
+    if (step) this.hover([row, column], false);
   }
 
   // Showing
@@ -158,8 +176,7 @@ export class Explain extends View {
       this.every = '';
       return false;
     }
-    const other = scene !== this.scene;
-    this.scene = scene;
+    const other = this.isNew(scene);
     this.shown = this.chosen(state, scene);
     const { pointer } = state;
     this.under = pointer?.over && pointer.scene === scene.id ? pointer.patch : null;
@@ -167,11 +184,12 @@ export class Explain extends View {
     this.maps.want(scene, this.needed(this.shown, scene));
     this.found = this.maps.answer(scene, this.map(this.shown));
     this.gone = this.goneOf(state, scene);
+    /** @type {Question} */
     const without = ['intervene', { patches: this.gone, heads: [] }];
     this.bars.want(scene, this.shown.classifies && this.gone.length < scene.grid[0] * scene.grid[1] ? [without] : []);
     this.choices(scene);
     this.list(scene);
-    this.draw(scene);
+    this.draw(state, scene);
     this.words(scene);
     this.verdict(scene);
     this.erasing(state, scene, this.bars.answer(scene, without));
@@ -186,7 +204,8 @@ export class Explain extends View {
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
     this.find('.vv-bars').innerHTML = '';
     this.barred = null;
-    this.listed = this.drawn = this.charted = null;
+    this.drawn = this.charted = null;
+    this.listed = '';
     const { classifies } = this.shown;
     for (const part of this.all('.vv-class, .vv-testing, .vv-erasing')) part.hidden = !classifies;
   }
@@ -204,11 +223,12 @@ export class Explain extends View {
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
     if (this.offered !== id) {
       this.offered = id;
+      /** @param {number} index @param {string} words */
       const option = (index, words) => `<option value="${index}">${escaped(words)}</option>`;
       const best = predictions.map(([label, share, index]) => option(index, `${label} · ${percent(share)}`));
       const all = labels.map((label, index) => ({ label, index })).sort((a, b) => a.label.localeCompare(b.label));
       const rest = `<optgroup label="All">${all.map(({ label, index }) => option(index, label)).join('')}</optgroup>`;
-      const probable = (list) => `<optgroup label="Most probable">${list.join('')}</optgroup>`;
+      const probable = (/** @type {string[]} */ list) => `<optgroup label="Most probable">${list.join('')}</optgroup>`;
       target.innerHTML = probable(best) + rest;
       against.innerHTML = `<option value="">any other</option>${probable(best.slice(1))}${rest}`;
     }
@@ -237,7 +257,7 @@ export class Explain extends View {
     if (listed !== this.listed) {
       this.listed = listed;
       const [gh, gw] = scene.grid;
-      const held = document.activeElement?.closest?.('.vv-method')?.dataset.method;
+      const held = /** @type {any} */ (document.activeElement)?.closest?.('.vv-method')?.dataset.method;
       this.find('.vv-methods').innerHTML = rows.map(({ method: { name, title } }, place) => `<button type="button"
         class="vv-small vv-method" data-method="${name}"><canvas width="${gw}" height="${gh}"></canvas
         ><span>${escaped(title)}</span><small>${lines[place].slice(1).join(' · ')}</small></button>`).join('');
@@ -247,7 +267,7 @@ export class Explain extends View {
         if (found) this.small(canvas, found.values, scaleOver([found.values], found.signed));
       });
       this.beside(rows.filter(({ found }) => found), tested);
-      this.pressed = null;
+      this.pressed = '';
     }
     if (this.pressed === shown.method.name) return;
     this.pressed = shown.method.name;
@@ -255,7 +275,10 @@ export class Explain extends View {
     oneTabStop(this.find('.vv-methods'));
   }
 
-  /** The button that runs all, and what it leaves out. */
+  /**
+   * The button that runs all, and what it leaves out.
+   * @param {{method: Method, found: Found | undefined}[]} rows @param {number} tested
+   */
   buttons(rows, tested) {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.filter(({ method }) => method.slow).map(({ method }) => method.title);
@@ -268,7 +291,10 @@ export class Explain extends View {
     write(this.find('.vv-left-out'), `${left}${order}`);
   }
 
-  /** All maps that there are, on one scale: what share of a map's score each patch has. */
+  /**
+   * All maps that there are, on one scale: what share of a map's score each patch has.
+   * @param {Row[]} made @param {number} tested
+   */
   beside(made, tested) {
     this.find('.vv-beside').hidden = made.length < 2;
     if (made.length < 2) return;
@@ -292,9 +318,12 @@ export class Explain extends View {
     });
   }
 
-  /** One pixel a patch. */
+  /**
+   * One pixel a patch.
+   * @param {HTMLCanvasElement} canvas @param {number[]} values @param {import('../draw/color.js').Scale} scale
+   */
   small(canvas, values, scale, gamma = 1) {
-    const layer = canvas.getContext('2d');
+    const layer = contextOf(canvas);
     const [gh, gw] = this.scene.grid;
     const pixels = layer.createImageData(gw, gh);
     const index = new Uint8Array(gh * gw);
@@ -303,18 +332,21 @@ export class Explain extends View {
     layer.putImageData(pixels, 0, 0);
   }
 
-  /** The photograph with the map. @param {Scene} scene */
-  draw(scene) {
+  /** The photograph with the map. @param {State} state @param {Scene} scene */
+  draw({ opacity, overlay }, scene) {
     const { found } = this;
     this.pane.element.classList.toggle('vv-waiting', this.maps.progress(scene, this.map(this.shown)) !== null);
-    if (found !== this.drawn) {
+    const look = `${opacity} ${overlay}`;
+    if (found !== this.drawn || look !== this.look) {
       this.drawn = found;
+      this.look = look;
       if (!found) this.pane.clear();
       else {
         const index = new Uint8Array(found.values.length);
         indices(found.values, scaleOver([found.values], found.signed), 1, index);
         const name = found.signed ? SIGNED : 'viridis';
-        this.pane.paint(index, this.page.tables[name], { smooth: false, opacity: OPACITY });
+        this.pane.paint(index, this.page.tables[name], { smooth: false, opacity, overlay, signed: found.signed });
+        this.index = index;
         this.pane.bar(this.page.colors[name], 1, found.signed);
       }
     }
@@ -363,6 +395,7 @@ export class Explain extends View {
       this.curve(test.insertion, 'Strongest patches shown first', 'patches shown')] : []);
   }
 
+  /** @param {any} curve @param {string} title @param {string} across @returns {import('../draw/charts.js').Chart} */
   curve(curve, title, across) {
     return (width) => chart({
       title, across, x: curve.x, units: (value) => percent(value, 2), steps: whole,

@@ -14,10 +14,11 @@ export class Frame extends View {
     super(root, page);
     this.main = this.find('.vv-main');
     for (const part of this.all('[data-needs]')) {
-      if (!page.backend.can[part.dataset.needs]) part.remove();
+      if (!(/** @type {Record<string, boolean>} */ (page.backend.can))[part.dataset.needs]) part.remove();
     }
     this.main.classList.toggle('vv-alone', !page.backend.can.open);
     this.tabs = this.all('[role=tab]');
+    this.shape = ''; // of the photographs
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.dark.addEventListener('change', () => page.changed());
     root.addEventListener('click', (event) => this.clicked(event));
@@ -28,9 +29,10 @@ export class Frame extends View {
   clicked(event) {
     const tab = event.target.closest('[role=tab]');
     const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
-    const change = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
-      theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) }[what]?.();
-    if (change) this.change(change);
+    /** @type {Record<string, () => Partial<State>>} */
+    const changes = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
+      theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
+    if (changes[what]) this.change(changes[what]());
     if (what !== 'skip') return;
     event.preventDefault();
     this.find('.vv-tab:not([hidden]) .vv-picture')?.focus();

@@ -13,10 +13,14 @@ import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../effects/panels.js').Question} Question */
+/** @typedef {import('../draw/color.js').Scale} Scale */
 /**
  * @typedef {{name: string, title: string, unit: string, about: string, low: number | null, high: number | null,
  *   slow: boolean}} Statistic
  */
+
+/** @typedef {(number | null)[][]} Values - null where a head has no such number */
 
 const FIRST = 'distance';
 const SIGNED = 'RdBu_r';
@@ -28,6 +32,7 @@ const LABEL = 'Photograph with the map of a head. Point at a head in the table t
 
 /** Relative luminance of an sRGB color of 0..255, as WCAG counts it. @param {number[]} color */
 function luminance(color) {
+  /** @param {number} part */
   const linear = (part) => (part / 255 <= 0.04045 ? part / 255 / 12.92 : ((part / 255 + 0.055) / 1.055) ** 2.4);
   const [r, g, b] = color.map(linear);
   return 0.2126 * r + 0.7152 * g + 0.0722 * b;
@@ -36,7 +41,8 @@ function luminance(color) {
 /** Whether a statistic has two signs, so that zero is in the middle of its colors. @param {Statistic} statistic */
 const isSigned = ({ low }) => low === null || low < 0;
 
-const pairOf = (name) => name.split(',').map(Number);
+/** @param {string} name @returns {[number, number]} */
+const pairOf = (name) => /** @type {any} */ (name.split(',').map(Number));
 
 export class Heads extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -45,16 +51,23 @@ export class Heads extends View {
     this.statistics = /** @type {Statistic[]} */ (page.models.statistics);
     this.numbers = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
+    /** @type {HTMLElement[]} */
     this.cells = [];
+    /** @type {any} */
+    this.colored = null; // what the table shows: values, statistic, off
+    /** @type {any} */
+    this.barred = null; // the answer whose bars are shown
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, true),
       lift: () => page.store.dispatch({ type: 'lift' }), resized: () => page.changed(),
       pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, LABEL);
     const table = this.find('.vv-table');
     const leave = () => this.change({ thumbnail: null });
-    for (const name of ['pointerover', 'focusin']) table.addEventListener(name, ({ target }) => this.look(target));
+    const look = (/** @type {Event} */ { target }) => this.look(target);
+    for (const name of ['pointerover', 'focusin']) table.addEventListener(name, look);
     for (const name of ['pointerleave', 'focusout']) table.addEventListener(name, leave);
     roving(table, '.vv-cell');
-    root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-place], [data-do]')?.dataset));
+    root.addEventListener('click', ({ target }) => (
+      this.clicked(/** @type {any} */ (target).closest('[data-place], [data-do]')?.dataset)));
     const select = this.find('[data-ask=statistic]');
     select.addEventListener('change', () => this.change({ statistic: select.value }));
   }
@@ -67,7 +80,7 @@ export class Heads extends View {
     if (!place) return;
     const [block, head] = pairOf(place);
     const { thumbnail } = this.page.store.get();
-    if (thumbnail?.block !== block || thumbnail.head !== head) this.change({ thumbnail: { block, head } });
+    if (thumbnail?.block !== block || thumbnail?.head !== head) this.change({ thumbnail: { block, head } });
   }
 
   /** @param {DOMStringMap | undefined} what */
@@ -94,12 +107,15 @@ export class Heads extends View {
       for (const requests of [this.numbers, this.bars]) requests.stop();
       return false;
     }
-    if (scene !== this.scene) this.open(scene);
+    const before = this.scene?.manifest;
+    if (this.isNew(scene)) this.open(scene, before);
     const known = this.known(scene);
-    const named = (wanted) => known.find(({ name }) => name === wanted);
+    const named = (/** @type {string | null} */ wanted) => known.find(({ name }) => name === wanted);
     const statistic = named(state.statistic) ?? named(FIRST) ?? known[0];
     const quick = known.filter(({ slow }) => !slow).map(({ name }) => name);
+    /** @type {Question} */
     const ask = ['heads', { names: statistic.slow ? [statistic.name] : quick }];
+    /** @type {Question} */
     const without = ['intervene', { patches: [], heads: state.off.map(pairOf) }];
     this.numbers.want(scene, [ask]);
     this.bars.want(scene, scene.manifest.predictions.length ? [without] : []);
@@ -113,17 +129,19 @@ export class Heads extends View {
 
   /** Statistics that this model has. @param {Scene} scene */
   known({ manifest: { prefix, predictions } }) {
+    /** @type {Record<string, boolean>} */
     const missing = { gradient: !predictions.length, ablation: !predictions.length, mass_cls: !prefix.includes('CLS'),
       mass_registers: prefix.every((name) => name === 'CLS') };
     const starts = Object.keys(missing).filter((start) => missing[start]);
     return this.statistics.filter(({ name }) => !starts.some((start) => name.startsWith(start)));
   }
 
-  /** Another photograph, model or size. @param {Scene} scene */
-  open(scene) {
+  /**
+   * Another photograph, model or size.
+   * @param {Scene} scene @param {import('../core/manifest.js').Manifest | undefined} before
+   */
+  open(scene, before) {
     const { depth, heads } = scene.manifest;
-    const before = this.scene?.manifest;
-    this.scene = scene;
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.colored = this.barred = null;
     this.find('.vv-bars').innerHTML = '';
@@ -152,14 +170,15 @@ export class Heads extends View {
     write(this.find('.vv-about'), [about, missing, waits].filter(Boolean).join(' '));
   }
 
-  /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {any} values - (L, H) */
+  /** @param {State} state @param {Scene} scene @param {Statistic} statistic @param {Values | null} values - (L, H) */
   table({ off }, { manifest: { heads, depth } }, statistic, values) {
     const before = this.colored;
     const fresh = values !== before?.values || statistic !== before.statistic;
     if (!fresh && off === before.off) return;
     this.colored = { values, statistic, off };
     const signed = isSigned(statistic);
-    const unit = statistic.unit === '' && statistic.high === 1 ? (value) => percent(value, 2) : score;
+    const share = statistic.unit === '' && statistic.high === 1;
+    const unit = (/** @type {number} */ value) => (share ? percent(value, 2) : score(value));
     const flat = (values ?? []).flat().map((value) => value ?? NaN);
     const there = flat.filter(Number.isFinite);
     const scale = there.length ? scaleOver([there], signed) : null;
@@ -171,7 +190,7 @@ export class Heads extends View {
       const [layer, head] = [Math.floor(place / heads), place % heads];
       const color = [...bytes.subarray(3 * index[place], 3 * index[place] + 3)];
       const words = scale ? unit(flat[place]) : '';
-      const isOff = off.includes(cell.dataset.place);
+      const isOff = off.includes(cell.dataset.place ?? '');
       cell.style.background = scale ? `rgb(${color.join(' ')})` : '';
       cell.style.color = luminance(color) > DARK ? '#000000' : '#ffffff';
       const said = words && `: ${statistic.title} ${words}`;
@@ -180,18 +199,23 @@ export class Heads extends View {
       cell.setAttribute('aria-pressed', String(isOff));
       write(cell, isOff ? '✕' : heads > NAMED ? '' : words.replaceAll(' ', '\u00a0'));
     });
-    if (fresh) this.scale(statistic, scale, values, depth * heads, unit);
+    if (fresh) this.scale(statistic, scale, values ?? [], depth * heads, unit);
   }
 
-  /** The scale of the table, and the same numbers as dots. */
+  /**
+   * The scale of the table, and the same numbers as dots.
+   * @param {Statistic} statistic @param {Scale | null} scale @param {Values} values @param {number} count
+   * @param {(value: number) => string} unit
+   */
   scale(statistic, scale, values, count, unit) {
-    const side = (selector) => this.find(`.vv-side ${selector}`);
+    const side = (/** @type {string} */ selector) => this.find(`.vv-side ${selector}`);
     write(side('.vv-low'), scale ? unit(scale.vmin) : '');
     write(side('.vv-high'), scale ? unit(scale.vmax) : '');
     write(side('.vv-unit'), statistic.unit);
     const table = this.page.tables[scale?.signed ? SIGNED : 'viridis'];
     const pixels = new ImageData(new Uint8ClampedArray(table.slice().buffer), 256, 1);
     side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
+    /** @type {Parameters<typeof dots>[0] | null} */
     const given = scale && { title: statistic.title, across: `layer, 1 to ${values.length}`, values, units: unit,
       range: [Math.min(0, scale.vmin), scale.vmax], words: `One dot for each of ${count} heads.` };
     fill(this.find('.vv-charts'), given ? [(width) => dots(given, width)] : []);
@@ -204,7 +228,7 @@ export class Heads extends View {
     const head = state.thumbnail?.head ?? state.head;
     const query = queryOn(state, scene, this.page.scenes);
     const token = tokenOf(query, manifest.prefix, manifest.grid);
-    const row = answers.map(block, head, { token, direction: state.direction });
+    const row = answers.map(block, /** @type {State['head']} */ (head), { token, direction: state.direction });
     const { pane } = this;
     pane.element.classList.toggle('vv-waiting', row === null);
     pane.mark(false, Array.isArray(query) ? query : null);

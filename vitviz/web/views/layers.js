@@ -7,13 +7,16 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, progressWords, whole } from '../compute/format.js';
-import { write } from '../draw/dom.js';
+import { contextOf, write } from '../draw/dom.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
+ *   colors: string, patches: string}} Answer - see `layers` of the server */
 
 const OPACITY = 0.75;
+/** @type {import('../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
 
 /** The largest of some probabilities that came as bytes. @param {Uint8Array} bytes */
@@ -33,7 +36,12 @@ export class Layers extends View {
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
     this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
-    root.addEventListener('click', ({ target }) => this.choose(target.closest('[data-layer]')?.dataset));
+    /** @type {Answer | null} */
+    this.answer = null;
+    this.shown = this.read = ''; // what is large; the class whose maps are small
+    this.rgb = this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0));
+    root.addEventListener('click', ({ target }) => (
+      this.choose(/** @type {any} */ (target).closest('[data-layer]')?.dataset)));
     for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
   }
 
@@ -49,7 +57,7 @@ export class Layers extends View {
       this.requests.stop();
       return false;
     }
-    if (scene !== this.scene) this.open(scene);
+    if (this.isNew(scene)) this.open(scene);
     this.requests.want(scene, [LAYERS]);
     const answer = this.requests.answer(scene, LAYERS) ?? null;
     if (answer !== this.answer) this.answered(answer);
@@ -61,19 +69,18 @@ export class Layers extends View {
     this.pane.element.classList.toggle('vv-waiting', running !== null);
     write(this.find('.vv-note'), running ? progressWords(running, 'The layers are being read')
       : 'Click a small map to see it large.');
-    if (answer) this.show(state, scene);
+    if (answer) this.show(state, scene, answer);
     return false;
   }
 
   /** Another photograph, model or size. @param {Scene} scene */
   open(scene) {
-    this.scene = scene;
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.pane.say({ title: '', answer: scene.said, low: '', high: '', unit: '' });
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
   }
 
-  /** @param {any} answer */
+  /** @param {Answer | null} answer */
   answered(answer) {
     this.answer = answer;
     this.shown = this.read = '';
@@ -82,18 +89,17 @@ export class Layers extends View {
     if (answer === null) return;
     const { names, layers, explained } = answer;
     this.rgb = decoded(answer.colors);
-    this.bytes = names.length ? decoded(answer.patches) : null;
+    this.bytes = names.length ? decoded(answer.patches) : new Uint8Array(0);
     this.find('.vv-reading').hidden = names.length === 0;
     this.find('[data-ask=class]').innerHTML = names
       .map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
-    if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width)]);
+    if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
     else write(this.find('.vv-charts'), 'This model has no classifier: there is no class to read.');
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 
-  /** @param {number} width */
-  lines(width) {
-    const { names, read, readings } = this.answer;
+  /** @param {number} width @param {Answer} answer */
+  lines(width, { names, read, readings }) {
     const every = Math.ceil(readings.length / Math.floor(width / 28));
     return chart({
       title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 2),
@@ -103,15 +109,19 @@ export class Layers extends View {
     }, width);
   }
 
-  /** Small maps, a button each. */
+  /**
+   * Small maps, a button each.
+   * @param {string} kind @param {number[]} layers @param {(at: number) => string} words
+   * @param {(at: number, out: Uint32Array) => void} paint
+   */
   wall(kind, layers, words, paint) {
     const [gh, gw] = this.scene.grid;
     const box = this.find(`.vv-${kind}`);
     box.innerHTML = layers.map((layer, at) => `<button type="button" class="vv-small" data-kind="${kind}"
       data-layer="${layer - 1}"><canvas width="${gw}" height="${gh}"></canvas><span>layer ${layer}</span
       ><small>${escaped(words(at))}</small></button>`).join('');
-    box.querySelectorAll('canvas').forEach((canvas, at) => {
-      const layer = canvas.getContext('2d');
+    this.all(`.vv-${kind} canvas`).forEach((canvas, at) => {
+      const layer = contextOf(canvas);
       const pixels = layer.createImageData(gw, gh);
       paint(at, new Uint32Array(pixels.data.buffer));
       layer.putImageData(pixels, 0, 0);
@@ -131,13 +141,12 @@ export class Layers extends View {
   /** A class read from every patch of a layer, 0..255. @param {number} at @param {number} chosen */
   classMap(at, chosen) {
     const size = this.scene.grid[0] * this.scene.grid[1];
-    const from = (at * this.answer.names.length + chosen) * size;
+    const from = (at * (this.answer?.names.length ?? 0) + chosen) * size;
     return this.bytes.subarray(from, from + size);
   }
 
-  /** @param {State} state @param {Scene} scene */
-  show({ block, lensClass }, scene) {
-    const { names, layers, readings } = this.answer;
+  /** @param {State} state @param {Scene} scene @param {Answer} answer */
+  show({ block, lensClass }, scene, { names, layers, readings }) {
     const chosen = names.length ? Math.min(lensClass ?? this.kept, names.length - 1) : 0;
     this.kept = chosen;
     if (names.length && this.read !== names[chosen]) {

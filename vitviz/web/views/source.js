@@ -5,6 +5,7 @@ import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 
+/** @type {Record<string, string>} */
 const WEBCAM = {
   NotAllowedError: 'The browser was not allowed to use the webcam. Allow it beside the address, then try again.',
   NotFoundError: 'Expected a webcam, found none. Connect one, or choose a file.',
@@ -12,24 +13,29 @@ const WEBCAM = {
 };
 const QUALITY = 0.92; // of a photograph taken with the webcam
 
-const carriesFile = (event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
+const carriesFile = (/** @type {any} */ event) => [...(event.dataTransfer?.types ?? [])].includes('Files');
 
 export class Source extends View {
   /** @param {HTMLElement} root - the column @param {import('./explore.js').Page} page */
   constructor(root, page) {
     super(root, page);
     this.dialog = this.find('dialog');
-    this.find('.vv-file input').addEventListener('change', ({ target }) => {
-      this.take(target.files[0]);
-      target.value = ''; // the same file may be chosen again
+    /** @type {string | null | undefined} */
+    this.image = undefined; // what is pressed
+    /** @type {number | null | undefined} */
+    this.size = undefined; // what is chosen
+    const input = this.find('.vv-file input');
+    input.addEventListener('change', () => {
+      this.take(input.files[0]);
+      input.value = ''; // the same file may be chosen again
     });
     this.find('.vv-examples').innerHTML = page.models.examples.map(({ name, label, thumbnail }) => `<button
       type="button" data-kind="example" data-value="${escaped(name)}" title="${escaped(label)}" aria-pressed="false"
       ><img alt="" src="${thumbnail}"><span>${escaped(name)}</span></button>`).join('');
-    this.find('#size select').addEventListener('change', ({ target }) => {
-      this.open({ size: target.value === '' ? null : Number(target.value) });
-    });
-    root.addEventListener('click', ({ target }) => this.clicked(target.closest('[data-do], [data-kind]')?.dataset));
+    const size = this.find('#size select');
+    size.addEventListener('change', () => this.open({ size: size.value === '' ? null : Number(size.value) }));
+    root.addEventListener('click', ({ target }) => (
+      this.clicked(/** @type {any} */ (target).closest('[data-do], [data-kind]')?.dataset)));
     this.dialog.addEventListener('close', () => this.stop());
     this.find('.vv-seen').addEventListener('toggle', () => page.changed());
     for (const name of ['dragover', 'dragleave', 'drop']) {
@@ -60,14 +66,16 @@ export class Source extends View {
 
   /** The visitor's own photograph. @param {Blob | null | undefined} file */
   async take(file) {
-    if (file) this.open({ photo: await this.page.photos.add(file) });
+    if (file) this.open({ photo: await this.page.photos?.add(file) });
   }
 
   /** @param {DOMStringMap | undefined} what */
   clicked(what) {
+    /** @type {Record<string, () => void>} */
+    const actions = { webcam: () => this.start(), shutter: () => this.shoot(), stop: () => this.dialog.close(),
+      paste: () => this.paste() };
     if (what?.kind === 'example') this.open({ image: what.value });
-    else if (what?.do) ({ webcam: () => this.start(), shutter: () => this.shoot(), stop: () => this.dialog.close(),
-      paste: () => this.paste() })[what.do]?.();
+    else actions[what?.do ?? '']?.();
   }
 
   async paste() {
@@ -77,7 +85,7 @@ export class Source extends View {
         if (type) return void await this.take(await item.getType(type));
       }
       this.tell('Expected a photograph on the clipboard, found none. Copy one first.');
-    } catch (error) { // not allowed, or an old browser
+    } catch { // not allowed, or an old browser
       this.tell('The browser does not let the page read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.');
     }
   }
@@ -130,13 +138,12 @@ export class Source extends View {
     }
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     if (!scene) return false;
-    if (scene !== this.scene) this.sizes(scene.manifest, state.size);
+    if (this.isNew(scene)) this.sizes(scene.manifest, state.size);
     if (state.size !== this.size) {
       this.size = state.size;
       this.find('#size select').value = state.size === null ? '' : String(state.size);
     }
     if (this.find('.vv-seen').open && scene !== this.seen) this.look(scene);
-    this.scene = scene;
     return false;
   }
 

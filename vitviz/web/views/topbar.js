@@ -1,12 +1,13 @@
 // The top bar: which model, where it ran, and the form for models that are not in the menu.
 import { duration, escaped } from '../compute/format.js';
-import { write } from '../draw/dom.js';
+import { find, write } from '../draw/dom.js';
 import { uploadCheckpoint } from '../effects/upload.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
-/** @typedef {{source: string, words: string, tip?: string}} Offer */
-/** @typedef {Offer & {classes: number}} Larger - a model that knows more classes */
+/** @typedef {import('../backends/backend.js').Offer} Offer */
+/** @typedef {import('../backends/backend.js').Larger} Larger */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
 
 const OTHER = 'another model'; // no source has a space
 const TYPING = 700; // milliseconds: arrow keys walk through the menu, and nothing is loaded until they rest
@@ -17,32 +18,38 @@ export class TopBar extends View {
     super(root, page);
     this.models = page.models;
     this.select = this.find('select');
-    this.form = page.root.querySelector('.vv-another');
-    this.larger = page.root.querySelector('.vv-larger');
+    this.form = find(page.root, '.vv-another');
+    this.larger = find(page.root, '.vv-larger');
     /** @type {Offer[]} */
     this.brought = []; // the visitor's own, until the page is left
+    /** @type {string | null} */
     this.chosen = null; // what a person chose and has not got yet
     this.pause = 0;
+    this.value = ''; // of the menu
     let typing = false;
-    this.select.addEventListener('keydown', (event) => { typing = event.key !== 'Enter'; });
+    this.select.addEventListener('keydown', (/** @type {KeyboardEvent} */ { key }) => { typing = key !== 'Enter'; });
     this.select.addEventListener('pointerdown', () => { typing = false; });
     this.select.addEventListener('change', () => {
       clearTimeout(this.pause);
-      this.pause = setTimeout(() => this.pick(), typing ? TYPING : 0);
+      this.pause = window.setTimeout(() => this.pick(), typing ? TYPING : 0);
     });
     const { typed, upload } = this.models.more;
     this.form.querySelector('[name=source]').hidden = !typed;
     this.form.querySelector('#load').hidden = !typed;
     this.form.querySelector('#upload').hidden = !upload;
-    this.form.addEventListener('submit', (event) => {
+    this.form.addEventListener('submit', (/** @type {Event} */ event) => {
       event.preventDefault();
       const text = this.form.elements.source.value.trim();
       if (text) this.choose(text);
     });
-    this.form.addEventListener('click', ({ target }) => target.closest('.close') && this.ask(false));
-    this.form.addEventListener('keydown', ({ key }) => key === 'Escape' && this.ask(false));
-    this.form.querySelector('[type=file]').addEventListener('change', ({ target }) => this.upload(target));
-    this.larger.addEventListener('click', ({ target }) => target.dataset.source && this.choose(target.dataset.source));
+    this.form.querySelector('.close').addEventListener('click', () => this.ask(false));
+    this.form.addEventListener('keydown', (/** @type {KeyboardEvent} */ event) => {
+      if (event.key === 'Escape') this.ask(false);
+    });
+    const file = this.form.querySelector('[type=file]');
+    file.addEventListener('change', () => this.upload(file));
+    this.larger.addEventListener('click', (/** @type {{target: HTMLElement}} */ { target: { dataset } }) => (
+      dataset.source && this.choose(dataset.source)));
     this.propose();
     this.list();
   }
@@ -85,10 +92,12 @@ export class TopBar extends View {
     this.list();
   }
 
+  /** @param {string} source @returns {boolean} */
   listed(source) {
     return this.models.groups.some(({ offers }) => offers.some((offer) => offer.source === source));
   }
 
+  /** @param {string} source */
   known(source) {
     return this.listed(source) || this.brought.some((offer) => offer.source === source);
   }
@@ -105,6 +114,7 @@ export class TopBar extends View {
 
   /** Models that know more classes, a click away. */
   propose() {
+    /** @param {Larger} model */
     const button = ({ source, words, tip }, before = '') => `<button type="button" data-source="${escaped(source)}"
       title="${escaped(tip ?? '')}">${escaped(before + words)}</button>`;
     const [best, ...others] = this.models.larger ?? [];
@@ -123,14 +133,13 @@ export class TopBar extends View {
       if (!this.pause) this.select.value = model;
     }
     const scene = this.page.scenes.get(state.scene?.id ?? '');
-    if (!scene || scene === this.scene) return false;
     const before = this.scene?.source.model;
-    this.scene = scene;
+    if (!scene || !this.isNew(scene)) return false;
     this.opened(scene, before);
     return false;
   }
 
-  /** @param {import('../effects/scene.js').Scene} scene @param {string | null | undefined} before - the model before */
+  /** @param {Scene} scene @param {string | null | undefined} before - the model before */
   opened({ manifest, source: { model } }, before) {
     if (model && !this.known(model)) this.bring({ source: model, words: model });
     this.select.value = this.value;
@@ -138,7 +147,7 @@ export class TopBar extends View {
     this.select.title = option ? [option.textContent, option.title].filter(Boolean).join(': ') : '';
     if (before !== undefined && before !== model) this.form.hidden = true;
     if (this.chosen === model) { // one's own models are gone at the next visit
-      this.page.home.set(this.listed(model) && model !== this.models.default ? model : null);
+      this.page.home.set(model && this.listed(model) && model !== this.models.default ? model : null);
     }
     this.chosen = null;
     const { badge, grid } = manifest;

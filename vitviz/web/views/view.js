@@ -8,8 +8,8 @@ export class View {
   constructor(root, page) {
     this.root = root;
     this.page = page;
-    /** @type {Scene | null} */
-    this.scene = null; // what is shown
+    /** @type {Scene} */
+    this.scene = /** @type {any} */ (null); // what is shown; null until something is
   }
 
   /** @param {string} selector @returns {any} */
@@ -20,6 +20,13 @@ export class View {
   /** @param {string} selector @returns {any[]} */
   all(selector) {
     return [...this.root.querySelectorAll(selector)];
+  }
+
+  /** Show a scene from now on; return whether it is another one than before. @param {Scene} scene */
+  isNew(scene) {
+    const other = scene !== this.scene;
+    this.scene = scene;
+    return other;
   }
 
   /** @param {Partial<State>} change */
