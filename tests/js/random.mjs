@@ -70,7 +70,7 @@ export function actions(random) {
     opened: (state) => ({ pane: whole(2), scene: one(SCENES),
       carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),
     failed: () => ({ pane: whole(2), text: 'It failed.' }),
-    compare: () => ({}), activate: () => ({ pane: whole(2) }),
+    compare: (state) => ({ carried: maybe(patch(state)) }), activate: () => ({ pane: whole(2) }),
     navigate: (state) => ({ search: address(state) }),
     hover: (state) => ({ pointer: maybe({ scene: one(SCENES).id, pane: whole(2), query: maybe(patch(state)),
       patch: patch(state), over: true }) }),

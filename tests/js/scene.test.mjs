@@ -15,7 +15,7 @@ const manifestOf = ({ image, model, size }, depth = 3) => ({
 });
 
 /** A page whose backend answers when the test says so. */
-function page({ block = never } = {}) {
+function page({ block = never, stored = null } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
   const backend = {
@@ -28,8 +28,13 @@ function page({ block = never } = {}) {
   };
   const scenes = new Map();
   const resolve = ({ image, photo, model, size }) => (
-    { image: image ?? 'first', photo, model: model ?? 'm', size: size ?? 224 });
-  const effects = new SceneEffects({ store, scenes, backend, resolve, colors: ['viridis'], changed: () => {},
+    { image: image ?? 'first', photo, model: model ?? stored ?? 'm', size: size ?? 224 });
+  const forget = (model) => {
+    const last = stored === model && stored !== null;
+    if (last) stored = null;
+    return last;
+  };
+  const effects = new SceneEffects({ store, scenes, backend, resolve, forget, colors: ['viridis'], changed: () => {},
     decode: async (url) => ({ url }) });
   effects.follow(store.get(), { type: 'start' });
   const ask = (source) => store.dispatch({ type: 'open', source });
@@ -116,6 +121,15 @@ test('the first scene that fails is not asked for again and again', async () => 
   await settled();
   store.dispatch({ type: 'change', change: { theme: 'dark' } });
   assert.deepEqual([opens.length, store.get().messages], [1, ['The server does not answer.']]);
+});
+
+test('a model of the visit before that is gone is forgotten, and the page\'s own is opened', async () => {
+  const { store, opens, answer } = page({ stored: 'gone' });
+  opens[0].fail(new BackendError('No such model.', 'refused'));
+  await settled();
+  assert.deepEqual(opens.map(({ source }) => source.model), ['gone', 'm']);
+  await answer(1);
+  assert.deepEqual([store.get().scene.id, store.get().messages], ['first m 224', ['No such model.']]);
 });
 
 test('two panes load by themselves; a pane that is closed is forgotten', async () => {

@@ -21,7 +21,7 @@ const VIEWS = {
  * Start the app in `root`, which has app.html in it.
  * @param {HTMLElement} root
  * @param {{colors: Record<string, string>, first: any, models: any, notice?: string}} given - the first scene's
- *   manifest; the list of models, examples, methods and statistics: the page opens without asking; a message to begin with
+ *   manifest; the list of models, examples, methods and statistics: the page opens without asking; a first message
  */
 export function start(root, { colors, first, models, notice }) {
   const photos = new Photos();

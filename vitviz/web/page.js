@@ -10,6 +10,8 @@ import { copyLink, download, followAddress, followAnimation, followFullScreen } 
 import { Progress } from './effects/progress.js';
 import { SceneEffects } from './effects/scene.js';
 
+/** @typedef {import('./effects/scene.js').Scene} Scene */
+
 const HOME = 'vitviz-model'; // where the browser keeps the model that a person chose last
 
 /** @param {string} url @returns {Promise<HTMLImageElement>} decoded */
@@ -90,13 +92,19 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   return page;
 }
 
-/** The query on a scene, where it is a patch. */
+/**
+ * The query on a scene, where it is a patch.
+ * @param {import('./core/state.js').State} state @param {Scene} scene @param {Map<string, Scene>} scenes
+ */
 function patchOn(state, scene, scenes) {
   const query = queryOn(state, scene, scenes);
   return Array.isArray(query) ? query : null;
 }
 
-/** What leaves the page: a link, a picture, the page as a file; and a second pane. @param {string} what @param {any} page */
+/**
+ * What leaves the page: a link, a picture, the page as a file; and a second pane.
+ * @param {string} what @param {any} page
+ */
 async function leave(what, page) {
   const { store, scenes, backend, views } = page;
   const scene = scenes.get(store.get().scene?.id);

@@ -10,6 +10,17 @@
  * @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk
  */
 
+/** @typedef {{source: string, words: string, tip?: string}} Offer - a model */
+/** @typedef {Offer & {classes: number}} Larger - one that knows more classes */
+/**
+ * What there is to choose from. Methods and statistics: see views/explain.js and views/heads.js.
+ * @typedef {object} Models
+ * @property {{title: string, offers: Offer[]}[]} groups @property {string} default
+ * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
+ * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
+ * @property {any[]} statistics
+ */
+
 /**
  * Every backend has these; tests/web/test_backends.py holds each to the same answers.
  * @typedef {object} Backend
@@ -25,7 +36,7 @@
  * @property {(scene: Known, ask?: {}, how?: How) => Promise<any>} layers
  * @property {(scene: Known, ask: {patches: number[], heads: [number, number][]}, how?: How) => Promise<any>} intervene
  * @property {(scene: Known, ask: {search: string}, how?: How) => Promise<ArrayBuffer>} page
- * @property {(how?: How) => Promise<any>} models
+ * @property {(how?: How) => Promise<Models>} models
  * @property {(file: File, how?: How) => Promise<any>} upload - a checkpoint
  */
 

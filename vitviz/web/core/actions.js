@@ -139,8 +139,10 @@ function failed(state, { pane, text }) {
   return { ...next, messages: [...(state.linked ? state.messages : []), text] };
 }
 
-/** @param {State} state @returns {State} */
-/** Open the second pane, or close the other one. `carried`: the query's patch, at the same place of the active pane. */
+/**
+ * Open the second pane, or close the other one. `carried`: the query's patch, at the same place of the active pane.
+ * @param {State} state @param {Action} action @returns {State}
+ */
 function compared(state, { carried }) {
   if (state.beside === null) return { ...state, beside: pick(state, PANE), pane: 1 };
   const { beside, pointer, queryScene } = state;

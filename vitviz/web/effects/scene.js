@@ -117,7 +117,7 @@ export class SceneEffects {
     } catch (error) {
       if (isAbort(error) || !latest()) return;
       this.requests[pane] = null;
-      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // then the page's own is opened
+      if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // the page's own is next
         store.dispatch({ type: 'message', texts: [...store.get().messages, /** @type {Error} */ (error).message] });
         return;
       }

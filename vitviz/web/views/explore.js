@@ -41,7 +41,7 @@ const SAY_AFTER = 400; // milliseconds of rest before a screen reader is told
 const SLICE = 6; // milliseconds of a frame for work that takes several
 
 export class Explore extends View {
-  /** @param {HTMLElement} root - with views/explore.html in it @param {Page} page */
+  /** @param {HTMLElement} root - .vv-explore of app.html @param {Page} page */
   constructor(root, page) {
     super(root, page);
     const { store, colors } = page;
