@@ -103,7 +103,7 @@ def test_another_model_is_shown_and_the_first_one_comes_back(opened: Browser, ap
     expect(opened.locator(".vv-predictions")).to_contain_text("no classifier")
     expect(opened.locator(".vv-explore .vv-answer")).to_have_text("")
     choose(opened, MODEL)
-    expect_model(opened, app, MODEL, 3, "mean")
+    expect_model(opened, app, MODEL, 3)  # from CLS again
 
 
 def test_the_photograph_stays_with_another_model(opened: Browser, app: Running, small: list[str]) -> None:
@@ -247,11 +247,11 @@ def test_a_model_that_went_comes_back_when_it_is_asked(opened: Browser, app: Run
     choose(opened, small[0])
     expect_model(opened, app, small[0])
     complete(opened)
-    app.endpoints.loaded._make_room(app.endpoints.loaded._limit)  # as if a large one came
-    assert app.endpoints.loaded.used < 100e6
+    app.endpoints.loaded._evict(app.endpoints.loaded._limit)  # as if a large one came
+    assert app.endpoints.loaded._used < 100e6
     head(opened, 2)  # the browser has what it needs
     expect_map(opened, app.view(CHURCH, small[0]).attention(head=2))
-    app.endpoints.loaded._make_room(app.endpoints.loaded._limit)
+    app.endpoints.loaded._evict(app.endpoints.loaded._limit)
     opened.click(".vv-rollout summary")
     opened.check(".vv-modes input[value=rollout]")
     opened.select_option("[data-key=fuse]", "max")  # and now it needs more

@@ -281,6 +281,7 @@ def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: R
     page.go_back()
     expect_map(page, app.view(photo).attention())
     page.reload()
+    page.wait_for_function("window.vitviz?.drawn > 0")
     expect_map(page, app.view(photo).attention())
 
 

@@ -122,7 +122,10 @@ class Menu:
             path = self._uploaded(source)
             if path is None:
                 raise MenuError(f"{NO_SUCH_UPLOAD} Got {source}.")
-            return zoo.load(path)
+            try:
+                return zoo.load(path)
+            except ValueError as error:  # a visitor need not know where uploads lie
+                raise MenuError(str(error).replace(str(path), path.name)) from error
         library, colon, name = source.partition(":")
         own = source in {entry.source for entry in self.groups[0][1]}
         if colon and library in LIBRARIES and not own:

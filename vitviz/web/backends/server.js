@@ -28,6 +28,15 @@ const bodyOf = (answer) => /** @type {ReadableStream<Uint8Array>} */ (answer.bod
  */
 export async function readAnswer(stream, progress) {
   const reader = stream.getReader();
+  try {
+    return await lastLine(reader, progress);
+  } finally { // a browser takes an answer that is not read to its end for one that failed
+    while (!(await reader.read().catch(() => ({ done: true }))).done);
+  }
+}
+
+/** @param {ReadableStreamDefaultReader<Uint8Array>} reader @param {How['progress']} progress */
+async function lastLine(reader, progress) {
   let held = new Uint8Array(0);
   for (;;) {
     const { value, done } = await reader.read();
@@ -65,6 +74,22 @@ async function rest(reader, first, count) {
  * @returns {Backend}
  */
 export function serverBackend({ base, photos, first = null, models = null }) {
+  /** @param {string} name @param {FormData} body @param {How} how */
+  async function send(name, body, { signal, progress } = {}) {
+    let answer;
+    try {
+      answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
+    } catch (error) {
+      throw isAbort(error) ? error : new BackendError(GONE, 'offline');
+    }
+    if (!answer.ok) {
+      const plain = answer.headers.get('content-type')?.startsWith('text/plain');
+      if (!plain) throw new BackendError(GONE, 'offline'); // a proxy, before a server that is starting
+      throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
+    }
+    return readAnswer(bodyOf(answer), progress);
+  }
+
   /** @param {string} name @param {object} ask @param {Source | null} source @param {How} how */
   async function post(name, ask, source, { signal, progress } = {}) {
     const body = new FormData();
@@ -79,18 +104,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
       }
       if (photo) body.set('photo', photo, 'photo');
     }
-    let answer;
-    try {
-      answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
-    } catch (error) {
-      throw isAbort(error) ? error : new BackendError(GONE, 'offline');
-    }
-    if (!answer.ok) {
-      const plain = answer.headers.get('content-type')?.startsWith('text/plain');
-      if (!plain) throw new BackendError(GONE, 'offline'); // a proxy, before a server that is starting
-      throw new BackendError(await answer.text(), answer.status === 429 ? 'busy' : 'refused');
-    }
-    return readAnswer(bodyOf(answer), progress);
+    return send(name, body, { signal, progress });
   }
 
   /**
@@ -134,8 +148,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
       const body = new FormData();
       body.set('ask', '{}');
       body.set('photo', file, file.name);
-      const answer = await fetch(new URL('vitviz/checkpoint', base), { method: 'POST', body, signal: how?.signal });
-      return readAnswer(bodyOf(answer), how?.progress);
+      return send('checkpoint', body, how);
     },
   };
 }

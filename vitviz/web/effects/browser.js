@@ -13,7 +13,8 @@ import { format } from '../core/url.js';
 export function followAddress(store) {
   let written = window.location.search !== '';
   store.subscribe((state, before, action) => {
-    if (action.type === 'navigate' || state.linked || (action.type === 'opened' && !written)) return;
+    if (action.type === 'navigate' || state.linked) return;
+    if (action.type === 'opened' && (before.linked || !written)) return; // the address asked for it
     const address = format(state, window.location.search) || window.location.pathname;
     if (address === (window.location.search || window.location.pathname)) return;
     const step = isStep(before, state, action) || action.type === 'undo' || action.type === 'redo';
