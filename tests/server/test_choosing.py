@@ -248,7 +248,7 @@ def test_a_model_that_went_comes_back_when_it_is_asked(opened: Browser, app: Run
     expect_model(opened, app, small[0])
     complete(opened)
     app.endpoints.loaded._evict(app.endpoints.loaded._limit)  # as if a large one came
-    assert app.endpoints.loaded._used < 100e6
+    assert app.endpoints.loaded.used < 100e6
     head(opened, 2)  # the browser has what it needs
     expect_map(opened, app.view(CHURCH, small[0]).attention(head=2))
     app.endpoints.loaded._evict(app.endpoints.loaded._limit)
