@@ -99,9 +99,9 @@ def served(installed: Path, elsewhere: Path) -> Iterator[str]:
 
 def test_the_app_opens_with_its_examples(served: str, page: Page) -> None:
     page.goto(served)
-    expect(page.locator(".vv-answer")).to_contain_text("church", timeout=1000 * PATIENCE)
+    expect(page.locator(".vv-explore .vv-answer")).to_contain_text("church", timeout=1000 * PATIENCE)
     page.click("#examples button:has-text('Koala')")
-    expect(page.locator(".vv-answer")).not_to_contain_text("church", timeout=1000 * PATIENCE)
+    expect(page.locator(".vv-explore .vv-answer")).not_to_contain_text("church", timeout=1000 * PATIENCE)
 
 
 def test_the_source_distribution_holds_its_tests(tmp_path: Path) -> None:
