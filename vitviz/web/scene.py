@@ -212,7 +212,7 @@ def standalone(scene: Scene, search: str = "") -> str:
         "parts": parts,
         "script": bundle.script("alone.js"),
         "colors": bundle.colors(),
-        "manifest": _script(scene.manifest("page")),
+        "manifest": _script({**scene.manifest("page"), "badge": None}),  # times differ: the same view is the same page
         "search": _script(search),
     }
     # One pass, so that nothing that was filled in is taken for a place to fill.
