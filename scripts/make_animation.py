@@ -42,7 +42,7 @@ def main() -> None:
         page = browser.new_page(viewport={"width": SIZE[0], "height": SIZE[1]})
         page.goto(f"{address}?theme=light")
         page.wait_for_function(COMPLETE)
-        box = page.locator(".vv-held").bounding_box()
+        box = page.locator(".vv-held").first.bounding_box()
         assert box is not None
         for across, down in places():
             x, y = box["x"] + box["width"] * across, box["y"] + box["height"] * down
