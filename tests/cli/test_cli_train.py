@@ -87,7 +87,7 @@ def test_a_training_leaves_a_model_that_everything_takes(
         assert f"| {label} | {count} | {percent(share, 4)} |" in card
     menu = Menu(Settings(models=(str(trained),)), bundled=[])
     assert menu.default == str(trained)
-    assert "noisy" in menu.groups[0][1][0].words
+    assert "noisy" in menu.groups[0][1][0].describe()
     assert main(["validate", "--data", str(photos), "--model", str(trained), "--device", "cpu"]) == 0
     assert percent(found.top1, 4) in capsys.readouterr().out
     assert main(["predict", str(photos / "val"), "--model", str(trained), "-o", str(tmp_path), "--device", "cpu"]) == 0
