@@ -1,1 +1,1 @@
-"""The page. The only floor that knows gradio."""
+"""Serve the page and answer its questions. The only package that imports gradio."""

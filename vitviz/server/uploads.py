@@ -34,7 +34,7 @@ NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still th
 
 
 class UploadError(ValueError):
-    """A file that this page does not take, or does not have; the text says what to do."""
+    """File that this page does not accept, or does not have; the text says what to do."""
 
 
 class UploadFolder:

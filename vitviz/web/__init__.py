@@ -1,1 +1,1 @@
-"""The explorer that runs in the browser: its scripts, its data, and pages made of both. No gradio."""
+"""Hold the browser application, bundle it, and write the data that it reads. Nothing here imports gradio."""

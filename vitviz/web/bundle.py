@@ -1,4 +1,4 @@
-"""The explorer's scripts as one: for a page that loads nothing, from disk or inside another page.
+"""Join the page's scripts into one, for a page that loads nothing else, from disk or inside another page.
 
 The modules are plain ES modules that browsers and Node run as they are. Here each becomes a function that returns its
 exports, in the order of their imports: names that several modules use for themselves cannot meet. Lines that are only
@@ -27,12 +27,12 @@ _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
 class BundleError(ValueError):
-    """A module that is written in a way that this bundler does not take; the text says where."""
+    """Module that this bundler cannot join; the text says where and why."""
 
 
 @cache
 def script(entry: str = ENTRY) -> str:
-    """One script that defines `vitvizExplorer`, the exports of `entry`; for a <script> or a function's body."""
+    """Return one script that defines `vitvizExplorer`, the exports of `entry`; for a <script> or a function's body."""
     order: list[str] = []
     bodies: dict[str, str] = {}
     _collect(entry, order, bodies, ())
@@ -45,7 +45,7 @@ def script(entry: str = ENTRY) -> str:
 
 
 def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[str, ...]) -> None:
-    """A module and all that it imports, what is imported first."""
+    """Add a module and all that it imports, imported modules first."""
     if name in order:
         return
     if name in path:
@@ -74,23 +74,23 @@ def _resolve(name: str, other: str) -> str:
 
 @cache
 def colors() -> str:
-    """The color maps on offer as JSON: name to 768 bytes in base64."""
+    """Return the color maps of the page as JSON: name to 768 bytes in base64."""
     return json.dumps({name: base64.b64encode(lut(name).tobytes()).decode() for name in (*COLOR_MAPS, DIVERGING)})
 
 
 @cache
 def template(name: str = "app.html") -> str:
-    """The HTML of the explorer, or of a panel beside it, without anything to show."""
+    """Return the page's HTML, without any scene."""
     return (HERE / name).read_text(encoding="utf-8")
 
 
 @cache
 def frame() -> str:
-    """The HTML around an explorer that stands alone; `@@name@@` are places to fill."""
+    """Return the HTML around a page that stands alone; `@@name@@` are places to fill."""
     return (HERE / "standalone.html").read_text(encoding="utf-8")
 
 
 @cache
 def style() -> str:
-    """The explorer's style sheet."""
+    """Return the page's style sheet."""
     return (HERE / "style.css").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the explorer in the browser computes attention from: one file a block, and the rollout matrix. No gradio.
+"""Write the files that the browser computes attention from: one for each block, and the rollout matrix.
 
 A file is a header of 32 bytes and then arrays without gaps, all little endian; `compute/payload.js` reads it.
 
@@ -50,12 +50,12 @@ PIECE = 2**18  # numbers of an N x N matrix that are held at once: 1 MB, which a
 
 
 class PayloadError(ValueError):
-    """A trace that cannot be packed; the text says what was expected, what came and what to do."""
+    """Trace that cannot be packed; the text says what was expected, what was given and what to do."""
 
 
 @torch.no_grad()
 def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
-    """One block's queries, keys, log-sum-exp and means as a file for the browser.
+    """Return one block's queries, keys, log-sum-exp and means as a file for the browser.
 
     In half precision the mean key of each head is taken off all its keys first. That adds one number to a whole row of
     logits, which softmax does not see, but keys often share a large offset, and halves of large numbers are coarse:
@@ -104,7 +104,7 @@ def rollout_bytes(
     residual: float = 0.5,
     start: int = 0,
 ) -> bytes:
-    """The rollout from every token to every token as a file for the browser: O(L N³) time, 2 or 4 N² bytes.
+    """Return rollout from every token to every token as a file for the browser: O(L N³) time, 2 or 4 N² bytes.
 
     Args:
         trace: of one image (B = 1), with all blocks from `start` on.
