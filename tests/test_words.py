@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
-EXEMPT = {"server", "web"}  # rebuilt in the next issue
+EXEMPT: set[str] = set()
 
 VERBS = """
     abort accept add adjust advance align allocate announce answer append apply arrange ask assemble assign attach

@@ -294,7 +294,7 @@ def test_the_models_answer_lists_what_there_is(endpoints: Endpoints, sources: tu
     found = endpoints.models()
     json.dumps(found)
     assert found["default"] == sources[0]
-    assert [one["source"] for one in found["groups"][0]["offers"]] == list(sources)
+    assert [one["source"] for one in found["groups"][0]["entries"]] == list(sources)
     assert [one["name"] for one in found["examples"]] == ["Noise"]
     assert [one["name"] for one in found["methods"]] == list(METHODS)
     assert found["more"] == {"typed": True, "upload": False}

@@ -250,7 +250,7 @@ def test_a_model_that_cannot_be_loaded_is_named_in_words(
 ) -> None:
     endpoints, load = made(tmp_path / "page", sources), endpoints_load(sources[1])
     monkeypatch.setattr("vitviz.server.menu.zoo.load", load)
-    with pytest.raises(ValueError, match=r"^Tiny 1 could not be opened: RuntimeError\. Choose another model\.$"):
+    with pytest.raises(ValueError, match=r"^Expected Tiny 1 to open, got RuntimeError\. Choose another model\.$"):
         endpoints.open(photograph(), sources[1])
 
 

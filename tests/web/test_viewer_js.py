@@ -322,7 +322,7 @@ def test_outliers_keep_to_the_limit_in_half_precision(kind: dict[str, float]) ->
 
 
 def test_numbers_that_no_half_can_hold_are_refused() -> None:
-    with pytest.raises(PayloadError, match=r"up to 65504, the largest half, got .*pass dtype='float32'"):
+    with pytest.raises(PayloadError, match=r"up to 65504, the largest half, got .*Pass dtype='float32'"):
         block_bytes(outliers(gain=1e6), 0)
 
 

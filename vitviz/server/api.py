@@ -128,4 +128,4 @@ async def _answer(endpoints: Endpoints, name: str, given: dict[str, Any]) -> Any
             raise gr.Error(line["error"]["text"], print_exception=False)
         if "data" in line:
             return line["data"]
-    raise AssertionError("an answer ends with data or an error")
+    raise AssertionError("Expected data or an error at the end of an answer, got neither. Report this.")

@@ -43,11 +43,11 @@ def check(function: Callable[..., Any], given: object) -> dict[str, Any]:
         given: an object of JSON. It comes from a visitor, so it may be anything.
 
     Raises:
-        ArgumentError: "Expected X as the NAME, got Y."
+        ArgumentError: "Expected X as the NAME, got Y. Change it."
     """
     model = _model(getattr(function, "__func__", function))
     if not isinstance(given, dict):
-        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}.")
+        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}. Name each argument.")
     if unknown := [name for name in given if name not in model.model_fields]:
         known = ", ".join(model.model_fields) or "none"
         raise ArgumentError(f"Expected arguments among {known}; got {quote(unknown[0])}. Leave it out.")
@@ -57,7 +57,7 @@ def check(function: Callable[..., Any], given: object) -> dict[str, Any]:
         name = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
         kind = get_type_hints(function, include_extras=True)[name]
         value = quote(given[name]) if name in given else "nothing"
-        raise ArgumentError(f"Expected {_describe(kind)} as the {name}, got {value}.") from None
+        raise ArgumentError(f"Expected {_describe(kind)} as the {name}, got {value}. Change it.") from None
     return {name: getattr(found, name) for name in model.model_fields}
 
 

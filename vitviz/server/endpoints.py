@@ -138,7 +138,7 @@ class Endpoints:
         """
         trace = self._scene(scene).view.trace
         if block >= trace.depth:
-            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}.")
+            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}. Choose one of them.")
         return block_bytes(trace, block)
 
     def rollout(
@@ -164,9 +164,9 @@ class Endpoints:
         options = {"fuse": fuse, "discard": float(discard), "residual": float(residual), "start": start}
         tokens = trace.tokens.shape[1]
         if token is None and tokens > ROLLOUT_TOKENS:
-            raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for the whole matrix. Ask for one row.")
+            raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for one.")
         if token is not None and token >= tokens:
-            raise ArgumentError(f"Expected a token from 0 to {tokens - 1}, or -1 for the mean; got {token}.")
+            raise ArgumentError(f"Expected a token from 0 to {tokens - 1}, or -1 for the mean; got {token}. Use one.")
         with self.scheduler.run(Kind.SHORT):
             if token is None:
                 return rollout_bytes(trace, **cast(Any, options))
@@ -260,7 +260,7 @@ class Endpoints:
         """
         view = self._scene(scene).view
         if unknown := [name for name in names if name not in STATISTICS]:
-            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}.")
+            raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Use these.")
         with self.scheduler.run(Kind.SHORT if set(names) <= set(CHEAP) else Kind.LONG):
             report("Measuring the heads")
             found = ask_view(view, "heads", names=names)
@@ -290,7 +290,7 @@ class Endpoints:
         view, patches = self._scene(scene).view, patches or []
         rows, columns = view.trace.grid
         if any(one >= rows * columns for one in patches):
-            raise ArgumentError(f"Expected patches from 0 to {rows * columns - 1}, got {quote(max(patches))}.")
+            raise ArgumentError(f"Expected patches from 0 to {rows * columns - 1}, got {max(patches)}. Use these.")
         if len(set(patches)) == rows * columns and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
         drop = [divmod(one, columns) for one in sorted(set(patches))]
@@ -315,11 +315,11 @@ class Endpoints:
         view = self._scene(scene).view
         trace, number = view.trace, int(head) if head.isdecimal() else 1
         if block >= trace.depth:
-            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}.")
+            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}. Choose one of them.")
         if number > trace.heads:
-            raise ArgumentError(f"Expected a head from 1 to {trace.heads}, or mean, max, min; got {head}.")
+            raise ArgumentError(f"Expected a head from 1 to {trace.heads}, or mean, max, min; got {head}. Choose one.")
         if query is not None and query >= trace.tokens.shape[1]:
-            raise ArgumentError(f"Expected a token from 0 to {trace.tokens.shape[1] - 1}, or -1; got {query}.")
+            raise ArgumentError(f"Expected a token from 0 to {trace.tokens.shape[1] - 1}, or -1; got {query}. Use one.")
         which = next((one for one in get_args(Fusion) if one == head), number - 1)
         heatmap = view.attention(block, which, "mean" if query == -1 else query)
         return {
@@ -356,7 +356,7 @@ class Endpoints:
             "groups": [
                 {
                     "title": title,
-                    "offers": [
+                    "entries": [
                         {"source": one.source, "words": one.describe(), "tip": one.known_for} for one in entries
                     ],
                 }
@@ -439,10 +439,11 @@ class Endpoints:
             return self.loaded.get(source)
         except ValueError as error:
             words = str(error).replace(source, title)  # a visitor need not know where it lies
-            raise ModelError(f"{title} could not be opened. {words}") from error
+            raise ModelError(f"Expected {title} to open, got an error. {words}") from error
         except Exception as error:
             log.exception("A model could not be loaded.")
-            raise ModelError(f"{title} could not be opened: {type(error).__name__}. Choose another model.") from error
+            kind = type(error).__name__
+            raise ModelError(f"Expected {title} to open, got {kind}. Choose another model.") from error
 
     def _photograph(self, photo: bytes | None, image: str | None) -> tuple[bytes, Example | None]:
         """Return the bytes of a photograph, and the example that it is."""
@@ -463,7 +464,7 @@ class Endpoints:
         config, limit = explorer.model.config, self.menu.settings.side
         most = largest(config, limit)
         if size is not None and size > most:
-            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}.")
+            raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose less.")
         patches, seconds = cost(config, explorer.preprocess, (4, 3), self._paces.get(source), size)
         with self.scheduler.run(Kind.PHOTO):
             report(f"Running the model on {patches:,} patches", seconds)
@@ -525,7 +526,7 @@ def _classes(view: View, target: int | None, against: int | None) -> dict[str, A
     """Return a class, or two, as `View.explain` takes them."""
     for given in (target, against):
         if given is not None and given >= len(view.labels):
-            raise ArgumentError(f"Expected a class from 0 to {len(view.labels) - 1}, got {given}.")
+            raise ArgumentError(f"Expected a class from 0 to {len(view.labels) - 1}, got {given}. Choose one.")
     if target is None and view.names_classes:
         target = view.best(1)[0]
     if against is not None and against == target:

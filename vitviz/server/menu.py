@@ -10,7 +10,7 @@ from pathlib import Path
 
 from vitviz.model.vit import ViT
 from vitviz.server.settings import GIGABYTE, Settings
-from vitviz.server.uploads import NO_SUCH_UPLOAD, UploadFolder
+from vitviz.server.uploads import UploadFolder
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.checks import CONFIG
@@ -77,7 +77,7 @@ class Menu:
         here = [_bundled(name) for name in (zoo.bundled() if bundled is None else bundled)]
         here += [_own(source) for source in settings.models]
         if not here:
-            raise MenuError("Expected at least one model, found none. Put a checkpoint folder into checkpoints/.")
+            raise MenuError("Expected at least one model, got none. Put a checkpoint folder into checkpoints/.")
         listed = [Entry(one.source, one.title, one.size, one.licence, one.known_for) for one in CATALOG]
         sources = [one.source for one in here]
         self.bundled = zoo.DEFAULT if zoo.DEFAULT in sources else sources[0]
@@ -113,7 +113,7 @@ class Menu:
             )
         library, _, name = source.partition(":")
         if library not in LIBRARIES or not (_OWNED if library == "hf" else _NAME).fullmatch(name):
-            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}.")
+            raise MenuError(f"Expected the name of a model, such as {EXAMPLES}; got {source!r:.120}. Check it.")
         return source
 
     def load(self, source: str) -> ViT:
@@ -121,7 +121,7 @@ class Menu:
         if source.startswith(UPLOAD):
             path = self._uploaded(source)
             if path is None:
-                raise MenuError(f"{NO_SUCH_UPLOAD} Got {source}.")
+                raise MenuError(f"Expected an uploaded checkpoint that is still here, got {source}. Upload it again.")
             try:
                 return zoo.load(path)
             except ValueError as error:  # a visitor need not know where uploads lie
@@ -136,7 +136,7 @@ class Menu:
         if not self.settings.upload:
             raise MenuError(NO_UPLOADS)
         if not _UPLOADED.fullmatch(source) or self._uploaded(source) is None:
-            raise MenuError(f"{NO_SUCH_UPLOAD} Got {source!r:.60}.")
+            raise MenuError(f"Expected an uploaded checkpoint that is still here, got {source!r:.60}. Upload it again.")
         return source
 
     def _uploaded(self, source: str) -> Path | None:

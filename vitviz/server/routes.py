@@ -123,7 +123,7 @@ async def _questions(
 def _opening(given: object, source: object, photo: bytes | None) -> dict[str, Any]:
     """Return the arguments of `open` from those given, from `source` and from the photograph."""
     if not isinstance(given, dict):
-        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}.")
+        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}. Name each argument.")
     opening = {**given, **(check(_source, source) if source is not None else {})}
     if photo is not None:
         opening["photo"] = photo
@@ -262,7 +262,7 @@ class Questions:
         file, menu = form.get("photo"), self.endpoints.menu
         try:
             if not isinstance(file, UploadFile) or not (file.filename or "").lower().endswith(CHECKPOINT):
-                raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file. Convert it first.")
+                raise UploadError(f"Expected a checkpoint as a {CHECKPOINT} file, got another. Convert it first.")
             assert menu.uploads is not None
             path = await anyio.to_thread.run_sync(menu.uploads.add, client.address, str(file.filename), file.file)
             source = f"{UPLOAD}{path.parent.name[:16]}"  # the folder's name is the hash of the file

@@ -35,9 +35,7 @@ THEME = gr.themes.Monochrome(
 
 
 async def _refuse_download(*_args: Any, **_options: Any) -> str:
-    raise gr.Error(
-        "vitviz fetches nothing from other hosts. Save the picture and upload the file.", print_exception=False
-    )
+    raise gr.Error("Expected an uploaded file, got an address. Save the picture and upload it.", print_exception=False)
 
 
 def give_memory_back() -> None:
@@ -66,7 +64,7 @@ def launch(
         SettingsError: if tools are to be served, and the package for that is not installed.
     """
     if allowed.mcp and find_spec("mcp") is None:
-        raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, found none. Run pip install 'gradio[mcp]'.")
+        raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, got none. Run pip install 'gradio[mcp]'.")
     give_memory_back()
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in

@@ -86,7 +86,7 @@ def settings(
     pixels = _number("VITVIZ_MAX_SIDE", environ, 1024 if space else 2048) if side is None else side
     for name, value in (("memory for models, in GB", gigabytes), ("longest side, in pixels", pixels)):
         if not (math.isfinite(value) and value > 0):
-            raise SettingsError(f"Expected the {name}, as a number above 0; got {value}.")
+            raise SettingsError(f"Expected the {name}, as a number above 0; got {value}. Change the setting.")
     here = listens in HERE_ONLY and not space and not shared(environ)
     return Settings(
         models=named if models is None else tuple(models),
@@ -122,11 +122,11 @@ def _number(name: str, environ: Mapping[str, str], default: float) -> float:
     try:
         return float(text) if text else default
     except ValueError as error:
-        raise SettingsError(f"{name}: expected a number, got {text!r}.") from error
+        raise SettingsError(f"Expected a number in {name}, got {text!r}. Change or unset it.") from error
 
 
 def _flag(name: str, environ: Mapping[str, str], default: bool) -> bool:
     text = environ.get(name, "").strip()
     if text not in ("", "0", "1"):
-        raise SettingsError(f"{name}: expected 1 or 0, got {text!r}.")
+        raise SettingsError(f"Expected 1 or 0 in {name}, got {text!r}. Change or unset it.")
     return text == "1" if text else default

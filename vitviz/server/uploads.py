@@ -138,7 +138,7 @@ def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
     except Image.DecompressionBombError:
         return
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, TypeError, OverflowError) as error:
-        raise UploadError("Expected a picture, such as a JPEG, PNG or WebP file. Choose another file.") from error
+        raise UploadError("Expected a picture (JPEG, PNG or WebP), got something else. Choose another file.") from error
 
 
 @cache

@@ -49,7 +49,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
     if name in order:
         return
     if name in path:
-        raise BundleError(f"{' -> '.join((*path, name))}: expected modules that import in one direction.")
+        raise BundleError(f"Expected imports in one direction, got {' -> '.join((*path, name))}. Remove one of them.")
     text = (HERE / name).read_text(encoding="utf-8")
     for _, other in _IMPORT.findall(text):
         _collect(_resolve(name, other), order, bodies, (*path, name))
@@ -61,7 +61,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
     body = re.sub(r"^export ", "", _COMMENT.sub("", _IMPORT.sub(bound, text)), flags=re.MULTILINE)
     if left := _LEFT.search(body):
         raise BundleError(
-            f"{name}: expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}."
+            f"Expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}. Mend {name}."
         )
     order.append(name)
     bodies[name] = f"{body}return {{ {', '.join(exported)} }};\n"

@@ -76,20 +76,20 @@ def block_bytes(trace: Trace, block: int, dtype: Dtype = "float16") -> bytes:
     kept = trace.block(block)
     if kept.cut:
         raise PayloadError(
-            "Expected a trace without cut edges: the browser makes attention of queries and keys, which know of no "
-            "cut. Ask the trace itself."
+            "Expected a trace without cut edges, got one with some: the browser makes attention from queries and keys "
+            "alone. Ask the trace itself."
         )
     queries, keys, lse = kept.queries[0].float(), kept.keys[0].float(), kept.lse[0].float()  # (H, N, d) twice, (H, N)
     if dtype == "float16":
         queries, keys, lse = _halved(queries, keys, lse)
     precise = Tensor.float if dtype == "float16" else double  # halves have errors above float32's anyway
-    sums, mean_row, mean_column = _sweep(precise(queries), precise(keys), precise(lse), len(trace.prefix))
+    sums, mean_row, mean_column = _sum_rows(precise(queries), precise(keys), precise(lse), len(trace.prefix))
     heads, tokens, width = queries.shape
     arrays = [double(lse) + double(sums).log(), queries, keys, mean_row.float(), mean_column.float()]
     if not all(bool(array.isfinite().all()) for array in arrays):
         raise PayloadError(
-            f"Expected finite attention in block {block % trace.depth} (counted from 0), got NaN or infinite numbers; "
-            "the model's weights or its input hold some too."
+            f"Expected finite attention in block {block % trace.depth} (counted from 0), got NaN or infinite numbers. "
+            "Look for them in the model's weights and its input."
         )
     return _packed(b"VVB1", trace, dtype, (heads, tokens, width, block % trace.depth), arrays)
 
@@ -123,14 +123,14 @@ def rollout_bytes(
 
 def _check(trace: Trace, dtype: str) -> None:
     if dtype not in get_args(Dtype):
-        raise PayloadError(f"dtype: expected float16 or float32, got {dtype!r}.")
+        raise PayloadError(f"Expected float16 or float32 as the dtype, got {dtype!r}. Use one of them.")
     batch = len(trace.tokens)
     if batch != 1:
         raise PayloadError(f"Expected the trace of one image, got a batch of {batch}; pass trace.image(0).")
 
 
 def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys (H, N, d) as halves, keys centred and channels balanced, with the log-sum-exp moved along."""
+    """Return queries and keys (H, N, d) as halves, centred and balanced, and the log-sum-exp that goes with them."""
     queries, keys, lse = double(queries), double(keys), double(lse)
     centre = keys.mean(1, keepdim=True)  # (H, 1, d)
     shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
@@ -146,14 +146,14 @@ def _half(values: Tensor, what: str) -> Tensor:
     largest = float(values.abs().max())
     if not largest <= LARGEST_HALF:  # NaN fails too
         raise PayloadError(
-            f"{what}: expected finite numbers up to {LARGEST_HALF:.0f}, the largest half, got {largest:g} though "
-            "queries and keys were balanced; pass dtype='float32'."
+            f"Expected finite {what} up to {LARGEST_HALF:.0f}, the largest half, got {largest:g} after balancing "
+            "queries and keys. Pass dtype='float32'."
         )
     return values.half()
 
 
-def _sweep(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
-    """One pass over all rows, (H, N, d) -> three of (H, N): the rows' sums and the means over patch queries and keys.
+def _sum_rows(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Read all rows once: return their sums and the means over patch queries and over patch keys, each (H, N).
 
     The sums are 1 but for rounding; the means are those of the rows divided by them.
     """
@@ -174,11 +174,11 @@ def _sweep(queries: Tensor, keys: Tensor, lse: Tensor, prefix: int) -> tuple[Ten
 
 
 def _packed(magic: bytes, trace: Trace, dtype: Dtype, sizes: tuple[int, int, int, int], arrays: list[Tensor]) -> bytes:
-    """Header and arrays as one file; `sizes` are heads, tokens, width and block."""
+    """Pack a header and arrays as one file; `sizes` are heads, tokens, width and block."""
     parts = [_little_endian(array) for array in arrays]
     length = HEADER.size + sum(part.nbytes for part in parts)
     if length >= 2**32:
-        raise PayloadError(f"Expected a file below 4 GB, got {length / 2**30:.1f} GB; open the photograph smaller.")
+        raise PayloadError(f"Expected a file below 4 GB, got {length / 2**30:.1f} GB. Open the photograph smaller.")
     rows, columns = trace.grid
     bits = 16 if dtype == "float16" else 32
     header = HEADER.pack(magic, VERSION, bits, *sizes, len(trace.prefix), rows, columns, length)

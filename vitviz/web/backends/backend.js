@@ -10,12 +10,12 @@
  * @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk
  */
 
-/** @typedef {{source: string, words: string, tip?: string}} Offer - a model */
-/** @typedef {Offer & {classes: number}} Larger - one that knows more classes */
+/** @typedef {{source: string, words: string, tip?: string}} Entry - a model */
+/** @typedef {Entry & {classes: number}} Larger - one that knows more classes */
 /**
  * What there is to choose from. Methods and statistics: see views/explain.js and views/heads.js.
  * @typedef {object} Models
- * @property {{title: string, offers: Offer[]}[]} groups @property {string} default
+ * @property {{title: string, entries: Entry[]}[]} groups @property {string} default
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
  * @property {any[]} statistics

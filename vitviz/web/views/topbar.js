@@ -5,7 +5,7 @@ import { uploadCheckpoint } from '../effects/upload.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
-/** @typedef {import('../backends/backend.js').Offer} Offer */
+/** @typedef {import('../backends/backend.js').Entry} Entry */
 /** @typedef {import('../backends/backend.js').Larger} Larger */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
@@ -20,7 +20,7 @@ export class TopBar extends View {
     this.select = this.find('select');
     this.form = find(page.root, '.vv-another');
     this.larger = find(page.root, '.vv-larger');
-    /** @type {Offer[]} */
+    /** @type {Entry[]} */
     this.brought = []; // the visitor's own, until the page is left
     /** @type {string | null} */
     this.chosen = null; // what a person chose and has not got yet
@@ -78,35 +78,35 @@ export class TopBar extends View {
   async upload(input) {
     const [file] = input.files ?? [];
     if (!file) return;
-    const offer = await uploadCheckpoint(this.page, file);
-    if (offer) {
-      this.bring(offer);
-      this.choose(offer.source);
+    const entry = await uploadCheckpoint(this.page, file);
+    if (entry) {
+      this.bring(entry);
+      this.choose(entry.source);
     }
     input.value = ''; // the same file may be chosen again
   }
 
-  /** @param {Offer} offer */
-  bring(offer) {
-    if (!this.known(offer.source)) this.brought.push(offer);
+  /** @param {Entry} entry */
+  bring(entry) {
+    if (!this.known(entry.source)) this.brought.push(entry);
     this.list();
   }
 
   /** @param {string} source @returns {boolean} */
   listed(source) {
-    return this.models.groups.some(({ offers }) => offers.some((offer) => offer.source === source));
+    return this.models.groups.some(({ entries }) => entries.some((entry) => entry.source === source));
   }
 
   /** @param {string} source */
   known(source) {
-    return this.listed(source) || this.brought.some((offer) => offer.source === source);
+    return this.listed(source) || this.brought.some((entry) => entry.source === source);
   }
 
   list() {
-    const groups = [...this.models.groups, { title: 'Brought by you', offers: this.brought }];
+    const groups = [...this.models.groups, { title: 'Brought by you', entries: this.brought }];
     const { typed, upload } = this.models.more;
-    this.select.innerHTML = groups.filter(({ offers }) => offers.length).map(({ title, offers }) => `<optgroup
-      label="${escaped(title)}">${offers.map(({ source, words, tip }) => `<option value="${escaped(source)}"
+    this.select.innerHTML = groups.filter(({ entries }) => entries.length).map(({ title, entries }) => `<optgroup
+      label="${escaped(title)}">${entries.map(({ source, words, tip }) => `<option value="${escaped(source)}"
       title="${escaped(tip ?? '')}">${escaped(words)}</option>`).join('')}</optgroup>`).join('')
       + (typed || upload ? `<option value="${OTHER}">Another model …</option>` : '');
     this.select.value = this.value;
