@@ -1,4 +1,5 @@
 // What every page is: one store, the effects that wait, the views that draw.
+import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore } from './core/actions.js';
@@ -110,14 +111,16 @@ async function leave(what, page) {
   const scene = scenes.get(store.get().scene?.id);
   if (!scene) return;
   const { image, model } = scene.manifest;
-  const name = ['vitviz', image, model].filter(Boolean).join('-').replace(/[^\w.-]+/g, '-');
   if (what === 'compare') store.dispatch({ type: 'compare', carried: patchOn(store.get(), scene, scenes) });
   if (what === 'link') copyLink(store);
-  if (what === 'picture') views[0].picture().toBlob((/** @type {Blob} */ blob) => download(blob, `${name}.png`));
+  if (what === 'picture') {
+    const { canvas, name } = views[0].picture();
+    canvas.toBlob((/** @type {Blob} */ blob) => download(blob, name));
+  }
   if (what !== 'page') return;
   try {
     const bytes = await backend.page(scene, { search: format({ ...store.get(), beside: null }) });
-    download(new Blob([bytes], { type: 'text/html' }), `${name}.html`);
+    download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
     store.dispatch({ type: 'message', texts: [`The page could not be saved. ${message}`] });
