@@ -495,6 +495,62 @@ def test_a_layer_is_shown_large_and_played(opened: Browser, app: Running) -> Non
     expect(panel.locator("[data-do=play]")).to_have_text("▶ Play layers")
 
 
+def test_the_patches_of_a_layer_are_colored_over_the_whole_photograph(opened: Browser, app: Running) -> None:
+    view = app.view()
+    panel = tab(opened, "Layers")
+    expect(panel.locator(".vv-alike button")).to_have_count(view.trace.depth, timeout=SLOW)
+    slider = panel.get_by_role("slider", name="Layer")
+    expect(slider).to_have_value("12")
+    slider.fill("4")
+    expect(panel.locator(".vv-title")).to_have_text("Layer 4: what the patches are alike in")
+    expect(panel.locator(".vv-playing .vv-number")).to_have_text("4 of 12")
+    heat = opened.evaluate(
+        f"(() => {{ const {{ heat, enlarge }} = {view_of('.vv-layers-view')}.pane; const {{ xs, ys }} = enlarge;"
+        " const { width, height } = heat.canvas; const { data } = heat.getImageData(0, 0, width, height);"
+        " const at = (x, y) => [...data.slice(4 * (y * width + x), 4 * (y * width + x) + 4)];"
+        " const middle = (edges, i) => (edges[i] + edges[i + 1]) >> 1; const colors = [];"
+        " for (let i = 0; i + 1 < ys.length; i += 1) for (let j = 0; j + 1 < xs.length; j += 1)"
+        " colors.push(at(middle(xs, j), middle(ys, i))); return colors; })()"
+    )
+    shown = np.array(heat).reshape(*view.trace.grid, 4)
+    np.testing.assert_allclose(shown[..., :3] / 255, view.token_pca().colors[3], atol=1.01 / 255)
+    assert (shown[..., 3] == 255).all()
+    opened.go_back()  # the slider is one step of the history
+    expect(panel.locator(".vv-title")).to_have_text("Layer 12: what the patches are alike in")
+    expect(slider).to_have_value("12")
+
+
+HIDE = """() => {
+    Object.defineProperty(document, 'hidden', { value: true, configurable: true });
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_played_layers_stop_in_a_hidden_tab(opened: Browser) -> None:
+    panel = tab(opened, "Layers")
+    play = panel.locator("[data-do=play]")
+    play.click()
+    slider = panel.get_by_role("slider", name="Layer")
+    expect(slider).not_to_have_value("12")  # it plays
+    expect(play).to_have_text("■ Stop layers")
+    opened.evaluate(HIDE)
+    expect(play).to_have_text("▶ Play layers")
+    held = slider.input_value()
+    opened.wait_for_timeout(1500)  # more than two steps
+    expect(slider).to_have_value(held)
+
+
+def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Running) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    ready(page, f"{app.url}?layer=3&tab=layers")
+    panel = page.locator(".vv-layers-view")
+    play, slider = panel.get_by_role("button", name="Next layer"), panel.get_by_role("slider", name="Layer")
+    for layer in (4, 5):
+        play.click()
+        expect(slider).to_have_value(str(layer))
+    assert page.evaluate("vitviz.store.get().playing") is False
+
+
 @pytest.mark.parametrize("size", [(1440, 900), (1920, 1080), (1024, 768)])
 def test_the_methods_are_not_clipped_and_the_picture_has_room(
     page: Browser, app: Running, size: tuple[int, int]

@@ -53,12 +53,13 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   /** @type {Map<string, import('./effects/scene.js').Scene>} */
   const scenes = new Map();
   const progress = new Progress();
+  const still = window.matchMedia('(prefers-reduced-motion: reduce)');
   const backend = progress.watch(asked);
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same as whole pixels
-    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, drawn: 0,
+    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, drawn: 0,
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     act: (/** @type {string} */ what) => leave(what, page),
@@ -76,7 +77,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   store.subscribe(changed);
   if (backend.can.link) followAddress(store);
   followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store);
-  followAnimation(store);
+  followAnimation(store, still);
   /** @param {import('./core/state.js').Source} source - put names in the place of defaults */
   const resolve = ({ image, photo, model, size }) => (backend.can.open
     ? { image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size }

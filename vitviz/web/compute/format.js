@@ -99,6 +99,15 @@ export function count(number, one) {
 }
 
 /**
+ * What the button of an animation does. Where nothing may move, each press is one step.
+ * @param {boolean} playing @param {boolean} still @param {string} one - "head" or "layer"
+ */
+export function playWords(playing, still, one) {
+  if (playing) return `■ Stop ${one}s`;
+  return still ? `▶ Next ${one}` : `▶ Play ${one}s`;
+}
+
+/**
  * What a picture shows, in one line.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
  *   direction: string}} shown

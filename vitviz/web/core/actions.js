@@ -180,8 +180,9 @@ const moved = (state, { row, column, from }) => {
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
   const { depth, heads } = state.scene.limits;
-  const next = typeof state.head === 'number' && state.tab !== 'layers' ? { head: (state.head + 1) % heads }
-    : { block: ((state.block ?? depth - 1) + 1) % depth };
+  const block = ((state.block ?? depth - 1) + 1) % depth;
+  if (state.tab === 'layers') return { ...state, block };
+  const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };
   return { ...state, ...next, mode: 'attention' };
 }
 

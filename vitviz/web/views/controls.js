@@ -1,6 +1,6 @@
 // The controls beside the picture: they show the state and change it. Native inputs, so that keyboard and screen
 // readers work.
-import { escaped, percent, queryWords, score, whole } from '../compute/format.js';
+import { escaped, percent, playWords, queryWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { KEYS } from '../core/keys.js';
 
@@ -31,7 +31,7 @@ export class Controls {
    * @param {object} host
    * @param {(action: import('../core/store.js').Action) => void} host.dispatch
    * @param {(what: string) => void} host.act - what leaves the page, such as saving a picture
-   * @param {string[]} host.colors
+   * @param {string[]} host.colors @param {{matches: boolean}} host.still - whether nothing may move
    */
   constructor(root, host) {
     this.root = root;
@@ -139,7 +139,7 @@ export class Controls {
     press(this.find('[data-do=compare]'), state.beside !== null);
     const button = this.find('[data-do=play]');
     press(button, state.playing);
-    write(button, `${state.playing ? '■ Stop' : '▶ Play'} ${typeof state.head === 'number' ? 'heads' : 'layers'}`);
+    write(button, playWords(state.playing, this.host.still.matches, typeof state.head === 'number' ? 'head' : 'layer'));
     const help = this.find('.vv-help');
     if (state.help && !help.open) help.showModal();
     if (!state.help && help.open) help.close();

@@ -46,7 +46,7 @@ export class Explore extends View {
     super(root, page);
     const { store, colors } = page;
     this.dispatch = store.dispatch;
-    this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what),
+    this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what), still: page.still,
       colors: Object.keys(colors).filter((name) => name !== SIGNED) });
     /** @type {Held[]} */
     this.panes = [];
