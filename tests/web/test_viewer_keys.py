@@ -61,7 +61,7 @@ def test_keys_before_anything_has_focus(explorer: Page) -> None:
 
 
 def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
-    explorer.get_by_text("Colors and scale").click()
+    explorer.get_by_text("Colors and gamma").click()
     before = state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help")
     slider = explorer.get_by_role("slider", name="Opacity")
     slider.focus()
