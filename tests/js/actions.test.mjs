@@ -14,8 +14,8 @@ function frozen(value) {
 }
 
 /** What passes, or belongs to this browser. */
-const PASSING = ['scene', 'beside', 'base', 'queryScene', 'pointer', 'thumbnail', 'full', 'help', 'bare', 'playing',
-  'pace', 'messages', 'linked', 'removed', 'erased', 'numbered'];
+const PASSING = ['scene', 'beside', 'base', 'queryScene', 'pointer', 'thumbnail', 'full', 'help', 'playing',
+  'pace', 'messages', 'linked'];
 const ADDRESSED = Object.keys(INITIAL).filter((field) => !PASSING.includes(field));
 
 /** What an address holds of a state. */

@@ -50,7 +50,7 @@ export function actions(random) {
     method: () => maybe('lrp'), target: () => maybe(whole(1000)), against: () => maybe(whole(1000)),
     statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]), lensClass: () => maybe(whole(5)),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
-    bare: () => random() < 0.5, removed: () => whole(101), erased: () => [whole(9)],
+    bare: () => random() < 0.5, removed: () => whole(101), erased: () => one([[], [whole(9)], [3, whole(3)]]),
   };
   const change = (state) => {
     const names = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));
@@ -59,8 +59,9 @@ export function actions(random) {
   const address = (state) => {
     const parts = ['image=church', 'layer=3', 'layer=x', 'head=2', 'head=max', 'from=3,4', 'from=cls', 'from=900,900',
       'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'model2=m', 'color=nothing', 'mode=nothing', 'off=1.1,2.1',
-      'off=99.1', 'opacity=2', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99',
-      'head=99', '%', '&&=', 'size=448', String(random())];
+      'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40', 'removed=101', 'bare=1',
+      'numbered=0', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%', '&&=', 'size=448',
+      String(random())];
     return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };
   const makers = {

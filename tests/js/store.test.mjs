@@ -52,6 +52,15 @@ test('what is dragged, passes or changes nothing in the address is no step', () 
   assert.equal(store.get().block, 11);
 });
 
+test('undo takes erased patches back one by one, and not what a slider took away', () => {
+  const store = make();
+  [opened, change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] })].forEach(store.dispatch);
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().erased, store.get().removed], [[4], 30]);
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual(store.get().erased, []);
+});
+
 test('undo keeps the scenes that are here', () => {
   const store = make();
   [opened, { type: 'compare' }, { type: 'opened', pane: 1, scene: SCENES[2] }].forEach(store.dispatch);

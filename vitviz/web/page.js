@@ -120,7 +120,8 @@ async function leave(what, page) {
   }
   if (what !== 'page') return;
   try {
-    const bytes = await backend.page(scene, { search: format({ ...store.get(), beside: null }) });
+    const search = format({ ...store.get(), beside: null, erased: [], removed: 0 }); // the file has Explore alone
+    const bytes = await backend.page(scene, { search });
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);

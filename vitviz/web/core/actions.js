@@ -46,6 +46,9 @@ export function fit(state, limits) {
   }
   const off = state.off.filter((one) => one.split(',').every((i, place) => Number(i) < [depth, heads][place]));
   if (off.length < state.off.length) replace('off', off, `off: expected layers to ${depth} and heads to ${heads}.`);
+  const patches = grid[0] * grid[1];
+  const erased = state.erased.filter((place) => place < patches);
+  if (erased.length < state.erased.length) replace('erased', erased, `erased: expected patches to ${patches}.`);
   if (state.query !== null && !hasQuery(state.query, limits)) {
     const named = [...prefix.map((token) => writeQuery(token.toLowerCase())), 'mean'].join(', ');
     const instead = defaultQuery(limits);
@@ -214,7 +217,7 @@ export function reduce(state, action) {
 }
 
 /** Fields whose changes are no entry in the history: they are set by dragging, or pass. */
-const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', ...Object.keys(ROLLOUT)]);
+const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', 'removed', ...Object.keys(ROLLOUT)]);
 /** Actions that a person did not ask for one by one. */
 const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
 
