@@ -78,6 +78,8 @@ export function actions(random) {
     lift: () => ({}), pick: (state) => ({ patch: patch(state), scene: state.scene?.id ?? null }), unpin: () => ({}),
     move: () => ({ row: whole(3) - 1, column: whole(3) - 1 }),
     map: (state) => one([{ block: whole(limits(state).depth) }, { head: head(state) }, { block: 0, head: 0 }]),
+    start: () => ({ question: one(['["explain",{"method":"kernel_shap"}]', '["faithfulness",{}]']),
+      on: random() < 0.7 }),
     play: () => ({}), step: () => ({}), message: () => ({ texts: ['A message.'] }),
     undo: () => ({}), redo: () => ({}), toString: () => ({}), nothing: () => ({}),
   };

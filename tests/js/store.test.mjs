@@ -61,6 +61,19 @@ test('undo takes erased patches back one by one, and not what a slider took away
   assert.deepEqual(store.get().erased, []);
 });
 
+test('undo leaves running what a person started, except where it goes to another tab', () => {
+  const store = make();
+  [opened, change({ tab: 'explain' }), change({ method: 'kernel_shap' }), { type: 'start', question: 'q', on: true },
+    change({ target: 2 })].forEach(store.dispatch);
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().target, store.get().started], [null, ['q']]);
+  store.dispatch({ type: 'undo' });
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().tab, store.get().started], ['explore', []]);
+  store.dispatch({ type: 'redo' });
+  assert.deepEqual([store.get().tab, store.get().started], ['explain', []]); // it does not start again by itself
+});
+
 test('undo keeps the scenes that are here', () => {
   const store = make();
   [opened, { type: 'compare' }, { type: 'opened', pane: 1, scene: SCENES[2] }].forEach(store.dispatch);

@@ -189,6 +189,23 @@ function stepped(state) {
   return { ...state, ...next, mode: 'attention' };
 }
 
+/** Something that takes long is started by a person, or stopped. @param {State} state @param {Action} action */
+function started(state, { question, on }) {
+  const others = state.started.filter((one) => one !== question);
+  return { ...state, started: on ? [...others, question] : others };
+}
+
+/**
+ * What was started ends with its scene and its tab: nothing slow starts by itself on another photograph.
+ * @param {State} before @param {State} after @returns {State}
+ */
+function ended(before, after) {
+  const stays = ['tab', ...Object.keys(SOURCE)].every((field) => (
+    /** @type {any} */ (before)[field] === /** @type {any} */ (after)[field]));
+  return after.started.length === 0 || (stays && before.scene?.id === after.scene?.id) ? after
+    : { ...after, started: [] };
+}
+
 /** @type {Record<string, (state: State, action: Action) => State>} */
 const ACTIONS = {
   change: changed,
@@ -206,6 +223,7 @@ const ACTIONS = {
   move: moved,
   map: (state, { block, head }) => (
     { ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
+  start: started,
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,
   message: (state, { texts }) => ({ ...state, messages: texts }),
@@ -213,7 +231,7 @@ const ACTIONS = {
 
 /** @param {State} state @param {Action} action @returns {State} */
 export function reduce(state, action) {
-  return Object.hasOwn(ACTIONS, action.type) ? ACTIONS[action.type](state, action) : state;
+  return Object.hasOwn(ACTIONS, action.type) ? ended(state, ACTIONS[action.type](state, action)) : state;
 }
 
 /** Fields whose changes are no entry in the history: they are set by dragging, or pass. */
@@ -234,6 +252,6 @@ export function restore(now, then) {
   const scenes = [now.scene, now.beside?.scene ?? now.scene];
   [next.scene] = now.pane === then.pane ? scenes : [...scenes].reverse();
   if (next.beside) next.beside = { ...next.beside, scene: now.pane === then.pane ? scenes[1] : scenes[0] };
-  return next;
+  return ended(now, next);
 }
 
