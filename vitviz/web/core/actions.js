@@ -213,7 +213,8 @@ const ACTIONS = {
   opened,
   failed,
   compare: compared,
-  activate: (state, { pane }) => (state.beside && pane !== state.pane ? swapped(state) : state),
+  activate: (state, { pane, classes }) => (
+    state.beside && pane !== state.pane ? { ...swapped(state), ...classes } : state),
   navigate: navigated,
   hover: (state, { pointer }) => ({ ...state, pointer }),
   lift: (state) => (state.pointer ? { ...state, pointer: { ...state.pointer, over: false } } : state),

@@ -1,6 +1,6 @@
 // The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels
 // and text; what a person does becomes an action.
-import { queryOn, rolloutOptions, tokenOn } from '../compute/query.js';
+import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
 import { count, fileName, percent, queryWords, score, settings, title, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
@@ -76,13 +76,22 @@ export class Explore extends View {
       },
       lift: () => this.dispatch({ type: 'lift' }),
       pick: (patch) => {
-        this.dispatch({ type: 'activate', pane: number() });
+        this.activate(number());
         this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });
       },
       resized: () => this.page.changed(),
     }, LABEL);
-    element.addEventListener('focusin', () => this.dispatch({ type: 'activate', pane: number() }));
+    element.addEventListener('focusin', () => this.activate(number()));
     this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
+  }
+
+  /** Choose a pane; its model may count its classes otherwise. @param {number} pane */
+  activate(pane) {
+    const state = this.page.store.get();
+    const [from, to] = [state.pane, pane].map((one) => this.sceneOf(one)?.manifest);
+    if (pane !== state.pane) {
+      this.dispatch({ type: 'activate', pane, classes: from && to && sameClasses(state, from, to) });
+    }
   }
 
   /** @param {number} pane @returns {Scene | undefined} */
