@@ -15,16 +15,17 @@ const manifestOf = ({ image, model, size }, depth = 3) => ({
 });
 
 /** A page whose backend answers when the test says so. */
-function page({ block = never, stored = null } = {}) {
+function page({ block = never, rollout = null, stored = null, more = {} } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
   const backend = {
-    can: { rollout: false },
+    can: { rollout: rollout !== null },
     open: (source, { signal }) => new Promise((resolve, reject) => {
       signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
-      opens.push({ source, signal, answer: () => resolve(manifestOf(source)), fail: (error) => reject(error) });
+      opens.push({ source, signal, answer: () => resolve({ ...manifestOf(source), ...more }),
+        fail: (error) => reject(error) });
     }),
-    block, rollout: never,
+    block, rollout: rollout ?? never,
   };
   const scenes = new Map();
   const resolve = ({ image, photo, model, size }) => (
@@ -185,4 +186,54 @@ test('blocks of a scene that was left are aborted', async () => {
   assert.equal(signals[0].aborted, false); // it is shown until the other is here
   await answer(1);
   assert.equal(signals[0].aborted, true);
+});
+
+/** Requests for rollout that are answered by nobody. */
+function rollouts() {
+  const asked = [];
+  const rollout = (scene, ask, { signal }) => {
+    asked.push({ ask, signal });
+    return new Promise((_, reject) => {
+      signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
+    });
+  };
+  return { asked, rollout };
+}
+
+test('a row of rollout is aborted when its scene is left, and nobody is told', async () => {
+  const { asked, rollout } = rollouts();
+  const { store, ask, answer } = page({ rollout });
+  await answer(0);
+  store.dispatch({ type: 'change', change: { mode: 'rollout' } });
+  assert.deepEqual(asked.map(({ ask: { token }, signal }) => [token, signal.aborted]), [[0, false]]);
+  ask({ image: 'b' });
+  assert.equal(asked[0].signal.aborted, false); // it is shown until the other is here
+  await answer(1);
+  assert.equal(asked[0].signal.aborted, true);
+  await settled();
+  assert.deepEqual(asked.map(({ signal }) => signal.aborted), [true, false]); // the other scene's own row
+  assert.deepEqual(store.get().messages, []);
+});
+
+test('rollout with other options aborts the one before, and leaving a scene the one that is due', async (context) => {
+  const { asked, rollout } = rollouts();
+  const { store, scenes, ask, answer } = page({ rollout, more: { rollout: true }, block: async () => {
+    throw new BackendError('It broke.', 'failed');
+  } });
+  await answer(0);
+  await settled();
+  assert.deepEqual(asked.map(({ ask: { discard } }) => discard), [0]); // the matrix, behind the block on show
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  store.dispatch({ type: 'change', change: { discard: 0.5 } });
+  assert.equal(asked[0].signal.aborted, true);
+  context.mock.timers.tick(1000);
+  assert.deepEqual(asked.map(({ ask: { discard } }) => discard), [0, 0.5]);
+  store.dispatch({ type: 'change', change: { discard: 0.7 } });
+  assert.equal(asked[1].signal.aborted, true);
+  context.mock.timers.reset();
+  const first = [...scenes.keys()];
+  ask({ image: 'b' });
+  await answer(1);
+  assert.ok(!scenes.has(first[0]));
+  assert.ok(asked.slice(2).every(({ ask: { discard } }) => discard === 0.7));
 });

@@ -159,8 +159,10 @@ def captioned(page: Browser) -> tuple[str, str, Image.Image]:
 
 def test_a_saved_picture_says_what_it_shows(page: Browser, app: Running) -> None:
     view = app.view(CHURCH)
-    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6&gamma=0.5")
+    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6")
     read = expect_map(page, view.attention(7, 2, (4, 5)))
+    page.evaluate("vitviz.store.dispatch({ type: 'change', change: { gamma: 0.5 } })")
+    page.wait_for_function("vitviz.resting()")
     name, words, _ = captioned(page)
     assert name == "vitviz-Church-DINOv2-S-14-10-classes-Layer-8-head-3-from-patch-row-5-column-6.png"
     for part in (read["title"], read["low"], f"{read['high']}  of attention", "gamma 0.5", read["answer"], "Church"):

@@ -78,15 +78,16 @@ export class Blocks {
 
   /** What cannot be loaded is reported, and the rest goes on. @param {number | 'rollout'} what */
   async load(what) {
-    const { scene, backend, leaving: { signal } } = this;
+    const { scene, backend } = this;
     const { answers } = scene;
+    const { signal } = what === 'rollout' ? scene.rolling : this.leaving;
     try {
       if (what === 'rollout') {
         const { options } = answers;
         if (options !== scene.firstOptions) return; // others were asked for meanwhile
         const ask = { token: null, ...JSON.parse(options) };
         const buffer = await backend.rollout(scene, ask, { signal });
-        if (answers.options === options) answers.addRollout(parseRollout(buffer));
+        if (!signal.aborted) answers.addRollout(parseRollout(buffer));
       } else {
         const buffer = await backend.block(scene, what, { signal });
         if (!this.held.includes(what)) return; // it was dropped while it was on its way
