@@ -192,7 +192,7 @@ test('blocks of a scene that was left are aborted', async () => {
 function rollouts() {
   const asked = [];
   const rollout = (scene, ask, { signal }) => {
-    asked.push({ ask, signal });
+    asked.push({ scene: scene.id, ask, signal });
     return new Promise((_, reject) => {
       signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
     });
@@ -215,25 +215,71 @@ test('a row of rollout is aborted when its scene is left, and nobody is told', a
   assert.deepEqual(store.get().messages, []);
 });
 
-test('rollout with other options aborts the one before, and leaving a scene the one that is due', async (context) => {
+test('rollout with other options aborts the one before; none is asked for a scene that was left', async (context) => {
   const { asked, rollout } = rollouts();
-  const { store, scenes, ask, answer } = page({ rollout, more: { rollout: true }, block: async () => {
+  const { store, ask, opens } = page({ rollout, more: { rollout: true }, block: async () => {
     throw new BackendError('It broke.', 'failed');
   } });
-  await answer(0);
-  await settled();
-  assert.deepEqual(asked.map(({ ask: { discard } }) => discard), [0]); // the matrix, behind the block on show
   context.mock.timers.enable({ apis: ['setTimeout'] });
+  const flush = () => new Promise((resolve) => { setImmediate(resolve); });
+  const told = () => asked.map(({ scene, ask: { discard }, signal }) => [scene[0], discard, signal.aborted]);
+  opens[0].answer();
+  await flush();
+  assert.deepEqual(told(), [['f', 0, false]]); // the matrix, behind the block on show
   store.dispatch({ type: 'change', change: { discard: 0.5 } });
-  assert.equal(asked[0].signal.aborted, true);
   context.mock.timers.tick(1000);
-  assert.deepEqual(asked.map(({ ask: { discard } }) => discard), [0, 0.5]);
+  assert.deepEqual(told(), [['f', 0, true], ['f', 0.5, false]]);
   store.dispatch({ type: 'change', change: { discard: 0.7 } });
-  assert.equal(asked[1].signal.aborted, true);
-  context.mock.timers.reset();
-  const first = [...scenes.keys()];
   ask({ image: 'b' });
-  await answer(1);
-  assert.ok(!scenes.has(first[0]));
-  assert.ok(asked.slice(2).every(({ ask: { discard } }) => discard === 0.7));
+  opens[1].answer();
+  await flush();
+  context.mock.timers.tick(1000);
+  assert.deepEqual(told(), [['f', 0, true], ['f', 0.5, true], ['b', 0.7, false]]);
+});
+
+test('a head under the pointer has its block loaded, and the block on show stays', async () => {
+  const asked = [];
+  const block = async (_, one) => {
+    asked.push(one);
+    throw new BackendError('It broke.', 'failed'); // what comes back is of no matter
+  };
+  const more = { grid: [2000, 2000], depth: 6 }; // there is no room for all of its blocks
+  const { store, effects, answer } = page({ block, more });
+  await answer(0);
+  assert.deepEqual(asked, [5]);
+  const hover = async (one) => {
+    store.dispatch({ type: 'change', change: { thumbnail: one === null ? null : { block: one, head: 1 } } });
+    await settled();
+  };
+  await hover(3);
+  assert.deepEqual(asked, [5, 3]);
+  await hover(3);
+  await hover(null);
+  await hover(77); // of the model before
+  assert.deepEqual(asked, [5, 3]);
+  await hover(0);
+  assert.deepEqual(asked, [5, 3, 0]);
+  assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
+});
+
+test('what is looked at is loaded before what nobody looks at', async () => {
+  const asked = [];
+  const waiting = [];
+  const { store, answer } = page({ more: { depth: 9 }, block: (_, one) => new Promise((__, reject) => {
+    asked.push(one);
+    waiting.push(() => reject(new BackendError('It broke.', 'failed')));
+  }) });
+  const next = async () => {
+    waiting.shift()();
+    await settled();
+  };
+  await answer(0);
+  await next();
+  assert.deepEqual(asked, [8, 7, 6]); // then two at a time, from the last one
+  store.dispatch({ type: 'change', change: { thumbnail: { block: 2, head: 0 } } });
+  store.dispatch({ type: 'change', change: { block: 1 } });
+  await next();
+  await next();
+  await next();
+  assert.deepEqual(asked, [8, 7, 6, 1, 2, 5]);
 });

@@ -6,6 +6,7 @@ import { parseBlock, parseRollout } from '../compute/payload.js';
 
 const ABREAST = 2;
 const MOST_BYTES = 400 * 2 ** 20; // of queries and keys in float32: 12 blocks of ViT-S up to 10,000 tokens
+const LEAST = 2; // blocks: the one on show and the one under the pointer
 
 /** @typedef {import('../backends/backend.js').Backend} Backend */
 
@@ -28,7 +29,7 @@ export class Blocks {
     this.held = []; // blocks that were asked for, the latest looked at last
     this.leaving = new AbortController();
     const tokens = prefix.length + grid[0] * grid[1];
-    this.room = Math.max(1, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
+    this.room = Math.max(LEAST, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
   }
 
   /** @param {number} first - the block on show */
@@ -42,8 +43,12 @@ export class Blocks {
 
   /** Load a block before all others. @param {number} block @param {boolean} now */
   want(block, now = true) {
-    if (!this.held.includes(block)) this.queue = now ? [block, ...this.queue] : [...this.queue, block];
-    else if (!now || this.held[this.held.length - 1] === block) return;
+    const isHeld = this.held.includes(block);
+    if (isHeld && !now) return;
+    if (!isHeld || this.queue.includes(block)) {
+      const others = this.queue.filter((one) => one !== block);
+      this.queue = now ? [block, ...others] : [...others, block];
+    }
     this.held = [...this.held.filter((one) => one !== block), block];
     while (this.held.length > this.room) this.drop(/** @type {number} */ (this.held.shift()));
     if (now) this.next();

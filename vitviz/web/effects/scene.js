@@ -160,9 +160,12 @@ export class SceneEffects {
     const one = paneOf(state, pane);
     const scene = one?.scene && this.page.scenes.get(one.scene.id);
     if (!scene) return;
-    const block = Math.min(one.block ?? Infinity, scene.manifest.depth - 1);
+    const { depth } = scene.manifest;
+    const block = Math.min(one.block ?? Infinity, depth - 1);
     const blocks = this.blocks.get(scene.id);
-    if (blocks) blocks.want(block);
+    const hovered = state.thumbnail?.block ?? depth;
+    if (blocks && pane === state.pane && hovered < depth) blocks.want(hovered);
+    if (blocks) blocks.want(block); // the last one asked for comes first
     else this.start(scene, block);
     this.rollout(state, scene);
   }
