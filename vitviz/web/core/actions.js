@@ -1,5 +1,5 @@
 // What each action makes of the state. Pure and total: an unknown action changes nothing.
-import { INITIAL, PANE, ROLLOUT, SOURCE, asked, defaultQuery, hasQuery, paneOf, pick } from './state.js';
+import { INITIAL, PANE, ROLLOUT, SOURCE, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf } from './state.js';
 import { ADDRESSED, format, parse, writeQuery } from './url.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -200,10 +200,9 @@ function started(state, { question, on }) {
  * @param {State} before @param {State} after @returns {State}
  */
 function ended(before, after) {
-  const stays = ['tab', ...Object.keys(SOURCE)].every((field) => (
-    /** @type {any} */ (before)[field] === /** @type {any} */ (after)[field]));
-  return after.started.length === 0 || (stays && before.scene?.id === after.scene?.id) ? after
-    : { ...after, started: [] };
+  if (after.started.length === 0) return after;
+  const [was, is] = [before, after].map((one) => JSON.stringify([one.tab, sourceOf(one), one.scene?.id]));
+  return was === is ? after : { ...after, started: [] };
 }
 
 /** @type {Record<string, (state: State, action: Action) => State>} */
