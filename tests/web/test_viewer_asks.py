@@ -246,7 +246,7 @@ def test_the_switch_of_the_scale_is_beside_the_thumbnails(page: Page, tmp_path: 
     for chip in chips:
         assert chip is not None
         assert chip["x"] + chip["width"] <= width
-        assert grid["y"] - 120 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
+        assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
     assert words["y"] < grid["y"]
 
 
