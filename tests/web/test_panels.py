@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import DOG, MODEL, SCENE, Gate, Running, axe, example, expect_map, ready
+from running import DOG, MODEL, SCENE, Gate, Running, axe, example, expect_map, folder, ready
 
 from vitviz.attribution.registry import METHODS
 from vitviz.formatting import percent
@@ -290,6 +292,30 @@ def test_heads_are_switched_off(opened: Browser, app: Running) -> None:
     assert bars(panel) == pytest.approx({label: after[label] for label in bars(panel)}, abs=1e-3)
     panel.locator("[data-do=on]").click()
     expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
+
+
+def test_the_other_pane_is_asked_about_the_class_of_the_same_name(page: Browser, tmp_path: Path) -> None:
+    names = [f"thing {place}" for place in range(tiny.CLASSES)]
+    first = folder(tmp_path / "first", {"labels": tuple(names)})
+    second = folder(tmp_path / "second", {"labels": ("another", *reversed(names[1:]))})
+    running = Running(first, second)
+    try:
+        ready(page, f"{running.url}?model={first}&pane=1&model2={second}")
+        page.wait_for_function("vitviz.store.get().beside?.scene?.source.model.endsWith('second')")
+        target = page.locator(".vv-explain [data-ask=target]")
+        for chosen, expected in (("thing 3", "thing 3"), ("thing 0", running.view(model=second).best(1)[0])):
+            page.get_by_role("tab", name="Explain").click()
+            target.select_option(value=str(names.index(chosen)))
+            page.get_by_role("tab", name="Explore").click()
+            page.locator(".vv-explore .vv-picture").nth(1).focus()
+            page.get_by_role("tab", name="Explain").click()
+            index = 1 + names[:0:-1].index(expected) if isinstance(expected, str) else expected
+            expect(target).to_have_value(str(index), timeout=SLOW)
+            page.get_by_role("tab", name="Explore").click()
+            page.locator(".vv-explore .vv-picture").nth(0).focus()
+            assert page.evaluate("vitviz.store.get().pane") == 0
+    finally:
+        running.close()
 
 
 def test_the_table_of_heads_is_walked_by_keys(opened: Browser) -> None:

@@ -31,7 +31,7 @@ RECENT = 20  # computations of each kind whose mean time is expected of the next
 
 
 class Kind(IntEnum):
-    """Kinds of computations, in the order in which they are listed to those who wait."""
+    """Kinds of computations, the most urgent first; the first two share."""
 
     PHOTO = 0  # open a photograph
     SHORT = 1  # up to some seconds
@@ -170,10 +170,12 @@ class Scheduler:
         began = time.monotonic()
         with self._changed:
             while self.urgent(kind) and time.monotonic() - began < most and not current.get().gone.is_set():
-                self._paused = self._paused or kind is Kind.SHORT
+                if kind is Kind.SHORT:
+                    self._paused = True
                 self._changed.wait(TICK)
-            self._count()
-            self._paused = self._paused and kind is not Kind.SHORT
+            if kind is Kind.SHORT:
+                self._count()
+                self._paused = False
         return time.monotonic() - began
 
     def mean(self, kind: Kind) -> float:
@@ -192,7 +194,7 @@ class Scheduler:
         """Add the time since the last count to `_lead`."""
         now = time.monotonic()
         passed, self._counted = now - self._counted, now
-        self._lead += passed * (self._running[Kind.PHOTO] - (self._running[Kind.SHORT] and not self._paused))
+        self._lead += passed * (self._running[Kind.PHOTO] - (0 if self._paused else self._running[Kind.SHORT]))
 
     def _admit(self, client: Client) -> None:
         with self._changed:
