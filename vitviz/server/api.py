@@ -129,6 +129,7 @@ async def _answer(endpoints: Endpoints, name: str, given: dict[str, Any]) -> Any
 
     Raises:
         gr.Error: in words.
+        CancelledError: when the program has gone.
     """
     request = LocalContext.request.get(None)
     client = Client(request.client.host if request is not None and request.client is not None else "")
@@ -139,5 +140,5 @@ async def _answer(endpoints: Endpoints, name: str, given: dict[str, Any]) -> Any
             if "data" in line:
                 return line["data"]
             if _has_left():
-                raise gr.Error("This was stopped. Ask again.", print_exception=False)
+                raise asyncio.CancelledError
     raise AssertionError("Expected data or an error at the end of an answer, got neither. Report this.")

@@ -156,8 +156,8 @@ class Scheduler:
     def urgent(self, kind: Kind) -> bool:
         """Return whether anything that goes first runs or waits."""
         if kind is Kind.LONG:
-            return self._wanted(Kind.PHOTO) or self._wanted(Kind.SHORT)
-        if not self._wanted(Kind.SHORT if kind is Kind.PHOTO else Kind.PHOTO):
+            return self._present(Kind.PHOTO) or self._present(Kind.SHORT)
+        if not self._present(Kind.SHORT if kind is Kind.PHOTO else Kind.PHOTO):
             return False
         with self._changed:
             self._count()
@@ -187,7 +187,7 @@ class Scheduler:
         mean = sum(times) / len(times) if times else 1.0
         return max(mean, time.monotonic() - self._began[kind]) if self._running[kind] and kind in self._began else mean
 
-    def _wanted(self, kind: Kind) -> bool:
+    def _present(self, kind: Kind) -> bool:
         return bool(self._running[kind] or self._waiting[kind])
 
     def _count(self) -> None:
@@ -208,7 +208,7 @@ class Scheduler:
         began = time.monotonic()
         with self._changed:
             self._count()
-            if not self._wanted(kind) and kind is not Kind.LONG:  # what the other kind had alone does not count
+            if not self._present(kind) and kind is not Kind.LONG:  # what the other kind had alone does not count
                 self._lead = max(self._lead, 0.0) if kind is Kind.PHOTO else min(self._lead, 0.0)
             self._waiting[kind].append(client)
             try:
