@@ -1,0 +1,145 @@
+"""Dispatch random actions on pages in a real browser: the log replays, and the address opens the same.
+
+Each test is of one seed. `REPLAY_SEEDS=500` takes that many seeds in the place of a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import viewer_pages
+from conftest import watch
+from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Error, Page
+from running import Running, ready
+from viewer_pages import SCENE
+
+SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "3")))
+RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
+WAIT = 120_000  # milliseconds; models run many times
+FROM_EFFECTS = ["opened", "failed"]  # on a page only effects dispatch these, with scenes that are there
+
+ACT = """async ({ seed, count, without, names }) => {
+    const { store, scenes } = vitviz;
+    const { generator, actions } = window.random;
+    const next = actions(generator(seed), { scenes: [store.get().scene], without, ...(names && { names }) });
+    for (let i = 0; i < count; i += 1) {
+        store.dispatch(next(store.get()));
+        if (i % 5 === 0) await new Promise(requestAnimationFrame);
+    }
+}"""
+# What is in no address, and what never rests.
+CALM = """() => {
+    const { store } = vitviz;
+    if (store.get().playing) store.dispatch({ type: 'play' });
+    store.dispatch({ type: 'hover', pointer: null });
+    store.dispatch({ type: 'change', change: { full: false, help: false, bare: false, thumbnail: null, numbered: true,
+        removed: 0, erased: [], tab: 'explore' } });
+}"""
+# Timers of the page that were set before these run before them: 400 ms is more than any that leads to a question.
+SETTLE = """async () => {
+    const { store, scenes, progress, resting } = vitviz;
+    for (let quiet = 0; quiet < 2;) {
+        const before = store.get();
+        await new Promise((resolve) => { setTimeout(resolve, 400); });
+        const { scene, beside } = store.get();
+        const whole = [scene, ...(beside ? [beside.scene] : [])].every((one) => scenes.get(one?.id)?.answers.complete);
+        quiet = whole && store.get() === before && progress.jobs.size === 0 && resting() ? quiet + 1 : 0;
+    }
+    store.dispatch({ type: 'message', texts: [] }); // of what could not be loaded meanwhile
+    while (!resting()) await new Promise(requestAnimationFrame);
+}"""
+# Effects answer actions with actions, which are in the log as well: they are not heard while it is replayed.
+REPLAY = """(log) => {
+    const { store } = vitviz;
+    const { dispatch } = store;
+    store.dispatch = () => {};
+    try { log.forEach(dispatch); } finally { store.dispatch = dispatch; }
+}"""
+SHOWN = """() => ({
+    state: vitviz.store.get(),
+    pixels: vitviz.views[0].panes.map(({ pane }) => pane.flat().toDataURL()),
+})"""
+
+
+@contextmanager
+def opened(browser: Chromium, url: str) -> Iterator[Page]:
+    """Open a page that has everything, with the random actions of the scripts' own tests; no error is let pass."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(WAIT)
+    problems = watch(context)
+    page = context.new_page()
+    page.on("console", lambda said: problems.append(f"on the console: {said.text}") if said.type == "error" else None)
+    ready(page, url)
+    page.wait_for_function(f"{SCENE}?.answers.complete")
+    script = f"{RANDOM.read_text(encoding='utf-8')}\nwindow.random = {{ generator, actions }};"
+    page.add_script_tag(content=script, type="module")
+    page.wait_for_function("window.random")
+    yield page
+    assert problems == []
+    context.close()
+
+
+@contextmanager
+def logged(page: Page, seed: int) -> Iterator[None]:
+    """Add the seed and the log of actions to whatever goes wrong."""
+    try:
+        yield
+    except (AssertionError, Error) as error:
+        log = json.dumps(page.evaluate("vitviz.store.log()"))
+        raise AssertionError(f"seed {seed}: {error}\nThe page's log of actions:\n{log}") from error
+
+
+def shown(page: Page) -> dict[str, Any]:
+    """Return the state of a page that has settled, and the pixels of its panes."""
+    found: dict[str, Any] = page.evaluate(SHOWN)
+    return found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path: Path, seed: int) -> None:
+    url = viewer_pages.write(tmp_path, viewer_pages.html())
+    with opened(browser, url) as page, logged(page, seed), opened(browser, url) as other:
+        begun = page.evaluate("vitviz.store.log().length")
+        page.evaluate(ACT, {"seed": seed, "count": 400, "without": FROM_EFFECTS})
+        page.evaluate(CALM)
+        log = page.evaluate("(begun) => vitviz.store.log().slice(begun)", begun)
+        assert 400 <= len(log) < 950  # a thousand are kept
+        page.evaluate(SETTLE)
+        other.evaluate(REPLAY, log)
+        other.evaluate(SETTLE)
+        expected, found = shown(page), shown(other)
+        assert found["state"] == expected["state"]
+        assert found["pixels"] == expected["pixels"]
+
+
+ADDRESSED = """(states) => states.map((state) => Object.fromEntries(Object.entries(state)
+    .filter(([field]) => !['pointer', 'base', 'pace', 'messages', 'queryScene'].includes(field))))"""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, small: str, seed: int) -> None:
+    names = {
+        "images": ["Church", "Dog", "Nothing"],
+        "models": [small, "nothing"],
+        "photos": ["0123456789abcdef"],
+        "sizes": [7, 286],
+    }
+    with opened(browser, f"{app.url}?model={small}") as page, logged(page, seed):
+        page.evaluate(ACT, {"seed": seed, "count": 150, "without": FROM_EFFECTS, "names": names})
+        page.evaluate(CALM)
+        page.evaluate(SETTLE)
+        page.evaluate("vitviz.store.dispatch({ type: 'navigate', search: window.location.search })")
+        page.evaluate(SETTLE)  # a link has been opened on this page, and so every part of it fits the scene
+        with opened(browser, page.url) as other:
+            other.evaluate(SETTLE)
+            expected, found = shown(page), shown(other)
+            one, another = page.evaluate(ADDRESSED, [expected["state"], found["state"]])
+            assert another == one
+            assert found["pixels"] == expected["pixels"]
