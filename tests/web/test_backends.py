@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -83,7 +83,7 @@ class Backend:
 
     page: Page
     view: View
-    manifest: dict[str, Any]
+    manifest: dict[str, Any] = field(repr=False)
     close: float = 0.0
 
     def send(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
