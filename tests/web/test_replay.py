@@ -19,7 +19,7 @@ from playwright.sync_api import Error, Page
 from running import Running, ready
 from viewer_pages import SCENE
 
-SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "3")))
+SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "2")))
 RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
 WAIT = 120_000  # milliseconds; models run many times
 FROM_EFFECTS = ["opened", "failed"]  # on a page only effects dispatch these, with scenes that are there
