@@ -85,8 +85,7 @@ def test_what_is_wrong_is_answered_in_words(client: Client, scene: str) -> None:
             client.predict(*given, api_name=f"/{name}")
 
 
-def test_tools_are_served_where_their_package_is(tmp_path: Path) -> None:
-    pytest.importorskip("mcp")
+def test_tools_are_served(tmp_path: Path) -> None:
     served = Replica(made(tmp_path / "page", (folder(tmp_path / "model"),), mcp=True))
     tools = httpx.get(f"{served.url}/gradio_api/mcp/schema", timeout=60).json()
     served.close()
