@@ -33,7 +33,7 @@ help:
 	@echo "make lint      ruff alone          make types     mypy alone"
 	@echo "make js        the page's scripts alone: types, lint and tests"
 	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
-	@echo "make architecture  draw docs/architecture.svg again, from the imports"
+	@echo "make architecture  draw the pictures of docs/architecture.md again, from the imports"
 	@echo "make clean     remove the set-up and the caches"
 	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
 

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import platform
-import re
 import shutil
-import socket
 import statistics
 import tempfile
 import time
@@ -30,9 +28,6 @@ import vitviz
 from vitviz.explorer import Explorer
 from vitviz.model.config import preset
 from vitviz.model.vit import ViT
-from vitviz.server.pages import build
-from vitviz.server.server import launch
-from vitviz.server.settings import settings
 from vitviz.view import View
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -146,48 +141,9 @@ def alone(page: Page, folder: Path) -> None:
     print(f"  requests while the pointer, layers and heads moved: {len(asked) - before} (target 0)")
 
 
-def on_the_page(page: Page, client: CDPSession, photographs: int) -> None:
-    """The app: from a photograph that is dropped to its first map, and the browser's memory after many of them."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    allowed = settings()
-    demo = build(allowed)
-    launch(demo, allowed, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
-    page.goto(f"http://127.0.0.1:{port}/")
-    page.wait_for_function(COMPLETE)
-    files = sorted(EXAMPLE.parent.glob("*.jpg"))
-    beyond, held = [], []
-    for index in range(photographs):
-        before = page.evaluate("vitviz.store.get().scene.id")
-        began = time.perf_counter()
-        page.locator("#photo input[type=file]").first.set_input_files(str(files[(index + 1) % len(files)]))
-        page.wait_for_function(
-            """(before) => { const { scene, block } = vitviz.store.get();
-                return scene.id !== before && vitviz.scenes.get(scene.id).answers.has(block) && vitviz.resting(); }""",
-            arg=before,
-            polling=5,
-        )
-        seconds = time.perf_counter() - began
-        words = page.locator("#badge").inner_text()
-        took = re.search(r"([\d.]+) (ms|s) ", words)
-        forward = float(took[1]) / (1000 if took[2] == "ms" else 1) if took else 0.0
-        beyond.append(seconds - forward)
-        page.wait_for_function(COMPLETE)
-        client.send("HeapProfiler.collectGarbage")
-        usage = client.send("Runtime.getHeapUsage")
-        held.append(usage["usedSize"] + usage.get("backingStorageSize", 0))
-    demo.close()
-    print(f"\n  photograph dropped to first map, beyond the forward: median {1000 * statistics.median(beyond):.0f} ms, "
-          f"worst {1000 * max(beyond):.0f} ms (target 500)")  # fmt: skip
-    print(f"  the browser's memory: {held[0] / 1e6:.0f} MB after the first photograph, {held[-1] / 1e6:.0f} MB after "
-          f"{photographs}: {held[-1] / held[0]:.2f} x (target 1.5)")  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--moves", type=int, default=200)
-    parser.add_argument("--photographs", type=int, default=20)
     args = parser.parse_args()
     chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
     with sync_playwright() as play, tempfile.TemporaryDirectory() as name:
@@ -198,7 +154,6 @@ def main() -> None:
         print(f"{platform.machine()}, {torch.get_num_threads()} threads, Chromium {browser.version}")
         follow(page, client, Path(name), args)
         alone(page, Path(name))
-        on_the_page(page, client, args.photographs)
         browser.close()
 
 

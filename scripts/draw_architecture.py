@@ -1,16 +1,20 @@
-"""Draw docs/architecture.svg: the packages, and which imports which, from the imports in the code.
+"""Draw which package imports which, from the imports in the code: docs/architecture.svg, and for the page's scripts
+docs/architecture-web.svg.
 
 Packages stand above those that they import. An arrow that follows from others (A imports B, B imports C, A imports C)
 is left out. Imports that go up, inside convenience methods, are dashed.
 
-Usage: python scripts/draw_architecture.py [FILE.svg]
+Usage: python scripts/draw_architecture.py [FOLDER]
 """
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from functools import cache
 from html import escape
 from itertools import pairwise
@@ -22,7 +26,8 @@ sys.path.insert(0, str(ROOT / "tests"))
 from test_imports import LAYERS, imports, layer, modules, target, within  # noqa: E402 - the order of packages is there
 
 SKIP = {"vitviz", "vitviz.__main__"}  # the names that a user imports, and `python -m vitviz`
-WIDTH, HEIGHT, ROW, GAP, MARGIN, LANE = 216, 72, 112, 24, 16, 28
+WEB = ROOT / "vitviz" / "web"
+WIDTH, SPACE, GAP, MARGIN, LANE = 216, 40, 24, 16, 28
 
 STYLE = """
     text { font: 12px system-ui, sans-serif; fill: #57606a; text-anchor: middle; }
@@ -43,61 +48,96 @@ STYLE = """
 """
 Arrow = tuple[str, str]
 Node = str | tuple[str, str]
-"""A package, or the place of an arrow in a row that it passes."""
+"""A box, or the place of an arrow in a row that it passes."""
 
 
-@cache
-def packages() -> list[str]:
-    """Return the packages and modules that have a box, in the order of their layers, the lowest first."""
-    return [name for names in LAYERS for name in names if name in modules(ROOT) and name not in SKIP]
+@dataclass(frozen=True)
+class Graph:
+    """Boxes and arrows of a picture.
+
+    Args:
+        title: of the picture.
+        boxes: names and their lines of text, the lowest box first.
+        down: arrows to what stands lower; up: the other ones.
+    """
+
+    title: str
+    boxes: dict[str, list[str]]
+    down: set[Arrow]
+    up: set[Arrow]
+
+    @property
+    def height(self) -> int:
+        """Return the height of a box."""
+        return 40 + 16 * max(map(len, self.boxes.values()))
 
 
-@cache
-def arrows() -> tuple[set[Arrow], set[Arrow]]:
-    """Return which package imports which: downward without what follows from other arrows, and upward."""
+def packages() -> Graph:
+    """Return the packages and modules of vitviz that have a box, with their docstrings."""
     known = modules(ROOT)
-    down: dict[str, set[str]] = {name: set() for name in packages()}
-    up = set()
-    for module, path in known.items():
-        for one in imports(module, path):
-            start, end = (_box(name) for name in (module, target(one.name, known)))
-            if start is None or end is None or start == end:
-                continue
-            if (layer(end) or 0) > (layer(start) or 0):
-                up.add((start, end))
-            else:
-                down[start].add(end)
+    names = [name for places in LAYERS for name in places if name in known and name not in SKIP]
+
+    def box(module: str) -> str | None:
+        return next((name for name in names if within(module, (name,))), None)
+
+    pairs = [(box(module), box(target(one.name, known))) for module in known for one in imports(module, known[module])]
+    found = {(start, end) for start, end in pairs if start is not None and end is not None and start != end}
+    up = {(start, end) for start, end in found if (layer(end) or 0) > (layer(start) or 0)}
+    texts = {name: ast.get_docstring(ast.parse(known[name].read_text(encoding="utf-8"))) or "" for name in names}
+    boxes = {name: wrapped(text.split("\n\n")[0].split(": ")[0].split(". ")[0]) for name, text in texts.items()}
+    return Graph("The packages of vitviz and their imports", boxes, direct(names, found - up), up)
+
+
+def scripts() -> Graph:
+    """Return the folders of the page's scripts with the modules in them, and the modules beside them."""
+    paths = {path.relative_to(WEB): path.read_text(encoding="utf-8") for path in sorted(WEB.rglob("*.js"))}
+    boxes: dict[str, list[str]] = {}
+    found: set[Arrow] = set()
+    for path, text in paths.items():
+        name = path.parts[0]
+        inside = [other.stem for other in paths if other.parts[0] == name and len(other.parts) > 1]
+        first = text.split("\n")[0].removeprefix("// ")
+        boxes[name] = wrapped(", ".join(inside) if inside else first, most=5)
+        for to in re.findall(r"^import .*?from '(.*?)';", text, re.MULTILINE | re.DOTALL):
+            end = (WEB / path.parent / to).resolve().relative_to(WEB).parts[0]
+            if end != name:
+                found.add((name, end))
+    return Graph("The folders of the page's scripts and their imports", boxes, direct(boxes, found), set())
+
+
+def direct(names: Iterable[str], arrows: set[Arrow]) -> set[Arrow]:
+    """Return the arrows that do not follow from others."""
+    down = {name: {end for start, end in arrows if start == name} for name in names}
 
     @cache
     def reached(start: str) -> frozenset[str]:
         return frozenset(down[start]).union(*(reached(name) for name in down[start]))
 
-    direct = {name: down[name] - frozenset().union(*(reached(other) for other in down[name])) for name in packages()}
-    return {(name, other) for name in packages() for other in direct[name]}, up
+    return {(start, end) for start, end in arrows if not any(end in reached(other) for other in down[start])}
 
 
-def _box(module: str) -> str | None:
-    """Return the box that a module lies in."""
-    return next((name for name in packages() if within(module, (name,))), None)
+def wrapped(text: str, most: int = 2) -> list[str]:
+    """Return a text in at most so many lines as wide as a box."""
+    lines = textwrap.wrap(text.replace("`", "").rstrip("."), 28, break_on_hyphens=False)
+    return lines if len(lines) <= most else [*lines[: most - 1], f"{lines[most - 1]} ..."]
 
 
-def arrange() -> tuple[list[list[Node]], dict[Arrow, list[Node]]]:
+def arrange(graph: Graph) -> tuple[list[list[Node]], dict[Arrow, list[Node]]]:
     """Return the rows, the lowest first, and the nodes of each arrow from the upper box to the lower one.
 
     A row's order puts nodes near their neighbours in the rows beside it (Sugiyama et al. 1981).
     """
-    down, up = arrows()
 
     @cache
     def depth(name: str) -> int:
-        return max((depth(other) + 1 for start, other in down if start == name), default=0)
+        return max((depth(other) + 1 for start, other in graph.down if start == name), default=0)
 
-    rows: list[list[Node]] = [[] for _ in range(max(map(depth, packages())) + 1)]
-    for name in packages():
+    rows: list[list[Node]] = [[] for _ in range(max(map(depth, graph.boxes)) + 1)]
+    for name in graph.boxes:
         rows[depth(name)].append(name)
     paths: dict[Arrow, list[Node]] = {}
-    flipped = {(one, other) if depth(one) > depth(other) else (other, one) for one, other in up}
-    for upper, lower in sorted(down | flipped):
+    flipped = {(one, other) if depth(one) > depth(other) else (other, one) for one, other in graph.up}
+    for upper, lower in sorted(graph.down | flipped):
         passed: list[Node] = []
         for row in range(depth(upper) - 1, depth(lower), -1):
             passed.append((upper, f"{lower} {row}"))
@@ -113,66 +153,57 @@ def arrange() -> tuple[list[list[Node]], dict[Arrow, list[Node]]]:
     return rows, paths
 
 
-def summary(name: str) -> list[str]:
-    """Return the first clause of a package's docstring in at most two lines."""
-    text = ast.get_docstring(ast.parse(modules(ROOT)[name].read_text(encoding="utf-8"))) or ""
-    text = text.split("\n\n")[0].replace("\n", " ").replace("`", "").rstrip(".").split(": ")[0].split(". ")[0]
-    lines = [""]
-    for word in text.split():
-        if len(lines[-1]) + len(word) > 27:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines if len(lines) < 3 else [lines[0], f"{lines[1]} ..."]
-
-
-def draw() -> Iterator[str]:
+def draw(graph: Graph) -> Iterator[str]:
     """Yield the lines of the picture."""
-    rows, paths = arrange()
+    rows, paths = arrange(graph)
     widths = [[WIDTH if isinstance(node, str) else LANE for node in row] for row in rows]
     width = 2 * MARGIN + max(sum(row) + GAP * (len(row) - 1) for row in widths)
     at: dict[Node, tuple[float, int]] = {}  # middle of a node's top
     for index, (row, each) in enumerate(zip(rows, widths, strict=True)):
         left = (width - sum(each) - GAP * (len(each) - 1)) / 2
         for node, extent in zip(row, each, strict=True):
-            at[node] = left + extent / 2, MARGIN + (len(rows) - 1 - index) * ROW
+            at[node] = left + extent / 2, MARGIN + (len(rows) - 1 - index) * (graph.height + SPACE)
             left += extent + GAP
-    height = 2 * MARGIN + (len(rows) - 1) * ROW + HEIGHT
-    yield f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img">'
-    yield "  <title>The packages of vitviz and their imports</title>"
+    height = 2 * MARGIN + len(rows) * (graph.height + SPACE) - SPACE
+    size = f'width="{width:.0f}" height="{height}" viewBox="0 0 {width:.0f} {height}"'
+    yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
+    yield f"  <title>{escape(graph.title)}</title>"
     yield f"  <style>{STYLE}  </style>"
     yield '  <defs><marker id="head" viewBox="0 0 8 8" refX="8" refY="4" markerWidth="7" markerHeight="7"'
     yield '    orient="auto-start-reverse"><path d="M0 0L8 4L0 8z"/></marker></defs>'
-    down, up = arrows()
-    for start, end in [*sorted(down), *sorted(up)]:
-        kind = ("down" if (start, end) in paths else "up") + (" lazy" if (start, end) in up else "")
+    for start, end in [*sorted(graph.down), *sorted(graph.up)]:
+        kind = ("down" if (start, end) in paths else "up") + (" lazy" if (start, end) in graph.up else "")
         nodes = paths[(start, end) if (start, end) in paths else (end, start)]
-        yield f'  <path class="{kind}" data-from="{start}" data-to="{end}" d="{_curve([at[node] for node in nodes])}"/>'
-    for name in packages():
+        curve = _curve([at[node] for node in nodes], graph.height)
+        yield f'  <path class="{kind}" data-from="{start}" data-to="{end}" d="{curve}"/>'
+    for name, lines in graph.boxes.items():
         x, y = at[name]
-        yield f'  <rect data-name="{name}" x="{x - WIDTH / 2:.0f}" y="{y}" width="{WIDTH}" height="{HEIGHT}" rx="8"/>'
+        size = f'width="{WIDTH}" height="{graph.height}" rx="8"'
+        yield f'  <rect data-name="{name}" x="{x - WIDTH / 2:.0f}" y="{y}" {size}/>'
         yield f'  <text class="name" x="{x:.0f}" y="{y + 22}">{name.removeprefix("vitviz.")}</text>'
-        for line, text in enumerate(summary(name)):
+        for line, text in enumerate(lines):
             yield f'  <text x="{x:.0f}" y="{y + 42 + 16 * line}">{escape(text)}</text>'
     yield "</svg>"
 
 
-def _curve(points: list[tuple[float, int]]) -> str:
+def _curve(points: list[tuple[float, int]], height: int) -> str:
     """Return a path from the bottom of the first node through all others to the top of the last."""
-    x, y = points[0][0], points[0][1] + HEIGHT
+    x, y = points[0][0], points[0][1] + height
     text = f"M{x:.0f} {y}"
     for to_x, to_y in points[1:]:
         middle = (y + to_y) / 2
-        text += f"C{x:.0f} {middle:.0f} {to_x:.0f} {middle:.0f} {to_x:.0f} {to_y}V{to_y + HEIGHT}"
-        x, y = to_x, to_y + HEIGHT
+        text += f"C{x:.0f} {middle:.0f} {to_x:.0f} {middle:.0f} {to_x:.0f} {to_y}V{to_y + height}"
+        x, y = to_x, to_y + height
     return text.rpartition("V")[0]
 
 
-def main(out: Path) -> None:
-    """Write the picture."""
-    out.write_text("\n".join(draw()) + "\n", encoding="utf-8")
-    down, up = arrows()
-    print(f"{len(packages())} boxes, {len(down)} arrows down, {len(up)} up -> {out}")
+def main(folder: Path) -> None:
+    """Write the pictures."""
+    for name, graph in (("architecture.svg", packages()), ("architecture-web.svg", scripts())):
+        (folder / name).write_text("\n".join(draw(graph)) + "\n", encoding="utf-8")
+        arrows = f"{len(graph.down)} arrows down, {len(graph.up)} up"
+        print(f"{len(graph.boxes)} boxes, {arrows} -> {folder / name}")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "architecture.svg")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tiny
@@ -53,3 +54,8 @@ def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed:
     settings = Settings(models=sources, memory=round(memory * SIZE), **allowed)
     menu = Menu(settings, bundled=[], uploads=UploadFolder(place / "uploads"))
     return Endpoints(menu, [Example(example, "Noise", "It shows nothing", ("thing 3",))])
+
+
+def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
+    """Ask as a client does."""
+    return endpoints.question(name, given).compute()

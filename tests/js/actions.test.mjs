@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { isStep, reduce, restore } from '../../vitviz/web/core/actions.js';
+import { isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
 import { INITIAL, hasQuery, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
@@ -54,6 +54,20 @@ test('a scene that was opened can show what the state asks for', () => {
       assert.ok(!Array.isArray(shown.query) || hasQuery(shown.query, scene.limits));
       assert.deepEqual(pick(shown, Object.keys(scene.source)), scene.source);
     }
+  }
+});
+
+test('while another scene is on its way, what is here shows what it can', () => {
+  const store = createStore(reduce(INITIAL, { type: 'opened', pane: 0, scene: SCENES[2] }), reduce,
+    { step: isStep, restore });
+  store.dispatch({ type: 'map', block: 20, head: 15 });
+  store.dispatch({ type: 'open', source: { model: 'model-0' } });
+  store.dispatch({ type: 'opened', pane: 0, scene: SCENES[0] });
+  store.dispatch({ type: 'undo' });
+  const { block, head, scene } = store.get();
+  assert.deepEqual([block, head, scene], [20, 15, SCENES[0]]);
+  for (const pane of [showable(store.get()), showable({ ...INITIAL, beside: store.get() }).beside]) {
+    assert.deepEqual([pane.block, pane.head], [11, 'mean']);
   }
 });
 

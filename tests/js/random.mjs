@@ -25,11 +25,19 @@ export const SCENES = LIMITS.map((limits, place) => ({
     model: `model-${place}`, size: place === 2 ? 518 : null },
 }));
 
+/** What scenes are made from, and asked for by: names that are hard to write in an address. */
+const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
+  photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518] };
+
 /**
  * Return a generator of actions that a page in this state may dispatch, and of some that it never would.
  * @param {() => number} random
+ * @param {object} given
+ * @param {typeof SCENES} given.scenes - that are open, or may be
+ * @param {typeof NAMES} given.names
+ * @param {string[]} given.without - types of actions
  */
-export function actions(random) {
+export function actions(random, { scenes = SCENES, names = NAMES, without = [] } = {}) {
   const whole = (count) => Math.floor(random() * count);
   const one = (list) => list[whole(list.length)];
   const maybe = (value) => (random() < 0.3 ? null : value);
@@ -38,8 +46,8 @@ export function actions(random) {
   const query = (state) => one([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), 1]]);
   const head = (state) => one(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
   const fields = {
-    image: () => maybe(one(['church', 'Straße', 'a b&c=d?', '日本'])), photo: () => maybe('0123456789abcdef'),
-    model: () => maybe('timm/vit_small'), size: () => maybe(one([224, 518])),
+    image: () => maybe(one(names.images)), photo: () => maybe(one(names.photos)),
+    model: () => maybe(one(names.models)), size: () => maybe(one(names.sizes)),
     block: (state) => whole(limits(state).depth), head, query,
     direction: () => one(['row', 'column']), mode: (state) => one(limits(state).modes),
     fuse: () => one(['mean', 'max', 'min']), discard: () => whole(20) / 20, residual: () => whole(21) / 20,
@@ -53,29 +61,31 @@ export function actions(random) {
     bare: () => random() < 0.5, removed: () => whole(101), erased: () => one([[], [whole(9)], [3, whole(3)]]),
   };
   const change = (state) => {
-    const names = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));
-    return Object.fromEntries(names.map((name) => [name, fields[name](state)]));
+    const chosen = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));
+    return Object.fromEntries(chosen.map((name) => [name, fields[name](state)]));
   };
   const address = (state) => {
-    const parts = ['image=church', 'layer=3', 'layer=x', 'head=2', 'head=max', 'from=3,4', 'from=cls', 'from=900,900',
-      'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'model2=m', 'color=nothing', 'mode=nothing', 'off=1.1,2.1',
-      'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40', 'removed=101', 'bare=1',
-      'numbered=0', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%', '&&=', 'size=448',
-      String(random())];
+    const source = ['image', 'model', 'size'].flatMap((part) => names[`${part}s`].map((value) => (
+      `${part}=${encodeURIComponent(value)}`)));
+    const parts = [one(source), one(source).replace('=', '2='), 'layer=3', 'layer=x', 'head=2', 'head=max',
+      'from=3,4', 'from=cls', 'from=900,900', 'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'color=nothing',
+      'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40',
+      'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%',
+      '&&=', String(random())];
     return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };
   const makers = {
     change: (state) => ({ change: change(state), quiet: random() < 0.1 }),
-    open: () => ({ source: one([{ image: 'dog' }, { photo: '00112233' }, { model: 'm2' }, { size: 448 },
-      { model: 'm3', size: 96 }]) }),
-    opened: (state) => ({ pane: whole(2), scene: one(SCENES),
+    open: () => ({ source: one([{ image: one(names.images) }, { photo: one(names.photos) }, { size: one(names.sizes) },
+      { model: one(names.models) }, { model: one(names.models), size: one(names.sizes) }]) }),
+    opened: (state) => ({ pane: whole(2), scene: one(scenes),
       carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),
     failed: () => ({ pane: whole(2), text: 'It failed.' }),
-    compare: (state) => ({ carried: maybe(patch(state)) }), 
+    compare: (state) => ({ carried: maybe(patch(state)) }),
     activate: () => ({ pane: whole(2),
       classes: one([undefined, { target: maybe(whole(9)), against: maybe(whole(9)), lensClass: maybe(whole(4)) }]) }),
     navigate: (state) => ({ search: address(state) }),
-    hover: (state) => ({ pointer: maybe({ scene: one(SCENES).id, pane: whole(2), query: maybe(patch(state)),
+    hover: (state) => ({ pointer: maybe({ scene: one(scenes).id, pane: whole(2), query: maybe(patch(state)),
       patch: patch(state), over: true }) }),
     lift: () => ({}), pick: (state) => ({ patch: patch(state), scene: state.scene?.id ?? null }), unpin: () => ({}),
     move: () => ({ row: whole(3) - 1, column: whole(3) - 1 }),
@@ -85,8 +95,9 @@ export function actions(random) {
     play: () => ({}), step: () => ({}), message: () => ({ texts: ['A message.'] }),
     undo: () => ({}), redo: () => ({}), toString: () => ({}), nothing: () => ({}),
   };
+  const types = Object.keys(makers).filter((type) => !without.includes(type));
   return (state) => {
-    const type = one(Object.keys(makers));
+    const type = one(types);
     return { type, ...makers[type](state) };
   };
 }

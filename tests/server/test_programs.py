@@ -119,8 +119,7 @@ def test_what_a_program_that_has_gone_asked_stops(scene: str, replica: Replica) 
     wait_for(lambda: scheduler.ahead(Kind.LONG) == 0)
 
 
-def test_tools_are_served_where_their_package_is(tmp_path: Path) -> None:
-    pytest.importorskip("mcp")
+def test_tools_are_served(tmp_path: Path) -> None:
     served = Replica(made(tmp_path / "page", (folder(tmp_path / "model"),), mcp=True))
     tools = httpx.get(f"{served.url}/gradio_api/mcp/schema", timeout=60).json()
     served.close()

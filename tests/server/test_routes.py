@@ -208,7 +208,7 @@ def test_progress_comes_twice_a_second_with_place_and_time(replica: Replica, slo
 
 
 def test_who_closes_the_connection_stops_the_work_and_what_waits_never_begins(
-    replica: Replica, slow: threading.Event
+    replica: Replica, slow: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     leave, found, runs = threading.Event(), [], []
     with ThreadPoolExecutor(3) as pool:
@@ -222,6 +222,8 @@ def test_who_closes_the_connection_stops_the_work_and_what_waits_never_begins(
     wait_for(lambda: replica.endpoints.scheduler.ahead(Kind.LONG) == 0)
     assert not slow.is_set()  # nobody let it finish
     assert all("progress" in line for _, line in found + runs)
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_who_joins_a_question_keeps_it_alive(replica: Replica, slow: threading.Event) -> None:

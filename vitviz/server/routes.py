@@ -150,9 +150,10 @@ async def _flight(endpoints: Endpoints, question: Question, client: Client) -> A
 async def _waiting(future: Future[Any], describe: Callable[[], Line]) -> AsyncGenerator[Line, None]:
     """Yield a description about every half second until a future is done."""
     wrapped = asyncio.wrap_future(future)
+    # Who asks the future raises its error; where nobody asks any more, it is none that asyncio should report.
+    wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())
     while not (await asyncio.wait({wrapped}, timeout=TICK))[0]:
         yield describe()
-    wrapped.exception()  # it is raised by who asks the future
 
 
 def _progress(endpoints: Endpoints, flight: Flight) -> Line:

@@ -2,7 +2,7 @@
 import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
-import { isStep, reduce, restore } from './core/actions.js';
+import { isStep, reduce, restore, showable } from './core/actions.js';
 import { INITIAL } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
@@ -71,7 +71,8 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   });
   function draw() {
     frame = 0;
-    const more = page.views.map((view) => view.render(store.get())).some(Boolean);
+    const shown = showable(store.get());
+    const more = page.views.map((view) => view.render(shown)).some(Boolean);
     if (more) changed();
   }
   store.subscribe(changed);

@@ -1,8 +1,12 @@
 // The backend of a page that has everything in itself: its <script type="text/plain"> elements hold the files.
 import { decoded } from '../compute/payload.js';
+import { rolloutOptions } from '../compute/query.js';
+import { INITIAL } from '../core/state.js';
 import { BackendError } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
+/** @typedef {import('./backend.js').How} How */
+/** @typedef {import('./backend.js').Known} Known */
 
 /**
  * @param {import('../core/manifest.js').Manifest} manifest
@@ -11,8 +15,11 @@ import { BackendError } from './backend.js';
  */
 export function embeddedBackend(manifest, read) {
   const why = 'it was cut short when it was saved or sent';
-  /** @param {string} name */
-  const file = async (name) => {
+  const options = Object.entries(rolloutOptions(INITIAL, manifest.depth)); // of the one matrix that is here
+  /** @param {Known} scene @param {string} name @param {How} [how] */
+  const file = async (scene, name, { signal } = {}) => {
+    signal?.throwIfAborted();
+    if (scene.id !== manifest.id) throw new BackendError('This page does not have that photograph.', 'unknown');
     const text = read(name)?.trim();
     if (!text) throw new BackendError(`A part of this page is missing: ${why}.`, 'failed');
     try {
@@ -29,8 +36,11 @@ export function embeddedBackend(manifest, read) {
   return {
     can: { open: false, rollout: false, explain: false, page: false, link: false },
     open: async () => manifest,
-    block: (_, block) => file(`block-${block}`),
-    rollout: (_, ask) => (ask.token === null ? file('rollout') : no()),
+    block: (scene, block, how) => file(scene, `block-${block}`, how),
+    rollout(scene, ask, how) {
+      const usual = options.every(([name, value]) => /** @type {any} */ (ask)[name] === value);
+      return ask.token === null && usual ? file(scene, 'rollout', how) : no();
+    },
     explain: no, faithfulness: no, heads: no, layers: no, intervene: no, page: no, models: no, upload: no,
   };
 }

@@ -59,6 +59,17 @@ export function fit(state, limits) {
   return { state: fitted, messages };
 }
 
+/**
+ * What the scenes that are here can show of a state: it may ask for one with more heads that is on its way.
+ * @param {State} state @returns {State}
+ */
+export function showable(state) {
+  const { beside, scene, query, queryScene } = state;
+  const next = scene ? { ...fit(state, scene.limits).state, query, queryScene } : { ...state };
+  if (beside?.scene) next.beside = pick(fit({ ...state, ...beside }, beside.scene.limits).state, PANE);
+  return next;
+}
+
 /** The pane that is not active becomes the active one. @param {State} state @returns {State} */
 function swapped(state) {
   return { ...state, ...state.beside, beside: pick(state, PANE), pane: state.pane === 0 ? 1 : 0 };

@@ -1,0 +1,206 @@
+"""The app in a real browser, beside that of another checkout: how soon it shows a map, and what it sends for that.
+
+    python benchmarks/page.py --other ../before     # needs Chromium; prints medians and the worst, both sides by turns
+
+Each checkout serves its page in a process of its own. A photograph's time counts from choosing the file to the frame
+that shows its map, less the forward pass as the page tells it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import httpx
+from explorer import CHROMIUM, EXAMPLE, FLAGS, MOVES
+from PIL import Image
+from playwright.sync_api import Browser, Request, sync_playwright
+
+HERE = Path(__file__).parents[1]
+LOADED = 120_000  # milliseconds
+ROUNDS = 5
+# The scene whose map is on the screen; "" while there is none. The page before the store had an explorer.
+SHOWN = """() => {
+    const { store, scenes, resting, explorer } = window.vitviz ?? {};
+    if (!store) {
+        const { data, block } = explorer?.here ?? {};
+        return data?.answers.has(block) && explorer.frame === 0 ? data.manifest.id : '';
+    }
+    const { scene, block } = store.get();
+    return scenes.get(scene?.id)?.answers.has(block) && resting() ? scene.id : '';
+}"""
+COMPLETE = """() => (window.vitviz.store ? window.vitviz.scenes.get(window.vitviz.store.get().scene.id)
+    : window.vitviz.explorer.here.data).answers.complete"""
+
+
+class Side:
+    """A checkout's page and what was measured of it."""
+
+    def __init__(self, tree: Path, browser: Browser, log: Any) -> None:
+        self.tree = tree
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}/"
+        named = {"GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port), "PYTHONPATH": str(tree)}
+        command = [sys.executable, "-m", "vitviz", "app"]
+        self.server = subprocess.Popen(command, cwd=tree, env={**os.environ, **named}, stdout=log, stderr=log)
+        while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+            if self.server.poll() is not None:
+                raise SystemExit(f"The server of {tree} ended before it listened.")
+            time.sleep(0.2)
+        self.browser = browser
+        self.ready: list[float] = []
+        self.beyond: list[float] = []
+        self.memory: list[float] = []
+        self.asked: list[str] = []
+        self.painted: list[float] = []
+
+    def open(self) -> None:
+        """Open the page in a browser without a cache, and count the time until it shows a map."""
+        if self.ready:
+            self.page.context.close()
+        self.page = self.browser.new_context(viewport={"width": 1440, "height": 900}).new_page()
+        began = time.perf_counter()
+        self.page.goto(self.url)
+        self.page.wait_for_function(SHOWN, polling=5, timeout=LOADED)
+        self.ready.append(1000 * (time.perf_counter() - began))
+        self.page.wait_for_function(COMPLETE, timeout=LOADED)
+
+    def choose(self, photo: Path) -> None:
+        """Give the page a photograph."""
+        before = self.page.evaluate(SHOWN)
+        began = time.perf_counter()
+        self.page.locator("#photo input[type=file]").first.set_input_files(str(photo))
+        shown = f"(before) => {{ const now = ({SHOWN})(); return now && now !== before; }}"
+        self.page.wait_for_function(shown, arg=before, polling=5, timeout=LOADED)
+        seconds = time.perf_counter() - began
+        took = re.search(r"([\d.]+) (ms|s) ", self.page.locator("#badge").inner_text())
+        assert took, "Expected the time of the forward pass on the page, got none."
+        self.beyond.append(1000 * (seconds - float(took[1]) / (1000 if took[2] == "ms" else 1)))
+        self.page.wait_for_function(COMPLETE, timeout=LOADED)
+        client = self.page.context.new_cdp_session(self.page)
+        client.send("HeapProfiler.collectGarbage")
+        usage = client.send("Runtime.getHeapUsage")
+        self.memory.append(usage["usedSize"] + usage.get("backingStorageSize", 0))
+
+    def point(self, count: int) -> None:
+        """Move the pointer: keep the milliseconds from each event to the paint, and what was asked meanwhile."""
+
+        def asked(request: Request) -> None:
+            self.asked.append(request.url)
+
+        self.page.on("request", asked)
+        self.page.evaluate(MOVES, 20)  # warm-up
+        self.painted += self.page.evaluate(MOVES, count)
+        self.page.remove_listener("request", asked)
+
+    def scripts(self) -> int:
+        """Return the bytes of our own JavaScript in the page; gradio's comes beside it."""
+        return _scripts(httpx.get(f"{self.url}config", timeout=60).json())
+
+    def lines(self, folder: str) -> int:
+        """Return the lines of code below a folder of vitviz."""
+        files = (path for path in (self.tree / "vitviz" / folder).rglob("*") if path.suffix in (".py", ".js"))
+        return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def _scripts(config: Any) -> int:
+    """Return the bytes of all scripts in gradio's description of a page."""
+    if isinstance(config, list):
+        return sum(map(_scripts, config))
+    if not isinstance(config, dict):
+        return 0
+    own = [value for name, value in config.items() if name in ("js", "js_on_load") and isinstance(value, str)]
+    return sum(len(script.encode()) for script in own) + sum(map(_scripts, config.values()))
+
+
+def _photographs(folder: Path, count: int) -> Iterator[Path]:
+    """Yield photographs that no server has seen: the examples, each time without some more columns."""
+    files = sorted(EXAMPLE.parent.glob("*.jpg"))
+    for index in range(count):
+        with Image.open(files[index % len(files)]) as photo:
+            path = folder / f"{index}.jpg"
+            photo.crop((1 + index, 0, *photo.size)).save(path, quality=90)
+            yield path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--other", type=Path, metavar="TREE", help="another checkout of vitviz")
+    parser.add_argument("--moves", type=int, default=200)
+    parser.add_argument("--photographs", type=int, default=20)
+    args = parser.parse_args()
+    chromium = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
+    with sync_playwright() as play, ExitStack() as stack:
+        browser = play.chromium.launch(executable_path=chromium, args=FLAGS)
+        log = stack.enter_context(tempfile.TemporaryFile())
+        sides = [Side(tree.resolve(), browser, log) for tree in (HERE, args.other) if tree]
+        for side in sides:
+            stack.callback(side.server.wait)
+            stack.callback(side.server.terminate)
+        photos = list(_photographs(Path(stack.enter_context(tempfile.TemporaryDirectory())), args.photographs))
+        for _ in range(ROUNDS):
+            for side in sides:
+                side.open()
+        for photo in photos:
+            for side in sides:
+                side.choose(photo)
+        for _ in range(ROUNDS):
+            for side in sides:
+                side.point(args.moves // ROUNDS)
+        rows = [_row(side) for side in sides]
+        load = f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}"
+        print(f"{platform.machine()}, {load}, Chromium {browser.version}; milliseconds where nothing else is said")
+        columns = [("", ["this page", "the other"][: len(sides)], "target")]
+        columns += [(name, [row[name] for row in rows], target) for name, target in zip(ROWS, TARGETS, strict=True)]
+        for name, values, target in columns:
+            print(f"  {name:<52}" + "".join(f"{value:>20}" for value in values) + f"   {target}")
+        browser.close()
+
+
+TARGETS = ("", "300", "0", "16.7", "1.5 x", "", "", "")
+ROWS = (
+    "page opened to first map",
+    "photograph to first map, beyond the forward pass",
+    "requests while pointing",
+    "pointer to paint",
+    "browser's memory, last photograph to first",
+    "JavaScript, bytes",
+    "lines of web/",
+    "lines of server/",
+)
+
+
+def _row(side: Side) -> dict[str, str]:
+    """Return the column of a checkout."""
+    values = (
+        *(_spread(times) for times in (side.ready, side.beyond)),
+        str(len(side.asked)),
+        f"{statistics.median(side.painted):.1f}, 95 % {statistics.quantiles(side.painted, n=20)[-1]:.1f}",
+        f"{side.memory[-1] / side.memory[0]:.2f} x",
+        f"{side.scripts():,}",
+        *(f"{side.lines(folder):,}" for folder in ("web", "server")),
+    )
+    return dict(zip(ROWS, values, strict=True))
+
+
+def _spread(times: list[float]) -> str:
+    return f"{statistics.median(times):.0f}, worst {max(times):.0f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+"""Hold every backend of the page to the same answers, asked in the browser through `window.vitviz.backend`.
+
+A further backend joins with a fixture that yields a `Backend`, and with its name in `BACKENDS`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+import torch
+from conftest import watch
+from numpy.typing import NDArray
+from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Page
+from running import Running, complete, ready
+
+from vitviz.attribution.attention import rollout_matrix
+from vitviz.server import routes
+from vitviz.view import View
+from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
+
+BACKENDS = ("server", "embedded")
+OWN = ("id", "badge")  # of a manifest: they say where a scene is, and how long it took there
+USUAL = {"fuse": "mean", "discard": 0, "residual": 0.5, "start": 0}
+OTHER = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
+CLASS = {"target": 3, "against": None}
+QUESTIONS = [  # what a backend must be able to do, and a question that takes it
+    ("rollout", "rollout", {"token": 5, **USUAL}),
+    ("rollout", "rollout", {"token": None, **OTHER}),
+    ("explain", "explain", {"method": "token_gradcam", **CLASS}),
+    ("explain", "faithfulness", {"methods": ["token_gradcam", "rollout"], **CLASS}),
+    ("explain", "heads", {"names": ["distance"]}),
+    ("explain", "layers", {}),
+    ("explain", "intervene", {"patches": [0, 7], "heads": [[0, 1]]}),
+    ("page", "page", {"search": "?layer=2"}),
+]
+PROGRESS = {"text": str, "ahead": int, "seconds": int | float, "done": int, "of": int}
+
+ASK = """async ({ name, ask, id, abort }) => {
+    const { backend, scenes, store } = window.vitviz;
+    const { id: here, source } = scenes.get(store.get().scene.id);
+    const told = [];
+    const controller = new AbortController();
+    const how = { signal: controller.signal, progress: (progress) => told.push(progress) };
+    const upload = new File([new Uint8Array(9)], 'mine.safetensors');
+    const scene = { id: id ?? here, source };
+    const given = { open: [{ ...source, ...ask }], models: [], upload: [upload] }[name] ?? [scene, ask];
+    const base64 = (buffer) => new Promise((resolve) => {
+        const reader = new FileReader();
+        reader.onload = () => resolve(reader.result.split(',')[1]);
+        reader.readAsDataURL(new Blob([buffer]));
+    });
+    try {
+        if (abort === 'before') controller.abort();
+        const coming = backend[name](...given, how);
+        if (abort === 'after') controller.abort();
+        const value = await coming;
+        return value instanceof ArrayBuffer ? { bytes: await base64(value), told } : { value, told };
+    } catch ({ name, kind, message }) {
+        return { error: { name, kind, message }, told };
+    }
+}"""
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A backend in the page that has it.
+
+    Args:
+        page: shows one scene.
+        view: what Python sees of it; manifest: what Python says of it.
+        close: how far a share of attention may be from Python's; 0 where the files are Python's own.
+    """
+
+    page: Page
+    view: View
+    manifest: dict[str, Any] = field(repr=False)
+    close: float = 0.0
+
+    def send(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
+        """Return what came: "value", "bytes" or "error", and what was "told" meanwhile."""
+        found: dict[str, Any] = self.page.evaluate(ASK, {"name": name, "ask": ask, **how})
+        return found
+
+    def ask(self, name: str, ask: Any = None) -> Any:
+        """Return an answer."""
+        found = self.send(name, ask)
+        assert "error" not in found, found
+        return base64.b64decode(found["bytes"]) if "bytes" in found else found["value"]
+
+    def refusal(self, name: str, ask: Any = None, **how: Any) -> dict[str, Any]:
+        """Return the error of a question that is not answered."""
+        error: dict[str, Any] = self.send(name, ask, **how)["error"]
+        assert error["message"].endswith(".")
+        return error
+
+    def can(self, what: str) -> bool:
+        """Return what the backend says of itself."""
+        found: bool = self.page.evaluate("(what) => vitviz.backend.can[what]", what)
+        return found
+
+
+@contextmanager
+def shown(browser: Chromium, url: str, offline: bool = False) -> Iterator[Page]:
+    """Open a page and wait until its scene is loaded."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=offline)
+    problems = watch(context)
+    page = context.new_page()
+    ready(page, url)
+    complete(page)
+    yield page
+    context.close()
+    assert not problems
+
+
+@pytest.fixture(scope="module")
+def manifest(app: Running, small: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(json.dumps(app.endpoints.open(image="Church", model=small)))
+    return found
+
+
+@pytest.fixture(scope="module")
+def seen(app: Running, manifest: dict[str, Any]) -> View:
+    opened = app.endpoints.scenes.get(manifest["id"])
+    assert opened is not None
+    return opened.view
+
+
+@pytest.fixture(scope="module")
+def server(browser: Chromium, app: Running, small: str, seen: View, manifest: dict[str, Any]) -> Iterator[Backend]:
+    """The backend that asks a server; this one tells its progress a hundred times a second."""
+    with pytest.MonkeyPatch.context() as patch, shown(browser, f"{app.url}?model={quote(small)}") as page:
+        patch.setattr(routes, "TICK", 0.01)
+        yield Backend(page, seen, manifest)
+
+
+@pytest.fixture(scope="module")
+def embedded(
+    browser: Chromium, app: Running, seen: View, manifest: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Backend]:
+    """The backend of a page that was saved, opened from disk without a network."""
+    path: Path = tmp_path_factory.mktemp("saved") / "page.html"
+    path.write_bytes(app.endpoints.page(manifest["id"]))
+    with shown(browser, path.as_uri(), offline=True) as page:
+        yield Backend(page, seen, manifest)
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> Backend:
+    found: Backend = request.getfixturevalue(request.param)
+    return found
+
+
+# ---- what every backend answers
+
+
+def test_the_manifest_is_pythons(backend: Backend) -> None:
+    found = backend.ask("open", {})
+    assert found["id"] == backend.page.evaluate("vitviz.store.get().scene.id")
+    expected = {name: value for name, value in backend.manifest.items() if name not in OWN}
+    for one in (found, expected):
+        one["predictions"] = {name: probability for name, probability, _ in one["predictions"]}
+    assert found.pop("predictions") == pytest.approx(expected.pop("predictions"), abs=backend.close)
+    assert {name: found[name] for name in expected} == expected
+
+
+def attention(file: bytes) -> NDArray[np.float32]:
+    """Return the attention (H, N, N) that a block's file holds."""
+    _, _, bits, heads, tokens, width, *_ = HEADER.unpack_from(file)
+    number = np.dtype("<f2" if bits == 16 else "<f4")
+    lse = np.frombuffer(file, "<f8", heads * tokens, HEADER.size).reshape(heads, tokens, 1)
+    both = np.frombuffer(file, number, 2 * heads * tokens * width, HEADER.size + lse.nbytes)
+    queries, keys = both.reshape(2, heads, tokens, width).astype(np.float64)
+    return np.exp(queries @ keys.transpose(0, 2, 1) - lse).astype(np.float32)  # (H, N, d) @ (H, d, N) -> (H, N, N)
+
+
+def test_blocks_are_pythons(backend: Backend) -> None:
+    trace = backend.view.trace
+    for block in range(trace.depth):
+        found, expected = backend.ask("block", block), block_bytes(trace, block)
+        if backend.close:
+            np.testing.assert_allclose(attention(found), attention(expected), atol=backend.close)
+        else:
+            assert found == expected
+
+
+def matrix(file: bytes) -> NDArray[np.float32]:
+    """Return the rows (N, N) of a rollout file."""
+    _, _, bits, _, tokens, *_ = HEADER.unpack_from(file)
+    return np.frombuffer(file, "<f2" if bits == 16 else "<f4", offset=HEADER.size).reshape(tokens, tokens)
+
+
+def expected_rows(trace: Any, options: dict[str, Any]) -> NDArray[np.float32]:
+    """Return rollout (N, N) as Python computes it, and that of the mean over patches as row N."""
+    rows: torch.Tensor = rollout_matrix(trace, **options)[0]
+    return torch.cat([rows, rows[len(trace.prefix) :].mean(0, keepdim=True)]).numpy()
+
+
+def test_the_rows_of_rollout_are_pythons(backend: Backend) -> None:
+    trace, halves = backend.view.trace, 1e-3
+    expected = expected_rows(trace, USUAL)
+    found = backend.ask("rollout", {"token": None, **USUAL})
+    assert backend.close or found == rollout_bytes(trace)
+    np.testing.assert_allclose(matrix(found), expected[:-1], atol=max(halves, backend.close))
+    if not backend.can("rollout"):
+        return
+    for options in (USUAL, OTHER):
+        expected = expected_rows(trace, options)
+        found = matrix(backend.ask("rollout", {"token": None, **options}))
+        np.testing.assert_allclose(found, expected[:-1], atol=max(halves, backend.close))
+        for token in (0, 5, -1):
+            row = np.frombuffer(backend.ask("rollout", {"token": token, **options}), "<f4")
+            np.testing.assert_allclose(row, expected[token], atol=max(1e-6, backend.close))
+
+
+# ---- what some can, and what is refused
+
+
+@pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
+def test_a_backend_answers_what_it_says_it_can(backend: Backend, needs: str, name: str, ask: Any) -> None:
+    if backend.can(needs):
+        assert backend.ask(name, ask)
+    else:
+        error = backend.refusal(name, ask)
+        assert (error["name"], error["kind"]) == ("BackendError", "refused")
+
+
+def test_answers_about_a_class_and_heads_are_pythons(backend: Backend) -> None:
+    if not backend.can("explain"):
+        return
+    found = backend.ask("explain", {"method": "token_gradcam", **CLASS})
+    np.testing.assert_allclose(found["values"], backend.view.explain("token_gradcam", 3).values.ravel(), rtol=1e-4)
+    found = backend.ask("heads", {"names": ["distance"]})
+    np.testing.assert_allclose(found["values"]["distance"], backend.view.heads(["distance"])["distance"], rtol=1e-4)
+    found = backend.ask("intervene", {"patches": [0, 7], "heads": [[0, 1]]})
+    change = backend.view.intervene(drop=[(0, 0), (0, 7)], heads=[(0, 1)])
+    for label, before, after in found["classes"]:
+        place = backend.view.labels.index(label)
+        assert (before, after) == pytest.approx((change.before[0, place], change.after[0, place]), rel=1e-4)
+
+
+def test_a_backend_opens_others_or_has_one_scene(backend: Backend) -> None:
+    found = backend.ask("open", {"image": "Dog"})
+    assert found["image"] == ("Dog" if backend.can("open") else "Church")
+    if backend.can("open"):
+        models = backend.ask("models")
+        assert "Dog" in [one["name"] for one in models["examples"]]
+        assert backend.manifest["model"] in [one["source"] for group in models["groups"] for one in group["entries"]]
+        assert backend.refusal("open", {"image": "Nothing"})["kind"] == "refused"
+    else:
+        assert backend.refusal("models")["kind"] == "refused"
+
+
+def test_the_address_follows_where_links_are_to_be_had(backend: Backend) -> None:
+    before = backend.page.url
+    backend.page.evaluate("vitviz.store.dispatch({ type: 'change', change: { block: 0, tab: 'explore' } })")
+    assert (backend.page.url != before) == backend.can("link")
+
+
+def test_nobody_may_send_these_a_checkpoint(backend: Backend) -> None:
+    error = backend.refusal("upload")
+    assert (error["name"], error["kind"]) == ("BackendError", "refused")
+
+
+@pytest.mark.parametrize(("name", "ask"), [("block", 0), ("rollout", {"token": None, **USUAL})])
+def test_another_scene_is_unknown(backend: Backend, name: str, ask: Any) -> None:
+    error = backend.refusal(name, ask, id="0" * 32)
+    assert (error["name"], error["kind"]) == ("BackendError", "unknown")
+
+
+def test_a_block_that_is_not_there_is_an_error(backend: Backend) -> None:
+    assert backend.refusal("block", 99)["name"] == "BackendError"
+
+
+# ---- waiting
+
+
+@pytest.mark.parametrize(("name", "ask"), [("block", 0), ("rollout", {"token": None, **USUAL})])
+def test_an_aborted_question_ends_so(backend: Backend, name: str, ask: Any) -> None:
+    assert backend.send(name, ask, abort="before")["error"]["name"] == "AbortError"
+    assert backend.ask(name, ask)
+
+
+@pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
+def test_a_question_on_its_way_is_aborted(backend: Backend, needs: str, name: str, ask: Any) -> None:
+    if backend.can(needs):
+        assert backend.send(name, ask, abort="after")["error"]["name"] == "AbortError"
+        assert backend.ask(name, ask)
+
+
+def test_progress_is_told_in_the_agreed_form(backend: Backend) -> None:
+    told = backend.send("block", 0)["told"]
+    if backend.can("explain"):
+        slow = backend.send("faithfulness", {"methods": ["gae", "occlusion"], **CLASS})["told"]
+        assert any(one.get("text") for one in slow)
+        assert any("done" in one for one in slow)
+        told += slow
+    for one in told:
+        assert all(isinstance(value, PROGRESS[name]) for name, value in one.items()), one
+        assert one.get("done", 0) <= one.get("of", 0)

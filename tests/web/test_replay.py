@@ -1,0 +1,139 @@
+"""Dispatch random actions on pages in a real browser: the log replays, and the address opens the same.
+
+Each test is of one seed. `REPLAY_SEEDS=500` takes that many seeds in the place of a few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import viewer_pages
+from conftest import watch
+from playwright.sync_api import Browser as Chromium
+from playwright.sync_api import Error, Page
+from running import Running, ready
+from viewer_pages import SCENE
+
+SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "2")))
+RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
+WAIT = 120_000  # milliseconds; models run many times
+FROM_EFFECTS = ["opened", "failed"]  # on a page only effects dispatch these, with scenes that are there
+
+ACT = """async ({ seed, count, without, names }) => {
+    const { store, scenes } = vitviz;
+    const { generator, actions } = window.random;
+    const next = actions(generator(seed), { scenes: [store.get().scene], without, ...(names && { names }) });
+    for (let i = 0; i < count; i += 1) {
+        store.dispatch(next(store.get()));
+        if (i % 5 === 0) await new Promise(requestAnimationFrame);
+    }
+}"""
+# What is in no address, and what never rests.
+CALM = """() => {
+    const { store } = vitviz;
+    if (store.get().playing) store.dispatch({ type: 'play' });
+    store.dispatch({ type: 'hover', pointer: null });
+    store.dispatch({ type: 'change', change: { full: false, help: false, bare: false, thumbnail: null, numbered: true,
+        removed: 0, erased: [], tab: 'explore' } });
+}"""
+# Timers of the page that were set before these run before them: 400 ms is more than any that leads to a question.
+SETTLE = """async () => {
+    const { store, scenes, progress, resting } = vitviz;
+    for (let quiet = 0; quiet < 2;) {
+        const before = store.get();
+        await new Promise((resolve) => { setTimeout(resolve, 400); });
+        const { scene, beside } = store.get();
+        const whole = [scene, ...(beside ? [beside.scene] : [])].every((one) => scenes.get(one?.id)?.answers.complete);
+        quiet = whole && store.get() === before && progress.jobs.size === 0 && resting() ? quiet + 1 : 0;
+    }
+    store.dispatch({ type: 'message', texts: [] }); // of what could not be loaded meanwhile
+    while (!resting()) await new Promise(requestAnimationFrame);
+}"""
+# Effects answer actions with actions, which are in the log as well: they are not heard while it is replayed.
+REPLAY = """(log) => {
+    const { store } = vitviz;
+    const { dispatch } = store;
+    store.dispatch = () => {};
+    try { log.forEach(dispatch); } finally { store.dispatch = dispatch; }
+}"""
+PIXELS = "vitviz.views[0].panes.map(({ pane }) => pane.flat().toDataURL())"
+
+
+@contextmanager
+def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
+    """Open a page that has everything, with the random actions of the scripts' own tests; no error is let pass.
+
+    Whatever goes wrong is told with the seed and the page's log of actions.
+    """
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.set_default_timeout(WAIT)
+    context.add_init_script("delete Element.prototype.requestFullscreen;")  # it comes and goes when the system has time
+    problems = watch(context)
+    page = context.new_page()
+    page.on("console", lambda said: problems.append(f"on the console: {said.text}") if said.type == "error" else None)
+    ready(page, url)
+    page.wait_for_function(f"{SCENE}?.answers.complete")
+    script = f"{RANDOM.read_text(encoding='utf-8')}\nwindow.random = {{ generator, actions }};"
+    page.add_script_tag(content=script, type="module")
+    page.wait_for_function("window.random")
+    try:
+        yield page
+        assert not problems, "\n".join(problems)
+    except (AssertionError, Error) as error:
+        log = json.dumps(page.evaluate("vitviz.store.log()"))
+        raise AssertionError(f"seed {seed}: {error}\nThe log of actions at {url}:\n{log}") from error
+    finally:
+        context.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path: Path, seed: int) -> None:
+    url = viewer_pages.write(tmp_path, viewer_pages.html())
+    with opened(browser, url, seed) as page, opened(browser, url, seed) as other:
+        begun = page.evaluate("vitviz.store.log().length")
+        page.evaluate(ACT, {"seed": seed, "count": 400, "without": FROM_EFFECTS})
+        page.evaluate(CALM)
+        log = page.evaluate("(begun) => vitviz.store.log().slice(begun)", begun)
+        assert 400 <= len(log) < 950  # a thousand are kept
+        page.evaluate(SETTLE)
+        other.evaluate(REPLAY, log)
+        other.evaluate(SETTLE)
+        assert other.evaluate("vitviz.store.get()") == page.evaluate("vitviz.store.get()")
+        assert other.evaluate(PIXELS) == page.evaluate(PIXELS)
+
+
+# Some random actions ask for what no scene has; a scene that is opened makes what it can of them.
+FIT = """() => {
+    const { scene, pane } = vitviz.store.get();
+    vitviz.store.dispatch({ type: 'opened', pane, scene });
+}"""
+# What an address says of a state; the pane beside by its scene, for a default may still have no name there.
+ADDRESSED = """() => {
+    const { beside, pointer, base, pace, messages, queryScene, ...others } = vitviz.store.get();
+    return { ...others, beside: beside?.scene.id };
+}"""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, small: str, seed: int) -> None:
+    names = {
+        "images": ["Church", "Dog", "Nothing"],
+        "models": [small, "nothing"],
+        "photos": ["0123456789abcdef"],
+        "sizes": [7, 286],
+    }
+    with opened(browser, f"{app.url}?model={small}", seed) as page:
+        page.evaluate(ACT, {"seed": seed, "count": 150, "without": FROM_EFFECTS, "names": names})
+        page.evaluate(CALM)
+        page.evaluate(SETTLE)
+        page.evaluate(FIT)
+        page.evaluate(SETTLE)
+        with opened(browser, page.url, seed) as other:
+            other.evaluate(SETTLE)
+            assert other.evaluate(ADDRESSED) == page.evaluate(ADDRESSED)
+            assert other.evaluate(PIXELS) == page.evaluate(PIXELS)
