@@ -235,7 +235,7 @@ def _images(
     return len(files), ((batch.images, batch.classes) for batch in batches(files, about.preprocess, size))
 
 
-def _places(source: Dataset, known: Mapping[str, int]) -> list[int]:
+def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
     """Return the index of each class of a data set among the model's outputs."""
     pairs = zip(source.class_ids, source.labels, strict=True)
     places = [known.get(class_id, known.get(label)) for class_id, label in pairs]

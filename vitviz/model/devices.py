@@ -45,6 +45,14 @@ def device_named(name: str | None) -> torch.device:
     return torch.device(name)
 
 
+def describe_device(device: torch.device) -> str:
+    """Return a device in words, such as "CPU, 2 threads"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads != 1)}" if device.type == "cpu" else "Apple GPU (MPS)"
+
+
 def _kinds() -> list[str]:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     return [kind for kind, here in there.items() if here]

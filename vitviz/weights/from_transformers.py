@@ -32,15 +32,9 @@ _DEFAULTS: dict[str, Any] = {
     "num_channels": 3,
 }
 VIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "qkv_bias": True}
-DINOV2_DEFAULTS: dict[str, Any] = {
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-6,
-    "num_channels": 3,
-    "qkv_bias": True,
-    "layerscale_value": 1.0,
-    "use_swiglu_ffn": False,
-    "num_register_tokens": 4,  # with registers only
-}
+DINOV2_DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_channels": 3, "qkv_bias": True}
+DINOV2_DEFAULTS |= {"layerscale_value": 1.0, "use_swiglu_ffn": False}
+DINOV2_DEFAULTS |= {"num_register_tokens": 4}  # with registers only
 DINOV3_DEFAULTS = _DEFAULTS | {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
 DINOV3_DEFAULTS |= {"layer_norm_eps": 1e-5, "rope_theta": 100.0, "layerscale_value": 1.0, "num_register_tokens": 0}
 DINOV3_DEFAULTS |= dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), True)
@@ -48,14 +42,8 @@ DINOV3_DEFAULTS |= {"key_bias": False, "use_gated_mlp": False}
 CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
 
-
-# Hugging Face's names of the non-linearities that the model has.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-}
+ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+"""Hugging Face's names of the non-linearities that the model has -> ours."""
 
 
 class Settings:
@@ -255,10 +243,8 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     classifier = stem + "ForImageClassification"
     classified = said.architecture((stem + "Model", classifier, stem + "Backbone")) == classifier
     said.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
-    hidden, gated = (
-        int(said.typed("hidden_size", int) * said.typed("mlp_ratio", float)),
-        said.typed("use_swiglu_ffn", bool),
-    )
+    hidden = int(said.typed("hidden_size", int) * said.typed("mlp_ratio", float))
+    gated = said.typed("use_swiglu_ffn", bool)
     config = _config(
         said,
         # A gated MLP has three matrices instead of two: two thirds of the width, up to a multiple of 8.
@@ -308,15 +294,10 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". There is no
     classifier: the model returns the class token after the final norm, before the projection to the text's space.
     """
-    whole = Settings(settings, "CLIP", {})
     if settings.get("architectures") == ["CLIPForImageClassification"]:
-        raise whole.refuse(
-            "architectures", "another: its classifier reads the mean over patches without the final norm"
-        )
-    composite = settings.get("model_type") == "clip"
-    alone = ("CLIPVisionModel", "CLIPVisionModelWithProjection")
-    whole.architecture(("CLIPModel", *alone) if composite else alone)
-    said = Settings(_tower(settings, "CLIP") if composite else settings, "CLIP", CLIP_DEFAULTS)
+        expected = "another: its classifier reads the mean over patches without the final norm"
+        raise Settings(settings, "CLIP", {}).refuse("architectures", expected)
+    said, _ = _tower(settings, "CLIP", ("CLIPVisionModel", "CLIPVisionModelWithProjection"), CLIP_DEFAULTS)
     return _config(said, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
 
 
@@ -326,11 +307,9 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". No class token: a learned query pools the patches.
     `SiglipForImageClassification` reads their mean instead.
     """
-    composite = settings.get("model_type") == "siglip"
     classifier = "SiglipForImageClassification"
-    alone = ("SiglipVisionModel", classifier)
-    mean = Settings(settings, "SigLIP", {}).architecture(("SiglipModel", *alone) if composite else alone) == classifier
-    said = Settings(_tower(settings, "SigLIP") if composite else settings, "SigLIP", SIGLIP_DEFAULTS)
+    said, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
+    mean = kind == classifier
     if not mean and not said.typed("vision_use_head", bool):
         raise said.refuse("vision_use_head", "true: without it nothing says what stands for the image")
     classes = len(labels(settings)) if mean else 0
@@ -338,16 +317,28 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     return config, naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
 
 
-def _tower(settings: Mapping[str, Any], family: str) -> Mapping[str, Any]:
-    """Return the settings of the vision tower; an older file has them under a second name, which wins there."""
-    found = settings.get("vision_config_dict")
-    found = settings.get("vision_config") if found is None else found
-    found = {} if found is None else found
+def _tower(
+    settings: Mapping[str, Any], family: str, alone: tuple[str, ...], defaults: Mapping[str, Any]
+) -> tuple[Settings, str]:
+    """Return the settings of the vision tower, and the class that the weights are for.
+
+    Args:
+        settings: of the tower, or of a model with a tower of texts beside it. An older file has those of the tower
+            under a second name, which wins there.
+        family: such as "CLIP".
+        alone: classes with a vision tower alone.
+        defaults: what `transformers` assumes where the file does not say.
+    """
+    if settings.get("model_type") != family.lower():
+        return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)
+    kind = Settings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
+    names = ("vision_config_dict", "vision_config")
+    found = next((settings[name] for name in names if settings.get(name) is not None), {})
     if not isinstance(found, Mapping):
         raise ConvertError(
             f"Expected {family} settings with vision_config as an object, got {found!r:.80}. Fetch config.json again."
         )
-    return found
+    return Settings(found, family, defaults), kind
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {

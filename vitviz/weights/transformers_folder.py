@@ -17,25 +17,13 @@ from torch import Tensor
 from vitviz.fields import matches_type
 from vitviz.images.preprocess import Interpolation, Preprocess
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.weights.checks import (
-    CONFIG,
-    OLD_WEIGHTS,
-    WEIGHTS,
-    ConvertError,
-    check_tensors,
-    checked_settings,
-    need_file,
-    read_json,
-    read_weights,
-)
+from vitviz.weights import checks
+from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
 from vitviz.weights.from_transformers import Settings, convert_transformers, labels
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
 _IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
-_OPENAI = {
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
-}
+_OPENAI = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _ALL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_center_crop": False}
 _CUT = _ALL | {"resample": 3, "do_center_crop": True, "crop_size": 224}
 # What transformers' image processors assume where the file does not say, by the name before "ImageProcessor".
@@ -160,12 +148,12 @@ def _sharded(index: Path) -> dict[str, Tensor]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     """Return the tensors of one file, checked."""
-    found = read_weights(need_file(path))
+    found = checks.read_weights(checks.need_file(path))
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
     ):
         raise ConvertError(f"Expected tensors by name, got something else in {str(path)!r}. Save the state dict.")
-    check_tensors(found, path)
+    checks.check_tensors(found, path)
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
