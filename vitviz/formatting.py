@@ -1,7 +1,5 @@
 """Format numbers and predictions for people, by the same rules here and in `viewer/words.js`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -3,8 +3,6 @@
 Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Collection, Mapping, Sequence

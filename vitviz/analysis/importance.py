@@ -5,8 +5,6 @@ Both start from what a trace kept of every block.
 Shapes: B images, L blocks, H heads, N tokens, D width, d head width, C classes.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

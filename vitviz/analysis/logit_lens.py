@@ -6,8 +6,6 @@ Transformers for Image Classification in Class Embedding Space".
 Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width, C classes, K chosen classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

@@ -7,8 +7,6 @@ predicted: rollout follows it through all blocks, and is the same for every clas
 Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial, reduce, wraps
 from typing import Any, Literal, get_args

@@ -11,8 +11,6 @@ or, for class token and mean together, half each. Attention pooling is one atten
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 

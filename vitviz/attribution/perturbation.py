@@ -7,8 +7,6 @@ with a standard deviation of one patch. The choice changes the scores, so it is 
 Shapes: B images, C channels, N tokens = P prefix tokens followed by gh x gw patches of p x p pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial

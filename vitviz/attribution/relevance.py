@@ -6,8 +6,6 @@ Both methods run the model's own forward pass with operations whose backward pas
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import get_args

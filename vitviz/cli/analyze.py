@@ -1,7 +1,5 @@
 """Commands that analyse a model: heads, lens, evaluate."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any

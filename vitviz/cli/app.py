@@ -1,7 +1,5 @@
 """Command that serves the page: app."""
 
-from __future__ import annotations
-
 import argparse
 
 

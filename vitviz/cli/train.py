@@ -1,7 +1,5 @@
 """Train a model: from nothing, from another model, or from a teacher."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from dataclasses import replace

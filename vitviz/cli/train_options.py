@@ -1,7 +1,5 @@
 """Options of `vitviz train`, the recipe they ask for, and the command that asks for the same again."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json

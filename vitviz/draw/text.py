@@ -1,7 +1,5 @@
 """Text in pictures: the typeface, lines that fit a width."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Shapes: n images, k of them at once, C classes, K classes that occur.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -3,8 +3,6 @@
 A run may be stopped at any time and continued; torchrun shares the images among processes and machines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time

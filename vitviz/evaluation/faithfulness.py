@@ -8,8 +8,6 @@ square is shown that the model has never seen.
 Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R random orders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Table of an evaluation: one row per method and one for random orders, the best first."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence

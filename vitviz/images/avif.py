@@ -1,7 +1,5 @@
 """AVIF, decoded in a process of its own with bounded memory: its header need not tell the size of what it holds."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -3,8 +3,6 @@
 Nothing here decodes a photograph: a folder is listed, an archive is read as it is. Shapes: n images of h x w pixels.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import os

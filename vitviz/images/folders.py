@@ -3,8 +3,6 @@
 Shapes: n images of one size, H x W pixels of the model's input.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Pillow allocates what a header asks for, and a few bytes can ask for gigabytes: 
 picture, by metadata whose entries all point to the same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import struct

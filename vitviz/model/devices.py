@@ -1,7 +1,5 @@
 """Choose where a model runs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator

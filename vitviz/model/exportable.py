@@ -1,7 +1,5 @@
 """Define the forward pass that is exported: plain matrix products, and what a page needs to draw attention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

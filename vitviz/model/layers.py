@@ -6,8 +6,6 @@ Each part writes its arithmetic as calls of an `Ops` object, which decides how a
 Shapes: B images, H heads, N tokens, D width, d head width. Parameter names follow timm's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 

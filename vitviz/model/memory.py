@@ -3,8 +3,6 @@
 On Linux a process that asks for more memory than there is gets no error; it is killed.
 """
 
-from __future__ import annotations
-
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator

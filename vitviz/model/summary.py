@@ -1,7 +1,5 @@
 """List a model's modules, the shapes that they return and their parameter counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -3,8 +3,6 @@
 Shapes: B images, H heads, N tokens, n of them, D width, d head width.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -8,8 +8,6 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 Parameter names follow timm's.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Shapes: n images in a split, k of them read at once, H x W pixels of the model's input.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os

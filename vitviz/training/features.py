@@ -4,8 +4,6 @@ The file holds nothing but the rows, in float16 and in order, and is mapped into
 .part, and its length says how far it has come. Its name has a hash of all that the numbers depend on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -4,8 +4,6 @@ The last weights are the result, or their running mean where the recipe has one.
 on the validation images: its accuracy would no longer be that of images never seen.
 """
 
-from __future__ import annotations
-
 import math
 import os
 import time

@@ -7,8 +7,6 @@ transformers" (hard targets, the distillation token's own classifier).
 Shapes: B images, C classes. Every loss is the mean over the batch, in float32 whatever the logits are in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

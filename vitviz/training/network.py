@@ -7,8 +7,6 @@ Shapes: B images, N tokens = P prefix tokens and n patches, D width, C classes. 
 (N, D) that enter the first trained block, or what the classifiers read, (R,).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -7,8 +7,6 @@ Touvron et al. 2021 (soft and hard distillation); Müller and Hutter 2021 (Trivi
 (RandAugment), Zhong et al. 2020 (random erasing), Zhang et al. 2018 (MixUp), Yun et al. 2019 (CutMix).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence

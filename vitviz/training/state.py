@@ -3,8 +3,6 @@
 Each state is a folder of its own, written under another name and then renamed, so that a complete one is always there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

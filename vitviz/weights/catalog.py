@@ -10,8 +10,6 @@ Where the facts come from; a test holds what it can to the installed libraries, 
 - `input_size`: the input that the weights' own preprocessing makes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 

@@ -4,8 +4,6 @@ Nothing here unpickles. A folder may come from anywhere, so everything it says i
 config's types, then names and shapes of the weights against the config, and only then is memory taken.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ A file says names and shapes and nothing else. `infer` tells the architecture fr
 from the field's convention where there is one, and written down in `Pretrained.source`, or asked for.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

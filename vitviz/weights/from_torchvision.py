@@ -5,8 +5,6 @@ aligned); here they are interpolated for images of another size, as everywhere i
 compute the same.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any

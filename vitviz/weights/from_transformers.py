@@ -5,8 +5,6 @@ defaults hold. It is read with types: a stranger's file may hold anything under 
 belong to training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ photographs are prepared) is taken from the convention of the family and written
 differ. A model whose attention cannot be shown is refused with its name and the reason.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping

@@ -4,8 +4,6 @@
 with tensors only.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

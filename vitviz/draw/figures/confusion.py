@@ -1,7 +1,5 @@
 """The confusion matrix of a classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Parameters of a model by module."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure

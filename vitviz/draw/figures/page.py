@@ -4,8 +4,6 @@ Figures are made without pyplot. `settings` holds matplotlib to its defaults and
 same whatever a person's settings are; constrained layout finds the places of panels, ticks and color bars.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence

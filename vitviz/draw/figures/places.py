@@ -4,8 +4,6 @@ Dosovitskiy et al. 2021, figure 7, center; Su et al. 2021 (RoFormer) for rotatio
 tokens, D width, d head width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

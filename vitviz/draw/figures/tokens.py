@@ -4,8 +4,6 @@ Dosovitskiy et al. 2021, section 3.1. Shapes: gh x gw patches of p x p pixels, P
 D width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
