@@ -18,8 +18,8 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.importance import head_ablations, head_gradients
-from vitviz.analysis.tables import text_table
 from vitviz.attribution.inputs import Named, resolve_target
+from vitviz.formatting import text_table
 from vitviz.images.folders import batches, find_images, show, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace

@@ -111,11 +111,7 @@ def _together(model: ViT, stream: Tensor) -> int:
 
 
 def check_ready(model: ViT, trace: Trace) -> Tensor:
-    """Return the logits (B, C) of a trace.
-
-    Raises:
-        AnalysisError: if there is no classifier, or dropout is active.
-    """
+    """Return the logits (B, C) of a trace; raise `AnalysisError` without a classifier, or with active dropout."""
     config = model.config
     if trace.logits is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Compute statistics of rows instead.")

@@ -15,9 +15,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitviz.analysis.tables import text_table
 from vitviz.evaluation import EvaluationError
-from vitviz.formatting import percent
+from vitviz.formatting import percent, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import decode
 from vitviz.images.folders import batches, class_names, find_classes, show, spread

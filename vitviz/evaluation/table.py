@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from vitviz.analysis.tables import text_table
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
+from vitviz.formatting import text_table
 
 CHANCE = "random"
 """The row of random orders."""

@@ -35,10 +35,6 @@ def is_avif(head: bytes) -> bool:
 def to_png(data: bytes, name: str) -> bytes:
     """Return an AVIF file's first frame as an uncompressed PNG with its orientation and colour profile.
 
-    Args:
-        data: the file.
-        name: its name, for messages.
-
     Raises:
         ImageError: if the picture is too large, or takes too long.
         OSError: if it cannot be decoded in 300 MB of memory.

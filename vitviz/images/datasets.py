@@ -192,11 +192,7 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
 
 
 def read_idx(path: Path, axes: int) -> Tensor:
-    """Read an IDX file of bytes (LeCun, "The MNIST database of handwritten digits"), plain or as .gz: uint8.
-
-    Args:
-        path: its name ends in .gz where it is compressed.
-        axes: how many the array must have.
+    """Read an IDX file of bytes with so many axes (LeCun, "The MNIST database of handwritten digits"), or .gz: uint8.
 
     Raises:
         DataError: if it is another kind of file, or holds less or more than its header says.

@@ -58,11 +58,9 @@ def _kinds() -> list[str]:
 
 @contextmanager
 def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
-    """Use one thread while layers are small: where other programs run too, two took forty times as long.
+    """Use one thread of a CPU while layers are small: where other programs run too, two took forty times as long.
 
-    Args:
-        numbers: in a layer's output, such as B * N * D.
-        device: nothing changes on others than the CPU.
+    `numbers` are those in a layer's output, such as B * N * D.
     """
     before = torch.get_num_threads()
     if device.type == "cpu" and numbers < SMALL:

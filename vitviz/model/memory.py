@@ -114,11 +114,7 @@ def _lines(path: Path) -> Iterator[str]:
 def largest_side(bytes_at: Callable[[int], int], free: int, multiple: int, below: int) -> int | None:
     """Return the largest size of an image in pixels, a multiple below `below`, that fits; `None` if none does.
 
-    Args:
-        bytes_at: what an image of a size takes; more for a larger one.
-        free: bytes that there are.
-        multiple: the patch size.
-        below: the size that was too large.
+    `bytes_at(size)` is what an image takes, more for a larger one; `free` are the bytes that there are.
     """
     fitting = bisect_right(range(1, -(-below // multiple)), free, key=lambda patches: bytes_at(patches * multiple))
     return fitting * multiple or None

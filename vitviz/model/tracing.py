@@ -107,11 +107,9 @@ class Recall:
 
 
 def tokens_per_piece(batch: int, tokens: int, hidden: int) -> int:
-    """Return how many tokens of each image go through an MLP at a time: pieces of one length, of about PIECE_BYTES.
+    """Return how many of N tokens of each of B images go through an MLP at a time: pieces of about PIECE_BYTES.
 
-    Args:
-        batch, tokens: B and N.
-        hidden: bytes that one token takes in the hidden layer of the MLP.
+    `hidden` are the bytes that one token takes in the hidden layer of the MLP.
     """
     most = max(PIECE_BYTES, PIECE_TOKENS * hidden)
     # Rounded to the nearest count and divided evenly: a last piece of two tokens would read all weights for them.

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from tqdm import tqdm
 
-from vitviz.analysis.tables import text_table
+from vitviz.formatting import text_table
 from vitviz.images.datasets import Dataset, Samples, find_dataset
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.folders import DataError

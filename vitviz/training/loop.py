@@ -251,13 +251,13 @@ class Trainer:
         seen = torch.zeros(2, device=self.device)
         for _ in range(parts):
             inputs, targets = self.mix(*self._load(next(self.batches)))  # targets: (k, C), rows that sum to 1
-            taught = None
+            teacher_logits = None
             if self.teacher is not None:
                 with self.accelerator.autocast():
-                    taught = self.teacher(inputs)
+                    teacher_logits = self.teacher(inputs)
             with self.accelerator.accumulate(self.prepared):
                 heads = self.prepared(self._normalize(inputs))
-                loss = training_loss(heads, targets, self.recipe, taught)
+                loss = training_loss(heads, targets, self.recipe, teacher_logits)
                 self.accelerator.backward(loss)  # which divides by the number of parts
                 if clip and self.accelerator.sync_gradients:
                     self.accelerator.clip_grad_norm_(self.parameters, clip)

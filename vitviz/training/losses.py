@@ -35,10 +35,10 @@ def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teac
         return F.cross_entropy(mean_logits(heads).float(), targets, label_smoothing=recipe.smoothing)
     labeled = F.cross_entropy(heads[0].float(), targets, label_smoothing=recipe.smoothing)
     if recipe.distill == "soft":
-        taught = soft_distillation(heads[-1], teacher, recipe.temperature)
+        distilled = soft_distillation(heads[-1], teacher, recipe.temperature)
     else:
-        taught = F.cross_entropy(heads[-1].float(), teacher.argmax(dim=1))
-    return (1.0 - recipe.teacher_share) * labeled + recipe.teacher_share * taught
+        distilled = F.cross_entropy(heads[-1].float(), teacher.argmax(dim=1))
+    return (1.0 - recipe.teacher_share) * labeled + recipe.teacher_share * distilled
 
 
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:

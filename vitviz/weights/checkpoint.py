@@ -79,12 +79,7 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
 
 
 def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
-    """Return a hash of a model's config and weights.
-
-    Args:
-        model: on any device.
-        names: of the weights that count; all by default, and then the sizes count too.
-    """
+    """Return a hash of a model's config and weights, or of the weights with these names alone."""
     digest = hashlib.blake2b(digest_size=12)
     if names is None:
         digest.update(json.dumps(model.config.to_dict(), sort_keys=True).encode())

@@ -163,7 +163,8 @@ def _block_settings(block: Any) -> dict[str, Any]:
         _refuse("its heads share keys (grouped-query attention)")
     if not (_is_norm(block.norm1) and _is_norm(block.norm2)):
         _refuse("its blocks lack a norm before attention or MLP")
-    if type(block) is EvaBlock:
+    is_eva = type(block) is EvaBlock
+    if is_eva:
         if (block.gamma_1 is None) != (block.gamma_2 is None):
             _refuse("it scales attention and not the MLP")
         scale = None if block.gamma_1 is None else float(block.init_values)

@@ -185,23 +185,23 @@ def convert_transformers(
     return assemble(config, names.convert(state, config), about, where=where)
 
 
-def _config(said: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
+def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
     """Return the config of settings that most families share; `ViTConfig` checks their types and ranges."""
-    patch = said.square("patch_size")
+    patch = checked.square("patch_size")
     common: dict[str, Any] = {
-        "image_size": said.image(patch, square=square),
+        "image_size": checked.image(patch, square=square),
         "patch_size": patch,
-        "channels": said.get("num_channels"),
-        "width": said.get("hidden_size"),
-        "depth": said.get("num_hidden_layers"),
-        "heads": said.get("num_attention_heads"),
-        "norm_eps": said.get("layer_norm_eps"),
+        "channels": checked.get("num_channels"),
+        "width": checked.get("hidden_size"),
+        "depth": checked.get("num_hidden_layers"),
+        "heads": checked.get("num_attention_heads"),
+        "norm_eps": checked.get("layer_norm_eps"),
         "position_antialias": False,
     }
     if "mlp_width" not in more:
-        common["mlp_width"] = said.get("intermediate_size")
+        common["mlp_width"] = checked.get("intermediate_size")
     if more.get("mlp") != "swiglu":
-        common["activation"] = said.activation()
+        common["activation"] = checked.activation()
     return ViTConfig(**common | more)
 
 
@@ -215,13 +215,13 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
     """
     stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
     classes = (f"{stem}Model", f"{stem}ForImageClassification")
-    said = Settings(settings, stem, VIT_DEFAULTS)
-    bare = said.architecture(classes if stem == "ViT" else (*classes, f"{classes[1]}WithTeacher")) == classes[0]
+    checked = Settings(settings, stem, VIT_DEFAULTS)
+    bare = checked.architecture(classes if stem == "ViT" else (*classes, f"{classes[1]}WithTeacher")) == classes[0]
     config = _config(
-        said,
+        checked,
         square=False,
         head_width=settings.get("head_dim"),  # a file may have it; ViTConfig checks it
-        qkv_bias=said.get("qkv_bias"),
+        qkv_bias=checked.get("qkv_bias"),
         classes=0 if bare else len(labels(settings)),
         distillation_token=stem == "DeiT",
     )
@@ -235,25 +235,25 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     Transformers Need Registers". `transformers` with registers filters positions when it shrinks them and without
     does not; `position_antialias` follows it. The classifiers read the class token and the mean over patches.
     """
-    said = Settings(settings, "DINOv2", DINOV2_DEFAULTS)
+    checked = Settings(settings, "DINOv2", DINOV2_DEFAULTS)
     registered = settings.get("model_type") == "dinov2_with_registers"
     stem = "Dinov2WithRegisters" if registered else "Dinov2"
     classifier = stem + "ForImageClassification"
-    classified = said.architecture((stem + "Model", classifier, stem + "Backbone")) == classifier
-    said.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
-    hidden = int(said.typed("hidden_size", int) * said.typed("mlp_ratio", float))
-    gated = said.typed("use_swiglu_ffn", bool)
+    classified = checked.architecture((stem + "Model", classifier, stem + "Backbone")) == classifier
+    checked.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
+    hidden = int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
+    gated = checked.typed("use_swiglu_ffn", bool)
     config = _config(
-        said,
+        checked,
         # A gated MLP has three matrices instead of two: two thirds of the width, up to a multiple of 8.
         mlp_width=(int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
         mlp="swiglu" if gated else "mlp",
         classes=len(labels(settings)) if classified else 0,
         pooling="cls+mean" if classified else "cls",
-        registers=said.get("num_register_tokens") if registered else 0,
+        registers=checked.get("num_register_tokens") if registered else 0,
         position_antialias=registered,
-        layer_scale=said.get("layerscale_value"),
-        qkv_bias=said.get("qkv_bias"),
+        layer_scale=checked.get("layerscale_value"),
+        qkv_bias=checked.get("qkv_bias"),
     )
     return config, naming.DINOV2
 
@@ -263,25 +263,25 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
 
     Siméoni et al. 2025, "DINOv3". Positions have no weights, so any grid is as exact as the native one.
     """
-    said = Settings(settings, "DINOv3", DINOV3_DEFAULTS)
-    said.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
-    gated = said.typed("use_gated_mlp", bool)
-    if gated and said.get("hidden_act") != "silu":
-        raise said.refuse("hidden_act", "silu in a gated MLP")
+    checked = Settings(settings, "DINOv3", DINOV3_DEFAULTS)
+    checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
+    gated = checked.typed("use_gated_mlp", bool)
+    if gated and checked.get("hidden_act") != "silu":
+        raise checked.refuse("hidden_act", "silu in a gated MLP")
     maps = {"query_bias": "q_proj", "key_bias": "k_proj", "value_bias": "v_proj", "proj_bias": "o_proj"}
-    unbiased = {name for setting, name in maps.items() if not said.typed(setting, bool)}
+    unbiased = {name for setting, name in maps.items() if not checked.typed(setting, bool)}
     config = _config(
-        said,
+        checked,
         square=False,
         mlp="swiglu" if gated else "mlp",
         classes=0,
-        registers=said.get("num_register_tokens"),
+        registers=checked.get("num_register_tokens"),
         positions="rotary",
         position_antialias=True,
-        rotary_base=said.get("rope_theta"),
-        layer_scale=said.get("layerscale_value"),
+        rotary_base=checked.get("rope_theta"),
+        layer_scale=checked.get("layerscale_value"),
         qkv_bias=not {"q_proj", "k_proj", "v_proj"} <= unbiased,
-        mlp_bias=said.get("mlp_bias"),
+        mlp_bias=checked.get("mlp_bias"),
     )
     return config, naming.DINOV3.without_biases(f"layer.#.attention.{name}" for name in unbiased)
 
@@ -295,8 +295,8 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     if settings.get("architectures") == ["CLIPForImageClassification"]:
         expected = "another: its classifier reads the mean over patches without the final norm"
         raise Settings(settings, "CLIP", {}).refuse("architectures", expected)
-    said, _ = _tower(settings, "CLIP", ("CLIPVisionModel", "CLIPVisionModelWithProjection"), CLIP_DEFAULTS)
-    return _config(said, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
+    checked, _ = _tower(settings, "CLIP", ("CLIPVisionModel", "CLIPVisionModelWithProjection"), CLIP_DEFAULTS)
+    return _config(checked, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
 
 
 def _siglip(settings: Mapping[str, Any]) -> Converted:
@@ -306,12 +306,12 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     `SiglipForImageClassification` reads their mean instead.
     """
     classifier = "SiglipForImageClassification"
-    said, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
+    checked, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
     mean = kind == classifier
-    if not mean and not said.typed("vision_use_head", bool):
-        raise said.refuse("vision_use_head", "true: without it nothing says what stands for the image")
+    if not mean and not checked.typed("vision_use_head", bool):
+        raise checked.refuse("vision_use_head", "true: without it nothing says what stands for the image")
     classes = len(labels(settings)) if mean else 0
-    config = _config(said, classes=classes, class_token=False, pooling="mean" if mean else "attention")
+    config = _config(checked, classes=classes, class_token=False, pooling="mean" if mean else "attention")
     return config, naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
 
 
@@ -331,7 +331,7 @@ def _tower(
         return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)
     kind = Settings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
     names = ("vision_config_dict", "vision_config")
-    found = next((settings[name] for name in names if settings.get(name) is not None), {})
+    found: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
     if not isinstance(found, Mapping):
         raise ConvertError(
             f"Expected {family} settings with vision_config as an object, got {found!r:.80}. Fetch config.json again."

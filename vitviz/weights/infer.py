@@ -371,11 +371,11 @@ class Architecture:
 def _caveats(config: ViTConfig) -> list[str]:
     """Return what else was taken from convention."""
     activation = {"gelu": "exact GELU", "gelu_tanh": "GELU by tanh", "quick_gelu": "QuickGELU"}[config.activation]
-    said = [] if config.mlp == "swiglu" else [activation]
+    caveats = [] if config.mlp == "swiglu" else [activation]
     if config.positions == "rotary":
-        said += [f"rotary positions of base {config.rotary_base:g}", f"image size {config.image_size[0]}"]
+        caveats += [f"rotary positions of base {config.rotary_base:g}", f"image size {config.image_size[0]}"]
     if config.class_token and config.pooling == "cls" and config.classes:
-        said.append("a classifier that reads the class token")
+        caveats.append("a classifier that reads the class token")
     if config.class_token and config.pooling == "mean":
-        said.append("pooling over the patches, as in timm")
-    return said
+        caveats.append("pooling over the patches, as in timm")
+    return caveats

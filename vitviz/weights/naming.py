@@ -125,13 +125,7 @@ class Naming:
 
 
 def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
-    """Resolve the intermediate names; see the module's docstring.
-
-    Args:
-        new: in intermediate names; it is changed.
-        patches: rows of the position table that are no prefix token's.
-        free_biases: as in `Naming`.
-    """
+    """Resolve the intermediate names in place; `patches` of the position table's rows are no prefix token's."""
     blocks = sorted({name[: name.index(".", 7) + 1] for name in new if re.match(r"blocks\.[^.]+\.", name)})
     if free_biases:
         _fill_biases(new, blocks)

@@ -118,7 +118,7 @@ def line_of(size: float) -> float:
     return 1.4 * size / 72
 
 
-def page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
+def new_page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
     """Return a figure with a title above and a caption below, and room for axes in between.
 
     Args:
