@@ -6,8 +6,9 @@ import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from vitviz.fields import field_types
 from vitviz.images.datasets import NAMES
 from vitviz.model.config import CHOICES, PRESETS, ViTConfig
 from vitviz.training import TrainingError
@@ -91,10 +92,12 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def _add_settings(group: argparse._ArgumentGroup, *names: str) -> None:
     """Add options for fields of `Recipe`, as the fields describe themselves."""
     for name in names:
-        about = {key: value for key, value in _FIELDS[name].metadata.items() if key != "interval"}
+        about = {key: value for key, value in _FIELDS[name].metadata.items() if key != "range"}
         if "type" in about:
             about["metavar"] = "N" if about["type"] is int else "X"
-        elif "choices" not in about:
+        elif words := get_args(field_types(Recipe)[name]):
+            about["choices"] = words
+        else:
             about["action"] = argparse.BooleanOptionalAction
         group.add_argument(f"--{name.replace('_', '-')}", **about)
 
