@@ -26,10 +26,7 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
     One?", equation 2. It equals |sum of A * dS / dA| over the head's attention A, but needs no N x N matrix. S is the
     target's score; the paper takes the loss, which is near 0 for every head where a single image is predicted surely.
 
-    Args:
-        model: that made the trace, in eval mode.
-        trace: without edits; with every block from its first one to the last.
-        target: the classes; see `vitviz.attribution.inputs.resolve_target`.
+    The trace has no edits, and every block from its first one to the last.
 
     Raises:
         AnalysisError: if dropout is active.
@@ -59,12 +56,8 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
 def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Tensor]:
     """Return the target's exact loss of probability and logit without each head by itself: its output becomes zero.
 
-    The blocks up to the head's are those of the trace; only the rest runs, for several heads side by side.
-
-    Args:
-        model: that made the trace, in eval mode.
-        trace: without edits.
-        target: the classes.
+    The blocks up to the head's are those of the trace, which has no edits; only the rest runs, for several heads side
+    by side.
 
     Returns:
         Falls of probability and logit: (B, L, H) each, float64, for the blocks of the trace; negative where the target

@@ -75,10 +75,6 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
     blocks correlate. Outliers in norm (see `token_norms`) are left out of components and scale; the scale runs from the
     1st to the 99th percentile of the rest.
 
-    Args:
-        model: that made the trace.
-        trace: of one image.
-
     Raises:
         AnalysisError: if there are several images, or no block that can be read.
     """

@@ -27,11 +27,7 @@ FRAGMENTATION, SPARE_BYTES = 0.15, 32 * 2**20
 def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
     """Return about how many bytes a trace of all blocks takes at its peak, over the model's own weights.
 
-    Args:
-        config: of the model.
-        tokens: N, prefix tokens and patches of one image.
-        batch: B, images at once.
-        itemsize: bytes of one number in the model's precision.
+    For images of N tokens, B at once; `itemsize` are the bytes of one number in the model's precision.
     """
     inner = config.heads * config.head_size
     one = batch * tokens * itemsize  # bytes of one number a token

@@ -44,11 +44,8 @@ def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teac
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Return T² KL(softmax(teacher / T) || softmax(student / T)): Hinton et al. 2015, section 2; DeiT, equation 2.
 
-    The square keeps the size of the gradients whatever T is.
-
-    Args:
-        student, teacher: logits (B, C).
-        temperature: T, above 0; the higher, the more improbable classes count.
+    Of logits (B, C). The square keeps the size of the gradients whatever T is; the higher, the more improbable classes
+    count.
     """
     student, teacher = ((logits.float() / temperature).log_softmax(dim=1) for logits in (student, teacher))
     return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)

@@ -318,14 +318,9 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
 def _tower(
     settings: Mapping[str, Any], family: str, alone: tuple[str, ...], defaults: Mapping[str, Any]
 ) -> tuple[Settings, str]:
-    """Return the settings of the vision tower, and the class that the weights are for.
+    """Return the settings of the vision tower, and the class that the weights are for; `alone` are those without texts.
 
-    Args:
-        settings: of the tower, or of a model with a tower of texts beside it. An older file has those of the tower
-            under a second name, which wins there.
-        family: such as "CLIP".
-        alone: classes with a vision tower alone.
-        defaults: what `transformers` assumes where the file does not say.
+    An older file has the settings of the tower under a second name, which wins there.
     """
     if settings.get("model_type") != family.lower():
         return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)

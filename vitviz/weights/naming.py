@@ -5,8 +5,6 @@ A `Naming` is data: their names -> ours. Where their layout differs, a name is i
 `head_alone` becomes two classifiers. Every tensor is used exactly once, left out for a reason, or reported.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -64,7 +62,7 @@ class Naming:
         base = next((base for base in self.bases if name.startswith(base)), "")
         return _CHUNK.sub(r"blocks.\1.", name.removeprefix(base))
 
-    def without_biases(self, unbiased: Iterable[str]) -> Naming:
+    def without_biases(self, unbiased: Iterable[str]) -> "Naming":
         """Return the same names, but for the biases of some linear maps: a tensor of that name is unknown."""
         names = dict(self.names)
         for stem in unbiased:

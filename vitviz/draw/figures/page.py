@@ -119,14 +119,9 @@ def line_of(size: float) -> float:
 
 
 def new_page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
-    """Return a figure with a title above and a caption below, and room for axes in between.
+    """Return a figure with a title above and a caption below, and `height` inches for axes in between.
 
-    Args:
-        title: one line, or more where it is long.
-        caption: names the model and the photograph, and says how to read the figure.
-        height: of what is in between, in inches.
-        width: of the whole page, in inches.
-        pad: around each of the axes, in inches.
+    `width` is that of the whole page, `pad` the room around each of the axes, both in inches.
     """
     inner = width - 2 * MARGIN
     titles, lines = wrap(title, TITLE, inner, bold=True), wrap(caption, SMALL, inner)
