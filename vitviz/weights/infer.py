@@ -217,17 +217,17 @@ class Architecture:
 
     # --- the family
 
-    def _family(self, asked: str | None) -> str:
+    def _family(self, given: str | None) -> str:
         """Return the only family that there can be, or the one that was asked for, which has to be among these."""
         among, why, ask = self._families()
         choices = " or ".join(f"{name} ({FAMILIES[name].who})" for name in among)
-        if asked is None and (len(among) > 1 or ask):
+        if given is None and (len(among) > 1 or ask):
             raise ConvertError(
                 f"Expected a family, got none: names do not tell {why}. Say --family (family=...): {choices}."
             )
-        if asked is not None and asked not in among:
-            raise ConvertError(f"Expected {choices} for these names and shapes, got family {asked}. Choose another.")
-        return asked or among[0]
+        if given is not None and given not in among:
+            raise ConvertError(f"Expected {choices} for these names and shapes, got family {given}. Choose another.")
+        return given or among[0]
 
     def _families(self) -> tuple[tuple[str, ...], str, bool]:
         """Return the families that have these names, what they differ in, and whether one has to be named.
@@ -309,26 +309,23 @@ class Architecture:
             "activation": "gelu" if gated else activation,
         }
 
-    def _heads(self, block: Mapping[str, Any], asked: int | None, *, width: int, inner: int) -> tuple[int, str]:
+    def _heads(self, block: Mapping[str, Any], given: int | None, *, width: int, inner: int) -> tuple[int, str]:
         """Return the number of heads, and what was assumed ("" where the weights or the caller say it).
 
-        Args:
-            asked: what the caller said.
-            width: D of the model.
-            inner: heads times the width of a head.
+        `given` is what the caller said, `width` D of the model, `inner` heads times the width of a head.
 
         Raises:
             ConvertError: if it has to be said, or what was said cannot be.
         """
-        told = self.found[_PERIODS][0] * 4 if len(self.found.get(_PERIODS, ())) == 1 else 0
-        told = self._shape("blocks.0.attn.q_norm.weight", 1)[0] if block["qk_norm"] else told
-        if told and inner % told == 0 and asked in (None, inner // told):
-            return inner // told, ""
-        if asked is not None:
-            if told or inner % asked:
-                fit = f"{inner // told} heads of width {told}" if told else f"a divisor of {inner}"
-                raise ConvertError(f"Expected {fit}, got {asked} heads. Say another number.")
-            return asked, ""
+        one = self.found[_PERIODS][0] * 4 if len(self.found.get(_PERIODS, ())) == 1 else 0  # the width of a head
+        one = self._shape("blocks.0.attn.q_norm.weight", 1)[0] if block["qk_norm"] else one
+        if one and inner % one == 0 and given in (None, inner // one):
+            return inner // one, ""
+        if given is not None:
+            if one or inner % given:
+                fit = f"{inner // one} heads of width {one}" if one else f"a divisor of {inner}"
+                raise ConvertError(f"Expected {fit}, got {given} heads. Say another number.")
+            return given, ""
         published = _HEADS | (_DINOV3_HEADS if self.rotary else _DINOV2_HEADS if block["layer_scale"] else {})
         # Without biases other widths of a head have been published.
         if width not in published or inner != width or not (self.rotary or block["qkv_bias"]):
