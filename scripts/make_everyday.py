@@ -43,7 +43,8 @@ def images(archive: Path) -> Iterator[tuple[str, str, str, bytes]]:
             path = PurePosixPath(member.name)
             data = tar.extractfile(member) if member.isfile() and len(path.parts) == 3 else None
             if data is not None:
-                yield (*path.parts, data.read())  # type: ignore[misc]
+                split, folder, name = path.parts
+                yield split, folder, name, data.read()
 
 
 def read_short_sides(path: Path) -> dict[str, int]:

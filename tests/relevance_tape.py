@@ -14,9 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
 
 Back = Callable[[Tensor], tuple[Tensor, ...]]
+Weights = dict[str, Tensor]
 
 
 @dataclass(eq=False)
@@ -252,7 +254,9 @@ def _scaled(tape: Tape, scale: Tensor | None, x: Value) -> Value:
     return x if scale is None else tape.same(lambda t: t * scale, x)
 
 
-def _attend(tape, p, name, c, x, angles):  # type: ignore[no-untyped-def]
+def _attend(
+    tape: Tape, p: Weights, name: str, c: ViTConfig, x: Value, angles: tuple[Tensor, Tensor] | None
+) -> tuple[Value, Value]:
     qkv = tape.linear(x, p[name + "qkv.weight"], p.get(name + "qkv.bias"), "qkv")
     q, k, v = (
         tape.move(lambda t, i=i: t.unflatten(-1, (3, c.heads, -1)).permute(2, 0, 3, 1, 4)[i], qkv) for i in range(3)
@@ -284,7 +288,7 @@ def _mix(tape: Tape, q: Value, k: Value, v: Value, width: int, fixed: bool = Fal
     return tape.move(lambda t: t.transpose(1, 2).flatten(2), mixed), seen
 
 
-def _mlp(tape, p, name, c, x):  # type: ignore[no-untyped-def]
+def _mlp(tape: Tape, p: Weights, name: str, c: ViTConfig, x: Value) -> Value:
     hidden = tape.linear(x, p[name + "fc1.weight"], p.get(name + "fc1.bias"), "mlp")
     if c.mlp == "swiglu":
         gate, passed = (tape.move(lambda t, i=i: t.chunk(2, -1)[i], hidden) for i in range(2))
@@ -295,7 +299,7 @@ def _mlp(tape, p, name, c, x):  # type: ignore[no-untyped-def]
     return tape.linear(hidden, p[name + "fc2.weight"], p.get(name + "fc2.bias"), "mlp")
 
 
-def _attention_pool(tape, p, c, x):  # type: ignore[no-untyped-def]
+def _attention_pool(tape: Tape, p: Weights, c: ViTConfig, x: Value) -> tuple[Value, Value]:
     q = F.linear(p["attn_pool.latent"], p["attn_pool.q.weight"], p["attn_pool.q.bias"])
     q = Value(q.unflatten(2, (c.heads, -1)).transpose(1, 2))
     kv = tape.linear(x, p["attn_pool.kv.weight"], p["attn_pool.kv.bias"], "qkv")

@@ -1,7 +1,5 @@
 """A model, ready to open photographs."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Check the fields of a frozen dataclass against their types and ranges: settings may come from a stranger's JSON."""
 
-from __future__ import annotations
-
 import functools
 import math
 import numbers

@@ -1,6 +1,4 @@
-"""Format numbers and predictions for people, by the same rules here and in `viewer/words.js`."""
-
-from __future__ import annotations
+"""Format numbers, predictions and tables for people, numbers by the same rules as `web/compute/format.js`."""
 
 import math
 from collections.abc import Sequence
@@ -88,3 +86,17 @@ def number(value: float, unit: str = "", step: float | None = None) -> str:
         text = f"{round(value, max(0, decimals)) + 0.0:.{max(0, decimals)}f}"  # + 0.0 turns -0.0 into 0.0
         text = text.rstrip("0").rstrip(".") if "." in text else text
     return text.replace("-", MINUS)
+
+
+def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """Return rows of cells as lines of aligned columns: the first `left` columns flush left, all others flush right.
+
+    >>> print(text_table([["class", "images"], ["golf ball", "3"]]))
+    class      images
+    golf ball       3
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    flush = ["<" if index < left else ">" for index in range(len(widths))]
+    return "\n".join(
+        "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, flush, widths, strict=True)) for row in rows
+    )

@@ -1,7 +1,5 @@
 """A view: one photograph and one trace, with methods for predictions, attention, explanations and interventions."""
 
-from __future__ import annotations
-
 import html
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast

@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
+from numpy.typing import ArrayLike
 from pictures import photograph
 
 import vitviz
@@ -314,9 +315,9 @@ def test_any_number_of_classes_is_drawn(classes: int, dark: bool) -> None:
     ("counts", "labels"),
     [([[1, 2]], ["a"]), ([[1.0]], ["a"]), ([[1]], ["a", "b"]), ([[-1]], ["a"]), (np.zeros((0, 0), int), [])],
 )
-def test_what_is_no_confusion_matrix_is_refused(counts: object, labels: list[str]) -> None:
+def test_what_is_no_confusion_matrix_is_refused(counts: ArrayLike, labels: list[str]) -> None:
     with pytest.raises(DrawError, match="Expected"):
-        confusion(counts, labels)  # type: ignore[arg-type]
+        confusion(counts, labels)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------

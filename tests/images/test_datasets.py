@@ -232,9 +232,9 @@ def test_val_goes_before_test(tmp_path: Path) -> None:
 
 
 def test_folders_that_cannot_be_trained_on_are_refused(tmp_path: Path) -> None:
-    def refused(words: str, name: object = tmp_path, root: object = None) -> None:
+    def refused(words: str, name: str | Path = tmp_path, root: Path | None = None) -> None:
         with pytest.raises(DataError, match=words):
-            find_dataset(name, root)  # type: ignore[arg-type]
+            find_dataset(name, root)
 
     refused("cifar10, cifar100, mnist, fashion-mnist, imagenette, got 'cifra10'", "cifra10")
     refused(r"train/ and val/ \(or test/\) in .*, got nothing")

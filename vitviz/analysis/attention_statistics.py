@@ -3,8 +3,6 @@
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches; n queries at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,7 +35,7 @@ class QueryRange:
     @classmethod
     def of(
         cls, trace: Trace, geometry: Geometry | Sequence[Geometry] | None = None, query: Query | None = None
-    ) -> QueryRange:
+    ) -> "QueryRange":
         """Return the range that holds one token of a trace, or with `query=None` all patches.
 
         Raises:

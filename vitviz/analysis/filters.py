@@ -3,8 +3,6 @@
 Dosovitskiy et al. 2021, figure 7, left and centre. Shapes: gh x gw patches, D width, p patch size.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

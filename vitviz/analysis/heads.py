@@ -3,8 +3,6 @@
 Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 from collections.abc import Collection, Mapping, Sequence
@@ -16,16 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from tqdm import tqdm
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.importance import head_ablations, head_gradients
-from vitviz.analysis.tables import text_table
 from vitviz.attribution.inputs import Named, resolve_target
-from vitviz.images.folders import batches, find_images, show, spread
+from vitviz.formatting import text_table
+from vitviz.images.folders import batches, find_images, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace
-from vitviz.model.vit import ViT
+from vitviz.model.vit import ViT, eval_mode
 
 Array = NDArray[np.float64]
 
@@ -312,19 +311,13 @@ def folder_statistics(
     if min(batch_size, 1 if limit is None else limit) < 1:
         raise AnalysisError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
     files = spread(find_images(Path(folder)), limit)
-    weight, training = next(model.parameters()), model.training
+    weight = next(model.parameters())
     found: list[HeadStatistics] = []
-    model.eval()
-    try:
+    with eval_mode(model), tqdm(total=len(files), unit=" images", disable=None if progress else True) as bar:
         for batch in batches(files, about.preprocess, batch_size):
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
             found.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
-            if progress:
-                show(f"\r{sum(one.images for one in found):,} of {len(files):,} images ")
-    finally:
-        model.train(training)
-        if progress:
-            show("\n")
+            bar.update(len(batch.images))
     first = found[0]  # there is one: the folder has images
     return replace(
         first,

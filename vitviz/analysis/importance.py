@@ -5,8 +5,6 @@ Both start from what a trace kept of every block.
 Shapes: B images, L blocks, H heads, N tokens, D width, d head width, C classes.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 
@@ -28,10 +26,7 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
     One?", equation 2. It equals |sum of A * dS / dA| over the head's attention A, but needs no N x N matrix. S is the
     target's score; the paper takes the loss, which is near 0 for every head where a single image is predicted surely.
 
-    Args:
-        model: that made the trace, in eval mode.
-        trace: without edits; with every block from its first one to the last.
-        target: the classes; see `vitviz.attribution.inputs.resolve_target`.
+    The trace has no edits, and every block from its first one to the last.
 
     Raises:
         AnalysisError: if dropout is active.
@@ -61,12 +56,8 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
 def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Tensor]:
     """Return the target's exact loss of probability and logit without each head by itself: its output becomes zero.
 
-    The blocks up to the head's are those of the trace; only the rest runs, for several heads side by side.
-
-    Args:
-        model: that made the trace, in eval mode.
-        trace: without edits.
-        target: the classes.
+    The blocks up to the head's are those of the trace, which has no edits; only the rest runs, for several heads side
+    by side.
 
     Returns:
         Falls of probability and logit: (B, L, H) each, float64, for the blocks of the trace; negative where the target
@@ -113,11 +104,7 @@ def _together(model: ViT, stream: Tensor) -> int:
 
 
 def check_ready(model: ViT, trace: Trace) -> Tensor:
-    """Return the logits (B, C) of a trace.
-
-    Raises:
-        AnalysisError: if there is no classifier, or dropout is active.
-    """
+    """Return the logits (B, C) of a trace; raise `AnalysisError` without a classifier, or with active dropout."""
     config = model.config
     if trace.logits is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Compute statistics of rows instead.")

@@ -6,8 +6,6 @@ Shapes: B images, C classes, gh x gw patches, K patches that stay. Pixels are th
 normalised.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args

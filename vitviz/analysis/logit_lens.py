@@ -6,8 +6,6 @@ Transformers for Image Classification in Class Embedding Space".
 Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width, C classes, K chosen classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -99,11 +97,7 @@ def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
     By pooling: "cls": the patch stands in for the class token. "mean": it is the only patch. "cls+mean": it is the
     only patch, and the class token stays. "attention": the pool's query has this one token to attend to. Where the
     distillation token has a classifier, the patch stands in for both tokens. For "mean" and "cls+mean" with the norm
-    before the pooling, the mean of the patches' logits is the image's.
-
-    Args:
-        model: with a classifier.
-        tokens: as `ViT.classify` takes them: after the final norm, where the model has it before pooling.
+    before the pooling, the mean of the patches' logits is the image's. Tokens are as `ViT.classify` takes them.
     """
     assert model.head is not None  # the callers looked
     patches = tokens[:, len(model.config.prefix) :]  # (B, gh * gw, D)

@@ -3,8 +3,6 @@
 Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -76,10 +74,6 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
     Tokens are taken after the final norm, without prefix tokens. Signs are chosen so that components of successive
     blocks correlate. Outliers in norm (see `token_norms`) are left out of components and scale; the scale runs from the
     1st to the 99th percentile of the rest.
-
-    Args:
-        model: that made the trace.
-        trace: of one image.
 
     Raises:
         AnalysisError: if there are several images, or no block that can be read.

@@ -9,8 +9,6 @@ MLPs, the mean over patches, attention pooling, two classifiers) follow the same
 Shapes: B images, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast

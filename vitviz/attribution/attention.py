@@ -7,8 +7,6 @@ predicted: rollout follows it through all blocks, and is the same for every clas
 Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial, reduce, wraps
 from typing import Any, Literal, get_args
@@ -61,11 +59,7 @@ def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -
 
 
 def check_head(trace: Trace, head: int) -> None:
-    """Check that the model has a head.
-
-    Raises:
-        ExplainError: if it has no such head.
-    """
+    """Raise `ExplainError` unless the model has this head."""
     if not 0 <= head < trace.heads:
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min, got {head}. Choose one.")
 

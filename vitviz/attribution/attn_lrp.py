@@ -18,8 +18,6 @@ Shapes: B images, H heads, N keys, n queries, D width, d head width.
 
 # ruff: noqa: ARG002 - the arguments are those of `Ops`
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 

@@ -3,8 +3,6 @@
 Shapes: B images, gh x gw patches of p x p pixels. Pixels are the model's input: (B, channels, H, W), normalised.
 """
 
-from __future__ import annotations
-
 from typing import Literal, get_args
 
 import torch

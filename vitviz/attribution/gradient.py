@@ -11,8 +11,6 @@ or, for class token and mean together, half each. Attention pooling is one atten
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -72,20 +70,20 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
         if not fits:
             raise ExplainError(f"Expected {name} in 0..1 (discard below 1), got {value}. Choose a share.")
-    held = case.read_rows()  # (B, N): passed by skip connections alone; `moved` passed some attention
-    moved = torch.zeros_like(held)
+    skipped = case.read_rows()  # (B, N): passed by skip connections alone; `attended` passed some attention
+    attended = torch.zeros_like(skipped)
     for step in backward(case):
         fused = (step.attention * step.gradient).mean(1).clamp_min(0)  # (B, N, N), or (B, 1, N)
         if step.pooling:
             row = fused[:, 0]  # (B, N), rescaled to sum to 1
-            moved = moved + (1 - held.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
+            attended = attended + (1 - skipped.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
             continue
         fused = discard_weakest(fused, discard, len(case.trace.prefix))
         total = (1 - residual) * fused.sum(-1) + residual  # (B, N), of each row
-        held, moved = _divide(held, total), _divide(moved, total)
-        moved = residual * moved + (1 - residual) * mix(held + moved, fused)
-        held = residual * held
-    return moved
+        skipped, attended = _divide(skipped, total), _divide(attended, total)
+        attended = residual * attended + (1 - residual) * mix(skipped + attended, fused)
+        skipped = residual * skipped
+    return attended
 
 
 def gae(case: Case) -> Tensor:
@@ -95,12 +93,12 @@ def gae(case: Case) -> Tensor:
     classifier reads, without the identity. One row is carried from the last block to the first: the same numbers as
     the product of matrices in N² steps instead of N³.
     """
-    held = case.read_rows()  # (B, N)
-    moved = torch.zeros_like(held)
+    skipped = case.read_rows()  # (B, N)
+    attended = torch.zeros_like(skipped)
     for step in backward(case):
         fused = (step.attention * step.gradient).clamp_min_(0).mean(1)  # (B, N, N), or (B, 1, N)
-        moved = moved + (fused[:, 0] if step.pooling else mix(held + moved, fused))
-    return moved
+        attended = attended + (fused[:, 0] if step.pooling else mix(skipped + attended, fused))
+    return attended
 
 
 def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:

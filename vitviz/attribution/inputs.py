@@ -3,8 +3,6 @@
 Shapes: B images, N tokens = P prefix tokens followed by gh x gw patches, C classes.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,12 +41,12 @@ class Target:
             return score
         return score - logits.gather(1, self.against[:, None].to(logits.device)).squeeze(1)
 
-    def image(self, index: int) -> Target:
+    def image(self, index: int) -> "Target":
         """Return the target of one image of a batch, as a batch of one."""
         one = slice(index, index + 1)
         return Target(self.classes[one], None if self.against is None else self.against[one], self.description)
 
-    def repeat(self, times: int) -> Target:
+    def repeat(self, times: int) -> "Target":
         """Repeat each image's target `times` times, one after the other: (B,) -> (B * times,)."""
         against = None if self.against is None else self.against.repeat_interleave(times)
         return Target(self.classes.repeat_interleave(times), against, self.description)

@@ -7,8 +7,6 @@ with a standard deviation of one patch. The choice changes the scores, so it is 
 Shapes: B images, C channels, N tokens = P prefix tokens followed by gh x gw patches of p x p pixels.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -139,12 +137,9 @@ def kernel_shap(
 
 
 def superpixels(grid: tuple[int, int], side: int | None = None, most: int = 64) -> tuple[Tensor, int]:
-    """Return the square that each patch belongs to, (gh, gw) long, and the number of squares.
+    """Return the square that each patch of a grid belongs to, (gh, gw) long, and the number of squares.
 
-    Args:
-        grid: (gh, gw).
-        side: of a square, in patches; `None` for the smallest that makes no more than `most` of them.
-        most: see `side`.
+    `side` is that of a square, in patches; `None` for the smallest that makes no more than `most` of them.
     """
     if side is None:
         side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= most)

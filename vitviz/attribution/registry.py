@@ -1,7 +1,5 @@
 """List all attribution methods by name, and run them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Integral, Real

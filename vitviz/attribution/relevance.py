@@ -6,8 +6,6 @@ Both methods run the model's own forward pass with operations whose backward pas
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, C classes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import get_args
@@ -47,14 +45,14 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     if not 0 <= start < model.config.depth:
         raise ExplainError(f"Expected a first block among 0..{model.config.depth - 1}, got start={start}. Choose one.")
     row = case.read_rows()[:, None]  # (B, 1, N)
-    moved = torch.zeros_like(row)
+    attended = torch.zeros_like(row)
     # The product of all (step + identity), less the identity: carried along, because it can be far smaller than 1.
     steps = _steps(case, start)
     if model.attn_pool is not None:
-        moved = next(steps)
+        attended = next(steps)
     for step in steps:
-        moved = moved + (row + moved) @ step  # (B, 1, N) @ (B, N, N)
-    return moved.squeeze(1)
+        attended = attended + (row + attended) @ step  # (B, 1, N) @ (B, N, N)
+    return attended.squeeze(1)
 
 
 def _steps(case: Case, start: int) -> Iterator[Tensor]:

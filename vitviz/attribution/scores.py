@@ -1,7 +1,5 @@
 """Define what every attribution method returns: a score for each patch and each prefix token."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -40,7 +38,7 @@ class TokenScores:
     @classmethod
     def of(
         cls, tokens: Tensor, trace: Trace, method: str, *, signed: bool = False, target: str = "", **options: Any
-    ) -> TokenScores:
+    ) -> "TokenScores":
         """Split scores over all tokens (B, N) into patches (B, gh, gw) and prefix tokens (B, P)."""
         count = len(trace.prefix)
         patches = tokens[:, count:].unflatten(1, trace.grid)  # (B, gh * gw) -> (B, gh, gw)

@@ -6,8 +6,6 @@ much attention may add almost nothing: what reaches the residual stream is atten
 Shapes: B images, H heads, N tokens, D width, d head width.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

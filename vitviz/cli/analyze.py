@@ -1,7 +1,5 @@
 """Commands that analyse a model: heads, lens, evaluate."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import Any
@@ -9,11 +7,10 @@ from typing import Any
 import numpy as np
 
 from vitviz.analysis.heads import CHEAP, STATISTICS, folder_statistics
-from vitviz.analysis.tables import text_table
 from vitviz.cli import options as shared
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.records import processes
-from vitviz.formatting import percent
+from vitviz.formatting import percent, text_table
 
 
 def add_heads(command: argparse.ArgumentParser) -> None:

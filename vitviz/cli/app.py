@@ -1,43 +1,24 @@
 """Command that serves the page: app."""
 
-from __future__ import annotations
-
 import argparse
 
 
 def add_app(command: argparse.ArgumentParser) -> None:
     """Add the arguments of `vitviz app`."""
-    option = command.add_argument
+    option, on_off = command.add_argument, argparse.BooleanOptionalAction
     option("--host", help="address to listen on (default: GRADIO_SERVER_NAME, else this machine only)")
     option("--port", type=int, help="port to listen on (default: GRADIO_SERVER_PORT, else 7860)")
-    option(
-        "--model",
-        action="append",
-        metavar="SOURCE",
-        help="one more model for the menu: a folder, a file, or as in `vitviz predict --model`; may be repeated",
-    )
-    option(
-        "--default",
-        metavar="MODEL",
-        help="the model that the page opens with: one of its menu, or as in `vitviz predict --model`; "
-        "where it cannot be had, the page says so and opens with the bundled one",
-    )
-    option(
-        "--allow-typed",
-        action=argparse.BooleanOptionalAction,
-        help="let visitors name any model of torchvision, timm and Hugging Face (default: on this machine only)",
-    )
-    option(
-        "--allow-upload",
-        action=argparse.BooleanOptionalAction,
-        help="let visitors upload checkpoints (default: no)",
-    )
+    about = "one more model for the menu: a folder, a file, or as in `vitviz predict --model`; may be repeated"
+    option("--model", action="append", metavar="SOURCE", help=about)
+    about = "the model that the page opens with: one of its menu, or as in `vitviz predict --model`; "
+    about += "where it cannot be had, the page says so and opens with the bundled one"
+    option("--default", metavar="MODEL", help=about)
+    about = "let visitors name any model of torchvision, timm and Hugging Face (default: on this machine only)"
+    option("--allow-typed", action=on_off, help=about)
+    option("--allow-upload", action=on_off, help="let visitors upload checkpoints (default: no)")
     option("--model-memory", type=float, metavar="GB", help="memory for loaded models (default: 4)")
-    option(
-        "--mcp",
-        action=argparse.BooleanOptionalAction,
-        help="serve the endpoints as tools of a Model Context Protocol server too (default: no)",
-    )
+    about = "serve the endpoints as tools of a Model Context Protocol server too (default: no)"
+    option("--mcp", action=on_off, help=about)
     option("--max-side", type=int, metavar="PIXELS", help="largest input of a model (default: 2048)")
 
 

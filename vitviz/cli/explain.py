@@ -1,7 +1,5 @@
 """Commands that look at a photograph: explain, sheet, export."""
 
-from __future__ import annotations
-
 import argparse
 from typing import Any, get_args
 

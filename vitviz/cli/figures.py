@@ -1,7 +1,5 @@
 """Command that draws the path of a photograph through the model: figures."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

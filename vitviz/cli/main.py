@@ -3,8 +3,6 @@
 People count layers, heads, rows and columns from 1 here, as on the page; the Python API counts from 0.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Commands about a model as a whole: validate, summary, models."""
 
-from __future__ import annotations
-
 import argparse
 import csv
 

@@ -1,7 +1,5 @@
 """Options that several commands share, and conversions from what a person types."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Command that classifies photographs: predict."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

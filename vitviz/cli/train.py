@@ -1,7 +1,5 @@
 """Train a model: from nothing, from another model, or from a teacher."""
 
-from __future__ import annotations
-
 import argparse
 import os
 from dataclasses import replace
@@ -52,25 +50,25 @@ def add_train(command: argparse.ArgumentParser) -> None:
 
 def run_train(args: argparse.Namespace) -> None:
     """Train a model, and write it with its card and pictures."""
-    asked: Options = vars(args)
+    options: Options = vars(args)
     out, first = Path(args.out), os.environ.get("RANK", "0") == "0"  # of several processes under torchrun
-    resume = asked.get("resume", False)
+    resume = options.get("resume", False)
     _check_folder(out, resume=resume, first=first)
-    if "data" not in asked:
+    if "data" not in options:
         if not resume:
             raise TrainingError("Expected --data, a folder with train/ and val/ or a data set, got none. Give it.")
-        asked = recalled(asked)
-    recipe = asked_recipe(asked)
-    model, data = (_continued if "source" in asked else _from_scratch)(asked, recipe)
+        options = recalled(options)
+    recipe = asked_recipe(options)
+    model, data = (_continued if "source" in options else _from_scratch)(options, recipe)
     trainer = Trainer(
         model,
         data,
         recipe,
         out,
-        device=device_named(asked.get("device")),
-        teacher=load(asked["teacher"]) if "teacher" in asked else None,
+        device=device_named(options.get("device")),
+        teacher=load(options["teacher"]) if "teacher" in options else None,
         resume=resume,
-        save_every=60 * asked.get("save_every", 3.0),
+        save_every=60 * options.get("save_every", 3.0),
         on_epoch=lambda rows: save_curves(rows, out / CURVES),
     )
     if trainer.device.type == "cpu":
@@ -78,10 +76,10 @@ def run_train(args: argparse.Namespace) -> None:
     if first:
         print(data.describe(), flush=True)
         if not find_state(out):
-            keep(asked, out)
+            keep(options, out)
     outcome = trainer.run()
     if first:
-        _save(asked, outcome, data, out)
+        _save(options, outcome, data, out)
 
 
 def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
@@ -101,16 +99,16 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
 # ---- before
 
 
-def _from_scratch(asked: Options, recipe: Recipe) -> tuple[ViT, Data]:
+def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     """Return a new model of the sizes that the recipe or the options give, and the data at its size."""
-    config = _config(asked)  # checks the sizes before the data, which may take minutes to read
-    data = _open(asked, config.image_size)
+    config = _config(options)  # checks the sizes before the data, which may take minutes to read
+    data = _open(options, config.image_size)
     about = Pretrained(
-        name=_name(asked),
+        name=_name(options),
         preprocess=data.preprocess(*data.mean_std()),
         labels=data.labels,
         class_ids=data.class_ids,
-        licence=asked.get("licence", "unknown"),
+        licence=options.get("licence", "unknown"),
         source=f"trained from scratch on {data.name}",
     )
     with torch.random.fork_rng(devices=[]):  # the same start for the same seed, whatever ran before
@@ -118,53 +116,53 @@ def _from_scratch(asked: Options, recipe: Recipe) -> tuple[ViT, Data]:
         return ViT(replace(config, classes=len(data.labels)), about), data
 
 
-def _config(asked: Options) -> ViTConfig:
+def _config(options: Options) -> ViTConfig:
     """Return the sizes of the recipe or the preset, with what was given in their place, for two classes."""
-    sizes, name = _sizes(asked), asked.get("preset")
-    known = {} if name or "recipe" not in asked else RECIPES[asked["recipe"]].model
+    sizes, name = _sizes(options), options.get("preset")
+    known = {} if name or "recipe" not in options else RECIPES[options["recipe"]].model
     if not known and name is None and not {"width", "depth", "heads"} <= set(sizes):
         raise TrainingError(
             "Expected a model, got none. Give --preset, or --dim, --depth and --heads, a --recipe that has one, or "
             "--from."
         )
-    native = {"image_size": (NATIVE[asked["data"]],) * 2} if asked["data"] in NATIVE else {}
+    native = {"image_size": (NATIVE[options["data"]],) * 2} if options["data"] in NATIVE else {}
     settings = {**known, **native, **sizes, "classes": 2}
     if not settings.get("class_token", True):
         settings.setdefault("pooling", "mean")
     return preset(name, **settings) if name else ViTConfig(**settings)
 
 
-def _continued(asked: Options, recipe: Recipe) -> tuple[ViT, Data]:
+def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     """Return another model with a new head, and the data at its size."""
-    sizes = _sizes(asked)
-    fixed = SIZES & set(asked) - {"image_size", "pooling", "heads"}  # heads: of a file that does not tell
+    sizes = _sizes(options)
+    fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads: of a file that does not tell
     if fixed:
-        wrong = ", ".join(one.option_strings[0] for one in asked["parser"]._actions if one.dest in fixed)
+        wrong = ", ".join(one.option_strings[0] for one in options["parser"]._actions if one.dest in fixed)
         raise TrainingError(f"Expected the sizes of the model that --from names, got {wrong}. Leave out one or other.")
-    source = _source(asked)
-    data = _open(asked, sizes.get("image_size", source.config.image_size))
+    source = _source(options)
+    data = _open(options, sizes.get("image_size", source.config.image_size))
     about = source.pretrained
-    if about is None and "feed_as_source" in asked:
+    if about is None and "feed_as_source" in options:
         raise TrainingError("Expected a source with preprocessing for --feed-as-source, got one without. Leave it out.")
     model = start_from(
         source,
         data.labels,
-        name=_name(asked),
+        name=_name(options),
         class_ids=data.class_ids,
-        pooling=asked.get("pooling"),
+        pooling=options.get("pooling"),
         image_size=sizes.get("image_size"),
-        keep_head="keep_head" in asked,
+        keep_head="keep_head" in options,
         preprocess=data.preprocess(*((about.preprocess.mean, about.preprocess.std) if about else data.mean_std())),
-        licence=asked.get("licence"),
+        licence=options.get("licence"),
         data=data.name,
         seed=recipe.seed,
     )
     return model, data
 
 
-def _sizes(asked: Options) -> Options:
+def _sizes(options: Options) -> Options:
     """Return the fields of `ViTConfig` that were given."""
-    sizes = {name: asked[name] for name in SIZES - {"preset"} if name in asked}
+    sizes = {name: options[name] for name in SIZES - {"preset"} if name in options}
     if pixels := sizes.get("image_size"):
         if len(pixels) > 2:
             raise TrainingError(
@@ -174,32 +172,32 @@ def _sizes(asked: Options) -> Options:
     return sizes
 
 
-def _source(asked: Options) -> ViT:
+def _source(options: Options) -> ViT:
     """Load the model to start from."""
-    return load(asked["source"], family=asked.get("family"), heads=asked.get("heads"))
+    return load(options["source"], family=options.get("family"), heads=options.get("heads"))
 
 
-def _open(asked: Options, size: tuple[int, int]) -> Data:
+def _open(options: Options, size: tuple[int, int]) -> Data:
     """Open the data at the model's size."""
-    given = {name: asked[name] for name in ("root", "fit", "skip_broken") if name in asked}
-    return open_data(asked["data"], size=size, **given)
+    given = {name: options[name] for name in ("root", "fit", "skip_broken") if name in options}
+    return open_data(options["data"], size=size, **given)
 
 
-def _name(asked: Options) -> str:
-    return str(asked.get("name") or Path(asked["out"]).resolve().name)
+def _name(options: Options) -> str:
+    return str(options.get("name") or Path(options["out"]).resolve().name)
 
 
 # ---- after
 
 
-def _save(asked: Options, outcome: Outcome, data: Data, out: Path) -> None:
+def _save(options: Options, outcome: Outcome, data: Data, out: Path) -> None:
     """Write the model, its card and pictures, and say how good it is."""
-    before = _source(asked).to(next(outcome.model.parameters()).device) if "source" in asked else None
-    if before is not None and "feed_as_source" in asked:
+    before = _source(options).to(next(outcome.model.parameters()).device) if "source" in options else None
+    if before is not None and "feed_as_source" in options:
         outcome = _with_preprocessing_of(before, outcome)
     if outcome.recipe.unfreeze_last == 0:
         before = None  # a new head alone looks where the old one did
-    files = save_training(outcome, data, out, command=spelled(asked), base=asked.get("source", ""), before=before)
+    files = save_training(outcome, data, out, command=spelled(options), base=options.get("source", ""), before=before)
     five = f", top-5 {percent(outcome.accuracy.top5, 4)}" if len(data.labels) > 5 else ""
     print(
         f"top-1 {percent(outcome.accuracy.top1, 4)}{five} of {len(data.val):,} validation images; "

@@ -1,15 +1,14 @@
 """Options of `vitviz train`, the recipe they ask for, and the command that asks for the same again."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import json
 import os
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from vitviz.fields import field_types
 from vitviz.images.datasets import NAMES
 from vitviz.model.config import CHOICES, PRESETS, ViTConfig
 from vitviz.training import TrainingError
@@ -93,43 +92,45 @@ def add_options(command: argparse.ArgumentParser) -> None:
 def _add_settings(group: argparse._ArgumentGroup, *names: str) -> None:
     """Add options for fields of `Recipe`, as the fields describe themselves."""
     for name in names:
-        about = {key: value for key, value in _FIELDS[name].metadata.items() if key != "interval"}
+        about = {key: value for key, value in _FIELDS[name].metadata.items() if key != "range"}
         if "type" in about:
             about["metavar"] = "N" if about["type"] is int else "X"
-        elif "choices" not in about:
+        elif words := get_args(field_types(Recipe)[name]):
+            about["choices"] = words
+        else:
             about["action"] = argparse.BooleanOptionalAction
         group.add_argument(f"--{name.replace('_', '-')}", **about)
 
 
-def asked_recipe(asked: Options) -> Recipe:
+def asked_recipe(options: Options) -> Recipe:
     """Return the recipe with the given options in place of its settings.
 
     Raises:
         TrainingError: for options that exclude one another, or values out of range.
     """
-    if "source" not in asked and (given := [name for name in _START if name in asked]):
+    if "source" not in options and (given := [name for name in _START if name in options]):
         option = f"--{given[0].replace('_', '-')}"
         raise TrainingError(f"Expected a model to start from for {option}, got none. Name it with --from.")
-    if "teacher" not in asked and any(name in asked for name in _TEACHER):
+    if "teacher" not in options and any(name in options for name in _TEACHER):
         raise TrainingError(
             "Expected a teacher for --distill, --alpha and --temperature, got none. Name it: --teacher."
         )
-    if "freeze" in asked and "unfreeze_last" in asked:
+    if "freeze" in options and "unfreeze_last" in options:
         raise TrainingError("Expected --freeze or --unfreeze-last, got both. Leave one out.")
-    gentle = ("head" if asked.get("freeze") == "backbone" else "finetune") if "source" in asked else None
-    name = asked.get("recipe", gentle)  # weights that were learnt elsewhere are not to be spoilt
+    gentle = ("head" if options.get("freeze") == "backbone" else "finetune") if "source" in options else None
+    name = options.get("recipe", gentle)  # weights that were learnt elsewhere are not to be spoilt
     start = Recipe() if name is None else RECIPES[name].recipe
-    changes = {field: asked[field] for field in _FIELDS if field in asked}
-    if "teacher" in asked:
+    changes = {field: options[field] for field in _FIELDS if field in options}
+    if "teacher" in options:
         changes.setdefault("distill", "soft")
-    if "freeze" in asked:
-        changes["unfreeze_last"] = 0 if asked["freeze"] == "backbone" else None
+    if "freeze" in options:
+        changes["unfreeze_last"] = 0 if options["freeze"] == "backbone" else None
     if "epochs" in changes:
         changes.setdefault("warmup", start.warmup * changes["epochs"] / start.epochs)
-    if "no_augment" in asked:
+    if "no_augment" in options:
         changes = {one: getattr(Recipe, one) for one in AUGMENTATION} | changes
     recipe = dataclasses.replace(start, **changes)
-    if recipe.unfreeze_last is not None and "source" not in asked:
+    if recipe.unfreeze_last is not None and "source" not in options:
         raise TrainingError(f"Expected a model to start from for recipe {start.name!r}, got none. Name it with --from.")
     unchanged = recipe == start or start.name == Recipe.name
     return recipe if unchanged else dataclasses.replace(recipe, name=f"{start.name}, changed")
@@ -138,37 +139,37 @@ def asked_recipe(asked: Options) -> Recipe:
 # ---- the same again
 
 
-def keep(asked: Options, folder: Path) -> None:
+def keep(options: Options, folder: Path) -> None:
     """Write the options into the folder of the training."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in asked.items() if name not in NOT_KEPT}
+    kept = {name: value for name, value in options.items() if name not in NOT_KEPT}
     beside = folder / f".{SETTINGS}.new"
     beside.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(beside, folder / SETTINGS)
 
 
-def recalled(asked: Options) -> Options:
+def recalled(options: Options) -> Options:
     """Return the options of a training that goes on: those that were kept, and what is given now in their place.
 
     Raises:
         TrainingError: if none were kept, or this version does not take them.
     """
-    path = Path(asked["out"]) / SETTINGS
+    path = Path(options["out"]) / SETTINGS
     try:
         kept = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise TrainingError(f"Expected options in {str(path)!r} for --resume, got: {error}. Give them all.") from error
-    known = {action.dest for action in asked["parser"]._actions} - set(NOT_KEPT)
+    known = {action.dest for action in options["parser"]._actions} - set(NOT_KEPT)
     if unknown := sorted(set(kept) - known):
         raise TrainingError(f"Expected options of this version in {str(path)!r}, got {unknown[0]}. Give all again.")
-    return kept | asked
+    return kept | options
 
 
-def spelled(asked: Options) -> str:
+def spelled(options: Options) -> str:
     """Return the command that asks for the same, on several lines, without `--device` and `--resume`."""
     lines = ["vitviz train"]
-    for action in asked["parser"]._actions:
-        value = asked.get(action.dest)
+    for action in options["parser"]._actions:
+        value = options.get(action.dest)
         if value is None or action.dest in ("resume", "device"):
             continue
         if isinstance(value, bool):

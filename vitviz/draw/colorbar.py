@@ -1,7 +1,5 @@
 """Color bars, and scales in words: what a person reads beside a map."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Color maps, and the colors of light and dark pages."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,7 +26,7 @@ class Theme:
     wrong: str
 
     @classmethod
-    def of(cls, dark: bool) -> Theme:
+    def of(cls, dark: bool) -> "Theme":
         """Return the theme for light words on a dark ground, or for dark words on a light one."""
         if dark:
             return cls("#111318", "#eceef2", "#9ea4af", "#3a3e47", right="#5cc88c", wrong="#ff8a80")

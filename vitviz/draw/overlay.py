@@ -4,8 +4,6 @@ Maps stay small for as long as possible: (gh, gw) values become 8-bit color indi
 and colored by a palette. No float array of the photograph's size is made.
 """
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 import numpy as np

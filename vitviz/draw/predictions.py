@@ -3,8 +3,6 @@
 Nothing is told by color alone: a right prediction has a tick, a wrong one a cross and the true class below it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

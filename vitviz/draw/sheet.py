@@ -4,8 +4,6 @@ Below each map stands the share on tokens without a place in the picture (CLS, r
 equal colors are equal numbers. `arrange` lays out any cells; `sheet` makes cells of maps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

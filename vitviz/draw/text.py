@@ -1,7 +1,5 @@
 """Text in pictures: the typeface, lines that fit a width."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from functools import lru_cache
@@ -21,12 +19,9 @@ def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 
 def wrap(text: str, width: float, measure: Callable[[str], float]) -> tuple[str, ...]:
-    """Return `text` in lines of at most `width`; a word that is longer alone is shortened.
+    """Return `text` in lines of at most `width`, as `measure` measures; a word that is longer alone is shortened.
 
-    Args:
-        text: words between spaces; no-break spaces keep words together.
-        width: in the unit of `measure`.
-        measure: returns the width of a text, such as `font(12).getlength`.
+    No-break spaces keep words together. `measure` is such as `font(12).getlength`.
     """
     lines: list[str] = []
     for word in text.split(" ") if text else ():

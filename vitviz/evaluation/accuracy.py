@@ -3,8 +3,6 @@
 Shapes: n images, k of them at once, C classes, K classes that occur.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,15 +14,15 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from tqdm import tqdm
 
-from vitviz.analysis.tables import text_table
 from vitviz.evaluation import EvaluationError
-from vitviz.formatting import percent
+from vitviz.formatting import percent, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import decode
-from vitviz.images.folders import batches, class_names, find_classes, show, spread
+from vitviz.images.folders import batches, class_names, find_classes, spread
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.vit import Pretrained, ViT, eval_mode
 
 Batches = Iterable[tuple[Tensor, Tensor]]
 Gather = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
@@ -133,11 +131,10 @@ def measure_accuracy(
     Raises:
         EvaluationError: if there are no images, or logits are NaN or infinite.
     """
-    began, training = time.perf_counter(), network.training
+    began = time.perf_counter()
     found: list[tuple[Tensor, ...]] = []
     done = correct = 0
-    network.eval()
-    try:
+    with eval_mode(network):
         for inputs, true in data:
             logits = network(inputs).float()  # (k, C)
             if not bool(logits.isfinite().all()):
@@ -149,8 +146,6 @@ def measure_accuracy(
             done, correct = done + len(some[0]), correct + int((some[0] == some[1]).sum())
             if progress is not None:
                 progress(done, correct / done)
-    finally:
-        network.train(training)
     if not found:
         raise EvaluationError("Expected at least one batch of images, got none. Check the data.")
     arrays = [torch.cat(each).numpy() for each in zip(*found, strict=True)]
@@ -200,15 +195,13 @@ def validate(
     total, source = _images(data, root, about, batch_size, limit)
     weight = next(model.parameters())
     moved = ((images.to(weight.device, weight.dtype), true.to(weight.device)) for images, true in source)
+    with tqdm(total=total, unit=" images", disable=None if progress else True) as bar:
 
-    def count_up(done: int, top1: float) -> None:
-        show(f"\r{done:,} of {total:,} images, top-1 {percent(top1, 4)} ")
+        def count_up(done: int, top1: float) -> None:
+            bar.set_postfix_str(f"top-1 {percent(top1, 4)}", refresh=False)
+            bar.update(done - bar.n)
 
-    try:
-        return measure_accuracy(model, moved, about.labels, progress=count_up if progress else None, model=about.name)
-    finally:
-        if progress:
-            show("\n")
+        return measure_accuracy(model, moved, about.labels, progress=count_up, model=about.name)
 
 
 def _images(
@@ -235,7 +228,7 @@ def _images(
     return len(files), ((batch.images, batch.classes) for batch in batches(files, about.preprocess, size))
 
 
-def _places(source: Dataset, known: Mapping[str, int]) -> list[int]:
+def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
     """Return the index of each class of a data set among the model's outputs."""
     pairs = zip(source.class_ids, source.labels, strict=True)
     places = [known.get(class_id, known.get(label)) for class_id, label in pairs]

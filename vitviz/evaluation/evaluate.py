@@ -3,8 +3,6 @@
 A run may be stopped at any time and continued; torchrun shares the images among processes and machines.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import time
@@ -15,6 +13,7 @@ from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import METHODS, attribute, check_options, method_named
@@ -23,8 +22,8 @@ from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import RANDOM, faithfulness
 from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write
 from vitviz.evaluation.table import CHANCE, Evaluation, tabulate
-from vitviz.images.folders import batches, class_names, find_classes, show, spread
-from vitviz.model.vit import ViT
+from vitviz.images.folders import batches, class_names, find_classes, spread
+from vitviz.model.vit import ViT, eval_mode
 from vitviz.weights.checkpoint import fingerprint
 
 Aim = Literal["true", "predicted"]
@@ -97,23 +96,16 @@ def evaluate(
     mine = range(rank, len(files), world)
     lacking = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in mine}
     todo = [index for index in mine if lacking[index]]
-    training, began = model.training, time.perf_counter()
-    model.eval()
-    try:
-        for done, batch in enumerate(batches([(files[index][0], index) for index in todo], about.preprocess, 1), 1):
+    one_by_one = batches([(files[index][0], index) for index in todo], about.preprocess, 1)
+    disable = None if progress and rank == 0 else True  # None: where standard error is no terminal
+    with eval_mode(model):
+        for batch in tqdm(one_by_one, total=len(todo), unit=" images", disable=disable):
             index = int(batch.classes)
             base = {"image": keys[index], "class": files[index][1]}
             some = _image_records(model, batch.images, base, lacking[index], settings, strict)
             records |= {(record["image"], record["method"]): record for record in some}
             if journal is not None:
                 journal.add(some)
-            if progress and rank == 0:
-                left = (time.perf_counter() - began) / done * (len(todo) - done)
-                show(f"\r{done:,} of {len(todo):,} images, about {left / 60:.0f} min to go ")
-    finally:
-        model.train(training)
-        if progress and rank == 0 and todo:
-            show("\n")
     shared = gather([records[keys[index], name] for index in mine for name in [*names, CHANCE]])
     records |= {(record["image"], record["method"]): record for record in shared}
     if journal is not None and path is not None:

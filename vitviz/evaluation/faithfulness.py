@@ -8,8 +8,6 @@ square is shown that the model has never seen.
 Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R random orders.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -304,12 +302,8 @@ def visible_counts(patches: int, steps: int | Sequence[float], least: int) -> li
     """Return the number of visible patches at each step, falling from n to `least`.
 
     Args:
-        patches: n.
+        patches, least: n, and the smallest number.
         steps: a number of equal steps, or shares of visible patches, 0..1. Both ends are always included.
-        least: the smallest number.
-
-    Raises:
-        EvaluationError: if there is no step, or a share is outside 0..1.
     """
     shares = list(steps) if not isinstance(steps, int) else [index / steps for index in range(steps + 1) if steps > 0]
     if not shares or not all(0.0 <= share <= 1.0 for share in shares):  # so written that NaN is refused

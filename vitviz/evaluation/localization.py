@@ -8,8 +8,6 @@ A map on the object does not prove that the model used the object: these measure
 Shapes: gh x gw patches, H x W pixels of the upright photograph, n pixels that the model saw.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

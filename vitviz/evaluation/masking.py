@@ -3,8 +3,6 @@
 Shapes: B images, N tokens = P prefix tokens followed by n = gh x gw patches, D width, C classes, R masked images.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import torch

@@ -4,8 +4,6 @@ A file begins with a line that holds the settings; records of other settings are
 whole and flushed, so that a killed process leaves at most one broken line, the last.
 """
 
-from __future__ import annotations
-
 import glob
 import json
 import os

@@ -6,8 +6,6 @@ whose map stays the same shows the image, not the model.
 Shapes: B images, n = gh x gw patches, S stages.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Unlike insertion and deletion, which read the order of the patches alone, these 
 Shapes: B images, n = gh x gw patches, C classes, M maps, Z set sizes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

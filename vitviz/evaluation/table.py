@@ -1,7 +1,5 @@
 """Table of an evaluation: one row per method and one for random orders, the best first."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping, Sequence
@@ -10,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from vitviz.analysis.tables import text_table
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Key, Record
+from vitviz.formatting import text_table
 
 CHANCE = "random"
 """The row of random orders."""

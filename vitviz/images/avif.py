@@ -1,7 +1,5 @@
 """AVIF, decoded in a process of its own with bounded memory: its header need not tell the size of what it holds."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -36,10 +34,6 @@ def is_avif(head: bytes) -> bool:
 
 def to_png(data: bytes, name: str) -> bytes:
     """Return an AVIF file's first frame as an uncompressed PNG with its orientation and colour profile.
-
-    Args:
-        data: the file.
-        name: its name, for messages.
 
     Raises:
         ImageError: if the picture is too large, or takes too long.

@@ -3,8 +3,6 @@
 Nothing here decodes a photograph: a folder is listed, an archive is read as it is. Shapes: n images of h x w pixels.
 """
 
-from __future__ import annotations
-
 import gzip
 import math
 import os
@@ -12,7 +10,7 @@ import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from urllib.parse import urlparse
 
 import torch
@@ -51,6 +49,7 @@ CIFAR100 = """
 """
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CONNECT_SECONDS = 3.0
+Part = TypeVar("Part")  # of a data set: `Samples`, or what training makes of them
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,30 +68,32 @@ class Samples:
 
 
 @dataclass(frozen=True, eq=False)
-class Dataset:
+class Dataset(Generic[Part]):
     """A data set on this machine.
 
     Args:
         name: a data set's name, or the folder's.
-        labels: a readable word or more for each class.
+        labels: a readable word or more for each class, in the order of a model's outputs.
         class_ids: names of the class folders, in the same order.
-        train, val: its splits.
+        train, val: its splits. Every class occurs in both.
         source: whose it is; no path, because it goes into model cards.
         licence: of the images, as far as known.
-        folder: where it was found.
+        folder: where it was found; `None` for one that was not read from disk.
     """
 
     name: str
     labels: tuple[str, ...]
     class_ids: tuple[str, ...]
-    train: Samples
-    val: Samples
+    train: Part
+    val: Part
     source: str
     licence: str
-    folder: Path
+    folder: Path | None = None
 
 
-def find_dataset(name_or_folder: str | os.PathLike[str], root: str | os.PathLike[str] | None = None) -> Dataset:
+def find_dataset(
+    name_or_folder: str | os.PathLike[str], root: str | os.PathLike[str] | None = None
+) -> Dataset[Samples]:
     """Find a data set by its name, fetching it where it is missing, or in a folder with train/ and val/ (or test/).
 
     Args:
@@ -128,9 +129,8 @@ def default_root() -> Path:
 
 def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
     """Return the names of the classes in order, and the files of both splits; every class has images in both."""
-    train_folder, val_folder = folder / "train", folder / "val"
-    if not val_folder.is_dir():
-        val_folder = folder / "test"
+    train_folder = folder / "train"
+    val_folder = folder / ("val" if (folder / "val").is_dir() else "test")
     if not train_folder.is_dir() or not val_folder.is_dir():
         inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
         raise DataError(f"Expected train/ and val/ (or test/) in {str(folder)!r}, got {inside}. Check the path.")
@@ -192,11 +192,7 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
 
 
 def read_idx(path: Path, axes: int) -> Tensor:
-    """Read an IDX file of bytes (LeCun, "The MNIST database of handwritten digits"), plain or as .gz: uint8.
-
-    Args:
-        path: its name ends in .gz where it is compressed.
-        axes: how many the array must have.
+    """Read an IDX file of bytes with so many axes (LeCun, "The MNIST database of handwritten digits"), or .gz: uint8.
 
     Raises:
         DataError: if it is another kind of file, or holds less or more than its header says.
@@ -277,53 +273,35 @@ _IDX = "train-images-idx3-ubyte, train-labels-idx1-ubyte and the two of t10k, pl
 _OF_CIFAR = "none stated; collected for research"
 _NAMED = {
     "cifar10": _Named(
-        "CIFAR10",
-        "CIFAR-10 (Krizhevsky 2009)",
-        _OF_CIFAR,
-        {name: name for name in CIFAR10.split()},
-        "cifar-10-batches-py/ as torchvision unpacks it",
-        _read_cifar,
+        "CIFAR10", "CIFAR-10 (Krizhevsky 2009)", _OF_CIFAR, {name: name for name in CIFAR10.split()},
+        "cifar-10-batches-py/ as torchvision unpacks it", _read_cifar,
     ),
     "cifar100": _Named(
-        "CIFAR100",
-        "CIFAR-100 (Krizhevsky 2009)",
-        _OF_CIFAR,
+        "CIFAR100", "CIFAR-100 (Krizhevsky 2009)", _OF_CIFAR,
         {name: name.replace("_", " ") for name in CIFAR100.split()},
-        "cifar-100-python/ as torchvision unpacks it",
-        _read_cifar,
+        "cifar-100-python/ as torchvision unpacks it", _read_cifar,
     ),
     "mnist": _Named(
-        "MNIST",
-        "MNIST (LeCun, Cortes, Burges 1998)",
-        "CC BY-SA 3.0",
-        {digit: digit for digit in "0123456789"},
-        _IDX,
-        _read_mnist,
-        ("MNIST/raw",),
+        "MNIST", "MNIST (LeCun, Cortes, Burges 1998)", "CC BY-SA 3.0", {digit: digit for digit in "0123456789"},
+        _IDX, _read_mnist, ("MNIST/raw",),
     ),
     "fashion-mnist": _Named(
-        "FashionMNIST",
-        "Fashion-MNIST (Xiao, Rasul, Vollgraf 2017)",
-        "MIT",
+        "FashionMNIST", "Fashion-MNIST (Xiao, Rasul, Vollgraf 2017)", "MIT",
         {label.replace("/", "-"): label for label in FASHION},  # a folder's name has no slash
-        _IDX,
-        _read_mnist,
-        ("FashionMNIST/raw",),
+        _IDX, _read_mnist, ("FashionMNIST/raw",),
     ),
     "imagenette": _Named(
-        "Imagenette",
-        "Imagenette (Howard, fast.ai), ten classes of ImageNet",
+        "Imagenette", "Imagenette (Howard, fast.ai), ten classes of ImageNet",
         "Apache-2.0 for the selection; the photographs are ImageNet's, for non-commercial research",
-        IMAGENETTE,
-        "imagenette2/ as torchvision unpacks it",
+        IMAGENETTE, "imagenette2/ as torchvision unpacks it",
         places=("imagenette2", "imagenette2-320", "imagenette2-160"),
     ),
-}
+}  # fmt: skip
 NAMES = tuple(_NAMED)
 """The data sets that have a name."""
 
 
-def _find_named(name: str, root: Path | None) -> Dataset:
+def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
     named, home = _NAMED[name], root or default_root()
     if home.exists() and not home.is_dir():
         raise DataError(f"Expected root to be a folder, got the file {str(home)!r}. Choose another.")
@@ -374,9 +352,10 @@ def _as_class_folders(name: str, folder: Path) -> Splits | None:
 
 
 def _check_reachable(name: str, root: Path) -> None:
-    """Refuse a data set that is neither here nor can be fetched."""
+    """Refuse a data set that is neither here nor can be fetched from any of torchvision's addresses."""
     named = _NAMED[name]
-    addresses = _urls(named.kind)
+    reader = _torchvision(named.kind)
+    addresses = getattr(reader, "mirrors", None) or [getattr(reader, "url", None) or reader._ARCHIVES["full"][0]]
     if not any(map(reachable, addresses)):
         hosts = " and ".join(dict.fromkeys(urlparse(address).hostname or address for address in addresses))
         raise DataError(
@@ -400,14 +379,6 @@ def _fetch(name: str, root: Path) -> None:
         raise DataError(
             f"Expected to fetch {name} to {str(root)!r}, got: {reason}. Try again, or use --root."
         ) from error
-
-
-def _urls(kind: str) -> tuple[str, ...]:
-    """Return the addresses that torchvision fetches a data set from; any of them will do."""
-    reader = _torchvision(kind)
-    if kind == "Imagenette":
-        return (str(reader._ARCHIVES["full"][0]),)
-    return tuple(reader.mirrors) if hasattr(reader, "mirrors") else (str(reader.url),)
 
 
 def reachable(url: str) -> bool:

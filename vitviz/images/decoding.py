@@ -3,8 +3,6 @@
 Everything that comes from outside goes through ``decode``: files, bytes, PIL images and arrays.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import os

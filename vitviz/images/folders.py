@@ -3,10 +3,7 @@
 Shapes: n images of one size, H x W pixels of the model's input.
 """
 
-from __future__ import annotations
-
 import os
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,13 +139,6 @@ def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iter
             yield _stack(pending.pop(max(pending, key=lambda shape: len(pending[shape]))))
     for same in pending.values():
         yield _stack(same)
-
-
-def show(text: str) -> None:
-    """Write progress to standard error if that is a terminal."""
-    if sys.stderr.isatty():
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def _stack(same: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:

@@ -4,8 +4,6 @@ Boxes are (left, top, right, bottom) in pixels of the upright photograph: x runs
 covers the square from (0, 0) to (1, 1). Positions in the patch grid are (row, column) from the top left.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from dataclasses import dataclass
 

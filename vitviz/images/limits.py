@@ -4,8 +4,6 @@ Pillow allocates what a header asks for, and a few bytes can ask for gigabytes: 
 picture, by metadata whose entries all point to the same bytes.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import struct
@@ -46,13 +44,7 @@ class ImageError(ValueError):
 
 
 def check_size(width: int, height: int, name: str, megapixels: float = MAX_PIXELS / 1e6) -> None:
-    """Refuse a picture without pixels, with too many, or with a side too long.
-
-    Args:
-        width, height: in pixels.
-        name: the picture's, for the message.
-        megapixels: the most that are allowed.
-    """
+    """Refuse a picture without pixels, with more than `megapixels`, or with a side too long; `name` is for messages."""
     if width < 1 or height < 1:
         raise ImageError(f"Expected an image with pixels, got {width} x {height} in {name}. Choose another one.")
     if width * height > megapixels * 1e6:
@@ -70,14 +62,8 @@ def check_size(width: int, height: int, name: str, megapixels: float = MAX_PIXEL
 def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
     """Check what Pillow reads as soon as it opens a file: the directories of a TIFF, the EXIF block of a JPEG.
 
-    Pillow copies every value at once and joins EXIF blocks, so that 0.5 MB of file can ask for gigabytes.
-
-    Args:
-        file: any file, open and seekable.
-        name: the file's, for the message.
-
-    Returns:
-        The file at its start; a JPEG without further EXIF blocks.
+    Pillow copies every value at once and joins EXIF blocks, so that 0.5 MB of file can ask for gigabytes. Return the
+    file at its start; a JPEG without further EXIF blocks.
 
     Raises:
         ImageError: for more metadata than photographs have, or larger tiles.

@@ -1,7 +1,5 @@
 """Preprocess an upright photograph into a model's input, with the geometry that leads back to its pixels."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -111,7 +109,7 @@ class Preprocess:
         """Return the (height, width) of the model's input for a photograph of width x height pixels."""
         return self._plan(width, height)[2]
 
-    def at(self, size: int, multiple: int) -> Preprocess:
+    def at(self, size: int, multiple: int) -> "Preprocess":
         """Return this preprocessing for an input of another size.
 
         Args:
@@ -192,7 +190,7 @@ class Preprocess:
         return values | {"mean": list(self.mean), "std": list(self.std)}
 
     @classmethod
-    def from_dict(cls, settings: Mapping[str, Any]) -> Preprocess:
+    def from_dict(cls, settings: Mapping[str, Any]) -> "Preprocess":
         """Build from the result of `to_dict`. All keys are needed: a default in place of a lost mean would be wrong."""
         check_names(settings, [field.name for field in fields(cls)], ImageError, complete=True)
         return cls(**settings)

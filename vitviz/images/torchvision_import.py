@@ -6,8 +6,6 @@ does not load. torchvision would do without, but on import it describes two oper
 these two, so they are declared here without a kernel: whoever calls them still gets torchvision's own error.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

@@ -4,8 +4,6 @@ Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", table 1; Touvron et al
 transformers", table 1.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import typing
@@ -164,7 +162,7 @@ class ViTConfig:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ViTConfig:
+    def from_dict(cls, data: dict[str, Any]) -> "ViTConfig":
         """Return the config that `to_dict` wrote. Unknown names are refused."""
         check_names(data, [field.name for field in dataclasses.fields(cls)], ModelError, complete=False)
         return cls(**data)

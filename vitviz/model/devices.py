@@ -1,7 +1,5 @@
 """Choose where a model runs."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Iterator
@@ -45,6 +43,14 @@ def device_named(name: str | None) -> torch.device:
     return torch.device(name)
 
 
+def describe_device(device: torch.device) -> str:
+    """Return a device in words, such as "CPU, 2 threads"."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    threads = torch.get_num_threads()
+    return f"CPU, {threads} thread{'s' * (threads != 1)}" if device.type == "cpu" else "Apple GPU (MPS)"
+
+
 def _kinds() -> list[str]:
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     return [kind for kind, here in there.items() if here]
@@ -52,11 +58,9 @@ def _kinds() -> list[str]:
 
 @contextmanager
 def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
-    """Use one thread while layers are small: where other programs run too, two took forty times as long.
+    """Use one thread of a CPU while layers are small: where other programs run too, two took forty times as long.
 
-    Args:
-        numbers: in a layer's output, such as B * N * D.
-        device: nothing changes on others than the CPU.
+    `numbers` are those in a layer's output, such as B * N * D.
     """
     before = torch.get_num_threads()
     if device.type == "cpu" and numbers < SMALL:

@@ -1,7 +1,5 @@
 """Define the forward pass that is exported: plain matrix products, and what a page needs to draw attention."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 
@@ -27,14 +25,10 @@ class Exportable(nn.Module):
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Run the model.
+        """Run the model on normalised pixels (B, channels, H, W).
 
-        Args:
-            images: (B, channels, H, W) normalised pixels.
-
-        Returns:
-            Logits (B, C), or features without a classifier; final tokens (B, N, D); queries, with the scale of the
-            logits, and keys of all blocks, (L, B, H, N, d) each: attention is softmax(queries @ keys.T).
+        Return logits (B, C), or features without a classifier; final tokens (B, N, D); queries, with the scale of the
+        logits, and keys of all blocks, (L, B, H, N, d) each: attention is softmax(queries @ keys.T).
         """
         ops, model = Explicit(), self.model
         tokens, grid = model.embed(images)

@@ -6,8 +6,6 @@ Each part writes its arithmetic as calls of an `Ops` object, which decides how a
 Shapes: B images, H heads, N tokens, D width, d head width. Parameter names follow timm's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 
@@ -162,17 +160,7 @@ class Block(nn.Module):
         self.drop_path = DropPath(path_dropout)
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
-        """Run the block on all tokens, or for the first ones only, which must be prefix tokens.
-
-        Args:
-            x: (B, N, D), the residual stream.
-            angles: rotations of the patches, for rotary positions.
-            ops: how operations are done.
-            first: how many tokens to compute; `None` for all.
-
-        Returns:
-            (B, N, D), or (B, first, D).
-        """
+        """Run the block on the residual stream (B, N, D), or for the first tokens only, prefix ones: (B, first, D)."""
         attended = self.attn(ops.norm(self.norm1, x), angles, ops, first)
         return self.finish(x[:, :first], attended, ops)
 

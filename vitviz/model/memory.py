@@ -3,8 +3,6 @@
 On Linux a process that asks for more memory than there is gets no error; it is killed.
 """
 
-from __future__ import annotations
-
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
@@ -29,11 +27,7 @@ FRAGMENTATION, SPARE_BYTES = 0.15, 32 * 2**20
 def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
     """Return about how many bytes a trace of all blocks takes at its peak, over the model's own weights.
 
-    Args:
-        config: of the model.
-        tokens: N, prefix tokens and patches of one image.
-        batch: B, images at once.
-        itemsize: bytes of one number in the model's precision.
+    For images of N tokens, B at once; `itemsize` are the bytes of one number in the model's precision.
     """
     inner = config.heads * config.head_size
     one = batch * tokens * itemsize  # bytes of one number a token
@@ -116,11 +110,7 @@ def _lines(path: Path) -> Iterator[str]:
 def largest_side(bytes_at: Callable[[int], int], free: int, multiple: int, below: int) -> int | None:
     """Return the largest size of an image in pixels, a multiple below `below`, that fits; `None` if none does.
 
-    Args:
-        bytes_at: what an image of a size takes; more for a larger one.
-        free: bytes that there are.
-        multiple: the patch size.
-        below: the size that was too large.
+    `bytes_at(size)` is what an image takes, more for a larger one; `free` are the bytes that there are.
     """
     fitting = bisect_right(range(1, -(-below // multiple)), free, key=lambda patches: bytes_at(patches * multiple))
     return fitting * multiple or None

@@ -10,8 +10,6 @@ Shapes: B images, H heads, N keys, n queries, D width, d head width.
 
 # ruff: noqa: ARG002 - variants use arguments that the plain operations ignore
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -38,7 +36,7 @@ class Ops:
     def __init__(self, edit: BlockEdit | None = None) -> None:
         self.edit = edit
 
-    def edited(self, edit: BlockEdit) -> Ops:
+    def edited(self, edit: BlockEdit) -> "Ops":
         """Return the same operations with another edit."""
         changed = copy.copy(self)
         changed.edit = edit

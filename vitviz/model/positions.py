@@ -3,8 +3,6 @@
 Shapes: B images, H heads, gh x gw patches, D width, d head width, P prefix tokens, N = P + gh * gw tokens.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

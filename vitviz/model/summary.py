@@ -1,7 +1,5 @@
 """List a model's modules, the shapes that they return and their parameter counts."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,14 +26,8 @@ class Row:
 def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: Ops = PLAIN) -> list[Row]:
     """Run a model of this config on the meta device, which takes no time and no memory, and record shapes.
 
-    Args:
-        config: of the model.
-        size: (height, width) of the images in pixels.
-        batch: B.
-        ops: how operations are done; those of an own class can record more.
-
-    Returns:
-        One row for each module, in the order in which they finish; that of the whole model has no name.
+    Return one row for each module, in the order in which they finish; that of the whole model has no name. `size` is
+    (height, width) in pixels; `ops` of an own class can record more.
     """
     found: list[Row] = []
 

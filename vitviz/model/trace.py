@@ -109,14 +109,7 @@ class BlockTrace:
             yield start, min(start + step, tokens)
 
     def propagate(self, weights: Tensor) -> Tensor:
-        """Return the weighted sum of attention rows, `weights @ A` for each head, without holding A.
-
-        Args:
-            weights: (B, N), how much of each row to take.
-
-        Returns:
-            (B, H, N), float32.
-        """
+        """Return the weighted sum of attention rows without holding A: weights (B, N) @ A -> (B, H, N), float32."""
         if self.lse.device.type == "cpu" and self.probabilities is None and weights.shape[1] > MANY_TOKENS:
             return self._propagate_fused(weights)
         total = torch.zeros(self.lse.shape, dtype=torch.float32, device=self.lse.device)

@@ -3,8 +3,6 @@
 Shapes: B images, H heads, N tokens, n of them, D width, d head width.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -109,11 +107,9 @@ class Recall:
 
 
 def tokens_per_piece(batch: int, tokens: int, hidden: int) -> int:
-    """Return how many tokens of each image go through an MLP at a time: pieces of one length, of about PIECE_BYTES.
+    """Return how many of N tokens of each of B images go through an MLP at a time: pieces of about PIECE_BYTES.
 
-    Args:
-        batch, tokens: B and N.
-        hidden: bytes that one token takes in the hidden layer of the MLP.
+    `hidden` are the bytes that one token takes in the hidden layer of the MLP.
     """
     most = max(PIECE_BYTES, PIECE_TOKENS * hidden)
     # Rounded to the nearest count and divided evenly: a last piece of two tokens would read all weights for them.

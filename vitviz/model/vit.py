@@ -8,10 +8,9 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 Parameter names follow timm's.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -292,6 +291,17 @@ class ViT(nn.Module):
                 f"Expected at least one block among 0..{depth - 1} (or -{depth}..-1), got {chosen}. Choose from these."
             )
         return tuple(sorted({block % depth for block in chosen}))
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Let a module predict, without dropout; it then trains again if it did before."""
+    training = module.training
+    module.eval()
+    try:
+        yield
+    finally:
+        module.train(training)
 
 
 def _mean(tokens: Tensor) -> Tensor:

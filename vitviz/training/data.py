@@ -3,8 +3,6 @@
 Shapes: n images in a split, k of them read at once, H x W pixels of the model's input.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import os
@@ -21,8 +19,8 @@ from torch import Tensor
 from torch.utils.data import get_worker_info
 from tqdm import tqdm
 
-from vitviz.analysis.tables import text_table
-from vitviz.images.datasets import Samples, find_dataset
+from vitviz.formatting import text_table
+from vitviz.images.datasets import Dataset, Samples, find_dataset
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.folders import DataError
 from vitviz.images.preprocess import Preprocess
@@ -91,29 +89,10 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False)
-class Data:
-    """A data set, checked and ready.
+class Data(Dataset[Split]):
+    """A data set, checked and ready; `left_out` are files that were skipped, each with its reason."""
 
-    Args:
-        name: a data set's name, or the folder's.
-        labels: a word or more for each class, in the order of the model's outputs.
-        class_ids: names of the class folders, in the same order.
-        train, val: the splits. Every class occurs in both.
-        source: whose it is; no path, because it goes into model cards.
-        licence: of the images, as far as known.
-        left_out: files that were skipped, each with its reason.
-        place: the folder in which it was found.
-    """
-
-    name: str
-    labels: tuple[str, ...]
-    class_ids: tuple[str, ...]
-    train: Split
-    val: Split
-    source: str
-    licence: str
     left_out: tuple[str, ...] = ()
-    place: Path | None = None
 
     def preprocess(self, mean: Channels, std: Channels) -> Preprocess:
         """Return the preprocessing to save with a model that was trained on these pixels, normalized so."""
@@ -127,7 +106,7 @@ class Data:
         """Return lines for a terminal: classes, counts, skipped files."""
         splits = f"{len(self.train):,} images to train on, {len(self.val):,} to validate on"
         lines = [f"{self.name}: {len(self.labels)} classes, {splits}", f"{self.source}; licence: {self.licence}"]
-        lines += [f"in {self.place}"] if self.place is not None else []
+        lines += [f"in {self.folder}"] if self.folder is not None else []
         counts = [self.counts(self.train), self.counts(self.val)]
         if len(self.labels) <= _LISTED:
             rows = zip(self.labels, *([f"{count:,}" for count in split] for split in counts), strict=True)
@@ -204,15 +183,14 @@ def open_data(
         split, errors = _open_split(samples, preprocess, memory, f"{found.name}, {name}" if progress else None)
         memory -= 0 if split.images is None else split.images.numel()
         splits.append(split)
-        unread += [f"{path.relative_to(found.folder)}: {error}" for path, error in errors.items()]
+        unread += [f"{os.path.relpath(path, found.folder)}: {error}" for path, error in errors.items()]
     if unread and not skip_broken:
         raise DataError(
             f"Expected images in {str(found.folder)!r}, got {len(unread)} files that cannot be read. Repair or remove "
             "them, or skip them (--skip-broken):\n" + "\n".join(f"  {one}" for one in unread)
         )
     train, val = splits
-    about = found.source, found.licence, tuple(unread), found.folder
-    data = Data(found.name, found.labels, found.class_ids, train, val, *about)
+    data = Data(**vars(found) | {"train": train, "val": val}, left_out=tuple(unread))
     if len(data.labels) < 2:
         raise DataError(
             f"Expected at least two classes, one folder each, got {', '.join(data.labels) or 'none'}. Check how deep "

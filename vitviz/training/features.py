@@ -4,8 +4,6 @@ The file holds nothing but the rows, in float16 and in order, and is mapped into
 .part, and its length says how far it has come. Its name has a hash of all that the numbers depend on.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math
@@ -17,7 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from vitviz.model.vit import ViT
+from vitviz.model.vit import ViT, eval_mode
 from vitviz.training import TrainingError
 from vitviz.training.data import Data
 from vitviz.training.loaders import Images, normalize
@@ -63,14 +61,10 @@ class FeatureCache:
         key = hashlib.blake2b(json.dumps(facts, sort_keys=True).encode(), digest_size=10).hexdigest()
         path = folder / f"{name}-{key}.features"
         folder.mkdir(parents=True, exist_ok=True)
-        training = model.training
-        model.eval()
-        try:
+        with eval_mode(model):
             self.shape = (len(self.split), *self._compute(self.split.read(torch.zeros(1, dtype=torch.long))).shape[1:])
             if not path.exists():
                 self._fill(path, name if progress else None)
-        finally:
-            model.train(training)
         self.rows = np.memmap(path, np.float16, mode="r", shape=self.shape)
 
     def read(self, indices: Tensor) -> Tensor:

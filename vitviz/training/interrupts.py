@@ -1,7 +1,5 @@
 """Ending a training on request: the signal is noted, and the loop saves after the step that runs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

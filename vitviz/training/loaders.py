@@ -6,8 +6,6 @@ resumed within an epoch sees what it would have seen.
 Shapes: n training images, k images of a part of a step, H x W pixels, C classes.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The log of a training: a bar or lines while it runs, a table, TensorBoard's events."""
 
-from __future__ import annotations
-
 import csv
 import os
 import sys

@@ -4,32 +4,27 @@ The last weights are the result, or their running mean where the recipe has one.
 on the validation images: its accuracy would no longer be that of images never seen.
 """
 
-from __future__ import annotations
-
-import atexit
 import math
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
-from accelerate.state import AcceleratorState
-from accelerate.utils import gather_object, patch_environment
+from accelerate.utils import gather_object
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.accuracy import Accuracy, measure_accuracy
-from vitviz.model.devices import best_device, device_named, threads_for
+from vitviz.model.devices import best_device, describe_device, device_named, threads_for
 from vitviz.model.vit import ViT
 from vitviz.training import TrainingError, loaders
+from vitviz.training.accelerator import make_accelerator
 from vitviz.training.data import Data
 from vitviz.training.features import FeatureCache
 from vitviz.training.interrupts import Stopped, deferred_interrupts
@@ -43,10 +38,8 @@ from vitviz.training.transfer import check_fits
 from vitviz.weights.checkpoint import fingerprint
 
 CACHE = "cache"
-_MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 _ALL_PATCHES_FROM = 0.8  # the share of the training after which images keep all patches
 _FLUSH = 16  # steps between two looks at a GPU's numbers: each look waits for it
-_PATIENCE = timedelta(days=2)  # processes wait for one that computes features
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -124,7 +117,7 @@ class Trainer:
         if recipe.precision == "float16" and self.device.type == "cpu":
             raise TrainingError("Expected a GPU for precision float16, got the CPU. Choose bfloat16 or float32.")
         self.model, self.data, self.recipe, self.out = model, data, recipe, Path(out)
-        self.preprocess, self.grid = about.preprocess, model.config.grid_of(*data.train.size)
+        self.name, self.preprocess, self.grid = about.name, about.preprocess, model.config.grid_of(*data.train.size)
         self.teacher = None if teacher is None else Teacher(teacher, about)
         self.resume, self.save_every, self.show, self.on_epoch = resume, save_every, progress, on_epoch
 
@@ -140,7 +133,7 @@ class Trainer:
         """
         model, recipe = self.model, self.recipe
         with ExitStack() as stack:
-            self.accelerator = _accelerator(self.device, recipe)
+            self.accelerator = make_accelerator(self.device, recipe)
             processes, rank = self.accelerator.num_processes, self.accelerator.process_index
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
             torch.manual_seed(recipe.seed + rank)
@@ -258,13 +251,13 @@ class Trainer:
         seen = torch.zeros(2, device=self.device)
         for _ in range(parts):
             inputs, targets = self.mix(*self._load(next(self.batches)))  # targets: (k, C), rows that sum to 1
-            taught = None
+            teacher_logits = None
             if self.teacher is not None:
                 with self.accelerator.autocast():
-                    taught = self.teacher(inputs)
+                    teacher_logits = self.teacher(inputs)
             with self.accelerator.accumulate(self.prepared):
                 heads = self.prepared(self._normalize(inputs))
-                loss = training_loss(heads, targets, self.recipe, taught)
+                loss = training_loss(heads, targets, self.recipe, teacher_logits)
                 self.accelerator.backward(loss)  # which divides by the number of parts
                 if clip and self.accelerator.sync_gradients:
                     self.accelerator.clip_grad_norm_(self.parameters, clip)
@@ -321,10 +314,9 @@ class Trainer:
             return tuple(torch.cat(parts) for parts in zip(*every, strict=True))
 
         network = MeanLogits(self.network if self.average is None else self.average.module)
-        name = self.model.pretrained.name if self.model.pretrained else ""
         try:
             with self.accelerator.autocast():
-                return measure_accuracy(network, batches(), self.data.labels, gather=gather, model=name)
+                return measure_accuracy(network, batches(), self.data.labels, gather=gather, model=self.name)
         except EvaluationError:
             self._fail("logits of validation images")
 
@@ -393,9 +385,8 @@ class Trainer:
 
     def _where(self) -> str:
         epoch, step = divmod(self.progress.step, self.steps)
-        if not step:
-            return f"epoch {epoch} of {self.recipe.epochs}"
-        return f"step {step} of {self.steps} in epoch {epoch + 1} of {self.recipe.epochs}"
+        done = f"step {step} of {self.steps} in epoch {epoch + 1}" if step else f"epoch {epoch}"
+        return f"{done} of {self.recipe.epochs}"
 
     def _notes(self) -> list[str]:
         notes, left_over = [], len(self.data.train) % self.recipe.batch
@@ -407,29 +398,3 @@ class Trainer:
         if self.features:
             notes.append("The frozen part's features were computed once for every image, so images are not augmented.")
         return notes
-
-
-def _accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
-    """Return Accelerate's view of devices, precision and processes."""
-    AcceleratorState._reset_state(reset_partial_state=True)  # it keeps what an earlier training in this program had
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    handlers = [InitProcessGroupKwargs(timeout=_PATIENCE), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
-    with patch_environment(ACCELERATE_TORCH_DEVICE=str(device)):
-        accelerator = Accelerator(
-            cpu=device.type == "cpu",
-            mixed_precision=_MIXED_PRECISION[recipe.precision],
-            gradient_accumulation_steps=recipe.accumulate,
-            kwargs_handlers=handlers,
-        )
-    if accelerator.num_processes > 1:
-        atexit.register(accelerator.end_training)  # not sooner: under torchrun a group cannot be made twice
-    return accelerator
-
-
-def describe_device(device: torch.device) -> str:
-    """Return a device in words, such as "CPU, 2 threads"."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    threads = torch.get_num_threads()
-    return f"CPU, {threads} thread{'s' * (threads != 1)}" if device.type == "cpu" else "Apple GPU (MPS)"

@@ -7,8 +7,6 @@ transformers" (hard targets, the distillation token's own classifier).
 Shapes: B images, C classes. Every loss is the mean over the batch, in float32 whatever the logits are in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
@@ -37,20 +35,17 @@ def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teac
         return F.cross_entropy(mean_logits(heads).float(), targets, label_smoothing=recipe.smoothing)
     labeled = F.cross_entropy(heads[0].float(), targets, label_smoothing=recipe.smoothing)
     if recipe.distill == "soft":
-        taught = soft_distillation(heads[-1], teacher, recipe.temperature)
+        distilled = soft_distillation(heads[-1], teacher, recipe.temperature)
     else:
-        taught = F.cross_entropy(heads[-1].float(), teacher.argmax(dim=1))
-    return (1.0 - recipe.teacher_share) * labeled + recipe.teacher_share * taught
+        distilled = F.cross_entropy(heads[-1].float(), teacher.argmax(dim=1))
+    return (1.0 - recipe.teacher_share) * labeled + recipe.teacher_share * distilled
 
 
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Return T² KL(softmax(teacher / T) || softmax(student / T)): Hinton et al. 2015, section 2; DeiT, equation 2.
 
-    The square keeps the size of the gradients whatever T is.
-
-    Args:
-        student, teacher: logits (B, C).
-        temperature: T, above 0; the higher, the more improbable classes count.
+    Of logits (B, C). The square keeps the size of the gradients whatever T is; the higher, the more improbable classes
+    count.
     """
     student, teacher = ((logits.float() / temperature).log_softmax(dim=1) for logits in (student, teacher))
     return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)

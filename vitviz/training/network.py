@@ -7,8 +7,6 @@ Shapes: B images, N tokens = P prefix tokens and n patches, D width, C classes. 
 (N, D) that enter the first trained block, or what the classifiers read, (R,).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -130,15 +128,7 @@ def learning_modules(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
 
 
 def freeze(model: ViT, unfreeze_last: int | None) -> None:
-    """Set `requires_grad` of a model's parameters.
-
-    Args:
-        model: changed in place.
-        unfreeze_last: how many of the last blocks learn beside the classifiers; `None` for everything.
-
-    Raises:
-        TrainingError: if there are not so many blocks.
-    """
+    """Let the last blocks and the classifiers of a model learn alone (`learning_modules`); everything with `None`."""
     modules = ("",) if unfreeze_last is None else tuple(f"{name}." for name in learning_modules(model, unfreeze_last))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(modules))

@@ -4,8 +4,6 @@ Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization" (AdamW); Bao
 for each layer); Loshchilov and Hutter 2017, "SGDR" (cosine); Goyal et al. 2017 (warm-up).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any

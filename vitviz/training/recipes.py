@@ -7,35 +7,30 @@ Touvron et al. 2021 (soft and hard distillation); Müller and Hutter 2021 (Trivi
 (RandAugment), Zhong et al. 2020 (random erasing), Zhang et al. 2018 (MixUp), Yun et al. 2019 (CutMix).
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
+from vitviz.fields import check_fields
 from vitviz.training import TrainingError
 
 AUGMENTATION = ("low_resolution", "resized_crop", "crop_padding", "flip", "policy", "erase", "mixup", "cutmix")
 """Names of the settings that change training images."""
+INF, ABOVE_ZERO, BELOW_ONE = math.inf, 1e-30, 0.999999  # for ranges, both of whose ends are allowed
 TEACHER_SHARE = {"none": 0.0, "soft": 0.1, "hard": 0.5}
 """The teacher's share of the loss, as in the DeiT paper (Touvron et al. 2021, sections 4 and 5.2)."""
 
 
-def _number(default: Any, interval: str, about: str, kind: type = float, count: int | None = None) -> Any:
-    """Return a dataclass field for a number, or `count` of them, in an interval such as "[0, 1)"."""
-    return field(default=default, metadata={"interval": interval, "type": kind, "nargs": count, "help": about})
+def _number(default: Any, least: float, most: float, about: str, kind: type = float, count: int | None = None) -> Any:
+    """Return a dataclass field for a number from `least` to `most`, or for `count` of them."""
+    return field(default=default, metadata={"range": (least, most), "type": kind, "nargs": count, "help": about})
 
 
-def _choice(choices: tuple[str, ...], about: str) -> Any:
-    """Return a dataclass field for one of some words, the first by default."""
-    return field(default=choices[0], metadata={"choices": choices, "help": about})
-
-
-def _flag(about: str) -> Any:
-    """Return a dataclass field that is false by default."""
-    return field(default=False, metadata={"help": about})
+def _choice(default: bool | str, about: str) -> Any:
+    """Return a dataclass field for a flag, or for a word of a `Literal`."""
+    return field(default=default, metadata={"help": about})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,52 +42,54 @@ class Recipe:
     """
 
     name: str = "custom"
-    epochs: int = _number(30, "[1, inf)", "passes over the data; warm-up keeps its share", int)
-    batch: int = _number(128, "[1, inf)", "images of a step, over all processes and parts", int)
-    lr: float = _number(1e-3, "(0, inf)", "learning rate after warm-up, for a step of a whole batch")
-    head_lr: float | None = _number(None, "(0, inf)", "that of the classifier (default: the same)")
-    layer_decay: float = _number(1.0, "(0, 1]", "rate of a block as a share of the next one's")
-    weight_decay: float = _number(0.05, "[0, inf)", "of AdamW; not of biases, norms, scales, tokens and positions")
-    betas: tuple[float, float] = _number((0.9, 0.999), "[0, 1)", "of AdamW", count=2)
-    warmup: float = _number(1.0, "[0, inf)", "epochs in which the rate grows linearly")
-    final_lr: float = _number(0.0, "[0, 1]", "rate at the end of the cosine, as a share of --lr")
+    epochs: int = _number(30, 1, INF, "passes over the data; warm-up keeps its share", int)
+    batch: int = _number(128, 1, INF, "images of a step, over all processes and parts", int)
+    lr: float = _number(1e-3, ABOVE_ZERO, INF, "learning rate after warm-up, for a step of a whole batch")
+    head_lr: float | None = _number(None, ABOVE_ZERO, INF, "that of the classifier (default: the same)")
+    layer_decay: float = _number(1.0, ABOVE_ZERO, 1, "rate of a block as a share of the next one's")
+    weight_decay: float = _number(0.05, 0, INF, "of AdamW; not of biases, norms, scales, tokens and positions")
+    betas: tuple[float, float] = _number((0.9, 0.999), 0, BELOW_ONE, "of AdamW", count=2)
+    warmup: float = _number(1.0, 0, INF, "epochs in which the rate grows linearly")
+    final_lr: float = _number(0.0, 0, 1, "rate at the end of the cosine, as a share of --lr")
     balance: float = _number(
-        0.0, "[0, 1]", "sample a class of n images by n^(1 - X), with replacement: 0.5 by square root, 1 evenly"
+        0.0, 0, 1, "sample a class of n images by n^(1 - X), with replacement: 0.5 by square root, 1 evenly"
     )
-    smoothing: float = _number(0.0, "[0, 1)", "label smoothing: share of the target that all classes get")
-    dropout: float = _number(0.0, "[0, 1)", "of tokens and branches")
-    path_dropout: float = _number(0.0, "[0, 1)", "stochastic depth of the last block; of others linearly less")
-    patch_dropout: float = _number(0.0, "[0, 1)", "share of patches that an image goes without; none in the last fifth")
-    ema: float = _number(0.0, "[0, 1)", "decay of the running mean of the weights, which is saved; 0 for none")
-    clip: float = _number(1.0, "[0, inf)", "largest norm of the gradient; 0 for any")
-    accumulate: int = _number(1, "[1, inf)", "parts of a batch, for less memory", int)
-    precision: str = _choice(("float32", "bfloat16", "float16"), "of matrix products; weights stay float32")
-    compile: bool = _flag("use torch.compile")
-    seed: int = _number(0, "[0, 9e18]", "of order, augmentation and dropout", int)
+    smoothing: float = _number(0.0, 0, BELOW_ONE, "label smoothing: share of the target that all classes get")
+    dropout: float = _number(0.0, 0, BELOW_ONE, "of tokens and branches")
+    path_dropout: float = _number(0.0, 0, BELOW_ONE, "stochastic depth of the last block; of others linearly less")
+    patch_dropout: float = _number(
+        0.0, 0, BELOW_ONE, "share of patches that an image goes without; none in the last fifth"
+    )
+    ema: float = _number(0.0, 0, BELOW_ONE, "decay of the running mean of the weights, which is saved; 0 for none")
+    clip: float = _number(1.0, 0, INF, "largest norm of the gradient; 0 for any")
+    accumulate: int = _number(1, 1, INF, "parts of a batch, for less memory", int)
+    precision: Literal["float32", "bfloat16", "float16"] = _choice(
+        "float32", "of matrix products; weights stay float32"
+    )
+    compile: bool = _choice(False, "use torch.compile")
+    seed: int = _number(0, 0, 9e18, "of order, augmentation and dropout", int)
     unfreeze_last: int | None = _number(
-        None, "[0, inf)", "only the last K blocks and the head learn (default: everything)", int
+        None, 0, INF, "only the last K blocks and the head learn (default: everything)", int
     )
-    distill: str = _choice(("none", "soft", "hard"), "learn the teacher's probabilities, or its most probable class")
-    alpha: float | None = _number(None, "[0, 1]", "teacher's share of the loss (default: 0.1 soft, 0.5 hard)")
-    temperature: float = _number(3.0, "(0, inf)", "of soft targets")
-    low_resolution: float = _number(0.0, "[0, 1]", "share of images made small (to a quarter at most) and large again")
+    distill: Literal["none", "soft", "hard"] = _choice(
+        "none", "learn the teacher's probabilities, or its most probable class"
+    )
+    alpha: float | None = _number(None, 0, 1, "teacher's share of the loss (default: 0.1 soft, 0.5 hard)")
+    temperature: float = _number(3.0, ABOVE_ZERO, INF, "of soft targets")
+    low_resolution: float = _number(0.0, 0, 1, "share of images made small (to a quarter at most) and large again")
     resized_crop: tuple[float, float] | None = _number(
-        None, "(0, 1]", "cut out between these shares of the area", count=2
+        None, ABOVE_ZERO, 1, "cut out between these shares of the area", count=2
     )
-    crop_padding: int = _number(0, "[0, inf)", "pixels to pad with black before a window is cut out", int)
-    flip: bool = _flag("mirror half of the images")
-    policy: str = _choice(("none", "trivial", "rand"), "TrivialAugment Wide or RandAugment")
-    erase: float = _number(0.0, "[0, 1]", "share of images with an erased rectangle")
-    mixup: float = _number(0.0, "[0, inf)", "blend pairs of images; alpha of the Beta distribution of shares")
-    cutmix: float = _number(0.0, "[0, inf)", "paste a part of another image; with --mixup one or the other by chance")
+    crop_padding: int = _number(0, 0, INF, "pixels to pad with black before a window is cut out", int)
+    flip: bool = _choice(False, "mirror half of the images")
+    policy: Literal["none", "trivial", "rand"] = _choice("none", "TrivialAugment Wide or RandAugment")
+    erase: float = _number(0.0, 0, 1, "share of images with an erased rectangle")
+    mixup: float = _number(0.0, 0, INF, "blend pairs of images; alpha of the Beta distribution of shares")
+    cutmix: float = _number(0.0, 0, INF, "paste a part of another image; with --mixup one or the other by chance")
 
     def __post_init__(self) -> None:
-        for one in dataclasses.fields(self):
-            value = getattr(self, one.name)
-            if one.metadata.get("nargs") and isinstance(value, list):
-                object.__setattr__(self, one.name, tuple(value))  # JSON knows lists only
-            if value is not None or one.default is not None:
-                _check(one.name, value, **one.metadata)
+        ranges = {one.name: one.metadata["range"] for one in dataclasses.fields(self) if "range" in one.metadata}
+        check_fields(self, TrainingError, ranges)
         if self.warmup > self.epochs:
             raise TrainingError(f"Expected warmup of at most all {self.epochs} epochs, got {self.warmup}. Shorten it.")
         if self.batch % self.accumulate:
@@ -118,27 +115,6 @@ class Recipe:
     def teacher_share(self) -> float:
         """Return the teacher's share of the loss, 0..1."""
         return TEACHER_SHARE[self.distill] if self.alpha is None else self.alpha
-
-
-def _check(name: str, value: Any, interval: str = "", choices: Sequence[str] = (), **more: Any) -> None:
-    """Check a value against the metadata of its field."""
-    if choices and value not in choices:
-        raise TrainingError(f"Expected {name} among {', '.join(choices)}, got {value!r}. Choose one.")
-    if interval:
-        count, whole = more["nargs"], more["type"] is int
-        numbers = [value] if count is None else value
-        many = isinstance(numbers, (list, tuple)) and len(numbers) == (count or 1)
-        if not (many and all(_lies_in(one, interval, whole) for one in numbers)):
-            kind = f"{count} numbers " * bool(count) + f"in {interval}" + ", whole" * whole
-            raise TrainingError(f"Expected {name} {kind}, got {value!r}. Choose another.")
-
-
-def _lies_in(value: object, interval: str, whole: bool) -> bool:
-    """Return whether a value is a finite number in an interval such as "[0, 1)"."""
-    if not isinstance(value, int if whole else (int, float)) or isinstance(value, bool) or not math.isfinite(value):
-        return False
-    low, high = map(float, interval[1:-1].split(","))
-    return low <= value <= high and (value != low or interval[0] == "[") and (value != high or interval[-1] == "]")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,6 @@
 Each state is a folder of its own, written under another name and then renamed, so that a complete one is always there.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -101,12 +99,8 @@ def find_state(out: Path, *, resume: bool = True) -> Path | None:
 def read_progress(folder: Path, settings: Mapping[str, Any]) -> Progress:
     """Return the progress of a saved training.
 
-    Args:
-        folder: of the state.
-        settings: those of now; a training goes on with the ones it began with.
-
     Raises:
-        TrainingError: if it is damaged, or of other settings; these are named.
+        TrainingError: if it is damaged, or was begun with other settings than these; they are named.
     """
     try:
         facts = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))

@@ -4,8 +4,6 @@ Dosovitskiy et al. 2021, section 3.2: the head is replaced by one of zeros, and 
 grid.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

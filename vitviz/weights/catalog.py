@@ -10,20 +10,18 @@ Where the facts come from; a test holds what it can to the installed libraries, 
 - `input_size`: the input that the weights' own preprocessing makes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class CatalogEntry:
     """A published model.
 
     Args:
         source: what `vitviz.load` takes.
         title: what people call it.
-        known_for: in a few words.
         parameters: how many the published file holds.
+        known_for: in a few words.
         input_size: height and width of the model's own input in pixels.
         licence: of the weights: SPDX where there is one, else the licence's own name.
         classes: how many classes it names; 0 without a classifier.
@@ -31,8 +29,8 @@ class CatalogEntry:
 
     source: str
     title: str
-    known_for: str
     parameters: int
+    known_for: str
     input_size: int = 224
     licence: str = "Apache-2.0"
     classes: int = 0
@@ -45,74 +43,44 @@ class CatalogEntry:
 
 CATALOG: tuple[CatalogEntry, ...] = (
     CatalogEntry(
-        source="hf:google/vit-base-patch16-224",
-        title="ViT-B/16 (Google)",
-        known_for="the first Vision Transformer, trained on 14 million labelled photographs",
-        parameters=86_567_656,
-        classes=1000,
+        "hf:google/vit-base-patch16-224", "ViT-B/16 (Google)", 86_567_656,
+        known_for="the first Vision Transformer, trained on 14 million labelled photographs", classes=1000,
     ),
     CatalogEntry(
-        source="torchvision:vit_b_16.IMAGENET1K_V1",
-        title="ViT-B/16 (torchvision)",
-        known_for="the same design, trained on ImageNet's 1.3 million photographs alone",
-        parameters=86_567_656,
-        licence="licence not stated",
-        classes=1000,
+        "torchvision:vit_b_16.IMAGENET1K_V1", "ViT-B/16 (torchvision)", 86_567_656, licence="licence not stated",
+        known_for="the same design, trained on ImageNet's 1.3 million photographs alone", classes=1000,
     ),
     CatalogEntry(
-        source="timm:deit_small_distilled_patch16_224.fb_in1k",
-        title="DeiT-S/16 distilled",
-        known_for="learned from a convolutional network through a token of its own",
-        parameters=22_436_432,
-        classes=1000,
+        "timm:deit_small_distilled_patch16_224.fb_in1k", "DeiT-S/16 distilled", 22_436_432,
+        known_for="learned from a convolutional network through a token of its own", classes=1000,
     ),
     CatalogEntry(
-        source="timm:deit3_small_patch16_224.fb_in1k",
-        title="DeiT III S/16",
-        known_for="what a better recipe makes of the plain design",
-        parameters=22_059_496,
-        classes=1000,
+        "timm:deit3_small_patch16_224.fb_in1k", "DeiT III S/16", 22_059_496,
+        known_for="what a better recipe makes of the plain design", classes=1000,
     ),
     CatalogEntry(
-        source="timm:vit_small_patch16_224.dino",
-        title="DINO S/16",
+        "timm:vit_small_patch16_224.dino", "DINO S/16", 21_665_664,
         known_for="trained without labels; its heads cut objects out by themselves",
-        parameters=21_665_664,
     ),
     CatalogEntry(
-        source="timm:vit_small_patch14_reg4_dinov2.lvd142m",
-        title="DINOv2 S/14 with registers",
-        known_for="registers keep empty background free of stray attention",
-        parameters=22_057_344,
-        input_size=518,
+        "timm:vit_small_patch14_reg4_dinov2.lvd142m", "DINOv2 S/14 with registers", 22_057_344,
+        known_for="registers keep empty background free of stray attention", input_size=518,
     ),
     CatalogEntry(
-        source="timm:vit_small_patch16_dinov3.lvd1689m",
-        title="DINOv3 S/16",
-        known_for="rotary positions: made for photographs of any size",
-        parameters=21_586_944,
-        input_size=256,
-        licence="DINOv3 License",
+        "timm:vit_small_patch16_dinov3.lvd1689m", "DINOv3 S/16", 21_586_944, licence="DINOv3 License",
+        known_for="rotary positions: made for photographs of any size", input_size=256,
     ),
     CatalogEntry(
-        source="timm:vit_base_patch16_224.mae",
-        title="MAE B/16",
+        "timm:vit_base_patch16_224.mae", "MAE B/16", 85_798_656, licence="CC-BY-NC-4.0",
         known_for="learned by filling in three quarters of the patches",
-        parameters=85_798_656,
-        licence="CC-BY-NC-4.0",
     ),
     CatalogEntry(
-        source="timm:vit_base_patch32_clip_224.openai_ft_in1k",
-        title="CLIP B/32, fine-tuned",
-        known_for="learned from captions, then from ImageNet; few and large patches",
-        parameters=88_225_000,
-        classes=1000,
+        "timm:vit_base_patch32_clip_224.openai_ft_in1k", "CLIP B/32, fine-tuned", 88_225_000,
+        known_for="learned from captions, then from ImageNet; few and large patches", classes=1000,
     ),
     CatalogEntry(
-        source="timm:vit_base_patch16_siglip_224.webli",
-        title="SigLIP B/16",
+        "timm:vit_base_patch16_siglip_224.webli", "SigLIP B/16", 92_884_224,
         known_for="learned from captions; no class token, it pools by attention",
-        parameters=92_884_224,
     ),
-)
+)  # fmt: skip
 """In the order of a menu: the classics, then self-supervised ones, then those trained with captions."""

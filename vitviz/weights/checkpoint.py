@@ -4,8 +4,6 @@ Nothing here unpickles. A folder may come from anywhere, so everything it says i
 config's types, then names and shapes of the weights against the config, and only then is memory taken.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -19,18 +17,8 @@ from vitviz.fields import check_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.weights.checks import (
-    CONFIG,
-    WEIGHTS,
-    CheckpointError,
-    assemble,
-    check_finite,
-    check_input,
-    check_tensors,
-    need_file,
-    read_json,
-    read_weights,
-)
+from vitviz.weights import checks
+from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 
 FORMAT = 1
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # of `Pretrained`, beside `Preprocess`
@@ -55,11 +43,10 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
             "Expected a model that knows how it is fed and what its outputs mean, got one without. "
             "Set model.pretrained = Pretrained(name=..., preprocess=..., labels=...) first."
         )
-    _check_labels(model.config, about)
-    _check_share(about.sure_above)
-    check_input(model.config, about.preprocess)
+    _check_about(model.config, about)
+    checks.check_input(model.config, about.preprocess)
     state = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in model.state_dict().items()}
-    check_finite(state, str(dtype))
+    checks.check_finite(state, str(dtype))
     config = {
         "format": FORMAT,
         "model": model.config.to_dict(),
@@ -85,19 +72,14 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
     if not folder.is_dir():
         raise CheckpointError(f"Expected a checkpoint folder, got {str(folder)!r}, which is none. Check the path.")
     config, about = _read_config(folder / CONFIG)
-    path = need_file(folder / WEIGHTS)
-    tensors = read_weights(path)
-    check_tensors(tensors, path)
-    return assemble(config, tensors, about, where=repr(str(path)))
+    path = checks.need_file(folder / WEIGHTS)
+    tensors = checks.read_weights(path)
+    checks.check_tensors(tensors, path)
+    return checks.assemble(config, tensors, about, where=repr(str(path)))
 
 
 def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
-    """Return a hash of a model's config and weights.
-
-    Args:
-        model: on any device.
-        names: of the weights that count; all by default, and then the sizes count too.
-    """
+    """Return a hash of a model's config and weights, or of the weights with these names alone."""
     digest = hashlib.blake2b(digest_size=12)
     if names is None:
         digest.update(json.dumps(model.config.to_dict(), sort_keys=True).encode())
@@ -113,7 +95,7 @@ def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
 
 def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     """Read `config.json` and check everything in it."""
-    data = read_json(path)
+    data = checks.read_json(path)
     if data.get("format") != FORMAT:
         raise CheckpointError(
             f"Expected a checkpoint of vitviz in format {FORMAT}, got {data.get('format')!r} in {str(path)!r}. "
@@ -123,18 +105,16 @@ def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     try:
         check_names(data, (*needed, "sure_above") if "sure_above" in data else needed, CheckpointError, complete=True)
         config = ViTConfig.from_dict(data["model"])
-        facts = {name: data[name] for name in _FACTS}
-        about = Pretrained(
-            preprocess=Preprocess.from_dict(data["preprocess"]), sure_above=data.get("sure_above"), **facts
-        )
-        _check_labels(config, about)
-        _check_share(about.sure_above)
+        facts = {name: data[name] for name in (*_FACTS, "sure_above") if name in data}
+        about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **facts)
+        _check_about(config, about)
     except ValueError as error:
         raise CheckpointError(f"Expected settings that fit together, got others in {str(path)!r}: {error}") from error
     return config, about
 
 
-def _check_labels(config: ViTConfig, about: Pretrained) -> None:
+def _check_about(config: ViTConfig, about: Pretrained) -> None:
+    """Refuse labels that do not name the classes, and a `sure_above` that is no probability."""
     for name, count, allowed in (
         ("labels", len(about.labels), (config.classes,)),
         ("class_ids", len(about.class_ids), (0, config.classes)),
@@ -144,11 +124,10 @@ def _check_labels(config: ViTConfig, about: Pretrained) -> None:
                 f"Expected one of {name} for each of {config.classes} classes, got {count}. "
                 "They name the outputs of the classifier, in order."
             )
-
-
-def _check_share(sure_above: float | None) -> None:
-    if sure_above is not None and not 0.0 <= sure_above <= 1.0:
-        raise CheckpointError(f"Expected sure_above as a probability, got {sure_above}. Give a number from 0 to 1.")
+    if about.sure_above is not None and not 0.0 <= about.sure_above <= 1.0:
+        raise CheckpointError(
+            f"Expected sure_above as a probability, got {about.sure_above}. Give a number from 0 to 1."
+        )
 
 
 # --- writing

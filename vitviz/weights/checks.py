@@ -6,8 +6,6 @@ memory is taken only when everything else was checked. A file of `torch.save` is
 That does not bound memory, so these files are for the user's own disk. Strangers may upload safetensors only.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

@@ -4,8 +4,6 @@ A file says names and shapes and nothing else. `infer` tells the architecture fr
 from the field's convention where there is one, and written down in `Pretrained.source`, or asked for.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,8 @@ from typing import Any
 from torch import Tensor
 
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.weights.checks import (
-    SUFFIXES,
-    CheckpointError,
-    assemble,
-    check_tensors,
-    checked_settings,
-    read_weights,
-    some,
-)
+from vitviz.weights import checks
+from vitviz.weights.checks import SUFFIXES, CheckpointError, checked_settings
 from vitviz.weights.infer import Architecture
 
 # Where training scripts put the weights, the ones to prefer first: a running mean, what a student learned from.
@@ -54,18 +45,18 @@ def load_file(path: str | os.PathLike[str], *, family: str | None = None, heads:
     path = Path(path)
     where = repr(str(path))
     _check_name(path)
-    found, under = _find(read_weights(path), where)
+    found, under = _find(checks.read_weights(path), where)
     tensors, left_out = _unwrap(found, where)
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     inferred = Architecture(shapes, family=family, heads=heads)
-    check_tensors({name: tensor for name, tensor in tensors.items() if name not in inferred.unread}, path)
+    checks.check_tensors({name: tensor for name, tensor in tensors.items() if name not in inferred.unread}, path)
     nest = (f"the weights under {'.'.join(under)!r}",) if under else ()
     about = Pretrained(
         name=path.stem,
         preprocess=inferred.preprocess(),
         source=f"file {path.name}, read as {inferred.describe((*nest, *left_out))}",
     )
-    return assemble(inferred.config, inferred.convert(tensors), about, where=where)
+    return checks.assemble(inferred.config, inferred.convert(tensors), about, where=where)
 
 
 def _check_name(path: Path) -> None:
@@ -90,7 +81,13 @@ def _find(found: Any, where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
             return {name: tensor.detach() for name, tensor in items}, under
         nest = next((key for key in NESTS if isinstance(dict(items).get(key), dict)), None)
         if nest is None:
-            kind = some(other) if items else f"an empty {type(found).__name__}" if found == {} else type(found).__name__
+            kind = (
+                checks.some(other)
+                if items
+                else f"an empty {type(found).__name__}"
+                if found == {}
+                else type(found).__name__
+            )
             below = f" under {'.'.join(under)!r}" if under else ""
             raise CheckpointError(
                 f"Expected tensors by name, or a dict of them under {', '.join(NESTS)}, got {kind}{below} in {where}. "

@@ -4,8 +4,6 @@ timm's classes are compared exactly and its options one by one: an attention tha
 tokens in every block cannot be shown as if it were.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -21,12 +19,12 @@ from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.naming import State
 
+_BIASED = ("Beit", "VisionTransformerRelPos")
 _SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
+_PARALLEL, _POST_NORM = ("ParallelScalingBlock", "DiffParallelScalingBlock"), ("ResPostBlock", "EvaBlockPostNorm")
 _PYRAMIDS = ("PoolingVisionTransformer", "MultiScaleVit", "Hiera", "PyramidVisionTransformerV2")
 WHY_NOT = {
-    **dict.fromkeys(
-        ("Beit", "VisionTransformerRelPos"), "it adds a bias for relative positions to the attention logits"
-    ),
+    **dict.fromkeys(_BIASED, "it adds a bias for relative positions to the attention logits"),
     **dict.fromkeys((*_SWIN, "VisionTransformerSAM"), "it uses windowed, not global, attention"),
     **dict.fromkeys(_PYRAMIDS, "the number of its patches changes from stage to stage"),
     "MaxxVit": "it uses attention in windows and grids, between convolutions",
@@ -36,13 +34,9 @@ WHY_NOT = {
     "TNT": "it has a second transformer inside every patch",
     "Xcit": "its attention runs between channels, not between patches",
     "NaFlexVit": "it takes lists of patches; build the same model with use_naflex=False",
-    **dict.fromkeys(
-        ("ParallelScalingBlock", "DiffParallelScalingBlock"), "attention and MLP lie side by side in its blocks"
-    ),
+    **dict.fromkeys(_PARALLEL, "attention and MLP lie side by side in its blocks"),
     "ParallelThingsBlock": "several attentions lie side by side in its blocks",
-    **dict.fromkeys(
-        ("ResPostBlock", "EvaBlockPostNorm"), "its blocks norm what a branch returns, not what it is given"
-    ),
+    **dict.fromkeys(_POST_NORM, "its blocks norm what a branch returns, not what it is given"),
     "DiffAttention": "its attention is the difference of two, which does not sum to 1",
     "HybridEmbed": "its stem is a convolutional network: a patch has seen pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
@@ -131,7 +125,6 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
     for index, other in enumerate(others, 1):
         if differ := [name for name in block if block[name] != other[name]]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
-    registers = 0 if built.reg_token is None else built.reg_token.shape[1]
     settings = block | {
         "image_size": tuple(stem.img_size),
         "patch_size": patch[0],
@@ -142,12 +135,12 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         "classes": built.num_classes,
         "class_token": built.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
-        "registers": registers,
+        "registers": 0 if built.reg_token is None else built.reg_token.shape[1],
         "norm_pre": _is_norm(built.norm_pre),
         "norm_eps": _epsilon(built),
     }
     settings |= _positions(built) | _pooling(built, block)
-    if settings["distillation_token"] and (registers or not built.num_classes or settings["norm_pooled"]):
+    if settings["distillation_token"] and (settings["registers"] or not built.num_classes or settings["norm_pooled"]):
         _refuse("its distillation token comes with registers, without a classifier, or with a norm after pooling")
     interleaved = settings.pop("interleaved")
     return ViTConfig(**settings), interleaved
@@ -271,10 +264,8 @@ def _is_norm(module: nn.Module) -> bool:
     """Return whether there is a layer norm with weight and bias; none is fine, another norm is refused."""
     if type(module) is nn.Identity:
         return False
-    if (
-        type(module) not in (nn.LayerNorm, _layers().LayerNorm, _layers().LayerNormFp32)
-        or getattr(module, "bias", None) is None
-    ):
+    known = (nn.LayerNorm, _layers().LayerNorm, _layers().LayerNormFp32)
+    if type(module) not in known or getattr(module, "bias", None) is None:
         _refuse(f"it norms with {type(module).__name__}: expected LayerNorm with weight and bias")
     return True
 
@@ -316,10 +307,9 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
         ConvertError: if the `pretrained_cfg` is incomplete, or asks for preprocessing that `Preprocess` cannot do.
     """
     needed = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-    if missing := [name for name in needed if cfg.get(name) is None]:
+    if missing := ", ".join(name for name in needed if cfg.get(name) is None):
         raise ConvertError(
-            f"Expected a pretrained_cfg that says how images are prepared, got one without {', '.join(missing)}. "
-            f"{_ADVICE}"
+            f"Expected a pretrained_cfg that says how images are prepared, got one without {missing}. {_ADVICE}"
         )
     labels, class_ids = _labels(cfg, config.classes)
     name = ".".join(str(cfg[part]) for part in ("architecture", "tag") if cfg.get(part))
@@ -366,8 +356,7 @@ def _labels(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tupl
     if names := cfg.get("label_names"):
         words = cfg.get("label_descriptions") or {}
         return tuple(str(words.get(name, name)) for name in names), tuple(map(str, names))
-    subset = data.infer_imagenet_subset({"num_classes": classes})
-    if subset is None:
+    if (subset := data.infer_imagenet_subset({"num_classes": classes})) is None:
         return (), ()
     info = data.ImageNetInfo(subset)
     return tuple(info.label_descriptions()), tuple(info.label_names())

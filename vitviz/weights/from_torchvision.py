@@ -5,8 +5,6 @@ aligned); here they are interpolated for images of another size, as everywhere i
 compute the same.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Any
@@ -54,10 +52,7 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
 
 @checked_settings()
 def about_torchvision(weights: Any) -> Pretrained:
-    """Return how published weights are fed and what their outputs mean; nothing is downloaded.
-
-    Args:
-        weights: a member of an enum of weights, such as `torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1`.
+    """Return how weights such as `torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1` are fed, without a download.
 
     Raises:
         ConvertError: for weights whose transforms are not those of image classification.

@@ -5,8 +5,6 @@ defaults hold. It is read with types: a stranger's file may hold anything under 
 belong to training.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -32,15 +30,9 @@ _DEFAULTS: dict[str, Any] = {
     "num_channels": 3,
 }
 VIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "qkv_bias": True}
-DINOV2_DEFAULTS: dict[str, Any] = {
-    "hidden_act": "gelu",
-    "layer_norm_eps": 1e-6,
-    "num_channels": 3,
-    "qkv_bias": True,
-    "layerscale_value": 1.0,
-    "use_swiglu_ffn": False,
-    "num_register_tokens": 4,  # with registers only
-}
+DINOV2_DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_channels": 3, "qkv_bias": True}
+DINOV2_DEFAULTS |= {"layerscale_value": 1.0, "use_swiglu_ffn": False}
+DINOV2_DEFAULTS |= {"num_register_tokens": 4}  # with registers only
 DINOV3_DEFAULTS = _DEFAULTS | {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
 DINOV3_DEFAULTS |= {"layer_norm_eps": 1e-5, "rope_theta": 100.0, "layerscale_value": 1.0, "num_register_tokens": 0}
 DINOV3_DEFAULTS |= dict.fromkeys(("query_bias", "value_bias", "proj_bias", "mlp_bias"), True)
@@ -48,14 +40,8 @@ DINOV3_DEFAULTS |= {"key_bias": False, "use_gated_mlp": False}
 CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "layer_norm_eps": 1e-5}
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
 
-
-# Hugging Face's names of the non-linearities that the model has.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-}
+ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
+"""Hugging Face's names of the non-linearities that the model has -> ours."""
 
 
 class Settings:
@@ -199,23 +185,23 @@ def convert_transformers(
     return assemble(config, names.convert(state, config), about, where=where)
 
 
-def _config(said: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
+def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
     """Return the config of settings that most families share; `ViTConfig` checks their types and ranges."""
-    patch = said.square("patch_size")
+    patch = checked.square("patch_size")
     common: dict[str, Any] = {
-        "image_size": said.image(patch, square=square),
+        "image_size": checked.image(patch, square=square),
         "patch_size": patch,
-        "channels": said.get("num_channels"),
-        "width": said.get("hidden_size"),
-        "depth": said.get("num_hidden_layers"),
-        "heads": said.get("num_attention_heads"),
-        "norm_eps": said.get("layer_norm_eps"),
+        "channels": checked.get("num_channels"),
+        "width": checked.get("hidden_size"),
+        "depth": checked.get("num_hidden_layers"),
+        "heads": checked.get("num_attention_heads"),
+        "norm_eps": checked.get("layer_norm_eps"),
         "position_antialias": False,
     }
     if "mlp_width" not in more:
-        common["mlp_width"] = said.get("intermediate_size")
+        common["mlp_width"] = checked.get("intermediate_size")
     if more.get("mlp") != "swiglu":
-        common["activation"] = said.activation()
+        common["activation"] = checked.activation()
     return ViTConfig(**common | more)
 
 
@@ -229,13 +215,13 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
     """
     stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
     classes = (f"{stem}Model", f"{stem}ForImageClassification")
-    said = Settings(settings, stem, VIT_DEFAULTS)
-    bare = said.architecture(classes if stem == "ViT" else (*classes, f"{classes[1]}WithTeacher")) == classes[0]
+    checked = Settings(settings, stem, VIT_DEFAULTS)
+    bare = checked.architecture(classes if stem == "ViT" else (*classes, f"{classes[1]}WithTeacher")) == classes[0]
     config = _config(
-        said,
+        checked,
         square=False,
         head_width=settings.get("head_dim"),  # a file may have it; ViTConfig checks it
-        qkv_bias=said.get("qkv_bias"),
+        qkv_bias=checked.get("qkv_bias"),
         classes=0 if bare else len(labels(settings)),
         distillation_token=stem == "DeiT",
     )
@@ -249,27 +235,25 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     Transformers Need Registers". `transformers` with registers filters positions when it shrinks them and without
     does not; `position_antialias` follows it. The classifiers read the class token and the mean over patches.
     """
-    said = Settings(settings, "DINOv2", DINOV2_DEFAULTS)
+    checked = Settings(settings, "DINOv2", DINOV2_DEFAULTS)
     registered = settings.get("model_type") == "dinov2_with_registers"
     stem = "Dinov2WithRegisters" if registered else "Dinov2"
     classifier = stem + "ForImageClassification"
-    classified = said.architecture((stem + "Model", classifier, stem + "Backbone")) == classifier
-    said.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
-    hidden, gated = (
-        int(said.typed("hidden_size", int) * said.typed("mlp_ratio", float)),
-        said.typed("use_swiglu_ffn", bool),
-    )
+    classified = checked.architecture((stem + "Model", classifier, stem + "Backbone")) == classifier
+    checked.need("hidden_size", "num_hidden_layers", "num_attention_heads", "mlp_ratio", "image_size", "patch_size")
+    hidden = int(checked.typed("hidden_size", int) * checked.typed("mlp_ratio", float))
+    gated = checked.typed("use_swiglu_ffn", bool)
     config = _config(
-        said,
+        checked,
         # A gated MLP has three matrices instead of two: two thirds of the width, up to a multiple of 8.
         mlp_width=(int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
         mlp="swiglu" if gated else "mlp",
         classes=len(labels(settings)) if classified else 0,
         pooling="cls+mean" if classified else "cls",
-        registers=said.get("num_register_tokens") if registered else 0,
+        registers=checked.get("num_register_tokens") if registered else 0,
         position_antialias=registered,
-        layer_scale=said.get("layerscale_value"),
-        qkv_bias=said.get("qkv_bias"),
+        layer_scale=checked.get("layerscale_value"),
+        qkv_bias=checked.get("qkv_bias"),
     )
     return config, naming.DINOV2
 
@@ -279,25 +263,25 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
 
     Siméoni et al. 2025, "DINOv3". Positions have no weights, so any grid is as exact as the native one.
     """
-    said = Settings(settings, "DINOv3", DINOV3_DEFAULTS)
-    said.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
-    gated = said.typed("use_gated_mlp", bool)
-    if gated and said.get("hidden_act") != "silu":
-        raise said.refuse("hidden_act", "silu in a gated MLP")
+    checked = Settings(settings, "DINOv3", DINOV3_DEFAULTS)
+    checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
+    gated = checked.typed("use_gated_mlp", bool)
+    if gated and checked.get("hidden_act") != "silu":
+        raise checked.refuse("hidden_act", "silu in a gated MLP")
     maps = {"query_bias": "q_proj", "key_bias": "k_proj", "value_bias": "v_proj", "proj_bias": "o_proj"}
-    unbiased = {name for setting, name in maps.items() if not said.typed(setting, bool)}
+    unbiased = {name for setting, name in maps.items() if not checked.typed(setting, bool)}
     config = _config(
-        said,
+        checked,
         square=False,
         mlp="swiglu" if gated else "mlp",
         classes=0,
-        registers=said.get("num_register_tokens"),
+        registers=checked.get("num_register_tokens"),
         positions="rotary",
         position_antialias=True,
-        rotary_base=said.get("rope_theta"),
-        layer_scale=said.get("layerscale_value"),
+        rotary_base=checked.get("rope_theta"),
+        layer_scale=checked.get("layerscale_value"),
         qkv_bias=not {"q_proj", "k_proj", "v_proj"} <= unbiased,
-        mlp_bias=said.get("mlp_bias"),
+        mlp_bias=checked.get("mlp_bias"),
     )
     return config, naming.DINOV3.without_biases(f"layer.#.attention.{name}" for name in unbiased)
 
@@ -308,16 +292,11 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". There is no
     classifier: the model returns the class token after the final norm, before the projection to the text's space.
     """
-    whole = Settings(settings, "CLIP", {})
     if settings.get("architectures") == ["CLIPForImageClassification"]:
-        raise whole.refuse(
-            "architectures", "another: its classifier reads the mean over patches without the final norm"
-        )
-    composite = settings.get("model_type") == "clip"
-    alone = ("CLIPVisionModel", "CLIPVisionModelWithProjection")
-    whole.architecture(("CLIPModel", *alone) if composite else alone)
-    said = Settings(_tower(settings, "CLIP") if composite else settings, "CLIP", CLIP_DEFAULTS)
-    return _config(said, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
+        expected = "another: its classifier reads the mean over patches without the final norm"
+        raise Settings(settings, "CLIP", {}).refuse("architectures", expected)
+    checked, _ = _tower(settings, "CLIP", ("CLIPVisionModel", "CLIPVisionModelWithProjection"), CLIP_DEFAULTS)
+    return _config(checked, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
 
 
 def _siglip(settings: Mapping[str, Any]) -> Converted:
@@ -326,28 +305,33 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". No class token: a learned query pools the patches.
     `SiglipForImageClassification` reads their mean instead.
     """
-    composite = settings.get("model_type") == "siglip"
     classifier = "SiglipForImageClassification"
-    alone = ("SiglipVisionModel", classifier)
-    mean = Settings(settings, "SigLIP", {}).architecture(("SiglipModel", *alone) if composite else alone) == classifier
-    said = Settings(_tower(settings, "SigLIP") if composite else settings, "SigLIP", SIGLIP_DEFAULTS)
-    if not mean and not said.typed("vision_use_head", bool):
-        raise said.refuse("vision_use_head", "true: without it nothing says what stands for the image")
+    checked, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
+    mean = kind == classifier
+    if not mean and not checked.typed("vision_use_head", bool):
+        raise checked.refuse("vision_use_head", "true: without it nothing says what stands for the image")
     classes = len(labels(settings)) if mean else 0
-    config = _config(said, classes=classes, class_token=False, pooling="mean" if mean else "attention")
+    config = _config(checked, classes=classes, class_token=False, pooling="mean" if mean else "attention")
     return config, naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
 
 
-def _tower(settings: Mapping[str, Any], family: str) -> Mapping[str, Any]:
-    """Return the settings of the vision tower; an older file has them under a second name, which wins there."""
-    found = settings.get("vision_config_dict")
-    found = settings.get("vision_config") if found is None else found
-    found = {} if found is None else found
+def _tower(
+    settings: Mapping[str, Any], family: str, alone: tuple[str, ...], defaults: Mapping[str, Any]
+) -> tuple[Settings, str]:
+    """Return the settings of the vision tower, and the class that the weights are for; `alone` are those without texts.
+
+    An older file has the settings of the tower under a second name, which wins there.
+    """
+    if settings.get("model_type") != family.lower():
+        return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)
+    kind = Settings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
+    names = ("vision_config_dict", "vision_config")
+    found: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
     if not isinstance(found, Mapping):
         raise ConvertError(
             f"Expected {family} settings with vision_config as an object, got {found!r:.80}. Fetch config.json again."
         )
-    return found
+    return Settings(found, family, defaults), kind
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {

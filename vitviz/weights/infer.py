@@ -5,8 +5,6 @@ photographs are prepared) is taken from the convention of the family and written
 differ. A model whose attention cannot be shown is refused with its name and the reason.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Mapping
@@ -219,17 +217,17 @@ class Architecture:
 
     # --- the family
 
-    def _family(self, asked: str | None) -> str:
+    def _family(self, given: str | None) -> str:
         """Return the only family that there can be, or the one that was asked for, which has to be among these."""
         among, why, ask = self._families()
         choices = " or ".join(f"{name} ({FAMILIES[name].who})" for name in among)
-        if asked is None and (len(among) > 1 or ask):
+        if given is None and (len(among) > 1 or ask):
             raise ConvertError(
                 f"Expected a family, got none: names do not tell {why}. Say --family (family=...): {choices}."
             )
-        if asked is not None and asked not in among:
-            raise ConvertError(f"Expected {choices} for these names and shapes, got family {asked}. Choose another.")
-        return asked or among[0]
+        if given is not None and given not in among:
+            raise ConvertError(f"Expected {choices} for these names and shapes, got family {given}. Choose another.")
+        return given or among[0]
 
     def _families(self) -> tuple[tuple[str, ...], str, bool]:
         """Return the families that have these names, what they differ in, and whether one has to be named.
@@ -311,26 +309,23 @@ class Architecture:
             "activation": "gelu" if gated else activation,
         }
 
-    def _heads(self, block: Mapping[str, Any], asked: int | None, *, width: int, inner: int) -> tuple[int, str]:
+    def _heads(self, block: Mapping[str, Any], given: int | None, *, width: int, inner: int) -> tuple[int, str]:
         """Return the number of heads, and what was assumed ("" where the weights or the caller say it).
 
-        Args:
-            asked: what the caller said.
-            width: D of the model.
-            inner: heads times the width of a head.
+        `given` is what the caller said, `width` D of the model, `inner` heads times the width of a head.
 
         Raises:
             ConvertError: if it has to be said, or what was said cannot be.
         """
-        told = self.found[_PERIODS][0] * 4 if len(self.found.get(_PERIODS, ())) == 1 else 0
-        told = self._shape("blocks.0.attn.q_norm.weight", 1)[0] if block["qk_norm"] else told
-        if told and inner % told == 0 and asked in (None, inner // told):
-            return inner // told, ""
-        if asked is not None:
-            if told or inner % asked:
-                fit = f"{inner // told} heads of width {told}" if told else f"a divisor of {inner}"
-                raise ConvertError(f"Expected {fit}, got {asked} heads. Say another number.")
-            return asked, ""
+        one = self.found[_PERIODS][0] * 4 if len(self.found.get(_PERIODS, ())) == 1 else 0  # the width of a head
+        one = self._shape("blocks.0.attn.q_norm.weight", 1)[0] if block["qk_norm"] else one
+        if one and inner % one == 0 and given in (None, inner // one):
+            return inner // one, ""
+        if given is not None:
+            if one or inner % given:
+                fit = f"{inner // one} heads of width {one}" if one else f"a divisor of {inner}"
+                raise ConvertError(f"Expected {fit}, got {given} heads. Say another number.")
+            return given, ""
         published = _HEADS | (_DINOV3_HEADS if self.rotary else _DINOV2_HEADS if block["layer_scale"] else {})
         # Without biases other widths of a head have been published.
         if width not in published or inner != width or not (self.rotary or block["qkv_bias"]):
@@ -373,11 +368,11 @@ class Architecture:
 def _caveats(config: ViTConfig) -> list[str]:
     """Return what else was taken from convention."""
     activation = {"gelu": "exact GELU", "gelu_tanh": "GELU by tanh", "quick_gelu": "QuickGELU"}[config.activation]
-    said = [] if config.mlp == "swiglu" else [activation]
+    caveats = [] if config.mlp == "swiglu" else [activation]
     if config.positions == "rotary":
-        said += [f"rotary positions of base {config.rotary_base:g}", f"image size {config.image_size[0]}"]
+        caveats += [f"rotary positions of base {config.rotary_base:g}", f"image size {config.image_size[0]}"]
     if config.class_token and config.pooling == "cls" and config.classes:
-        said.append("a classifier that reads the class token")
+        caveats.append("a classifier that reads the class token")
     if config.class_token and config.pooling == "mean":
-        said.append("pooling over the patches, as in timm")
-    return said
+        caveats.append("pooling over the patches, as in timm")
+    return caveats

@@ -5,8 +5,6 @@ A `Naming` is data: their names -> ours. Where their layout differs, a name is i
 `head_alone` becomes two classifiers. Every tensor is used exactly once, left out for a reason, or reported.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -64,7 +62,7 @@ class Naming:
         base = next((base for base in self.bases if name.startswith(base)), "")
         return _CHUNK.sub(r"blocks.\1.", name.removeprefix(base))
 
-    def without_biases(self, unbiased: Iterable[str]) -> Naming:
+    def without_biases(self, unbiased: Iterable[str]) -> "Naming":
         """Return the same names, but for the biases of some linear maps: a tensor of that name is unknown."""
         names = dict(self.names)
         for stem in unbiased:
@@ -125,13 +123,7 @@ class Naming:
 
 
 def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
-    """Resolve the intermediate names; see the module's docstring.
-
-    Args:
-        new: in intermediate names; it is changed.
-        patches: rows of the position table that are no prefix token's.
-        free_biases: as in `Naming`.
-    """
+    """Resolve the intermediate names in place; `patches` of the position table's rows are no prefix token's."""
     blocks = sorted({name[: name.index(".", 7) + 1] for name in new if re.match(r"blocks\.[^.]+\.", name)})
     if free_biases:
         _fill_biases(new, blocks)

@@ -3,8 +3,6 @@
 What is in the cache needs no network. What is not, and cannot be fetched, is said in one line and at once.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -30,12 +28,7 @@ class RemoteError(ValueError):
 
 
 def load_remote(library: str, name: str) -> ViT:
-    """Load a model from a library's own collection, in eval mode.
-
-    Args:
-        library: one of `LIBRARIES`.
-        name: as the library calls it: `vit_b_16` or `vit_b_16.IMAGENET1K_SWAG_E2E_V1` (torchvision),
-            `vit_small_patch16_224.dino` (timm), `facebook/dinov2-small` (hf).
+    """Load a model by its name in a library's own collection, one of `LIBRARIES`, in eval mode; see `zoo.load`.
 
     Raises:
         RemoteError: if the library does not have it, is not installed, or cannot be reached and has not cached it.
@@ -134,7 +127,7 @@ def _licence(folder: Path) -> str:
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace")[:10_000] if card.is_file() else ""
     found = re.match(r"---\s*\n(?:.*\n)*?license:\s*(\S+)", text)
-    return found.group(1).strip("'\"") if found else "unknown"
+    return found[1].strip("'\"") if found else "unknown"
 
 
 def _timm(name: str) -> ViT:

@@ -4,8 +4,6 @@
 with tensors only.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping
@@ -17,25 +15,13 @@ from torch import Tensor
 from vitviz.fields import matches_type
 from vitviz.images.preprocess import Interpolation, Preprocess
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.weights.checks import (
-    CONFIG,
-    OLD_WEIGHTS,
-    WEIGHTS,
-    ConvertError,
-    check_tensors,
-    checked_settings,
-    need_file,
-    read_json,
-    read_weights,
-)
+from vitviz.weights import checks
+from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
 from vitviz.weights.from_transformers import Settings, convert_transformers, labels
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
 _IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
-_OPENAI = {
-    "image_mean": (0.48145466, 0.4578275, 0.40821073),
-    "image_std": (0.26862954, 0.26130258, 0.27577711),
-}
+_OPENAI = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _ALL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_center_crop": False}
 _CUT = _ALL | {"resample": 3, "do_center_crop": True, "crop_size": 224}
 # What transformers' image processors assume where the file does not say, by the name before "ImageProcessor".
@@ -160,12 +146,12 @@ def _sharded(index: Path) -> dict[str, Tensor]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     """Return the tensors of one file, checked."""
-    found = read_weights(need_file(path))
+    found = checks.read_weights(checks.need_file(path))
     if not isinstance(found, dict) or not all(
         isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
     ):
         raise ConvertError(f"Expected tensors by name, got something else in {str(path)!r}. Save the state dict.")
-    check_tensors(found, path)
+    checks.check_tensors(found, path)
     return {name: tensor.detach() for name, tensor in found.items()}
 
 
@@ -176,27 +162,27 @@ def _preprocess(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) ->
     kind = _kind(settings, preprocessor)
     # A setting that is null takes the default of its processor, as in transformers.
     given = {key: value for key, value in preprocessor.items() if value is not None}
-    said = Settings(given, "Preprocessing", PROCESSORS.get(kind, _ALL))
-    said.need(*(() if kind in PROCESSORS else ("size", "resample", "image_mean", "image_std")))
-    if not said.typed("do_resize", bool):
-        raise said.refuse("do_resize", "true: a model for photographs of any size needs one")
-    if not isinstance(resample := said.get("resample"), int) or resample not in _RESAMPLE:
-        raise said.refuse("resample", f"one of {_RESAMPLE}")
-    crop = said.typed("do_center_crop", bool)
-    shorter, (height, width) = _size(said, kind, crop)
+    checked = Settings(given, "Preprocessing", PROCESSORS.get(kind, _ALL))
+    checked.need(*(() if kind in PROCESSORS else ("size", "resample", "image_mean", "image_std")))
+    if not checked.typed("do_resize", bool):
+        raise checked.refuse("do_resize", "true: a model for photographs of any size needs one")
+    if not isinstance(resample := checked.get("resample"), int) or resample not in _RESAMPLE:
+        raise checked.refuse("resample", f"one of {_RESAMPLE}")
+    crop = checked.typed("do_center_crop", bool)
+    shorter, (height, width) = _size(checked, kind, crop)
     tower = settings.get("vision_config_dict") or settings.get("vision_config") or settings
     patch = tower.get("patch_size", 1) if isinstance(tower, Mapping) else 1
     patch = patch[0] if isinstance(patch, list | tuple) and patch else patch
     if isinstance(patch, int) and 0 < patch <= min(height, width):
         height, width = height // patch * patch, width // patch * patch
-    scale = 255 * said.typed("rescale_factor", float) if said.typed("do_rescale", bool) else 255.0
+    scale = 255 * checked.typed("rescale_factor", float) if checked.typed("do_rescale", bool) else 255.0
     if not 1e-6 < scale < 1e6:
-        raise said.refuse("rescale_factor", "a number above 0")
+        raise checked.refuse("rescale_factor", "a number above 0")
     scale = 1.0 if abs(scale - 1) < 1e-6 else scale  # 1 / 255 in so many digits
     # (scale * x - mean) / std for pixels x from 0 to 1, told without the scale.
     mean, std = (0.0,) * 3, (1 / scale,) * 3
-    if said.typed("do_normalize", bool):
-        mean, std = (_three(said, name, scale) for name in ("image_mean", "image_std"))
+    if checked.typed("do_normalize", bool):
+        mean, std = (_three(checked, name, scale) for name in ("image_mean", "image_std"))
     return Preprocess(
         height=height,
         width=width,
@@ -216,33 +202,33 @@ def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
     return re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(kind))
 
 
-def _size(said: Settings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
+def _size(checked: Settings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
     """Return what the shorter side is resized to (`None`: the whole picture to the input), and (height, width)."""
-    size = said.get("size")
+    size = checked.get("size")
     if isinstance(size, int) and not isinstance(size, bool):
         size = {"shortest_edge": size} if kind in _SHORTER else {"height": size, "width": size}
     if not isinstance(size, Mapping) or set(size) not in ({"shortest_edge"}, {"height", "width"}):
-        raise said.refuse("size", "a number, height and width, or shortest_edge")
+        raise checked.refuse("size", "a number, height and width, or shortest_edge")
     sizes = Settings(size, "Preprocessing", {})
     if not crop:
         if "shortest_edge" in size:
-            raise said.refuse("size", "height and width: without do_center_crop each photograph has another shape")
+            raise checked.refuse("size", "height and width: without do_center_crop each photograph has another shape")
         return None, (sizes.typed("height", int), sizes.typed("width", int))
     if "shortest_edge" not in size and size["height"] != size["width"]:
-        raise said.refuse("size", "shortest_edge, because before do_center_crop a picture keeps its shape")
-    cut = said.get("crop_size")
+        raise checked.refuse("size", "shortest_edge, because before do_center_crop a picture keeps its shape")
+    cut = checked.get("crop_size")
     if isinstance(cut, Mapping):
         inner = Settings(cut, "Preprocessing", {"height": None, "width": None})
         box = inner.typed("height", int), inner.typed("width", int)
     else:
-        box = said.pair("crop_size")
+        box = checked.pair("crop_size")
     return sizes.typed("shortest_edge" if "shortest_edge" in size else "height", int), box
 
 
-def _three(said: Settings, name: str, scale: float) -> tuple[float, float, float]:
+def _three(checked: Settings, name: str, scale: float) -> tuple[float, float, float]:
     """Return one number for each channel, divided by `scale`."""
-    value = said.get(name)
+    value = checked.get(name)
     values = [value] * 3 if isinstance(value, int | float) else value
     if not matches_type(values, tuple[float, float, float]):
-        raise said.refuse(name, "one number for each of three channels")
+        raise checked.refuse(name, "one number for each of three channels")
     return values[0] / scale, values[1] / scale, values[2] / scale

@@ -1,7 +1,5 @@
 """Models by name: the checkpoints that come with vitviz, folders and files anywhere, other libraries' collections."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The confusion matrix of a classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +10,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from vitviz.draw.colors import DrawError
-from vitviz.draw.figures.page import INNER, MARGIN, SMALL, bar, measure, page, styled
+from vitviz.draw.figures.page import INNER, MARGIN, SMALL, bar, measure, new_page, styled
 from vitviz.draw.text import shorten
 from vitviz.formatting import percent
 
@@ -50,7 +48,7 @@ def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusi
     caption += " At the end of a row: its accuracy." if totals else ""
     width = max(before + side + after, 0.7 * INNER) + 2 * MARGIN
     heading = f"{title}: {matrix.sum():,} images, {accuracy} right"
-    figure = page(heading, caption, before + side + 0.6, width=width)
+    figure = new_page(heading, caption, before + side + 0.6, width=width)
     axes = figure.subplots()
     cmap = ListedColormap(colormaps[CMAP[dark]](np.linspace(0, 1, 256) ** GAMMA))
     shares = matrix / np.maximum(1, sums)[:, None]  # (C, C) / (C, 1)

@@ -1,12 +1,10 @@
 """Parameters of a model by module."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from vitviz.draw.figures.page import ACCENTS, describe, page, styled
+from vitviz.draw.figures.page import ACCENTS, describe, new_page, styled
 from vitviz.formatting import number, percent
 from vitviz.model.vit import ViT
 from vitviz.view import View
@@ -74,7 +72,7 @@ def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         f"{total:,} parameters, {held / 1e6:,.1f} MB as they are held. “× {model.config.depth}” is the number of "
         f"blocks, whose parts are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
     )
-    figure = page(f"{total:,} parameters by module", caption, len(found) * 0.21 + 0.4)
+    figure = new_page(f"{total:,} parameters by module", caption, len(found) * 0.21 + 0.4)
     axes = figure.subplots()
     colors = [ACCENTS[dark][one.kind] for one in found]
     bars = axes.barh(range(len(found)), [one.parameters for one in found], height=0.72, color=colors)

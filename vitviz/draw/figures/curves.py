@@ -1,7 +1,5 @@
 """Learning curves: loss and accuracy over epochs, of training and validation."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

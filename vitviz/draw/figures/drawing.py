@@ -16,19 +16,7 @@ from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
 from vitviz.draw.colors import Theme
-from vitviz.draw.figures.page import (
-    ACCENTS,
-    INNER,
-    PANEL,
-    SMALL,
-    counted,
-    describe,
-    line_of,
-    measure,
-    page,
-    styled,
-    wrap,
-)
+from vitviz.draw.figures import page
 from vitviz.draw.text import shorten
 from vitviz.formatting import percent
 from vitviz.model.config import ViTConfig
@@ -42,36 +30,37 @@ Shape = tuple[int, ...]
 NBSP = "\N{NO-BREAK SPACE}"
 ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
 
-# Inches. Rows run from EDGE to INNER - EDGE; lines from one row to the next run outside of that.
+# Inches. Rows run from EDGE to page.INNER - EDGE; lines from one row to the next run outside of that.
 EDGE, GAP, HIGH = 0.3, 0.17, 0.56
-LINE = line_of(SMALL)
+LINE = page.line_of(page.SMALL)
 PAD = 0.08  # of a box' words, both sides together
 SUM, RADIUS = 0.35, 0.085  # room for the sum at the end of a row, and its circle
 BEND = 0.12  # from the page's side to a line that leads to the next row
 BELOW = LINE + 0.3  # a row's shapes, and the line that leads to the next row
 
 
-@styled
+@page.styled
 def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions."""
     config = view.model.config
     way = route(config, view.size)
     wide = _box_width(way)
-    stacked = [len(wrap(stage.caption, SMALL, wide - PAD)) * LINE + 0.1 for stage in way.inputs]
+    stacked = [len(page.wrap(stage.caption, page.SMALL, wide - PAD)) * LINE + 0.1 for stage in way.inputs]
     tall = sum(stacked) + 2 * 0.06
-    block = line_of(PANEL) + 0.2 + tall + BELOW + 0.12 + HIGH + LINE + 0.12  # the frame around a block's two rows
+    title = page.line_of(page.PANEL) + 0.2
+    block = title + tall + BELOW + 0.12 + HIGH + LINE + 0.12  # the frame around a block's two rows
     block_top = HIGH + BELOW
-    attention = block_top + line_of(PANEL) + 0.2
+    attention = block_top + title
     mlp = attention + tall + BELOW + 0.12
     last = block_top + block + 0.32
-    passing = f"{counted(way.norm.shape[0], 'token')} of {config.width} channels"
+    passing = f"{page.counted(way.norm.shape[0], 'token')} of {config.width} channels"
     caption = (
         f"Shapes of one image: {passing} pass the blocks; inside attention they are (heads, tokens, channels of a "
-        f"head). ⊕ adds what came in. {describe(view, photo)}"
+        f"head). ⊕ adds what came in. {page.describe(view, photo)}"
     )
     end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
     height = last + HIGH + LINE
-    figure = page(f"From {format_shape(way.image)} to {end}", caption, height, pad=0)
+    figure = page.new_page(f"From {format_shape(way.image)} to {end}", caption, height, pad=0)
     pen = Pen(figure, height, wide, dark)
     pen.container(block_top, block, f"Block × {config.depth}")
     _draw_embedding(pen, view, way)
@@ -94,7 +83,7 @@ def format_shape(shape: Shape) -> str:
 
 def _box_width(way: Route) -> float:
     """Return the width of boxes with which the longest row fits: the image's, or attention's with its sum."""
-    inner = INNER - 2 * EDGE
+    inner = page.INNER - 2 * EDGE
     first = 1 + len(way.embedding)
     return min((inner - (first - 1) * GAP) / first, (inner - SUM - 4 * GAP) / 5, 0.9)
 
@@ -103,14 +92,14 @@ class Pen:
     """Draws boxes of one width in axes of inches; `end` is the right edge of what was drawn last."""
 
     def __init__(self, figure: Figure, height: float, wide: float, dark: bool) -> None:
-        self.wide, self.end, self.accents, self.theme = wide, EDGE, ACCENTS[dark], Theme.of(dark)
+        self.wide, self.end, self.accents, self.theme = wide, EDGE, page.ACCENTS[dark], Theme.of(dark)
         self.axes = figure.subplots()
-        self.axes.set(label="drawing", xlim=(0, INNER), ylim=(height, 0), xticks=[], yticks=[], frame_on=False)
+        self.axes.set(label="drawing", xlim=(0, page.INNER), ylim=(height, 0), xticks=[], yticks=[], frame_on=False)
 
     def box(self, left: float, top: float, high: float, stage: Stage, shape: bool = True) -> None:
         """Draw a box with its words in it and its shape below."""
         self._rounded(left, top, self.wide, high, self.accents[stage.kind], 0.16)
-        lines, middle = wrap(stage.caption, SMALL, self.wide - PAD), left + self.wide / 2
+        lines, middle = page.wrap(stage.caption, page.SMALL, self.wide - PAD), left + self.wide / 2
         for index, text in enumerate(lines):
             y = top + high / 2 + (index - (len(lines) - 1) / 2) * LINE
             self.axes.text(middle, y, text, ha="center", va="center_baseline")
@@ -136,7 +125,7 @@ class Pen:
 
     def next_row(self, start: float, between: float, end: float) -> None:
         """Draw a line from the end of a row to the beginning of the next; arguments are heights on the page."""
-        right, left = INNER - BEND, BEND
+        right, left = page.INNER - BEND, BEND
         self.line((self.end, start), (right, start), (right, between), (left, between), (left, end), (EDGE, end))
 
     def row(self, left: float, top: float, stages: Sequence[Stage]) -> None:
@@ -149,7 +138,7 @@ class Pen:
 
     def add(self, y: float, above: float) -> None:
         """Draw the sum at the end of a row, and the skip connection over the row's boxes."""
-        x, color = INNER - EDGE - RADIUS, self.theme.muted
+        x, color = page.INNER - EDGE - RADIUS, self.theme.muted
         self.line((self.end, y), (x - RADIUS, y))
         begin = BEND + (EDGE - BEND) * 0.35
         self.line((begin, y), (begin, above), (x, above), (x, y - RADIUS))
@@ -160,8 +149,8 @@ class Pen:
 
     def container(self, top: float, high: float, words: str) -> None:
         """Draw the frame of a block."""
-        self._rounded(0, top, INNER, high, self.accents["norm"], 0.07)
-        self.axes.text(EDGE, top + 0.06, words, fontsize=PANEL, fontweight="bold", va="top")
+        self._rounded(0, top, page.INNER, high, self.accents["norm"], 0.07)
+        self.axes.text(EDGE, top + 0.06, words, fontsize=page.PANEL, fontweight="bold", va="top")
 
 
 def _draw_embedding(pen: Pen, view: View, way: Route) -> None:
@@ -171,7 +160,7 @@ def _draw_embedding(pen: Pen, view: View, way: Route) -> None:
     high = wide * height / width
     left = EDGE + (pen.wide - wide) / 2
     pen.axes.imshow(np.asarray(view.seen()), extent=(left, left + wide, middle + high / 2, middle - high / 2))
-    pen.axes.set(xlim=(0, INNER), ylim=pen.axes.get_ylim())
+    pen.axes.set(xlim=(0, page.INNER), ylim=pen.axes.get_ylim())
     pen.below(EDGE + pen.wide / 2, HIGH, format_shape(way.image))
     pen.line((left + wide, middle), (EDGE + pen.wide + GAP, middle))
     pen.row(EDGE + pen.wide + GAP, 0.0, way.embedding)
@@ -208,10 +197,10 @@ def _draw_predictions(pen: Pen, view: View, top: float) -> None:
     left = pen.end + GAP + 0.08
     pen.line((pen.end, top + HIGH / 2), (left - 0.06, top + HIGH / 2))
     pen.axes.text(left, top - 0.05, "softmax, the most probable", color=pen.theme.muted, va="top")
-    width = min(2.0, INNER - EDGE - left)
+    width = min(2.0, page.INNER - EDGE - left)
     for index, (label, probability) in enumerate(view.predictions(3)):
         y = top + 0.11 + index * (LINE + 0.02)
-        pen.axes.text(left, y, shorten(label, width - measure("< 0.01 %") - 0.1, measure), va="top")
+        pen.axes.text(left, y, shorten(label, width - page.measure("< 0.01 %") - 0.1, page.measure), va="top")
         pen.axes.text(left + width, y, percent(probability), ha="right", va="top")
 
 

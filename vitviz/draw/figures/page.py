@@ -4,8 +4,6 @@ Figures are made without pyplot. `settings` holds matplotlib to its defaults and
 same whatever a person's settings are; constrained layout finds the places of panels, ticks and color bars.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -120,15 +118,10 @@ def line_of(size: float) -> float:
     return 1.4 * size / 72
 
 
-def page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
-    """Return a figure with a title above and a caption below, and room for axes in between.
+def new_page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
+    """Return a figure with a title above and a caption below, and `height` inches for axes in between.
 
-    Args:
-        title: one line, or more where it is long.
-        caption: names the model and the photograph, and says how to read the figure.
-        height: of what is in between, in inches.
-        width: of the whole page, in inches.
-        pad: around each of the axes, in inches.
+    `width` is that of the whole page, `pad` the room around each of the axes, both in inches.
     """
     inner = width - 2 * MARGIN
     titles, lines = wrap(title, TITLE, inner, bold=True), wrap(caption, SMALL, inner)

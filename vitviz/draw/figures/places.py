@@ -4,8 +4,6 @@ Dosovitskiy et al. 2021, figure 7, center; Su et al. 2021 (RoFormer) for rotatio
 tokens, D width, d head width.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vitviz.draw.colors import SEQUENTIAL
-from vitviz.draw.figures.page import Floats, array, bar, describe, heat, page, reach_of, styled
+from vitviz.draw.figures.page import Floats, array, bar, describe, heat, new_page, reach_of, styled
 from vitviz.model.positions import sincos_positions
 from vitviz.model.vit import ViT
 from vitviz.view import View
@@ -69,7 +67,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         f"{_caption(model)} Similarity: a small map for {every} row and column shows how alike that position and each "
         f"of the {gh} × {gw} are. {describe(view, photo)}"
     )
-    figure = page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
+    figure = new_page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic(places, height_ratios=heights)
     if prefix:
         values = np.stack(list(prefix.values()))  # (P, D)

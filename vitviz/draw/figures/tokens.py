@@ -4,8 +4,6 @@ Dosovitskiy et al. 2021, section 3.1. Shapes: gh x gw patches of p x p pixels, P
 D width.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -17,25 +15,11 @@ from numpy.typing import NDArray
 
 from vitviz.analysis.filters import filter_pictures
 from vitviz.draw.colors import DrawError
-from vitviz.draw.figures.page import (
-    ACCENTS,
-    INNER,
-    SMALL,
-    array,
-    bar,
-    count,
-    counted,
-    describe,
-    heat,
-    measure,
-    page,
-    reach_of,
-    styled,
-)
+from vitviz.draw.figures import page
 from vitviz.view import View
 
 
-@styled
+@page.styled
 def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the model's input, cut into its patches, and the middle row of them in reading order."""
     (gh, gw), (height, width), p = view.trace.grid, view.size, view.model.config.patch_size
@@ -43,23 +27,23 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     pixels = np.asarray(view.seen())  # (H, W, 3)
     panorama = width > 1.8 * height
     places: list[Any] = [["seen"], ["grid"]] if panorama else [["seen", "grid"]]
-    high = min((INNER / len(places[0]) - 0.5) * height / width, 4.2)
-    side = min(0.7, (INNER - 0.5) / (gw * 9 / 8))  # inches of a patch in the row
+    high = min((page.INNER / len(places[0]) - 0.5) * height / width, 4.2)
+    side = min(0.7, (page.INNER - 0.5) / (gw * 9 / 8))  # inches of a patch in the row
     caption = (
-        f"The patches are read from left to right and from top to bottom: {gh} × {gw} = {counted(gh * gw, 'token')}. "
-        f"{describe(view, photo)}"
+        f"The patches are read from left to right and from top to bottom: {gh} × {gw} = "
+        f"{page.counted(gh * gw, 'token')}. {page.describe(view, photo)}"
     )
     heights = [*[high] * len(places), side]
-    figure = page("From a photograph to patches", caption, sum(heights) + 0.55 * len(heights))
+    figure = page.new_page("From a photograph to patches", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic([*places, ["row"] * len(places[0])], height_ratios=heights)
     axes["seen"].imshow(pixels, extent=(0, width, height, 0), aspect="equal")
     axes["seen"].set(title="As the model sees it", xticks=[0, width], yticks=[0, height])
-    down = "pixels from the top" if measure("pixels from the top") < high else "pixels"
+    down = "pixels from the top" if page.measure("pixels from the top") < high else "pixels"
     axes["seen"].set(xlabel="pixels from the left", ylabel=down, anchor="NW")
     _draw_apart(axes["grid"], pixels, p)
     axes["grid"].set_title(f"{gh} × {gw} patches of {p} × {p} pixels")
     axes["grid"].set(xlabel="column", ylabel="row")
-    color = ACCENTS[dark]["attention"]
+    color = page.ACCENTS[dark]["attention"]
     axes["grid"].add_patch(Rectangle((0.5, row + 0.5), gw, 1, fill=False, lw=1.2, ec=color, clip_on=False))
     first = row * gw + 1
     _draw_apart(axes["row"], pixels[row * p : (row + 1) * p], p, first)
@@ -82,11 +66,11 @@ def _draw_apart(axes: Axes, pixels: NDArray[np.uint8], p: int, first: int = 1) -
     half = size / (size + gap) / 2
     axes.imshow(drawn, extent=(first - half, first + gw - 1 + half, gh + half, 1 - half), aspect="equal")
     axes.set_anchor("NW")
-    count(axes)
+    page.count(axes)
     axes.spines[:].set_visible(False)
 
 
-@styled
+@page.styled
 @torch.no_grad()
 def features(view: View, *, filters: int = 24, photo: str = "", dark: bool = False) -> Figure:
     """Draw the filters of the patch embedding whose feature maps vary most over the photograph, and these maps."""
@@ -95,44 +79,45 @@ def features(view: View, *, filters: int = 24, photo: str = "", dark: bool = Fal
     if filters < 1:
         raise DrawError(f"Expected filters of at least 1, got {filters}. Ask for one or more.")
     count = min(filters, width)
-    maps = array(model.patch_embed(view.images)[0]).T.reshape(width, gh, gw)  # (gh * gw, D) -> (D, gh, gw)
-    weights = array(model.patch_embed.proj.weight)  # (D, 3, p, p)
+    maps = page.array(model.patch_embed(view.images)[0]).T.reshape(width, gh, gw)  # (gh * gw, D) -> (D, gh, gw)
+    weights = page.array(model.patch_embed.proj.weight)  # (D, 3, p, p)
     chosen = np.argsort(-maps.std((1, 2)), kind="stable")[:count]
     columns = min(8, count)
-    rows, side = -(-count // columns), INNER / 8 - 0.1
+    rows, side = -(-count // columns), page.INNER / 8 - 0.1
     high = min(max(side * gh / gw, 0.2), 2.0)
     caption = (
         f"The patch embedding is a convolution with stride {p}: each of its {width} filters of {p} × {p} pixels "
         f"responds with one number a patch. Shown are the {count} whose responses vary most over this photograph. "
         "Filters are drawn each on its own scale, a weight of zero in grey; the responses share one scale, with the "
-        f"bias in them. {describe(view, photo)}"
+        f"bias in them. {page.describe(view, photo)}"
     )
-    figure = page("Feature maps of the patch embedding", caption, rows * (side + high + 0.4) + 0.5)
+    figure = page.new_page("Feature maps of the patch embedding", caption, rows * (side + high + 0.4) + 0.5)
     axes = figure.subplots(2 * rows, columns, height_ratios=[side, high] * rows, squeeze=False)
     for place, number in enumerate(chosen.tolist()):
-        (row, column), title = divmod(place, columns), {"fontsize": SMALL, "fontweight": "normal", "loc": "center"}
+        (row, column), title = divmod(place, columns), {"fontsize": page.SMALL, "fontweight": "normal", "loc": "center"}
         kernel, response = axes[2 * row, column], axes[2 * row + 1, column]
         kernel.imshow(filter_pictures(weights[number, None])[0], interpolation="nearest")
         kernel.set_title(f"filter {number + 1}", **title)
-        image = heat(response, maps[number], reach_of(maps[chosen]), dark)
+        image = page.heat(response, maps[number], page.reach_of(maps[chosen]), dark)
         for panel, name, length in ((kernel, "weights", side), (response, "response", high)):
             panel.set(xticks=[], yticks=[], label=f"{name} {number}")
-            panel.set_ylabel(name if column == 0 and measure(name) < length else "")
+            panel.set_ylabel(name if column == 0 and page.measure(name) < length else "")
     for panel in axes.flat:
         if not panel.images:
             panel.remove()
-    bar(image, figure.axes, "the filter's response", [maps[chosen]], "bottom", shrink=0.4, aspect=26, anchor=(0, 0))
+    style: dict[str, Any] = {"shrink": 0.4, "aspect": 26, "anchor": (0, 0)}
+    page.bar(image, figure.axes, "the filter's response", [maps[chosen]], "bottom", **style)
     return figure
 
 
-@styled
+@page.styled
 @torch.no_grad()
 def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the tokens as a table, a row per patch: after the convolution, and entering block 1."""
     model, config, (gh, gw) = view.model, view.model.config, view.trace.grid
-    flat = array(model.patch_embed(view.images)[0])  # (gh * gw, D)
-    tokens = array(model.embed(view.images)[0][0])  # (N, D)
-    prefix, reach = config.prefix, reach_of(flat, tokens)
+    flat = page.array(model.patch_embed(view.images)[0])  # (gh * gw, D)
+    tokens = page.array(model.embed(view.images)[0][0])  # (N, D)
+    prefix, reach = config.prefix, page.reach_of(flat, tokens)
     added = {"learned": "learned positions added", "sincos": "sinusoidal positions added"}.get(config.positions)
     steps = [added, "layer norm" if config.norm_pre else None]
     words = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
@@ -140,20 +125,20 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         f"Left: the responses of the {config.width} filters on the {gh} × {gw} patches, flattened to a table of "
         f"{len(flat)} × {config.width}. Right: the {len(tokens)} tokens that enter the first block ({words}"
         f"{'; prefix tokens above' if prefix else ''}). One scale for both, which ends where one value in 200 lies "
-        f"beyond. {describe(view, photo)}"
+        f"beyond. {page.describe(view, photo)}"
     )
     heights = [len(prefix) * 0.13, 3.2] if prefix else [3.2]
-    figure = page("From patches to tokens", caption, sum(heights) + 1.2)
+    figure = page.new_page("From patches to tokens", caption, sum(heights) + 1.2)
     places: list[Any] = [[".", "prefix"], ["flat", "tokens"]] if prefix else [["flat", "tokens"]]
     axes = figure.subplot_mosaic(places, height_ratios=heights)
     axes["flat"].set_title(f"Flattened: {len(flat)} × {config.width}")
     axes["prefix" if prefix else "tokens"].set_title(f"Entering block 1: {len(tokens)} × {config.width}")
     for name, values in (("flat", flat), ("tokens", tokens[len(prefix) :])):
-        image = heat(axes[name], values, reach, dark)
+        image = page.heat(axes[name], values, reach, dark)
         axes[name].set(xlabel="channel", ylabel="patch, in reading order")
     if prefix:
-        heat(axes["prefix"], tokens[: len(prefix)], reach, dark)
+        page.heat(axes["prefix"], tokens[: len(prefix)], reach, dark)
         axes["prefix"].set_xticks([])
         axes["prefix"].set_yticks(range(1, 1 + len(prefix)), prefix)
-    bar(image, axes["flat"], "value", [flat, tokens], "bottom")
+    page.bar(image, axes["flat"], "value", [flat, tokens], "bottom")
     return figure

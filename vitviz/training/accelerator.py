@@ -1,0 +1,32 @@
+"""Accelerate's view of devices, precision and processes."""
+
+import atexit
+from datetime import timedelta
+
+import torch
+from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate.state import AcceleratorState
+from accelerate.utils import patch_environment
+
+from vitviz.training.recipes import Recipe
+
+_MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
+_PATIENCE = timedelta(days=2)  # processes wait for one that computes features
+
+
+def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
+    """Return an accelerator that is new to this program, joined with the other processes of torchrun."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # it keeps what an earlier training in this program had
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    handlers = [InitProcessGroupKwargs(timeout=_PATIENCE), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
+    with patch_environment(ACCELERATE_TORCH_DEVICE=str(device)):
+        accelerator = Accelerator(
+            cpu=device.type == "cpu",
+            mixed_precision=_MIXED_PRECISION[recipe.precision],
+            gradient_accumulation_steps=recipe.accumulate,
+            kwargs_handlers=handlers,
+        )
+    if accelerator.num_processes > 1:
+        atexit.register(accelerator.end_training)  # not sooner: under torchrun a group cannot be made twice
+    return accelerator
