@@ -12,7 +12,7 @@ from PIL import Image
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.examples import Example
+from vitviz.web.examples import Example
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
 from vitviz.server.settings import Settings
