@@ -70,7 +70,7 @@ def check_exportable(model: ViT) -> None:
     """Check that a model's graphs can be exported.
 
     Raises:
-        StaticError: for rotary positions, attention pooling, or a model without named classes.
+        StaticError: for rotary positions, attention pooling, nearest-neighbor resizing, or no named classes.
     """
     config, about = model.config, model.pretrained
     name = about.name if about else "this model"
@@ -79,6 +79,8 @@ def check_exportable(model: ViT) -> None:
         problem = "no preprocessing"
     elif model.head is None or not about.labels:
         problem = "no named classes"
+    elif about.preprocess.interpolation == "nearest":
+        problem = "nearest-neighbor resizing"
     elif config.positions == "rotary":
         problem = "rotary positions"
     elif config.pooling == "attention":
@@ -107,6 +109,7 @@ def save_graphs(model: ViT, folder: Path) -> list[Path]:
     side, channels, prefix = model.config.patch_size, model.config.channels, len(model.config.prefix)
     pixels = torch.zeros(1, channels, 5 * side, 7 * side)  # sizes that nothing else has: they stand for any
     tokens, heads = model.embed(pixels)[0], torch.ones(model.config.heads)
+    flow = torch.zeros_like(tokens)  # the same tensor twice would be taken for one input
     scores = torch.zeros(1, model.config.classes)
     rows, columns = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns"))
     count = {1: torch.export.Dim("n", min=prefix + 2, max=prefix + MOST**2)}
@@ -127,9 +130,9 @@ def save_graphs(model: ViT, folder: Path) -> list[Path]:
         _Graph("read", _Read(model), last, (tokens,), (count,), "tokens -> logits final"),
         _Graph(
             "gradient",
-            _differentiate(_gradient(model), (tokens, tokens), middle),
+            _differentiate(_gradient(model), (tokens, flow), middle),
             middle,
-            (tokens, tokens),
+            (tokens, flow),
             (count, count),
             "tokens flow -> attention slope back",
         ),

@@ -4,7 +4,7 @@
  * @typedef {object} Preprocess - see `vitviz.images.preprocess.Preprocess`
  * @property {number} height @property {number} width @property {'crop' | 'squash' | 'pad' | 'native'} mode
  * @property {number | null} resize @property {number} multiple
- * @property {'bilinear' | 'bicubic' | 'lanczos' | 'nearest'} interpolation
+ * @property {'bilinear' | 'bicubic' | 'lanczos'} interpolation
  * @property {number[]} mean @property {number[]} std
  */
 /**
@@ -107,10 +107,6 @@ function resizeLines(pixels, from, to, interpolation, read, lines, out) {
  * @param {string} interpolation @returns {Uint8Array} (rh, rw)
  */
 export function resizePlane(plane, w, h, rw, rh, interpolation) {
-  if (interpolation === 'nearest') {
-    return Uint8Array.from({ length: rw * rh }, (_, i) => plane[
-      Math.trunc((Math.floor(i / rw) + 0.5) * (h / rh)) * w + Math.trunc(((i % rw) + 0.5) * (w / rw))]);
-  }
   let wide = plane;
   if (rw !== w) {
     wide = new Uint8Array(h * rw);
