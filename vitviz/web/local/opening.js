@@ -84,6 +84,6 @@ export async function describeScene(about, canvas, prepared, run, seconds) {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= ROLLOUT_TOKENS, image: null,
     model: source, size: null, predictions: best.map((index) => [labels[index], shares[index], index]), labels,
-    sureAbove, caveat: '', maps: [], badge: { device: 'this browser', seconds }, sizes: [],
+    sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
   };
 }

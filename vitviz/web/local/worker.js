@@ -19,9 +19,6 @@ const CLOSE = 1e-3; // by how much the logits of the trial may differ
 
 class SiteError extends Error {}
 
-/** @param {number} bytes */
-const megabytes = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
-
 /**
  * Start answering the messages of a page.
  * @param {any} self - the worker @param {any} ort - onnxruntime-web @param {{wasm: File, mjs: File}} runtime
@@ -51,8 +48,8 @@ export function start(self, ort, runtime) {
       if (done) break;
       if (at + value.length <= bytes) whole.set(value, at);
       at += value.length;
-      const words = `Loading the ${name}: ${megabytes(at)} of ${megabytes(bytes)}`;
-      if (bytes > 1e6) told({ text: words, done: at, of: bytes });
+      const [here, of] = [at, bytes].map((count) => Math.ceil(count / 1e6));
+      if (of > 1) told({ text: `Loading the ${name}, in MB`, done: here, of });
     }
     if (at !== bytes || crc32(whole) !== crc) {
       throw new SiteError(`Expected ${bytes} unchanged bytes in ${url}, got ${at === bytes ? 'others' : at}. The file `
