@@ -13,11 +13,11 @@ from PIL import Image
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.examples import Example
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
 from vitviz.server.settings import Settings
 from vitviz.server.uploads import UploadFolder
+from vitviz.web.examples import Example
 from vitviz.weights.checkpoint import save
 
 SIZE = bytes_of(tiny.model())

@@ -16,10 +16,10 @@ from playwright.sync_api import expect
 from running import Running, example, expect_map, ready, served, upload
 
 from vitviz.formatting import percent
-from vitviz.server.examples import examples
 from vitviz.server.menu import Menu
 from vitviz.server.settings import Settings
 from vitviz.view import View
+from vitviz.web.examples import examples
 
 EVERYDAY = "dinov2-s14-everyday"
 CLASSES = 264

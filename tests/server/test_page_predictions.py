@@ -13,8 +13,8 @@ from playwright.sync_api import expect
 from running import CHURCH, MODEL, Running, axe, example, expect_map, folder, ready, served
 
 from vitviz.formatting import percent
-from vitviz.server.examples import Example
 from vitviz.view import View
+from vitviz.web.examples import Example
 from vitviz.web.scene import standalone
 
 CLASSES = 264

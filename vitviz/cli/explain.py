@@ -1,4 +1,4 @@
-"""Commands that look at a photograph: explain, sheet, export."""
+"""Commands that look at a photograph: explain, sheet."""
 
 import argparse
 from typing import Any, get_args
@@ -50,13 +50,6 @@ def add_sheet(command: argparse.ArgumentParser) -> None:
     option("--scale", choices=("shared", "each"), default="shared", help="one for all, or each its own")
     option("--cmap", default="viridis", help="any matplotlib color map (default: viridis)")
     option("--dark", action="store_true", help="light text on a dark ground")
-    shared.add_photo(command)
-
-
-def add_export(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz export`."""
-    about = "the page to write (default: vitviz.html)"
-    command.add_argument("--html", default="vitviz.html", metavar="FILE", help=about)
     shared.add_photo(command)
 
 
@@ -139,10 +132,3 @@ def run_sheet(args: argparse.Namespace) -> None:
     picture = view.layer_sheet(**options) if block is None else view.head_sheet(block, **options)
     picture.save(output)
     print(f"{picture.width} x {picture.height} pixels -> {output}")
-
-
-def run_export(args: argparse.Namespace) -> None:
-    """Write the explorer as one HTML file."""
-    output = shared.output_path(args.html, ".html", ".htm", option="--html")
-    output.write_text(shared.open_view(args).html(), encoding="utf-8")
-    print(f"{output.stat().st_size / 1e6:.1f} MB -> {output}")

@@ -23,6 +23,7 @@ Look inside a Vision Transformer.
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
   vitviz figures photo.jpg -o figures --format pdf  the path it takes through the model, for print
   vitviz export photo.jpg --html page.html          the explorer as one file that opens without a network
+  vitviz export --static site                       the page for any file server; models run in the browser
   vitviz heads photo.jpg                            statistics of the attention heads
   vitviz lens photo.jpg                             the prediction after each layer
   vitviz evaluate --data imagenette/val --limit 200 faithfulness of the attribution methods
@@ -36,7 +37,7 @@ COMMANDS = {
     "predict": ("predict", "the most probable classes of photographs"),
     "explain": ("explain", "lay an attribution map over a photograph: attention, or evidence for a class"),
     "sheet": ("explain", "a contact sheet: every head of a layer, or every layer"),
-    "export": ("explain", "the explorer with a photograph as one self-contained HTML file"),
+    "export": ("export", "the explorer with a photograph as one HTML file, or a site without a server"),
     "heads": ("analyze", "statistics of the attention heads, for a photograph or a folder"),
     "lens": ("analyze", "logit lens: the classifier's prediction after each layer"),
     "evaluate": ("analyze", "faithfulness of attribution methods over a folder of photographs"),

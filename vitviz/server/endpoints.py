@@ -22,13 +22,12 @@ import torch
 
 from vitviz.analysis.heads import CHEAP, STATISTICS
 from vitviz.attribution.attention import Fusion, rollout
-from vitviz.attribution.registry import METHODS, method_named
+from vitviz.attribution.registry import method_named
 from vitviz.evaluation.faithfulness import Curve
 from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
-from vitviz.server.examples import Example, examples
 from vitviz.server.gpu import ask_view, open_view
 from vitviz.server.larger import LargerModels
 from vitviz.server.menu import Menu, describe_bytes
@@ -46,10 +45,12 @@ from vitviz.server.scenes import (
 from vitviz.server.scheduler import Kind, Scheduler, report
 from vitviz.server.sizes import Pace, cost, faster, largest, sizes
 from vitviz.view import View
+from vitviz.web import choices
+from vitviz.web.choices import SLOW
+from vitviz.web.examples import Example, examples
 from vitviz.web.payload import block_bytes, rollout_bytes
 from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone
 
-SLOW = 20.0  # forward passes; methods that take more give way to all others
 TEST = 36.0  # forward passes of one map's test, and 9 for each further one
 BEST = 5  # classes
 LENS = 4  # classes of the logit lens
@@ -367,8 +368,8 @@ class Endpoints:
             "more": {"typed": allowed.typed, "upload": allowed.upload},
             "larger": self._larger.models(),
             "examples": [one.describe() for one in self.examples],
-            "methods": _methods(),
-            "statistics": _statistics(),
+            "methods": choices.methods(),
+            "statistics": choices.statistics(),
         }
 
     # What is behind them
@@ -507,19 +508,6 @@ class Endpoints:
         if pace is None:
             return passes * scene.view.seconds
         return passes * pace.at(scene.view.model.config, scene.view.trace.tokens.shape[1])
-
-
-def _methods() -> list[dict[str, Any]]:
-    same = ("name", "title", "paper", "about", "signed", "cost")
-    return [
-        {**{name: getattr(one, name) for name in same}, "specific": one.class_specific, "slow": one.cost > SLOW}
-        for one in METHODS.values()
-    ]
-
-
-def _statistics() -> list[dict[str, Any]]:
-    same = ("name", "title", "unit", "about", "low", "high")
-    return [{**{name: getattr(one, name) for name in same}, "slow": one.reads != "rows"} for one in STATISTICS.values()]
 
 
 def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:

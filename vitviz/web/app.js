@@ -12,7 +12,7 @@ import { Source } from './views/source.js';
 import { TopBar } from './views/topbar.js';
 
 /** The views and the places of app.html that they fill. */
-const VIEWS = {
+export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
   '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
 };

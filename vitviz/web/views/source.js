@@ -149,6 +149,7 @@ export class Source extends View {
 
   /** @param {import('../core/manifest.js').Manifest} manifest @param {number | null} chosen */
   sizes({ sizes }, chosen) {
+    this.find('#size').hidden = sizes.length === 0;
     const others = sizes.some(({ size }) => size === chosen) ? [] : [{ size: chosen, words: `${chosen} pixels` }];
     this.find('#size select').innerHTML = [...sizes, ...others].map(({ size, words }) => `<option
       value="${size ?? ''}">${escaped(words)}</option>`).join('');

@@ -1,0 +1,315 @@
+"""Export a model as ONNX graphs of its parts, from which a browser puts together all that the page asks.
+
+One graph serves all blocks: weights are not in it, but in a file beside it, from which each block takes its own. So the
+graphs are small and few, and weights lie in memory once for the forward and once for the backward pass.
+
+| graph | inputs | outputs |
+|---|---|---|
+| embed | pixels (1, channels, H, W) | tokens (1, N, D) |
+| block | tokens (1, n, D), heads (H) | tokens, queries and keys (H, n, d), lse, mean_row and mean_column (H, n) |
+| gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
+| classify | tokens (1, n, D) | logits (1, C) |
+| slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits in the tokens (1, N, D) |
+| read | tokens (1, N, D) | logits of each patch (gh * gw, C), final tokens (1, N, D) |
+
+`n` is any number of tokens: patches may be left out. `heads` multiplies the output of each head, 0 switches it off.
+Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, C classes.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vitviz.analysis.logit_lens import classify_patches
+from vitviz.model.ops import Explicit
+from vitviz.model.positions import resize_positions, sincos_positions
+from vitviz.model.vit import ViT
+
+OPSET = 20
+MOST = 4096  # patches along an axis
+WEIGHTS = "weights"  # what graphs call the file that holds their weights
+
+
+class StaticError(ValueError):
+    """Model or site that cannot be exported; the text says what was expected, what came and what to do."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Part of a model that has weights of its own.
+
+    Args:
+        name: "embed", "block 0", ..., "classify".
+        tensors: its weights by name.
+    """
+
+    name: str
+    tensors: dict[str, Tensor]
+
+    def offsets(self) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield each weight's name, its place in the part, counted in numbers, and the weight."""
+        at = 0
+        for name, tensor in sorted(self.tensors.items()):
+            yield name, at, tensor
+            at += tensor.numel()
+
+    @property
+    def count(self) -> int:
+        """Return how many numbers the part holds."""
+        return sum(tensor.numel() for tensor in self.tensors.values())
+
+
+def check_exportable(model: ViT) -> None:
+    """Check that a model's graphs can be exported.
+
+    Raises:
+        StaticError: for rotary positions, attention pooling, nearest-neighbor resizing, or no named classes.
+    """
+    config, about = model.config, model.pretrained
+    name = about.name if about else "this model"
+    problem = ""
+    if about is None:
+        problem = "no preprocessing"
+    elif model.head is None or not about.labels:
+        problem = "no named classes"
+    elif about.preprocess.interpolation == "nearest":
+        problem = "nearest-neighbor resizing"
+    elif config.positions == "rotary":
+        problem = "rotary positions"
+    elif config.pooling == "attention":
+        problem = "attention pooling"
+    if problem:
+        raise StaticError(
+            f"Expected a model with named classes and positions that are added, got {name} with {problem}. "
+            "Serve it with vitviz app."
+        )
+
+
+def parts(model: ViT) -> list[Part]:
+    """Return the parts of a model in the order in which they run."""
+    middle = [Part(f"block {index}", _named(block)) for index, block in enumerate(model.blocks)]
+    return [Part("embed", _named(_Embed(model))), *middle, Part("classify", _named(_Classify(model)))]
+
+
+def save_graphs(model: ViT, folder: Path) -> list[Path]:
+    """Write the graphs of a model, without its weights, into a folder; return the files.
+
+    Raises:
+        StaticError: if the model has parts that these graphs have no form for.
+    """
+    check_exportable(model)
+    model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
+    side, channels, prefix = model.config.patch_size, model.config.channels, len(model.config.prefix)
+    pixels = torch.zeros(1, channels, 5 * side, 7 * side)  # sizes that nothing else has: they stand for any
+    tokens, heads = model.embed(pixels)[0], torch.ones(model.config.heads)
+    flow = torch.zeros_like(tokens)  # the same tensor twice would be taken for one input
+    scores = torch.zeros(1, model.config.classes)
+    rows, columns = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns"))
+    count = {1: torch.export.Dim("n", min=prefix + 2, max=prefix + MOST**2)}
+    embed, block, classify = _Embed(model), _Block(model), _Classify(model)
+    first, middle, last = (Part("", _named(one)) for one in (embed, model.blocks[0], classify))
+    files = []
+    for graph in (
+        _Graph("embed", embed, first, (pixels,), ({2: side * rows, 3: side * columns},), "pixels -> tokens"),
+        _Graph(
+            "block",
+            block,
+            middle,
+            (tokens, heads),
+            (count, {}),
+            "tokens heads -> out queries keys lse mean_row mean_column",
+        ),
+        _Graph("classify", classify, last, (tokens,), (count,), "tokens -> logits"),
+        _Graph("read", _Read(model), last, (tokens,), (count,), "tokens -> logits final"),
+        _Graph(
+            "gradient",
+            _differentiate(_gradient(model), (tokens, flow), middle),
+            middle,
+            (tokens, flow),
+            (count, count),
+            "tokens flow -> attention slope back",
+        ),
+        _Graph(
+            "slope",
+            _differentiate(_slope(classify), (tokens, scores), last),
+            last,
+            (tokens, scores),
+            (count, {}),
+            "tokens weights -> slope",
+        ),
+    ):
+        files.append(folder / f"{graph.name}.onnx")
+        graph.save(files[-1])
+    return files
+
+
+# Modules of the forward graphs; their parameters have the names of the part that holds them.
+
+
+class _Embed(nn.Module):
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        self.patch_embed, self.norm_pre = model.patch_embed, model.norm_pre
+        self.pos_embed, self.config = model.pos_embed, model.config
+        prefix = [token for token in (model.cls_token, model.dist_token, model.reg_token) if token is not None]
+        self.prefix = [torch.cat([token.detach() for token in prefix], dim=1)] if prefix else []  # (1, P, D)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        config, features = self.config, self.patch_embed.proj(pixels)  # (1, D, gh, gw)
+        patches, grid = features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3])
+        if self.pos_embed is not None:
+            patches = patches + resize_positions(self.pos_embed, config.learned_grid, grid, config.position_antialias)
+        elif config.positions == "sincos":
+            patches = patches + sincos_positions(grid, config.width)
+        tokens: Tensor = self.norm_pre(torch.cat([*self.prefix, patches], dim=1))
+        return tokens
+
+
+class _Heads(Explicit):
+    """Explicit attention whose heads are multiplied by `factors` (H)."""
+
+    def __init__(self, factors: Tensor) -> None:
+        super().__init__()
+        self.factors = factors
+
+    def heads(self, mixed: Tensor) -> Tensor:
+        return mixed * self.factors[None, :, None, None]
+
+
+class _Block(nn.Module):
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        self.block, self.prefix = model.blocks[0], len(model.config.prefix)
+
+    def forward(self, tokens: Tensor, heads: Tensor) -> tuple[Tensor, ...]:
+        ops = _Heads(heads)
+        out = self.block(tokens, None, ops)
+        seen = ops.seen[0]
+        rows = seen.probabilities[0]  # (H, n, n)
+        lse = seen.logits[0].logsumexp(-1)
+        means = rows[:, self.prefix :].mean(1), rows[:, :, self.prefix :].mean(2)  # (H, n) each
+        return out, seen.queries[0], seen.keys[0], lse, *means
+
+
+class _Classify(nn.Module):
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        self.norm, self.head, self.head_dist = model.norm, model.head, model.head_dist
+        self._model = [model]  # in a list: its other weights are none of this part
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        model = self._model[0]
+        return model.classify(model.finish(tokens))
+
+
+class _Read(_Classify):
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        model = self._model[0]
+        final = model.finish(tokens)
+        return classify_patches(model, final)[0], model.norm(tokens)
+
+
+# Functions of the backward graphs.
+
+
+def _gradient(model: ViT) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+    block = model.blocks[0]
+
+    def run(tokens: Tensor, flow: Tensor) -> tuple[Tensor, ...]:
+        entering, ops = tokens.detach().requires_grad_(), Explicit()
+        out = block(entering, None, ops)
+        attention = ops.seen[0].probabilities
+        slope, back = torch.autograd.grad(out, [attention, entering], flow)
+        return attention[0].detach(), slope[0], back
+
+    return run
+
+
+def _slope(classify: _Classify) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+    def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        leaving = tokens.detach().requires_grad_()
+        return torch.autograd.grad((classify(leaving) * weights).sum(), leaving)
+
+    return run
+
+
+# From functions to files.
+
+
+def _named(module: nn.Module) -> dict[str, Tensor]:
+    return dict(module.named_parameters())
+
+
+def _differentiate(function: Callable[..., Any], inputs: tuple[Tensor, ...], part: Part) -> nn.Module:
+    """Return a function that takes gradients as a module that needs none: its operations are recorded as it runs."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.enable_grad():
+        graph = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    of = {id(tensor): name for name, tensor in part.tensors.items()}
+    for node in graph.graph.find_nodes(op="get_attr"):
+        tensor = getattr(graph, node.target)
+        if id(tensor) in of:  # by the name of the weight, not by the order of its use
+            node.target = of[id(tensor)].replace(".", "_")
+            setattr(graph, node.target, tensor)
+    graph.recompile()
+    return graph
+
+
+@dataclass(frozen=True, eq=False)
+class _Graph:
+    """Graph to be written: a module, the part whose weights it has, example inputs, and which of their axes vary.
+
+    `signature` names inputs and outputs: "tokens weights -> slope".
+    """
+
+    name: str
+    module: nn.Module
+    part: Part
+    inputs: tuple[Tensor, ...]
+    axes: tuple[dict[int, Any], ...]
+    signature: str
+
+    def save(self, path: Path) -> None:
+        """Write the graph, whose weights are places in a file called `WEIGHTS`."""
+        import onnx_ir
+        from onnxscript.optimizer import optimize
+
+        takes, gives = (names.split() for names in self.signature.split("->"))
+        exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes, strict=False)
+        made = torch.onnx.export(
+            exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
+            input_names=takes, output_names=gives,
+        )  # fmt: skip
+        assert made is not None  # dynamo returns a program
+        model, graph = made.model, made.model.graph
+        places = {name.replace(".", "_"): (at, tensor) for name, at, tensor in self.part.offsets()}
+        weights = [value for name, value in graph.initializers.items() if _plain(name) in places]
+        # As inputs while the graph is simplified: a weight that was folded into others would be in the graph itself.
+        for value in weights:
+            del graph.initializers[str(value.name)]
+            value.const_value = None
+            graph.inputs.append(value)
+        optimize(model)
+        for value in weights:
+            graph.inputs.remove(value)
+            at, tensor = places[_plain(str(value.name))]
+            value.const_value = onnx_ir.ExternalTensor(
+                WEIGHTS, 4 * at, 4 * tensor.numel(), onnx_ir.DataType.FLOAT,
+                shape=onnx_ir.Shape(tensor.shape), name=str(value.name),
+            )  # fmt: skip
+            graph.register_initializer(value)
+        onnx_ir.passes.common.ClearMetadataAndDocStringPass()(model)
+        onnx_ir.save(model, path)
+
+
+def _plain(name: str) -> str:
+    """Return the name of a weight as its part has it: `block.attn.qkv.weight` -> `attn_qkv_weight`."""
+    return name.removeprefix("block.").replace(".", "_")

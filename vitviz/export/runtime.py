@@ -1,0 +1,56 @@
+"""Fetch onnxruntime-web, which runs a static site's models in the browser (MIT licence, Microsoft)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from vitviz.export.onnx import StaticError
+
+PACKAGE = "onnxruntime-web@1.30.0"
+INTEGRITY = "q0y+JrrtukXSzsBWEMccVfqX25LRmosXHF+CaRJmg8pZClzcV7svNc4rKY3jL02Vb7QmRMDs1SigqR4CXAfKYQ=="  # SHA-512
+MODULE, GLUE, WASM = "ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm-simd-threaded.wasm"
+
+
+def runtime_files() -> dict[str, bytes]:
+    """Return the files of the runtime by name: from the user's cache, else by npm, checked against a pinned hash.
+
+    Raises:
+        StaticError: without npm or a network, or if what came is another package.
+    """
+    archive = _cache() / f"{PACKAGE}.tgz"
+    if not archive.exists():
+        _fetch(archive)
+    if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != INTEGRITY:
+        archive.unlink()
+        raise StaticError(f"Expected {PACKAGE} with the pinned SHA-512, got another file. Try again.")
+    with tarfile.open(archive) as files:
+        found = {name: files.extractfile(f"package/dist/{name}") for name in (MODULE, GLUE, WASM)}
+        return {name: file.read() for name, file in found.items() if file is not None}
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / "runtime"
+
+
+def _fetch(archive: Path) -> None:
+    """Let npm put the package's archive into the cache."""
+    npm = shutil.which("npm", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
+    if npm is None:
+        raise StaticError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=archive.parent) as place:
+        asked = [npm, "pack", PACKAGE, "--silent", "--pack-destination", place]
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)  # the program was found above
+        made = list(Path(place).glob("*.tgz"))
+        if done.returncode or not made:
+            last = done.stderr.strip().splitlines()[-1:] or ["no archive"]
+            raise StaticError(f"Expected npm to fetch {PACKAGE}, got: {last[0]}. Check the network, and try again.")
+        made[0].replace(archive)

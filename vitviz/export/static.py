@@ -1,0 +1,248 @@
+"""Write a static site: the app's page, with models that run in the visitor's own browser."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import tempfile
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from vitviz.attribution.registry import METHODS
+from vitviz.explorer import Explorer
+from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
+from vitviz.export.runtime import GLUE, MODULE, WASM, runtime_files
+from vitviz.model.vit import ViT
+from vitviz.web import bundle, choices
+from vitviz.web.examples import Example, examples
+from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.scene import Scene
+from vitviz.weights import zoo
+
+BROWSER_METHODS = (
+    "attention", "rollout", "gradient_rollout", "attention_gradcam", "token_gradcam", "gae", "legrad",
+)  # fmt: skip
+BROWSER_STATISTICS = (
+    "distance", "entropy", "entropy_share", "mass_cls", "mass_registers", "mass_self", "mass_neighbors",
+    "mass_elsewhere", "ablation_probability", "ablation_logit",
+)  # fmt: skip
+TRIAL = 8  # patches along each side of the picture with which a browser tries the model
+# With these two headers a page may compute in several threads.
+SPACE = """---
+title: vitviz
+emoji: 🔍
+colorFrom: indigo
+colorTo: gray
+sdk: static
+license: apache-2.0
+short_description: See inside a Vision Transformer, on your own photo
+custom_headers:
+  cross-origin-embedder-policy: require-corp
+  cross-origin-opener-policy: same-origin
+  cross-origin-resource-policy: cross-origin
+---
+
+Written by `vitviz export --static --space`. Photographs stay in the visitor's browser.
+"""
+LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in ("bin", "wasm", "onnx"))
+MARK = "service.js"  # a file that every site has
+
+
+@dataclass(eq=False)
+class Site:
+    """Folder of a static site while it is written.
+
+    Args:
+        folder: where it lies.
+        files: paths of all files that were written, from the folder.
+    """
+
+    folder: Path
+    files: list[str] = field(default_factory=list)
+
+    def write(self, path: str, data: bytes | str, *, hashed: bool = True) -> dict[str, Any]:
+        """Write a file, by default with its checksum in its name; return its address, size and checksum."""
+        content = data.encode() if isinstance(data, str) else data
+        crc = zlib.crc32(content)
+        if hashed:
+            stem, _, suffix = path.rpartition(".")
+            path = f"{stem}.{crc:08x}.{suffix}"
+        place = self.folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(content)
+        self.files.append(path)
+        return {"url": path, "bytes": len(content), "crc": crc}
+
+
+def write_site(
+    folder: Path,
+    sources: Sequence[str] = (),
+    *,
+    methods: Sequence[str] = BROWSER_METHODS,
+    photographs: Sequence[Example] | None = None,
+    space: bool = False,
+    tell: Callable[[str], None] = print,
+) -> Site:
+    """Write the folder of a static site, which any file server serves.
+
+    Args:
+        folder: new, empty, or an earlier site, which is replaced.
+        sources: models, as `vitviz.load` takes them; the first is the one that the page opens with. By default the
+            models that come with vitviz and know photographs.
+        methods: of attribution, those that the page offers.
+        photographs: examples; those that come with vitviz by default.
+        space: also write what a static Hugging Face Space needs: front matter, headers for threads, and LFS attributes.
+        tell: called with a line for each step.
+
+    Raises:
+        StaticError: if the folder holds something else, a model or method has no form for the browser, or the runtime
+            cannot be had.
+    """
+    if unknown := [name for name in methods if name not in BROWSER_METHODS]:
+        raise StaticError(
+            f"Expected methods that run in a browser ({', '.join(BROWSER_METHODS)}), got {unknown[0]}. Leave it out."
+        )
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).exists())):
+        raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")
+    sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
+    sources = list(dict.fromkeys(sources))
+    given = list(examples() if photographs is None else photographs)
+    models = {source: zoo.load(source) for source in sources}
+    for model in models.values():
+        check_exportable(model)
+    site = Site(folder)
+    tell("Fetching the runtime")
+    runtime = _write_runtime(site)
+    about: dict[str, Any] = {}
+    shown: dict[str, Any] = {one.name: {"file": _write_photograph(site, one), "scenes": {}} for one in given}
+    for source, model in models.items():
+        tell(f"Exporting {source}")
+        about[source] = _write_model(site, source, model, methods)
+        for example in given:
+            tell(f"Opening {example.name} with {source}")
+            shown[example.name]["scenes"][source] = _write_scene(site, example, source, model)
+    config = {
+        "models": _choices(models, given, methods),
+        "about": about,
+        "examples": shown,
+        "worker": site.write("worker.js", _worker(runtime))["url"],
+    }
+    _write_page(site, config)
+    if space:
+        site.write("README.md", SPACE, hashed=False)
+        site.write(".gitattributes", LARGE, hashed=False)
+    return site
+
+
+def _write_runtime(site: Site) -> dict[str, dict[str, Any]]:
+    files = runtime_files()
+    return {name: site.write(f"runtime/{name}", files[name]) for name in (MODULE, GLUE, WASM)}
+
+
+def _worker(runtime: dict[str, dict[str, Any]]) -> str:
+    given = json.dumps({"wasm": runtime[WASM], "mjs": runtime[GLUE]})
+    start = f"vitvizExplorer.start(self, ort, {given});\n"
+    return f'import * as ort from "./{runtime[MODULE]["url"]}";\n{bundle.script("local/worker.js")}{start}'
+
+
+def _write_photograph(site: Site, example: Example) -> str:
+    return str(site.write(f"examples/{_slug(example.name)}{example.path.suffix}", example.path.read_bytes())["url"])
+
+
+def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) -> dict[str, Any]:
+    """Write a model's graphs and weights, and return what the browser needs to know of it."""
+    halves = copy.deepcopy(model).cpu().half().float().eval()  # as the browser has it: weights travel in 16 bits
+    config, pretrained = halves.config, halves.pretrained
+    assert pretrained is not None  # check_exportable looked
+    place = f"models/{_slug(source)}"
+    with tempfile.TemporaryDirectory() as made:
+        paths = save_graphs(halves, Path(made))
+        files = {path.stem: site.write(f"{place}/{path.name}", path.read_bytes()) for path in paths}
+    places, arrays, start = {}, [], 0
+    for part in parts(halves):
+        places[part.name] = start, part.count
+        arrays += [tensor.detach().half().flatten().numpy() for _, _, tensor in part.offsets()]
+        start += part.count
+    files["weights"] = site.write(f"{place}/weights.bin", np.concatenate(arrays).astype("<f2").tobytes())
+    side = TRIAL * config.patch_size
+    with torch.no_grad():
+        logits = halves(torch.from_numpy(ramp(3 * side * side)).reshape(1, 3, side, side))[0].tolist()
+    return {
+        "source": source, "title": pretrained.name, "labels": list(pretrained.labels),
+        "sureAbove": pretrained.sure_above, "prefix": list(config.prefix), "depth": config.depth,
+        "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
+        "pooling": config.pooling, "distilled": halves.distilled, "preprocess": pretrained.preprocess.to_dict(),
+        "methods": {name: {"title": METHODS[name].title, "signed": METHODS[name].signed} for name in methods},
+        "parts": places, "files": files, "check": {"height": side, "width": side, "logits": logits},
+    }  # fmt: skip
+
+
+def ramp(size: int) -> Any:
+    """Return the numbers with which a browser tries a model: (size,), -1..1, exact in float32."""
+    return ((np.arange(size) * 37 % 129) / 64 - 1).astype(np.float32)
+
+
+def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
+    """Write what a model made of an example, so that the page opens before the model is there."""
+    view = Explorer(model).open(example.path)
+    place = f"examples/{_slug(example.name)}/{_slug(source)}"
+    scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))
+    manifest = {**scene.manifest(f"{example.name} {source}"), "badge": None, "sizes": []}
+    site.write(f"{place}/manifest.json", json.dumps(manifest), hashed=False)
+    for block in range(view.trace.depth):
+        site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
+    if scene.rolls_out:
+        site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
+    return place
+
+
+def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence[str]) -> dict[str, Any]:
+    """Return what the page offers to choose from, as `Endpoints.models` does."""
+    entries = [
+        {"source": source, "words": model.pretrained.name, "tip": model.pretrained.licence}
+        for source, model in models.items()
+        if model.pretrained is not None
+    ]
+    return {
+        "groups": [{"title": "In this browser", "entries": entries}],
+        "default": next(iter(models)),
+        "more": {"typed": False, "upload": False},
+        "examples": [one.describe() for one in given],
+        "methods": choices.methods(methods),
+        "statistics": choices.statistics(BROWSER_STATISTICS),
+    }
+
+
+def _write_page(site: Site, config: dict[str, Any]) -> None:
+    """Write the page and the service worker, which knows all other files."""
+    first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
+    script = site.write("page.js", bundle.script("static.js"))["url"]
+    filling = {
+        "style": bundle.style(),
+        "template": bundle.template(),
+        "script": script,
+        "colors": bundle.colors(),
+        "first": _json((site.folder / first / "manifest.json").read_text(encoding="utf-8")),
+        "site": _json(json.dumps(config)),
+    }
+    page = re.sub(r"@@(\w+)@@", lambda place: filling[place[1]], bundle.template("site.html"))
+    site.write("index.html", page, hashed=False)
+    needed = ["./", script, config["worker"], *(path for path in site.files if path.endswith(".mjs"))]
+    listed = json.dumps({"files": ["./", *site.files], "first": needed})
+    site.write(MARK, f"const SITE = {listed};\n{bundle.template('service.js')}", hashed=False)
+
+
+def _json(text: str) -> str:
+    """Return JSON that cannot end the script in which it stands."""
+    return text.replace("<", "\\u003c")
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.-]+", "-", name).strip("-.").lower()

@@ -1,0 +1,157 @@
+// The backend of a static site: the model runs in a worker of the visitor's own browser, and examples are files.
+import { BackendError } from './backend.js';
+
+/** @typedef {import('./backend.js').Backend} Backend */
+/** @typedef {import('./backend.js').How} How */
+/** @typedef {import('./backend.js').Known} Known */
+/** @typedef {import('../core/manifest.js').Manifest} Manifest */
+/** @typedef {import('../core/state.js').Source} Source */
+/** @typedef {import('../local/graphs.js').About} About */
+/**
+ * What a static site has, as `vitviz.export.static` writes it.
+ * @typedef {object} Site
+ * @property {any} models - see `Models` of backend.js
+ * @property {Record<string, About>} about - of each model
+ * @property {Record<string, {file: string, scenes: Record<string, string>}>} examples - the file of each, and the
+ *   folder of what each model made of it
+ * @property {string} worker
+ */
+
+/** @param {string} why */
+const refused = (why) => async () => { throw new BackendError(why, 'refused'); };
+
+/** @param {Blob} blob @returns {string} an address that lives as long as the page */
+const addressOf = (blob) => URL.createObjectURL(blob);
+
+/**
+ * @param {object} options
+ * @param {string} options.base - the address of the site's folder
+ * @param {Site} options.site @param {Manifest} options.first
+ * @param {{get: (hash: string) => Promise<Blob | null>}} options.photos
+ * @returns {Backend}
+ */
+export function onnxBackend({ base, site, first, photos }) {
+  /** @type {Worker | null} */
+  let worker = null;
+  let count = 0;
+  /** @type {Map<number, {resolve: (data: any) => void, reject: (error: any) => void, progress: How['progress']}>} */
+  const asked = new Map();
+
+  function started() {
+    if (worker) return worker;
+    worker = new Worker(new URL(site.worker, base), { type: 'module' });
+    worker.onmessage = ({ data: { id, progress, data, error, stopped } }) => {
+      const one = asked.get(id);
+      if (progress) return one?.progress?.(progress);
+      asked.delete(id);
+      if (stopped) one?.reject(new DOMException('Nobody waits for it.', 'AbortError'));
+      else if (error) one?.reject(new BackendError(error, 'failed'));
+      else one?.resolve(data);
+    };
+    worker.onerror = () => {
+      for (const { reject } of asked.values()) {
+        reject(new BackendError('The part of the page that computes could not start. This needs a browser of 2023 or '
+          + 'later, with WebAssembly.', 'failed'));
+      }
+      asked.clear();
+      worker = null;
+    };
+    return worker;
+  }
+
+  /** @param {string} path @param {How} [how] */
+  async function file(path, { signal } = {}) {
+    const answer = await fetch(new URL(path, base), { signal }).catch((error) => {
+      if (error.name === 'AbortError') throw error;
+      return null;
+    });
+    if (!answer?.ok) throw new BackendError(`Expected the file ${path}, got none. Check the connection.`, 'offline');
+    return answer;
+  }
+
+  /** @param {Source} source @param {How} [how] @returns {Promise<Blob>} */
+  async function photograph({ image, photo }, how) {
+    if (image) return (await file(site.examples[image].file, how)).blob();
+    const blob = photo ? await photos.get(photo) : null;
+    if (!blob) {
+      const message = 'This link names a photograph that is only in the browser in which it was opened.';
+      throw new BackendError(message, 'refused');
+    }
+    return blob;
+  }
+
+  /** @param {Source} source */
+  function named({ image, model }) {
+    if (model && !site.about[model]) {
+      throw new BackendError(`Expected a model of this site, got ${model}. Choose one from the menu.`, 'refused');
+    }
+    if (image && !site.examples[image]) {
+      throw new BackendError(`Expected an example of this site, got ${image}. Choose one of them.`, 'refused');
+    }
+    return site.about[model ?? site.models.default];
+  }
+
+  /** @param {string} name @param {Known} scene @param {any} [ask] @param {How} [how] @returns {Promise<any>} */
+  async function ask(name, { id: scene, source }, ask = {}, { signal, progress } = {}) {
+    const about = named(source);
+    const photo = await photograph(source, { signal });
+    signal?.throwIfAborted();
+    const id = count += 1;
+    return new Promise((resolve, reject) => {
+      asked.set(id, { resolve, reject, progress });
+      signal?.addEventListener('abort', () => {
+        worker?.postMessage({ cancel: id });
+        asked.delete(id);
+        reject(new DOMException('Nobody waits for it.', 'AbortError'));
+      });
+      started().postMessage({ id, name, scene, about, photo, ask });
+    });
+  }
+
+  /** @param {Source} source */
+  const folder = ({ image, model }) => (image ? site.examples[image].scenes[model ?? site.models.default] : null);
+
+  /** @param {string} name */
+  const question = (name) => (/** @type {Known} */ scene, /** @type {any} */ more, /** @type {How} */ how = {}) =>
+    ask(name, scene, more, how);
+
+  /** Whether these are the options of the files. @param {import('./backend.js').RolloutAsk} ask */
+  const plain = ({ token, fuse, discard, residual, start }) => (
+    token === null && fuse === 'mean' && discard === 0 && residual === 0.5 && start === 0);
+
+  return {
+    can: { open: true, rollout: true, explain: true, page: false, link: true },
+    async open(source, how) {
+      const about = named(source);
+      if (source.size) {
+        throw new BackendError('Expected the model’s own input size, got another. Leave it out.', 'refused');
+      }
+      if (source.image && source.image === first.image && about.source === first.model) return first;
+      const place = folder(source);
+      if (place) return (await file(`${place}/manifest.json`, how)).json();
+      const id = `${about.source} ${source.photo}`;
+      const manifest = await ask('open', { id, source }, {}, how);
+      for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
+      manifest.photo.hash = source.photo;
+      return { ...manifest, id, own: source.photo };
+    },
+    async block(scene, block, how) {
+      const place = folder(scene.source);
+      if (!place) return ask('block', scene, { block }, how);
+      return (await file(`${place}/block-${block}.bin`, how)).arrayBuffer();
+    },
+    async rollout(scene, options, how) {
+      const place = folder(scene.source);
+      if (!place || !plain(options)) return ask('rollout', scene, options, how);
+      return (await file(`${place}/rollout.bin`, how)).arrayBuffer();
+    },
+    explain: question('explain'),
+    faithfulness: question('faithfulness'),
+    heads: question('heads'),
+    layers: question('layers'),
+    intervene: question('intervene'),
+    page: refused('This site saves no pages. Save a picture, or copy the link.'),
+    models: async () => site.models,
+    upload: refused('This site takes no checkpoints. Use vitviz app.'),
+  };
+}

@@ -1,0 +1,160 @@
+// Preprocessing as `vitviz.images.preprocess` does it: the same plan, and Pillow's own resampling in whole numbers.
+
+/**
+ * @typedef {object} Preprocess - see `vitviz.images.preprocess.Preprocess`
+ * @property {number} height @property {number} width @property {'crop' | 'squash' | 'pad' | 'native'} mode
+ * @property {number | null} resize @property {number} multiple
+ * @property {'bilinear' | 'bicubic' | 'lanczos'} interpolation
+ * @property {number[]} mean @property {number[]} std
+ */
+/**
+ * @typedef {object} Prepared
+ * @property {Float32Array} pixels - (3, height, width) @property {number} height @property {number} width
+ * @property {[number, number, number, number]} frame - left, top, right and bottom of the input in the photograph
+ */
+/** @typedef {{resized: [number, number], at: [number, number], size: [number, number]}} Plan - width and height of the
+ * resized picture; left and top of it in the input; height and width of the input */
+
+const BITS = 22; // of a weight's fraction, as Pillow has it
+
+/** Round half to even, as Python does. @param {number} value */
+function round(value) {
+  const whole = Math.round(value);
+  return Math.abs(value % 1) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
+}
+
+/** @param {Preprocess} preprocess @param {number} w @param {number} h - of the photograph @returns {Plan} */
+export function plan(preprocess, w, h) {
+  const { height, width, mode, multiple } = preprocess;
+  if (mode === 'squash') return { resized: [width, height], at: [0, 0], size: [height, width] };
+  if (mode === 'native') {
+    const patches = (height * width) / multiple ** 2;
+    const [across, down] = [Math.sqrt((patches * w) / h), Math.sqrt((patches * h) / w)]
+      .map((side) => Math.max(1, Math.min(round(side), Math.trunc(patches))) * multiple);
+    return { resized: [across, down], at: [0, 0], size: [down, across] };
+  }
+  if (mode === 'pad') {
+    const scale = Math.min(width / w, height / h);
+    const [rw, rh] = [w, h].map((side) => Math.max(1, round(side * scale)));
+    return { resized: [rw, rh], at: [Math.floor((width - rw) / 2), Math.floor((height - rh) / 2)],
+      size: [height, width] };
+  }
+  const resize = preprocess.resize ?? round(Math.min(height, width) / 0.875);
+  let [rw, rh] = w <= h ? [resize, Math.trunc((resize * h) / w)] : [Math.trunc((resize * w) / h), resize];
+  if (rw < width || rh < height) {
+    [rw, rh] = width * h >= height * w ? [width, Math.floor((width * h) / w)] : [Math.floor((height * w) / h), height];
+  }
+  return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
+}
+
+/** @param {number} x */
+const sinc = (x) => (x === 0 ? 1 : Math.sin(Math.PI * x) / (Math.PI * x));
+
+/** @type {Record<string, {support: number, weight: (x: number) => number}>} */
+const FILTERS = {
+  bilinear: { support: 1, weight: (x) => Math.max(0, 1 - Math.abs(x)) },
+  bicubic: { support: 2, weight(x) {
+    const [a, t] = [-0.5, Math.abs(x)];
+    if (t < 1) return ((a + 2) * t - (a + 3)) * t * t + 1;
+    return t < 2 ? (((t - 5) * t + 8) * t - 4) * a : 0;
+  } },
+  lanczos: { support: 3, weight: (x) => (Math.abs(x) < 3 ? sinc(x) * sinc(x / 3) : 0) },
+};
+
+/**
+ * Which numbers of a line make each number of a resized one, and with what weights.
+ * @param {number} from @param {number} to - lengths @param {string} interpolation
+ */
+function taps(from, to, interpolation) {
+  const { support, weight } = FILTERS[interpolation];
+  const scale = from / to;
+  const wide = Math.max(scale, 1);
+  return Array.from({ length: to }, (_, place) => {
+    const middle = (place + 0.5) * scale;
+    const first = Math.max(0, Math.trunc(middle - support * wide + 0.5));
+    const last = Math.min(from, Math.trunc(middle + support * wide + 0.5));
+    const weights = Array.from({ length: last - first }, (__, i) => weight((i + first - middle + 0.5) / wide));
+    const sum = weights.reduce((total, one) => total + one, 0);
+    const whole = weights.map((one) => { // Pillow rounds half away from zero
+      const value = (one / sum) * 2 ** BITS;
+      return Math.trunc(value + (value < 0 ? -0.5 : 0.5));
+    });
+    return { first, weights: Int32Array.from(whole) };
+  });
+}
+
+/**
+ * Resize lines of numbers: `lines` of them, each `from` numbers that lie `step` apart.
+ * @param {Uint8Array} pixels @param {number} from @param {number} to @param {string} interpolation
+ * @param {(place: number, at: number) => number} read @param {number} lines @param {Uint8Array} out
+ */
+function resizeLines(pixels, from, to, interpolation, read, lines, out) {
+  const all = taps(from, to, interpolation);
+  const step = read(0, 1) - read(0, 0);
+  for (let line = 0, at = 0; line < lines; line += 1) {
+    for (let place = 0; place < to; place += 1, at += 1) {
+      const { first, weights } = all[place];
+      let sum = 2 ** (BITS - 1);
+      for (let i = 0, j = read(line, first); i < weights.length; i += 1, j += step) sum += pixels[j] * weights[i];
+      out[at] = Math.min(255, Math.max(0, sum >> BITS));
+    }
+  }
+}
+
+/**
+ * Resize one channel: its columns become `rw` and then its rows `rh`, as Pillow does.
+ * @param {Uint8Array} plane - (h, w) @param {number} w @param {number} h @param {number} rw @param {number} rh
+ * @param {string} interpolation @returns {Uint8Array} (rh, rw)
+ */
+export function resizePlane(plane, w, h, rw, rh, interpolation) {
+  let wide = plane;
+  if (rw !== w) {
+    wide = new Uint8Array(h * rw);
+    resizeLines(plane, w, rw, interpolation, (line, at) => line * w + at, h, wide);
+  }
+  if (rh === h) return wide;
+  const turned = new Uint8Array(rw * rh); // (rw, rh): column by column
+  resizeLines(wide, h, rh, interpolation, (line, at) => at * rw + line, rw, turned);
+  const out = new Uint8Array(rh * rw);
+  for (let y = 0, i = 0; y < rh; y += 1) for (let x = 0; x < rw; x += 1, i += 1) out[i] = turned[x * rh + y];
+  return out;
+}
+
+/**
+ * A model's input from a photograph.
+ * @param {Preprocess} preprocess @param {ArrayLike<number>} rgba - (h, w, 4) @param {number} w @param {number} h
+ * @returns {Prepared}
+ */
+export function prepare(preprocess, rgba, w, h) {
+  const { resized: [rw, rh], at: [left, top], size: [height, width] } = plan(preprocess, w, h);
+  const pixels = new Float32Array(3 * height * width); // zero is the mean color
+  const plane = new Uint8Array(w * h);
+  for (let channel = 0; channel < 3; channel += 1) {
+    for (let i = 0; i < plane.length; i += 1) plane[i] = rgba[4 * i + channel];
+    const small = resizePlane(plane, w, h, rw, rh, preprocess.interpolation);
+    const [mean, std] = [Math.fround(preprocess.mean[channel]), Math.fround(preprocess.std[channel])];
+    for (let y = Math.max(0, top); y < Math.min(height, top + rh); y += 1) {
+      for (let x = Math.max(0, left); x < Math.min(width, left + rw); x += 1) {
+        const value = Math.fround(Math.fround(small[(y - top) * rw + x - left] / 255) - mean);
+        pixels[(channel * height + y) * width + x] = value / std;
+      }
+    }
+  }
+  const [sx, sy] = [w / rw, h / rh];
+  return { pixels, height, width, frame: [-left * sx, -top * sy, (width - left) * sx, (height - top) * sy] };
+}
+
+/**
+ * The picture that a model saw, for the screen: the inverse of the normalization.
+ * @param {Preprocess} preprocess @param {Prepared} prepared
+ * @returns {Uint8ClampedArray<ArrayBuffer>} (height, width, 4)
+ */
+export function restore({ mean, std }, { pixels, height, width }) {
+  const size = height * width;
+  const out = new Uint8ClampedArray(4 * size).fill(255);
+  for (let channel = 0; channel < 3; channel += 1) {
+    for (let i = 0; i < size; i += 1) out[4 * i + channel] = (pixels[channel * size + i] * std[channel]
+      + mean[channel]) * 255;
+  }
+  return out;
+}

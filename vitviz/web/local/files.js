@@ -1,0 +1,38 @@
+// Writes what compute/payload.js reads: `vitviz.web.payload` says what lies where.
+
+/** @typedef {import('../compute/payload.js').Block} Block */
+
+const HEADER = 32;
+
+/**
+ * @param {string} magic @param {{heads: number, tokens: number, width: number, block: number, prefix: number,
+ *   grid: [number, number]}} sizes
+ * @param {(Float32Array | Float64Array)[]} arrays
+ */
+function file(magic, { heads, tokens, width, block, prefix, grid }, arrays) {
+  const length = HEADER + arrays.reduce((sum, one) => sum + one.byteLength, 0);
+  const buffer = new ArrayBuffer(length);
+  const view = new DataView(buffer);
+  [...magic].forEach((letter, place) => view.setUint8(place, letter.charCodeAt(0)));
+  [1, 32].forEach((value, place) => view.setUint16(4 + 2 * place, value, true));
+  [heads, tokens, width].forEach((value, place) => view.setUint32(8 + 4 * place, value, true));
+  [block, prefix, ...grid].forEach((value, place) => view.setUint16(20 + 2 * place, value, true));
+  view.setUint32(28, length, true);
+  let at = HEADER;
+  for (const array of arrays) {
+    new Uint8Array(buffer, at, array.byteLength).set(new Uint8Array(array.buffer, array.byteOffset, array.byteLength));
+    at += array.byteLength;
+  }
+  return buffer;
+}
+
+/** @param {Block} block */
+export function blockFile(block) {
+  const { lse, queries, keys, meanRow, meanColumn } = block;
+  return file('VVB1', block, [lse, queries, keys, meanRow, meanColumn]);
+}
+
+/** @param {Float32Array} matrix - (N, N) @param {Block} block - any of the scene @param {number} start */
+export function rolloutFile(matrix, { tokens, prefix, grid }, start) {
+  return file('VVR1', { heads: 1, tokens, width: tokens, block: start, prefix, grid }, [matrix]);
+}

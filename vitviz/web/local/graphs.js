@@ -1,0 +1,90 @@
+// The graphs of a model in onnxruntime-web, see `vitviz.export.onnx`. A session holds one graph with the weights of one
+// part, and is made when it is first needed.
+import { widen } from '../compute/half.js';
+
+/** @typedef {import('../compute/image.js').Preprocess} Preprocess */
+/** @typedef {Record<string, {data: Float32Array, dims: readonly number[]}>} Tensors */
+/**
+ * What a static site says of a model, as `vitviz.export.static` writes it.
+ * @typedef {object} About
+ * @property {string} source @property {string} title @property {string[]} labels @property {number | null} sureAbove
+ * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
+ * @property {number} width @property {number} patch
+ * @property {'cls' | 'mean' | 'cls+mean'} pooling @property {boolean} distilled
+ * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean}>} methods
+ * @property {Record<string, [number, number]>} parts - where the weights of each begin, and how many they are
+ * @property {Record<string, File>} files - by name
+ * @property {{height: number, width: number, logits: number[]}} check - the logits of pixels that `ramp` makes
+ */
+/** @typedef {{url: string, bytes: number, crc: number}} File */
+
+const TABLE = Uint32Array.from({ length: 256 }, (_, start) => {
+  let value = start;
+  for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
+  return value;
+});
+
+/** The CRC-32 of some bytes, as zlib has it: pages without TLS have no SHA. @param {Uint8Array} bytes */
+export function crc32(bytes) {
+  let value = 0xffffffff;
+  for (let i = 0; i < bytes.length; i += 1) value = TABLE[(value ^ bytes[i]) & 255] ^ (value >>> 8);
+  return (value ^ 0xffffffff) >>> 0;
+}
+
+/**
+ * Pixels with which a site tries itself: the same numbers in Python. @param {number} size
+ * @returns {Float32Array} -1..1, in steps of 1/64
+ */
+export function ramp(size) {
+  return Float32Array.from({ length: size }, (_, i) => ((i * 37) % 129) / 64 - 1);
+}
+
+export class Graphs {
+  /**
+   * @param {any} ort - onnxruntime-web @param {About} about
+   * @param {(file: File, name: string) => Promise<Uint8Array>} read
+   */
+  constructor(ort, about, read) {
+    this.ort = ort;
+    this.about = about;
+    this.read = read;
+    /** @type {Map<string, Promise<any>>} */
+    this.sessions = new Map();
+    this.halves = /** @type {Uint16Array} */ (new Uint16Array(0));
+  }
+
+  /** Read the weights. */
+  async load() {
+    const bytes = await this.read(this.about.files.weights, 'weights');
+    this.halves = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
+  }
+
+  /** @param {string} graph @param {string} part */
+  session(graph, part) {
+    const key = `${graph} ${part}`;
+    const found = this.sessions.get(key) ?? this.make(graph, part);
+    this.sessions.set(key, found);
+    return found;
+  }
+
+  /** @param {string} graph @param {string} part */
+  async make(graph, part) {
+    const [start, count] = this.about.parts[part];
+    const numbers = widen(this.halves.subarray(start, start + count), new Float32Array(count));
+    const bytes = await this.read(this.about.files[graph], graph);
+    return this.ort.InferenceSession.create(bytes, { executionProviders: ['wasm'], logSeverityLevel: 3,
+      externalData: [{ path: 'weights', data: new Uint8Array(numbers.buffer) }] });
+  }
+
+  /**
+   * @param {string} graph @param {string} part @param {Record<string, [Float32Array, number[]]>} inputs
+   * @param {string[]} [wanted] - outputs; all by default
+   * @returns {Promise<Tensors>}
+   */
+  async run(graph, part, inputs, wanted) {
+    const session = await this.session(graph, part);
+    const feeds = Object.fromEntries(Object.entries(inputs)
+      .map(([name, [data, dims]]) => [name, new this.ort.Tensor('float32', data, dims)]));
+    return session.run(feeds, wanted);
+  }
+}

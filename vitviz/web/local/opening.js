@@ -1,0 +1,89 @@
+// Opens a photograph in the visitor's own browser: decodes it, prepares the model's input, and describes what came out.
+import { prepare, restore } from '../compute/image.js';
+import { softmax } from './model.js';
+
+/** @typedef {import('./graphs.js').About} About */
+/** @typedef {import('../compute/image.js').Prepared} Prepared */
+
+const STAGE = [512, 1024]; // pixels: the longer side of the photograph on a page, at least and at most
+const BEST = 5;
+const ROLLOUT_TOKENS = 600; // up to here the whole rollout matrix is computed
+const MOST_PIXELS = 50e6;
+
+export class PhotographError extends Error {}
+
+/** @param {number} width @param {number} height @returns {[OffscreenCanvas, OffscreenCanvasRenderingContext2D]} */
+function canvasOf(width, height) {
+  const canvas = new OffscreenCanvas(width, height);
+  return [canvas, /** @type {any} */ (canvas.getContext('2d', { willReadFrequently: true }))];
+}
+
+/** @param {OffscreenCanvas} canvas @param {number} quality */
+async function picture(canvas, quality) {
+  return { blob: await canvas.convertToBlob({ type: 'image/jpeg', quality }), width: canvas.width,
+    height: canvas.height };
+}
+
+/**
+ * Decode a photograph, upright and over white. @param {Blob} blob
+ * @returns {Promise<OffscreenCanvas>}
+ */
+async function decode(blob) {
+  const bitmap = await createImageBitmap(blob, { imageOrientation: 'from-image' }).catch(() => null);
+  if (!bitmap) {
+    throw new PhotographError('Expected a picture that this browser can read, got something else. Choose another '
+      + 'file, such as a JPEG, PNG or WebP.');
+  }
+  const { width, height } = bitmap;
+  if (width * height > MOST_PIXELS) {
+    throw new PhotographError(`Expected at most ${MOST_PIXELS / 1e6} megapixels, got ${width} x ${height}. Make the `
+      + 'photograph smaller.');
+  }
+  const [canvas, context] = canvasOf(width, height);
+  context.fillStyle = 'white';
+  context.fillRect(0, 0, width, height);
+  context.drawImage(bitmap, 0, 0);
+  bitmap.close();
+  return canvas;
+}
+
+/** The photograph at the size of a page. @param {OffscreenCanvas} canvas */
+async function stage(canvas) {
+  const longer = Math.max(canvas.width, canvas.height);
+  const factor = Math.max(Math.min(1, STAGE[1] / longer), STAGE[0] / longer);
+  const [width, height] = [canvas.width, canvas.height].map((side) => Math.max(1, Math.round(side * factor)));
+  const [small, context] = canvasOf(width, height);
+  context.imageSmoothingQuality = 'high';
+  context.drawImage(canvas, 0, 0, width, height);
+  return picture(small, 0.9);
+}
+
+/** @param {About} about @param {Blob} blob */
+export async function prepareBlob(about, blob) {
+  const canvas = await decode(blob);
+  const { width, height } = canvas;
+  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext('2d'));
+  const { data } = context.getImageData(0, 0, width, height);
+  return { canvas, prepared: prepare(about.preprocess, data, width, height) };
+}
+
+/**
+ * What the page needs of a scene at once, see core/manifest.js; pictures are blobs.
+ * @param {About} about @param {OffscreenCanvas} canvas @param {Prepared} prepared
+ * @param {import('./model.js').Run} run @param {number} seconds
+ */
+export async function describeScene(about, canvas, prepared, run, seconds) {
+  const photo = await stage(canvas);
+  const factor = photo.width / canvas.width;
+  const [saw, context] = canvasOf(prepared.width, prepared.height);
+  context.putImageData(new ImageData(restore(about.preprocess, prepared), prepared.width, prepared.height), 0, 0);
+  const shares = softmax(run.logits);
+  const best = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, BEST);
+  const { depth, heads, headWidth, prefix, labels, sureAbove, source } = about;
+  return {
+    photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
+    depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= ROLLOUT_TOKENS, image: null,
+    model: source, size: null, predictions: best.map((index) => [labels[index], shares[index], index]), labels,
+    sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
+  };
+}

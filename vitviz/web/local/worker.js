@@ -1,0 +1,149 @@
+// The worker of a static site: it answers what a server would, one question at a time.
+import { explain, faithfulness, heads, intervene } from './answers.js';
+import { blockFile, rolloutFile } from './files.js';
+import { Graphs, crc32, ramp } from './graphs.js';
+import { layers } from './layers.js';
+import { Stopped, Model } from './model.js';
+import { PhotographError, describeScene, prepareBlob } from './opening.js';
+import { rollOut, weightsOf } from './rollout.js';
+
+/** @typedef {import('./graphs.js').About} About */
+/** @typedef {import('./graphs.js').File} File */
+/**
+ * A question: which scene it is about, and what that is made from.
+ * @typedef {{id: number, name: string, scene: string, about: About, photo: Blob, ask: any}} Question
+ */
+
+const MOST_SCENES = 3;
+const CLOSE = 1e-3; // by how much the logits of the trial may differ
+
+class SiteError extends Error {}
+
+/**
+ * Start answering the messages of a page.
+ * @param {any} self - the worker @param {any} ort - onnxruntime-web @param {{wasm: File, mjs: File}} runtime
+ */
+export function start(self, ort, runtime) {
+  /** @type {Set<number>} */
+  const gone = new Set(); // questions that nobody waits for
+  /** @type {Map<string, Promise<Model>>} */
+  const models = new Map();
+  /** @type {Map<string, Promise<any>>} */
+  const scenes = new Map();
+  let ready = /** @type {Promise<void> | null} */ (null);
+  /** @type {(progress: any) => void} */
+  let told = () => {};
+
+  /** Read a file, and say how much of it is here. @param {File} file @param {string} name */
+  async function read({ url, bytes, crc }, name) {
+    const answer = await fetch(new URL(url, self.location.href)).catch(() => null);
+    if (!answer?.ok || !answer.body) {
+      throw new SiteError(`Expected the file ${url}, got ${answer ? `status ${answer.status}` : 'no answer'}. `
+        + 'Check the connection, and reload the page.');
+    }
+    const whole = new Uint8Array(bytes);
+    let at = 0;
+    for (const reader = answer.body.getReader(); ;) {
+      const { value, done } = await reader.read();
+      if (done) break;
+      if (at + value.length <= bytes) whole.set(value, at);
+      at += value.length;
+      const [here, of] = [at, bytes].map((count) => Math.ceil(count / 1e6));
+      if (of > 1) told({ text: `Loading the ${name}, in MB`, done: here, of });
+    }
+    if (at !== bytes || crc32(whole) !== crc) {
+      throw new SiteError(`Expected ${bytes} unchanged bytes in ${url}, got ${at === bytes ? 'others' : at}. The file `
+        + 'is damaged: reload the page, or export the site again.');
+    }
+    return whole;
+  }
+
+  async function begin() {
+    ort.env.wasm.numThreads = self.crossOriginIsolated ? Math.min(4, navigator.hardwareConcurrency) : 1;
+    ort.env.wasm.wasmPaths = { mjs: new URL(runtime.mjs.url, self.location.href).href };
+    ort.env.wasm.wasmBinary = await read(runtime.wasm, 'runtime');
+  }
+
+  /** @param {About} about */
+  async function load(about) {
+    await (ready ??= begin().catch((error) => { ready = null; throw error; }));
+    const graphs = new Graphs(ort, about, read);
+    await graphs.load();
+    const model = new Model(graphs);
+    told({ text: 'Trying the model' });
+    const { height, width, logits } = about.check;
+    const pixels = ramp(3 * height * width);
+    const run = await model.open({ pixels, height, width, frame: [0, 0, width, height] }, () => false);
+    const off = Math.max(...logits.map((value, index) => Math.abs(value - run.logits[index])));
+    if (!(off <= CLOSE)) {
+      throw new SiteError(`Expected the logits of a trial within ${CLOSE}, got ${off}: this browser computes otherwise `
+        + `than ${about.title} does elsewhere. Update it, or try another one.`);
+    }
+    return model;
+  }
+
+  /** @template T @param {Map<string, Promise<T>>} held @param {string} key @param {() => Promise<T>} make */
+  function once(held, key, make) {
+    const found = held.get(key) ?? make();
+    held.delete(key);
+    held.set(key, found); // the latest is the last
+    found.catch(() => held.delete(key));
+    return found;
+  }
+
+  /** @param {Question} question */
+  async function open({ scene, about, photo }) {
+    const model = await once(models, about.source, () => load(about));
+    const opened = await once(scenes, scene, async () => {
+      told({ text: 'Looking at the photograph' });
+      const { canvas, prepared } = await prepareBlob(about, photo);
+      const began = performance.now();
+      const run = await model.open(prepared, () => false);
+      return { model, run, prepared, canvas, seconds: (performance.now() - began) / 1000 };
+    });
+    for (const old of [...scenes.keys()].slice(0, -MOST_SCENES)) scenes.delete(old);
+    return opened;
+  }
+
+  /** @type {Record<string, (asked: any, ask: any) => Promise<any>>} */
+  const answers = {
+    open: ({ model, canvas, prepared, run, seconds }) => describeScene(model.about, canvas, prepared, run, seconds),
+    block: async ({ run }, { block }) => blockFile(run.blocks[block]),
+    rollout: async ({ run }, { token, ...options }) => {
+      const [one] = run.blocks;
+      if (token !== null) return Float32Array.from(rollOut(run.blocks, [weightsOf(one, token)], options)[0]).buffer;
+      const rows = rollOut(run.blocks, Array.from({ length: one.tokens }, (_, n) => weightsOf(one, n)), options);
+      const matrix = new Float32Array(one.tokens ** 2);
+      rows.forEach((row, n) => matrix.set(row, n * one.tokens));
+      return rolloutFile(matrix, one, options.start);
+    },
+    explain, faithfulness, heads, intervene, layers,
+  };
+
+  /** @param {Question} question */
+  async function answer(question) {
+    const { id, name, ask } = question;
+    const left = () => gone.has(id);
+    told = (progress) => self.postMessage({ id, progress });
+    try {
+      if (left()) throw new Stopped();
+      const opened = await open(question);
+      const data = await answers[name]({ ...opened, gone: left, tell: told }, ask);
+      self.postMessage({ id, data }, data instanceof ArrayBuffer ? [data] : []);
+    } catch (error) {
+      if (error instanceof Stopped) self.postMessage({ id, stopped: true });
+      else {
+        const known = error instanceof SiteError || error instanceof PhotographError;
+        const text = /** @type {Error} */ (error).message;
+        self.postMessage({ id, error: known ? text : `This browser could not compute it: ${text}` });
+      }
+    }
+    gone.delete(id);
+  }
+
+  let last = Promise.resolve();
+  self.onmessage = (/** @type {MessageEvent} */ { data }) => {
+    if (data.cancel) gone.add(data.cancel);
+    else last = last.then(() => answer(data));
+  };
+}
