@@ -283,7 +283,7 @@ class _Graph:
         from onnxscript.optimizer import optimize
 
         takes, gives = (names.split() for names in self.signature.split("->"))
-        exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes, strict=False)
+        exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
         made = torch.onnx.export(
             exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
             input_names=takes, output_names=gives,

@@ -9,6 +9,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def write_site(
         folder: new, empty, or an earlier site, which is replaced.
         sources: models, as `vitviz.load` takes them; the first is the one that the page opens with. By default the
             models that come with vitviz and know photographs.
-        methods: of attribution, those that the page offers.
+        methods: of attribution, those on the page.
         photographs: examples; those that come with vitviz by default.
         space: also write what a static Hugging Face Space needs: front matter, headers for threads, and LFS attributes.
         tell: called with a line for each step.
@@ -111,6 +112,8 @@ def write_site(
         )
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).exists())):
         raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")
+    if find_spec("onnx_ir") is None or find_spec("onnxscript") is None:
+        raise StaticError("Expected the packages onnx-ir and onnxscript, got none. Run pip install 'vitviz[static]'.")
     sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
     sources = list(dict.fromkeys(sources))
     given = list(examples() if photographs is None else photographs)
@@ -204,7 +207,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
 
 
 def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence[str]) -> dict[str, Any]:
-    """Return what the page offers to choose from, as `Endpoints.models` does."""
+    """Return what there is to choose from on the page, as `Endpoints.models` does."""
     entries = [
         {"source": source, "words": model.pretrained.name, "tip": model.pretrained.licence}
         for source, model in models.items()

@@ -1,4 +1,4 @@
-"""Describe what a page offers to choose from: methods and statistics."""
+"""Describe what there is to choose from on a page: methods and statistics."""
 
 from __future__ import annotations
 
