@@ -19,6 +19,7 @@ Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,11 +284,13 @@ class _Graph:
         from onnxscript.optimizer import optimize
 
         takes, gives = (names.split() for names in self.signature.split("->"))
-        exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
-        made = torch.onnx.export(
-            exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
-            input_names=takes, output_names=gives,
-        )  # fmt: skip
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about itself
+            exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
+            made = torch.onnx.export(
+                exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
+                input_names=takes, output_names=gives,
+            )  # fmt: skip
         assert made is not None  # dynamo returns a program
         model, graph = made.model, made.model.graph
         places = {name.replace(".", "_"): (at, tensor) for name, at, tensor in self.part.offsets()}
