@@ -6,10 +6,7 @@ import base64
 import io
 import json
 import shutil
-import threading
 from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +20,7 @@ from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page, expect
 from running import axe, complete, ready, upload
 from scipy.stats import spearmanr
+from static_site import Quiet, Served
 
 from vitviz.explorer import Explorer
 from vitviz.export.onnx import StaticError
@@ -40,25 +38,6 @@ ASK = """async ([name, ask]) => {
     const found = await vitviz.backend[name](vitviz.store.get().scene, ask);
     return found instanceof ArrayBuffer ? [...new Float32Array(found)] : found;
 }"""
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    """A file server that notes what it is asked for."""
-
-    asked: list[str] = []
-
-    def log_message(self, *args: Any) -> None:
-        self.asked.append(self.path)
-
-
-class Served:
-    """A folder, served."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        self.url = f"http://127.0.0.1:{self.server.server_port}/"
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
 
 @pytest.fixture(scope="module")

@@ -91,9 +91,13 @@ export function onnxBackend({ base, site, first, photos }) {
     return site.about[model ?? site.models.default];
   }
 
+  /** The id of what a model makes of a photograph. @param {Source} source */
+  const idOf = ({ image, photo, model }) => `${image ?? photo} ${model ?? site.models.default}`;
+
   /** @param {string} name @param {Known} scene @param {any} [ask] @param {How} [how] @returns {Promise<any>} */
   async function ask(name, { id: scene, source }, ask = {}, { signal, progress } = {}) {
     const about = named(source);
+    if (scene !== idOf(source)) throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
     const photo = await photograph(source, { signal });
     signal?.throwIfAborted();
     const id = count += 1;
@@ -110,6 +114,9 @@ export function onnxBackend({ base, site, first, photos }) {
 
   /** @param {Source} source */
   const folder = ({ image, model }) => (image ? site.examples[image].scenes[model ?? site.models.default] : null);
+
+  /** The folder with the files of a scene; null where the worker makes them. @param {Known} scene */
+  const ready = ({ id, source }) => (id === idOf(source) ? folder(source) : null);
 
   /** @param {string} name */
   const question = (name) => (/** @type {Known} */ scene, /** @type {any} */ more, /** @type {How} */ how = {}) =>
@@ -129,19 +136,19 @@ export function onnxBackend({ base, site, first, photos }) {
       if (source.image && source.image === first.image && about.source === first.model) return first;
       const place = folder(source);
       if (place) return (await file(`${place}/manifest.json`, how)).json();
-      const id = `${about.source} ${source.photo}`;
+      const id = idOf({ ...source, model: about.source });
       const manifest = await ask('open', { id, source }, {}, how);
       for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
       manifest.photo.hash = source.photo;
       return { ...manifest, id, own: source.photo };
     },
     async block(scene, block, how) {
-      const place = folder(scene.source);
+      const place = ready(scene);
       if (!place) return ask('block', scene, { block }, how);
       return (await file(`${place}/block-${block}.bin`, how)).arrayBuffer();
     },
     async rollout(scene, options, how) {
-      const place = folder(scene.source);
+      const place = ready(scene);
       if (!place || !plain(options)) return ask('rollout', scene, options, how);
       return (await file(`${place}/rollout.bin`, how)).arrayBuffer();
     },

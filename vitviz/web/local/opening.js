@@ -79,11 +79,11 @@ export async function describeScene(about, canvas, prepared, run, seconds) {
   context.putImageData(new ImageData(restore(about.preprocess, prepared), prepared.width, prepared.height), 0, 0);
   const shares = softmax(run.logits);
   const best = [...shares.keys()].sort((a, b) => shares[b] - shares[a]).slice(0, BEST);
-  const { depth, heads, headWidth, prefix, labels, sureAbove, source } = about;
+  const { depth, heads, headWidth, prefix, labels, sureAbove, source, title } = about;
+  const predictions = best.map((index) => [labels[index], shares[index], index]);
   return {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= ROLLOUT_TOKENS, image: null,
-    model: source, size: null, predictions: best.map((index) => [labels[index], shares[index], index]), labels,
-    sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
+    model: source, title, size: null, predictions, labels, sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
   };
 }
