@@ -14,8 +14,8 @@ function frozen(value) {
 }
 
 /** What passes, or belongs to this browser. */
-const PASSING = ['scene', 'beside', 'base', 'queryScene', 'pointer', 'thumbnail', 'full', 'help', 'bare', 'playing',
-  'pace', 'messages', 'linked', 'removed', 'erased', 'numbered'];
+const PASSING = ['scene', 'beside', 'base', 'queryScene', 'pointer', 'thumbnail', 'full', 'help', 'playing',
+  'pace', 'messages', 'linked', 'started'];
 const ADDRESSED = Object.keys(INITIAL).filter((field) => !PASSING.includes(field));
 
 /** What an address holds of a state. */
@@ -81,4 +81,33 @@ test('a link that asks for too much is told so', () => {
   const { messages, block, head, mode } = reduce(asked, { type: 'opened', pane: 0, scene: SCENES[0] });
   assert.deepEqual([block, head, mode], [11, 'mean', 'attention']);
   assert.deepEqual(messages.map((text) => text.split(':')[0]), ['mode', 'layer', 'head', 'from']);
+});
+
+const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
+const change = (fields) => ({ type: 'change', change: fields });
+
+/** The state after some actions, from one in which a slow method and a test are started in Explain. */
+function afterStart(...actions) {
+  const all = [{ type: 'opened', pane: 0, scene: SCENES[0] }, change({ tab: 'explain' }),
+    { type: 'start', question: SLOW, on: true }, { type: 'start', question: '["faithfulness",{}]', on: true }];
+  return [...all, ...actions].reduce(reduce, INITIAL).started;
+}
+
+test('what a person started goes on while its scene is shown, until it is stopped', () => {
+  assert.deepEqual(afterStart(), [SLOW, '["faithfulness",{}]']);
+  assert.deepEqual(afterStart({ type: 'start', question: SLOW, on: false }), ['["faithfulness",{}]']);
+  assert.deepEqual(afterStart({ type: 'start', question: SLOW, on: true }), ['["faithfulness",{}]', SLOW]); // once
+  const staying = [change({ method: 'lrp', target: 4 }), change({ erased: [3] }), { type: 'play' },
+    { type: 'message', texts: ['A message.'] }, { type: 'opened', pane: 0, scene: SCENES[0] }];
+  for (const action of staying) assert.equal(afterStart(action).length, 2, action.type);
+});
+
+test('nothing that was started goes on at another photograph, model, size or tab', () => {
+  const leaving = [{ type: 'open', source: { image: 'dog' } }, { type: 'open', source: { model: 'm2' } },
+    { type: 'open', source: { size: 448 } }, { type: 'opened', pane: 0, scene: SCENES[2] }, change({ tab: 'heads' }),
+    { type: 'navigate', search: '?tab=explain&image=dog' }];
+  for (const action of leaving) {
+    const back = { type: 'opened', pane: 0, scene: SCENES[0] };
+    assert.deepEqual(afterStart(action, back, change({ tab: 'explain' })), [], JSON.stringify(action));
+  }
 });

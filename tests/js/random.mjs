@@ -58,7 +58,7 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     method: () => maybe('lrp'), target: () => maybe(whole(1000)), against: () => maybe(whole(1000)),
     statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]), lensClass: () => maybe(whole(5)),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
-    bare: () => random() < 0.5, removed: () => whole(101), erased: () => [whole(9)],
+    bare: () => random() < 0.5, removed: () => whole(101), erased: () => one([[], [whole(9)], [3, whole(3)]]),
   };
   const change = (state) => {
     const chosen = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));
@@ -69,8 +69,9 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
       `${part}=${encodeURIComponent(value)}`)));
     const parts = [one(source), one(source).replace('=', '2='), 'layer=3', 'layer=x', 'head=2', 'head=max',
       'from=3,4', 'from=cls', 'from=900,900', 'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'color=nothing',
-      'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99',
-      'head=99', '%', '&&=', String(random())];
+      'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40',
+      'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%',
+      '&&=', String(random())];
     return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };
   const makers = {
@@ -80,13 +81,17 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     opened: (state) => ({ pane: whole(2), scene: one(scenes),
       carried: maybe({ query: maybe(patch(state)), pointer: maybe(patch(state)) }) }),
     failed: () => ({ pane: whole(2), text: 'It failed.' }),
-    compare: (state) => ({ carried: maybe(patch(state)) }), activate: () => ({ pane: whole(2) }),
+    compare: (state) => ({ carried: maybe(patch(state)) }),
+    activate: () => ({ pane: whole(2),
+      classes: one([undefined, { target: maybe(whole(9)), against: maybe(whole(9)), lensClass: maybe(whole(4)) }]) }),
     navigate: (state) => ({ search: address(state) }),
     hover: (state) => ({ pointer: maybe({ scene: one(scenes).id, pane: whole(2), query: maybe(patch(state)),
       patch: patch(state), over: true }) }),
     lift: () => ({}), pick: (state) => ({ patch: patch(state), scene: state.scene?.id ?? null }), unpin: () => ({}),
     move: () => ({ row: whole(3) - 1, column: whole(3) - 1 }),
     map: (state) => one([{ block: whole(limits(state).depth) }, { head: head(state) }, { block: 0, head: 0 }]),
+    start: () => ({ question: one(['["explain",{"method":"kernel_shap"}]', '["faithfulness",{}]']),
+      on: random() < 0.7 }),
     play: () => ({}), step: () => ({}), message: () => ({ texts: ['A message.'] }),
     undo: () => ({}), redo: () => ({}), toString: () => ({}), nothing: () => ({}),
   };

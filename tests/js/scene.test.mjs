@@ -15,16 +15,17 @@ const manifestOf = ({ image, model, size }, depth = 3) => ({
 });
 
 /** A page whose backend answers when the test says so. */
-function page({ block = never, stored = null } = {}) {
+function page({ block = never, rollout = null, stored = null, more = {} } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
   const backend = {
-    can: { rollout: false },
+    can: { rollout: rollout !== null },
     open: (source, { signal }) => new Promise((resolve, reject) => {
       signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
-      opens.push({ source, signal, answer: () => resolve(manifestOf(source)), fail: (error) => reject(error) });
+      opens.push({ source, signal, answer: () => resolve({ ...manifestOf(source), ...more }),
+        fail: (error) => reject(error) });
     }),
-    block, rollout: never,
+    block, rollout: rollout ?? never,
   };
   const scenes = new Map();
   const resolve = ({ image, photo, model, size }) => (
@@ -185,4 +186,100 @@ test('blocks of a scene that was left are aborted', async () => {
   assert.equal(signals[0].aborted, false); // it is shown until the other is here
   await answer(1);
   assert.equal(signals[0].aborted, true);
+});
+
+/** Requests for rollout that are answered by nobody. */
+function rollouts() {
+  const asked = [];
+  const rollout = (scene, ask, { signal }) => {
+    asked.push({ scene: scene.id, ask, signal });
+    return new Promise((_, reject) => {
+      signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
+    });
+  };
+  return { asked, rollout };
+}
+
+test('a row of rollout is aborted when its scene is left, and nobody is told', async () => {
+  const { asked, rollout } = rollouts();
+  const { store, ask, answer } = page({ rollout });
+  await answer(0);
+  store.dispatch({ type: 'change', change: { mode: 'rollout' } });
+  assert.deepEqual(asked.map(({ ask: { token }, signal }) => [token, signal.aborted]), [[0, false]]);
+  ask({ image: 'b' });
+  assert.equal(asked[0].signal.aborted, false); // it is shown until the other is here
+  await answer(1);
+  assert.equal(asked[0].signal.aborted, true);
+  await settled();
+  assert.deepEqual(asked.map(({ signal }) => signal.aborted), [true, false]); // the other scene's own row
+  assert.deepEqual(store.get().messages, []);
+});
+
+test('rollout with other options aborts the one before; none is asked for a scene that was left', async (context) => {
+  const { asked, rollout } = rollouts();
+  const { store, ask, opens } = page({ rollout, more: { rollout: true }, block: async () => {
+    throw new BackendError('It broke.', 'failed');
+  } });
+  context.mock.timers.enable({ apis: ['setTimeout'] });
+  const flush = () => new Promise((resolve) => { setImmediate(resolve); });
+  const told = () => asked.map(({ scene, ask: { discard }, signal }) => [scene[0], discard, signal.aborted]);
+  opens[0].answer();
+  await flush();
+  assert.deepEqual(told(), [['f', 0, false]]); // the matrix, behind the block on show
+  store.dispatch({ type: 'change', change: { discard: 0.5 } });
+  context.mock.timers.tick(1000);
+  assert.deepEqual(told(), [['f', 0, true], ['f', 0.5, false]]);
+  store.dispatch({ type: 'change', change: { discard: 0.7 } });
+  ask({ image: 'b' });
+  opens[1].answer();
+  await flush();
+  context.mock.timers.tick(1000);
+  assert.deepEqual(told(), [['f', 0, true], ['f', 0.5, true], ['b', 0.7, false]]);
+});
+
+test('a head under the pointer has its block loaded, and the block on show stays', async () => {
+  const asked = [];
+  const block = async (_, one) => {
+    asked.push(one);
+    throw new BackendError('It broke.', 'failed'); // what comes back is of no matter
+  };
+  const more = { grid: [2000, 2000], depth: 6 }; // there is no room for all of its blocks
+  const { store, effects, answer } = page({ block, more });
+  await answer(0);
+  assert.deepEqual(asked, [5]);
+  const hover = async (one) => {
+    store.dispatch({ type: 'change', change: { thumbnail: one === null ? null : { block: one, head: 1 } } });
+    await settled();
+  };
+  await hover(3);
+  assert.deepEqual(asked, [5, 3]);
+  await hover(3);
+  await hover(null);
+  await hover(77); // of the model before
+  assert.deepEqual(asked, [5, 3]);
+  await hover(0);
+  assert.deepEqual(asked, [5, 3, 0]);
+  assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
+});
+
+test('what is looked at is loaded before what nobody looks at', async () => {
+  const asked = [];
+  const waiting = [];
+  const { store, answer } = page({ more: { depth: 9 }, block: (_, one) => new Promise((__, reject) => {
+    asked.push(one);
+    waiting.push(() => reject(new BackendError('It broke.', 'failed')));
+  }) });
+  const next = async () => {
+    waiting.shift()();
+    await settled();
+  };
+  await answer(0);
+  await next();
+  assert.deepEqual(asked, [8, 7, 6]); // then two at a time, from the last one
+  store.dispatch({ type: 'change', change: { thumbnail: { block: 2, head: 0 } } });
+  store.dispatch({ type: 'change', change: { block: 1 } });
+  await next();
+  await next();
+  await next();
+  assert.deepEqual(asked, [8, 7, 6, 1, 2, 5]);
 });

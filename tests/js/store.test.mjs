@@ -52,6 +52,28 @@ test('what is dragged, passes or changes nothing in the address is no step', () 
   assert.equal(store.get().block, 11);
 });
 
+test('undo takes erased patches back one by one, and not what a slider took away', () => {
+  const store = make();
+  [opened, change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] })].forEach(store.dispatch);
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().erased, store.get().removed], [[4], 30]);
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual(store.get().erased, []);
+});
+
+test('undo leaves running what a person started, except where it goes to another tab', () => {
+  const store = make();
+  [opened, change({ tab: 'explain' }), change({ method: 'kernel_shap' }), { type: 'start', question: 'q', on: true },
+    change({ target: 2 })].forEach(store.dispatch);
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().target, store.get().started], [null, ['q']]);
+  store.dispatch({ type: 'undo' });
+  store.dispatch({ type: 'undo' });
+  assert.deepEqual([store.get().tab, store.get().started], ['explore', []]);
+  store.dispatch({ type: 'redo' });
+  assert.deepEqual([store.get().tab, store.get().started], ['explain', []]); // it does not start again by itself
+});
+
 test('undo keeps the scenes that are here', () => {
   const store = make();
   [opened, { type: 'compare' }, { type: 'opened', pane: 1, scene: SCENES[2] }].forEach(store.dispatch);

@@ -31,6 +31,7 @@ from running import (
     with_own,
 )
 
+from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay
 from vitviz.web.scene import fitted
 
@@ -117,14 +118,69 @@ def test_the_picture_is_saved_as_python_draws_it(page: Browser, app: Running) ->
     expect_map(page, heatmap)
     with page.expect_download() as coming:
         page.click("[data-do=picture]")
-    assert re.fullmatch(r"vitviz-Church-[\w.-]+\.png", coming.value.suggested_filename)
     saved = Image.open(coming.value.path()).convert("RGB")
     photo = Image.open(io.BytesIO(_photo(page))).convert("RGB")
     _, geometry = fitted(view.photo, view.geometry, max(photo.size))
     drawn = overlay(photo, heatmap.values, geometry, cmap="magma", alpha=0.55, grid=True, query=heatmap.query)
-    assert saved.size == drawn.size == photo.size
-    off = np.abs(np.asarray(saved, int) - np.asarray(drawn, int))
+    assert saved.width == drawn.width == photo.width
+    assert saved.height > drawn.height == photo.height
+    off = np.abs(np.asarray(saved, int)[: photo.height] - np.asarray(drawn, int))
     assert np.quantile(off, 0.99) <= 2
+    caption = np.asarray(saved)[photo.height :]
+    for color in lut("magma")[[0, -1]]:  # the color bar's ends
+        assert (np.abs(caption.astype(int) - color).max(-1) <= 3).sum() > 5
+
+
+WRITTEN = """() => {
+    const { prototype } = CanvasRenderingContext2D;
+    const write = prototype.fillText;
+    window.written = [];
+    prototype.fillText = function (text, x, y) {
+        window.written.push([text, x + this.measureText(text).width, y, parseFloat(/[\\d.]+px/.exec(this.font)[0])]);
+        return write.call(this, text, x, y);
+    };
+}"""
+
+
+def captioned(page: Browser) -> tuple[str, str, Image.Image]:
+    """The name, the caption and the pixels of a saved picture; every word is legible, and below the map."""
+    page.evaluate(WRITTEN)
+    with page.expect_download() as coming:
+        page.click("[data-do=picture]")
+    picture = Image.open(coming.value.path()).convert("RGB")
+    written = page.evaluate("window.written")
+    height = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest.photo.height")
+    for _, right, middle, size in written:
+        assert right <= picture.width
+        assert height + size / 2 < middle < picture.height - size / 2
+        assert size >= picture.width / 60
+    return coming.value.suggested_filename, " ".join(text for text, *_ in written), picture
+
+
+def test_a_saved_picture_says_what_it_shows(page: Browser, app: Running) -> None:
+    view = app.view(CHURCH)
+    ready(page, f"{app.url}?image=Church&layer=8&head=3&from=5,6")
+    read = expect_map(page, view.attention(7, 2, (4, 5)))
+    page.evaluate("vitviz.store.dispatch({ type: 'change', change: { gamma: 0.5 } })")
+    page.wait_for_function("vitviz.resting()")
+    name, words, _ = captioned(page)
+    assert name == "vitviz-Church-DINOv2-S-14-10-classes-Layer-8-head-3-from-patch-row-5-column-6.png"
+    for part in (read["title"], read["low"], f"{read['high']}  of attention", "gamma 0.5", read["answer"], "Church"):
+        assert part in words
+
+
+def test_a_saved_rollout_says_its_options_and_a_bare_photograph_no_scale(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?mode=rollout&discard=0.2&residual=0.4&fuse=max&start=3")
+    page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 3 to 12, max of heads')")
+    name, words, _ = captioned(page)
+    assert "Rollout-of-layers-3-to-12-max-of-heads-from-CLS" in name
+    assert "skip connection 40 % · weakest 20 % dropped" in words
+    page.get_by_label("Photograph only").check()
+    page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
+    name, words, _ = captioned(page)
+    assert name.endswith("-Photograph.png")
+    assert "Rollout" not in words
+    assert "of attention" not in words
 
 
 def _photo(page: Browser) -> bytes:

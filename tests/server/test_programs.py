@@ -14,9 +14,12 @@ import tiny
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from offered import folder, made, photograph
-from test_routes import Replica
+from test_routes import Replica, wait_for
 
+from vitviz.server import endpoints as endpoints_module
 from vitviz.server.api import NAMES
+from vitviz.server.scheduler import Kind
+from vitviz.view import View
 
 ROWS, COLUMNS = tiny.GRID
 
@@ -83,6 +86,37 @@ def test_what_is_wrong_is_answered_in_words(client: Client, scene: str) -> None:
     ):
         with pytest.raises(AppError, match=named):
             client.predict(*given, api_name=f"/{name}")
+
+
+@pytest.fixture
+def endless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compute KernelSHAP again and again: only cancelling ends it."""
+    ask = endpoints_module.ask_view
+
+    def again(view: View, question: str, **options: Any) -> Any:
+        while options.get("method") == "kernel_shap":
+            ask(view, question, **options)
+        return ask(view, question, **options)
+
+    monkeypatch.setattr(endpoints_module, "ask_view", again)
+
+
+@pytest.mark.usefixtures("endless")
+def test_what_a_program_cancels_stops(client: Client, scene: str, replica: Replica) -> None:
+    scheduler = replica.endpoints.scheduler
+    job = client.submit(scene, "kernel_shap", api_name="/explain")
+    wait_for(lambda: scheduler.ahead(Kind.LONG) == 1)
+    job.cancel()
+    wait_for(lambda: scheduler.ahead(Kind.LONG) == 0)
+
+
+@pytest.mark.usefixtures("endless")
+def test_what_a_program_that_has_gone_asked_stops(scene: str, replica: Replica) -> None:
+    scheduler, address = replica.endpoints.scheduler, f"{replica.url}/gradio_api/call/explain"
+    event = httpx.post(address, json={"data": [scene, "kernel_shap", None, None]}, timeout=60).json()["event_id"]
+    with httpx.stream("GET", f"{address}/{event}", timeout=60):
+        wait_for(lambda: scheduler.ahead(Kind.LONG) == 1)
+    wait_for(lambda: scheduler.ahead(Kind.LONG) == 0)
 
 
 def test_tools_are_served(tmp_path: Path) -> None:

@@ -74,6 +74,41 @@ def test_an_urgent_one_overtakes_a_long_one_under_way(scheduler: Scheduler) -> N
     assert done.index("short ends") < done.index("long ends") < done.index("other begins")
 
 
+def test_a_photograph_overtakes_a_short_question_under_way(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    short = start(scheduler, Kind.SHORT, 300, done, "short")
+    until(done, "short begins")
+    photo = start(scheduler, Kind.PHOTO, 20, done, "photo")
+    for thread in (short, photo):
+        thread.join(60)
+    assert done == ["short begins", "photo begins", "photo ends", "short ends"]
+
+
+@pytest.mark.parametrize("visitors", [1, 3])
+def test_photographs_without_end_leave_half_of_the_time_to_short_questions(scheduler: Scheduler, visitors: int) -> None:
+    done: list[str] = []
+    stop = threading.Event()
+
+    def photographs() -> None:
+        while not stop.is_set():
+            compute(scheduler, Kind.PHOTO, 10, done, "photo")
+
+    threads = [threading.Thread(target=photographs) for _ in range(visitors)]
+    for thread in threads:
+        thread.start()
+    until(done, "photo begins")
+    before = len(done)
+    short = [start(scheduler, Kind.SHORT, 50, done, name) for name in ("short", "another")]
+    for thread in short:
+        thread.join(60)
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+    last = max(done.index("short ends"), done.index("another ends"))
+    meanwhile = done[before:last].count("photo ends")
+    assert 2 <= meanwhile <= 25  # about as many as take the time of both questions: ten
+
+
 def test_what_is_computed_for_who_has_left_stops_and_the_next_one_runs(scheduler: Scheduler) -> None:
     done: list[str] = []
     client = Client("visitor")

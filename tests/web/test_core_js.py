@@ -51,6 +51,10 @@ states = st.fixed_dictionaries(
         "grid": st.booleans(),
         "gamma": st.integers(100, 10_000).map(lambda n: n / 1000),
         "shared": st.booleans(),
+        "bare": st.booleans(),
+        "numbered": st.booleans(),
+        "removed": st.integers(0, 100),
+        "erased": st.lists(st.integers(0, GRID[0] * GRID[1] - 1), unique=True),
         "fuse": st.sampled_from(["mean", "max", "min"]),
         "discard": st.integers(0, 19).map(lambda n: n / 20),
         "residual": st.integers(0, 20).map(lambda n: n / 20),
@@ -141,6 +145,10 @@ def test_names_of_any_script_come_through() -> None:
         ("off", ["1", "0.1", "1.1,", "a.b"]),
         ("target", ["-1", "x", "1.5"]),
         ("photo", ["xyz", "../etc", "12"]),
+        ("bare", ["yes", ""]),
+        ("numbered", ["no", "2"]),
+        ("removed", ["101", "-1", "4.5", "007", ""]),
+        ("erased", ["0", "1,", "a", "1.5"]),
         ("theme", ["blue"]),
         ("pane", ["0", "3", "x"]),
     ],
@@ -207,11 +215,12 @@ def test_what_a_link_asks_for_and_a_scene_lacks_is_reported_and_replaced() -> No
     plain = linked("")
     assert plain["messages"] == []
     assert (plain["block"], plain["query"], plain["linked"]) == (11, None, False)
-    found = linked("?layer=40&head=16&from=6,1&mode=magic&start=13&off=13.1")
-    assert found == {**plain, "start": 12, "messages": found["messages"]}
-    assert [text.split(":")[0] for text in found["messages"]] == ["mode", "layer", "start", "head", "off", "from"]
+    found = linked("?layer=40&head=16&from=6,1&mode=magic&start=13&off=13.1&erased=3,36")
+    assert found == {**plain, "start": 12, "erased": [2], "messages": found["messages"]}
+    wrong = ["mode", "layer", "start", "head", "off", "erased", "from"]
+    assert [text.split(":")[0] for text in found["messages"]] == wrong
     assert "expected 1 to 12, got 40" in found["messages"][1]
-    assert "got 6,1" in found["messages"][5]
+    assert "got 6,1" in found["messages"][6]
     without = linked("?from=register-1", prefix=[])
     assert "got register-1; this is mean" in without["messages"][0]
     few = linked("?layer=1&head=6&from=5,7")

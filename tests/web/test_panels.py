@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import DOG, MODEL, SCENE, Gate, Running, axe, example, expect_map, ready
+from running import DOG, MODEL, SCENE, Gate, Running, axe, example, expect_map, folder, ready
 
 from vitviz.attribution.registry import METHODS
 from vitviz.formatting import percent
@@ -292,6 +294,30 @@ def test_heads_are_switched_off(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
 
 
+def test_the_other_pane_is_asked_about_the_class_of_the_same_name(page: Browser, tmp_path: Path) -> None:
+    names = [f"thing {place}" for place in range(tiny.CLASSES)]
+    first = folder(tmp_path / "first", {"labels": tuple(names)})
+    second = folder(tmp_path / "second", {"labels": ("another", *reversed(names[1:]))})
+    running = Running(first, second)
+    try:
+        ready(page, f"{running.url}?model={first}&pane=1&model2={second}")
+        page.wait_for_function("vitviz.store.get().beside?.scene?.source.model.endsWith('second')")
+        target = page.locator(".vv-explain [data-ask=target]")
+        for chosen, expected in (("thing 3", "thing 3"), ("thing 0", running.view(model=second).best(1)[0])):
+            page.get_by_role("tab", name="Explain").click()
+            target.select_option(value=str(names.index(chosen)))
+            page.get_by_role("tab", name="Explore").click()
+            page.locator(".vv-explore .vv-picture").nth(1).focus()
+            page.get_by_role("tab", name="Explain").click()
+            index = 1 + names[:0:-1].index(expected) if isinstance(expected, str) else expected
+            expect(target).to_have_value(str(index), timeout=SLOW)
+            page.get_by_role("tab", name="Explore").click()
+            page.locator(".vv-explore .vv-picture").nth(0).focus()
+            assert page.evaluate("vitviz.store.get().pane") == 0
+    finally:
+        running.close()
+
+
 def test_the_table_of_heads_is_walked_by_keys(opened: Browser) -> None:
     panel = tab(opened, "Heads")
     cells = panel.locator(".vv-cell")
@@ -434,10 +460,13 @@ def test_the_view_belongs_to_the_address(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     panel.locator("[data-ask=target]").select_option(label="parachute")
     panel.locator("[data-method=legrad]").click()
+    panel.locator("input[data-do=away]").fill("30")
     opened.reload()
     panel = opened.locator(".vv-explain")
     heatmap = app.view().explain("legrad", "parachute")
     expect(panel.locator(".vv-title")).to_have_text(heatmap.title, timeout=SLOW)
+    expect(panel.locator("input[data-do=away]")).to_have_value("30")
+    expect(panel.locator(".vv-moved small").first).not_to_have_text("", timeout=SLOW)
     opened.get_by_role("tab", name="Heads").click()
     panel = opened.locator(".vv-heads-view")
     panel.locator("[data-ask=statistic]").select_option("mass_cls")
@@ -493,6 +522,62 @@ def test_a_layer_is_shown_large_and_played(opened: Browser, app: Running) -> Non
     expect(panel.locator(".vv-title")).to_have_text("Layer 5: what the patches are alike in")
     panel.locator("[data-do=play]").click()
     expect(panel.locator("[data-do=play]")).to_have_text("▶ Play layers")
+
+
+def test_the_patches_of_a_layer_are_colored_over_the_whole_photograph(opened: Browser, app: Running) -> None:
+    view = app.view()
+    panel = tab(opened, "Layers")
+    expect(panel.locator(".vv-alike button")).to_have_count(view.trace.depth, timeout=SLOW)
+    slider = panel.get_by_role("slider", name="Layer")
+    expect(slider).to_have_value("12")
+    slider.fill("4")
+    expect(panel.locator(".vv-title")).to_have_text("Layer 4: what the patches are alike in")
+    expect(panel.locator(".vv-playing .vv-number")).to_have_text("4 of 12")
+    heat = opened.evaluate(
+        f"(() => {{ const {{ heat, enlarge }} = {view_of('.vv-layers-view')}.pane; const {{ xs, ys }} = enlarge;"
+        " const { width, height } = heat.canvas; const { data } = heat.getImageData(0, 0, width, height);"
+        " const at = (x, y) => [...data.slice(4 * (y * width + x), 4 * (y * width + x) + 4)];"
+        " const middle = (edges, i) => (edges[i] + edges[i + 1]) >> 1; const colors = [];"
+        " for (let i = 0; i + 1 < ys.length; i += 1) for (let j = 0; j + 1 < xs.length; j += 1)"
+        " colors.push(at(middle(xs, j), middle(ys, i))); return colors; })()"
+    )
+    shown = np.array(heat).reshape(*view.trace.grid, 4)
+    np.testing.assert_allclose(shown[..., :3] / 255, view.token_pca().colors[3], atol=1.01 / 255)
+    assert (shown[..., 3] == 255).all()
+    opened.go_back()  # the slider is one step of the history
+    expect(panel.locator(".vv-title")).to_have_text("Layer 12: what the patches are alike in")
+    expect(slider).to_have_value("12")
+
+
+HIDE = """() => {
+    Object.defineProperty(document, 'hidden', { value: true, configurable: true });
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_played_layers_stop_in_a_hidden_tab(opened: Browser) -> None:
+    panel = tab(opened, "Layers")
+    play = panel.locator("[data-do=play]")
+    play.click()
+    slider = panel.get_by_role("slider", name="Layer")
+    expect(slider).not_to_have_value("12")  # it plays
+    expect(play).to_have_text("■ Stop layers")
+    opened.evaluate(HIDE)
+    expect(play).to_have_text("▶ Play layers")
+    held = slider.input_value()
+    opened.wait_for_timeout(1500)  # more than two steps
+    expect(slider).to_have_value(held)
+
+
+def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Running) -> None:
+    page.emulate_media(reduced_motion="reduce")
+    ready(page, f"{app.url}?layer=3&tab=layers")
+    panel = page.locator(".vv-layers-view")
+    play, slider = panel.get_by_role("button", name="Next layer"), panel.get_by_role("slider", name="Layer")
+    for layer in (4, 5):
+        play.click()
+        expect(slider).to_have_value(str(layer))
+    assert page.evaluate("vitviz.store.get().playing") is False
 
 
 @pytest.mark.parametrize("size", [(1440, 900), (1920, 1080), (1024, 768)])

@@ -222,8 +222,9 @@ def test_choosing_a_thumbnail_selects_it(explorer: Page) -> None:
 def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     seen = view()
     expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
-    explorer.get_by_text("Colors and scale").click()
-    explorer.get_by_label("One scale for all thumbnails").check()
+    own = explorer.get_by_role("radio", name="each its own")
+    expect(own).to_be_checked()
+    explorer.get_by_role("radio", name="one for all").check()
     ask(explorer, query=[1, 9])
     cells = [patches(seen, block, head, (1, 9), "row") for block in range(3) for head in range(5)]
     scale = Scale.over(cells)
@@ -232,6 +233,21 @@ def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     assert (low, high) == (pytest.approx(scale.vmin, abs=2.6e-3), pytest.approx(scale.vmax, abs=2.6e-3))
     assert "one scale for all" in words
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7], scale)
+    own.check()
+    assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7])
+
+
+@pytest.mark.parametrize("width", [390, 1024, 1440])
+def test_the_switch_of_the_scale_is_beside_the_thumbnails(page: Page, tmp_path: Path, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    show(page, tmp_path)
+    chips = [one.bounding_box() for one in page.locator(".vv-scaling label").all()]
+    words, grid = (box(page, name) for name in (".vv-scale-words", ".vv-grid"))
+    for chip in chips:
+        assert chip is not None
+        assert chip["x"] + chip["width"] <= width
+        assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
+    assert words["y"] < grid["y"]
 
 
 def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:

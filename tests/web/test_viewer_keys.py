@@ -61,7 +61,7 @@ def test_keys_before_anything_has_focus(explorer: Page) -> None:
 
 
 def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
-    explorer.get_by_text("Colors and scale").click()
+    explorer.get_by_text("Colors and gamma").click()
     before = state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help")
     slider = explorer.get_by_role("slider", name="Opacity")
     slider.focus()
@@ -274,15 +274,28 @@ def open_second(page: Page, kind: str, wait: bool = True) -> None:
 
 
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_playing_steps_through_layers_or_heads_and_stops(offline: Page, tmp_path: Path, motion: Any) -> None:
+def test_nothing_moves_by_itself(offline: Page, tmp_path: Path, motion: Any) -> None:
     offline.emulate_media(reduced_motion=motion)
     show(offline, tmp_path)
     drawn = offline.evaluate("vitviz.drawn")
     offline.wait_for_timeout(300)
-    assert offline.evaluate("[vitviz.drawn, document.getAnimations().length]") == [
-        drawn,
-        0,
-    ]  # by itself: nothing
+    assert offline.evaluate("[vitviz.drawn, document.getAnimations().length]") == [drawn, 0]
+
+
+def test_where_nothing_may_move_each_press_is_a_step(offline: Page, tmp_path: Path) -> None:
+    offline.emulate_media(reduced_motion="reduce")
+    show(offline, tmp_path)
+    for layer in (1, 2):
+        offline.get_by_role("button", name="Next layer").click()
+        expect(offline.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
+    assert state(offline, "playing") is False
+    ask(offline, head=3)
+    offline.get_by_role("button", name="Next head").click()
+    expect(offline.locator(".vv-title")).to_contain_text("head 5,")
+
+
+def test_playing_steps_through_layers_or_heads_and_stops(offline: Page, tmp_path: Path) -> None:
+    show(offline, tmp_path)
     offline.get_by_label("Pace of the animation").select_option("250")
     offline.get_by_role("button", name="Play layers").click()
     for layer in (1, 2, 3, 1):

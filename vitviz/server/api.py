@@ -7,6 +7,7 @@ import base64
 import inspect
 import logging
 from collections.abc import Callable
+from contextlib import aclosing
 from typing import Any, cast, get_type_hints
 
 import gradio as gr
@@ -115,17 +116,29 @@ def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[
     return run
 
 
+def _has_left() -> bool:
+    """Return whether the program that gradio answers in this context has closed its connection."""
+    # gradio cancels this task where a program asks for that; of one that has gone, only the event knows.
+    blocks, name = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
+    event = None if blocks is None or name is None else blocks._queue.event_ids_to_events.get(name)
+    return event is not None and not event.alive
+
+
 async def _answer(endpoints: Endpoints, name: str, given: dict[str, Any]) -> Any:
-    """Return the answer of an endpoint.
+    """Return the answer of an endpoint; stop working on it when the program cancels it or has gone.
 
     Raises:
         gr.Error: in words.
+        CancelledError: when the program has gone.
     """
     request = LocalContext.request.get(None)
     client = Client(request.client.host if request is not None and request.client is not None else "")
-    async for line in lines(endpoints, name, given, client):
-        if "error" in line:
-            raise gr.Error(line["error"]["text"], print_exception=False)
-        if "data" in line:
-            return line["data"]
+    async with aclosing(lines(endpoints, name, given, client)) as answers:
+        async for line in answers:
+            if "error" in line:
+                raise gr.Error(line["error"]["text"], print_exception=False)
+            if "data" in line:
+                return line["data"]
+            if _has_left():
+                raise asyncio.CancelledError
     raise AssertionError("Expected data or an error at the end of an answer, got neither. Report this.")

@@ -2,6 +2,8 @@
 
 Several forward passes at once take as many times the time and the memory, so computations wait for each other. A long
 one gives way between two calls of PyTorch: while an urgent one runs it pauses, and when its client has left it stops.
+Photographs and short questions share: while both are wanted, the kind that has had less time goes first, photographs
+where both have had the same. So one photograph waits for no question, and many of them double its time at most.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ RECENT = 20  # computations of each kind whose mean time is expected of the next
 
 
 class Kind(IntEnum):
-    """Kinds of computations, the most urgent first."""
+    """Kinds of computations, the most urgent first; the first two share."""
 
     PHOTO = 0  # open a photograph
     SHORT = 1  # up to some seconds
@@ -76,7 +78,7 @@ def report(text: str, seconds: float | None = None, **counts: int) -> None:
 
 
 class Scheduler:
-    """Let computations run one of a kind at a time, by urgency and then in the order of their arrival."""
+    """Let computations run one of a kind at a time, in the order of their arrival; see the module for the kinds."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -85,6 +87,9 @@ class Scheduler:
         self._began: dict[Kind, float] = {}  # when the latest of each kind began
         self._open: Counter[str] = Counter()  # computations that wait or run, by address
         self._times: dict[Kind, deque[float]] = {kind: deque(maxlen=RECENT) for kind in Kind}
+        self._lead = 0.0  # seconds that photographs have had more than short questions, while both are wanted
+        self._counted = time.monotonic()  # when `_lead` was that
+        self._paused = False  # the short question that runs
 
     @contextmanager
     def run(self, kind: Kind) -> Iterator[None]:
@@ -149,15 +154,28 @@ class Scheduler:
             return sum(before.values()), sum(self.mean(one) * count for one, count in before.items())
 
     def urgent(self, kind: Kind) -> bool:
-        """Return whether anything more urgent runs or waits."""
-        return any(self._running[one] or self._waiting[one] for one in Kind if one < kind)
+        """Return whether anything that goes first runs or waits."""
+        if kind is Kind.LONG:
+            return self._present(Kind.PHOTO) or self._present(Kind.SHORT)
+        if not self._present(Kind.SHORT if kind is Kind.PHOTO else Kind.PHOTO):
+            return False
+        with self._changed:
+            self._count()
+            if kind is Kind.PHOTO:
+                return self._lead > 0
+            return self._running[Kind.PHOTO] > 0 or self._lead <= 0
 
     def pause(self, kind: Kind, most: float) -> float:
         """Wait while something more urgent runs, at most so many seconds; return the seconds that passed."""
         began = time.monotonic()
         with self._changed:
             while self.urgent(kind) and time.monotonic() - began < most and not current.get().gone.is_set():
+                if kind is Kind.SHORT:
+                    self._paused = True
                 self._changed.wait(TICK)
+            if kind is Kind.SHORT:
+                self._count()
+                self._paused = False
         return time.monotonic() - began
 
     def mean(self, kind: Kind) -> float:
@@ -168,6 +186,15 @@ class Scheduler:
         times = self._times[kind]
         mean = sum(times) / len(times) if times else 1.0
         return max(mean, time.monotonic() - self._began[kind]) if self._running[kind] and kind in self._began else mean
+
+    def _present(self, kind: Kind) -> bool:
+        return bool(self._running[kind] or self._waiting[kind])
+
+    def _count(self) -> None:
+        """Add the time since the last count to `_lead`."""
+        now = time.monotonic()
+        passed, self._counted = now - self._counted, now
+        self._lead += passed * (self._running[Kind.PHOTO] - (0 if self._paused else self._running[Kind.SHORT]))
 
     def _admit(self, client: Client) -> None:
         with self._changed:
@@ -180,6 +207,9 @@ class Scheduler:
         """Wait for the place of a kind, and take it."""
         began = time.monotonic()
         with self._changed:
+            self._count()
+            if not self._present(kind) and kind is not Kind.LONG:  # what the other kind had alone does not count
+                self._lead = max(self._lead, 0.0) if kind is Kind.PHOTO else min(self._lead, 0.0)
             self._waiting[kind].append(client)
             try:
                 while (
@@ -189,6 +219,7 @@ class Scheduler:
                 ):
                     self._changed.wait(TICK)
                     check_cancelled()
+                self._count()
                 self._running[kind] += 1
             finally:
                 self._waiting[kind].remove(client)
@@ -196,6 +227,7 @@ class Scheduler:
 
     def _leave(self, kind: Kind) -> None:
         with self._changed:
+            self._count()
             self._running[kind] -= 1
             self._changed.notify_all()
 

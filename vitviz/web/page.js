@@ -1,4 +1,5 @@
 // What every page is: one store, the effects that wait, the views that draw.
+import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore, showable } from './core/actions.js';
@@ -52,12 +53,13 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   /** @type {Map<string, import('./effects/scene.js').Scene>} */
   const scenes = new Map();
   const progress = new Progress();
+  const still = window.matchMedia('(prefers-reduced-motion: reduce)');
   const backend = progress.watch(asked);
   let frame = 0;
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same as whole pixels
-    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, drawn: 0,
+    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, drawn: 0,
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     act: (/** @type {string} */ what) => leave(what, page),
@@ -76,7 +78,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   store.subscribe(changed);
   if (backend.can.link) followAddress(store);
   followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store);
-  followAnimation(store);
+  followAnimation(store, still);
   /** @param {import('./core/state.js').Source} source - put names in the place of defaults */
   const resolve = ({ image, photo, model, size }) => (backend.can.open
     ? { image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size }
@@ -111,14 +113,17 @@ async function leave(what, page) {
   const scene = scenes.get(store.get().scene?.id);
   if (!scene) return;
   const { image, model } = scene.manifest;
-  const name = ['vitviz', image, model].filter(Boolean).join('-').replace(/[^\w.-]+/g, '-');
   if (what === 'compare') store.dispatch({ type: 'compare', carried: patchOn(store.get(), scene, scenes) });
   if (what === 'link') copyLink(store);
-  if (what === 'picture') views[0].picture().toBlob((/** @type {Blob} */ blob) => download(blob, `${name}.png`));
+  if (what === 'picture') {
+    const { canvas, name } = views[0].picture();
+    canvas.toBlob((/** @type {Blob} */ blob) => download(blob, name));
+  }
   if (what !== 'page') return;
   try {
-    const bytes = await backend.page(scene, { search: format({ ...store.get(), beside: null }) });
-    download(new Blob([bytes], { type: 'text/html' }), `${name}.html`);
+    const search = format({ ...store.get(), beside: null, erased: [], removed: 0 }); // the file has Explore alone
+    const bytes = await backend.page(scene, { search });
+    download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
     store.dispatch({ type: 'message', texts: [`The page could not be saved. ${message}`] });

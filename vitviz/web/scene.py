@@ -132,6 +132,7 @@ class Scene:
             "image": self.image,
             "own": self.own,
             "model": self.model or None,
+            "title": self.title,
             "size": self.size,
             "predictions": [list(one) for one in self.predictions],
             "labels": list(self.labels) if self.predictions else [],

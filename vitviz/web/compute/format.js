@@ -99,6 +99,15 @@ export function count(number, one) {
 }
 
 /**
+ * What the button of an animation does. Where nothing may move, each press is one step.
+ * @param {boolean} playing @param {boolean} still @param {string} one - "head" or "layer"
+ */
+export function playWords(playing, still, one) {
+  if (playing) return `■ Stop ${one}s`;
+  return still ? `▶ Next ${one}` : `▶ Play ${one}s`;
+}
+
+/**
  * What a picture shows, in one line.
  * @param {{mode: string, block: number, head: number | string, query: import('../core/state.js').Query,
  *   direction: string}} shown
@@ -110,6 +119,23 @@ export function title({ mode, block, head, query, direction }, { heads, depth },
   const layers = `layers ${rolling.start + 1} to ${depth}`;
   if (mode === 'rollout') return `Rollout of ${layers}, ${rolling.fuse} of heads, ${from}`;
   return name;
+}
+
+/**
+ * How a picture was made beyond its title and its colors, in words; empty where there is nothing to say.
+ * @param {{mode: string, discard: number, residual: number, gamma: number}} shown
+ */
+export function settings({ mode, discard, residual, gamma }) {
+  const parts = mode === 'rollout' ? [`skip connection ${whole(residual)}`] : [];
+  if (mode === 'rollout' && discard > 0) parts.push(`weakest ${whole(discard)} dropped`);
+  if (gamma !== 1) parts.push(`gamma ${score(gamma)}`);
+  return parts.join(' · ');
+}
+
+/** A file's name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */
+export function fileName(parts, ending) {
+  const words = parts.filter(Boolean).join('-').replace(/[^\p{L}\p{N}_.-]+/gu, '-').replace(/-{2,}/g, '-');
+  return `${words.slice(0, 120).replace(/[-.]+$/, '')}.${ending}`;
 }
 
 /** @type {Record<string, string>} */

@@ -23,6 +23,27 @@ export function tokenOn(state, scene, scenes) {
   return tokenOf(queryOn(state, scene, scenes), prefix, grid);
 }
 
+const LENS = 4; // classes that the layers are read for: the most probable ones
+
+/**
+ * The chosen classes of a scene as another one counts them, by their names. Where it does not know one: null, which is
+ * its prediction; of the lens, which has the most probable classes alone, the first.
+ * @param {Pick<State, 'target' | 'against' | 'lensClass'>} state
+ * @param {import('../core/manifest.js').Manifest} from @param {import('../core/manifest.js').Manifest} to
+ */
+export function sameClasses({ target, against, lensClass }, from, to) {
+  /** @param {number | null} index @param {string[]} names @param {string[]} others */
+  const named = (index, names, others) => {
+    const name = names[index ?? -1];
+    if (index !== null && others[index] === name) return name === undefined ? null : index; // two may have one name
+    const place = others.indexOf(name);
+    return place < 0 ? null : place;
+  };
+  const [read, other] = [from, to].map(({ predictions }) => predictions.slice(0, LENS).map(([label]) => label));
+  return { target: named(target, from.labels, to.labels), against: named(against, from.labels, to.labels),
+    lensClass: lensClass === null ? null : named(lensClass, read, other) ?? 0 };
+}
+
 /** What rollout is asked for with. @param {State} state @param {number} depth */
 export function rolloutOptions({ fuse, discard, residual, start }, depth) {
   return { fuse, discard, residual, start: Math.min(start, depth) - 1 };

@@ -1,5 +1,5 @@
 // What each action makes of the state. Pure and total: an unknown action changes nothing.
-import { INITIAL, PANE, ROLLOUT, SOURCE, asked, defaultQuery, hasQuery, paneOf, pick } from './state.js';
+import { INITIAL, PANE, ROLLOUT, SOURCE, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf } from './state.js';
 import { ADDRESSED, format, parse, writeQuery } from './url.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -46,6 +46,9 @@ export function fit(state, limits) {
   }
   const off = state.off.filter((one) => one.split(',').every((i, place) => Number(i) < [depth, heads][place]));
   if (off.length < state.off.length) replace('off', off, `off: expected layers to ${depth} and heads to ${heads}.`);
+  const patches = grid[0] * grid[1];
+  const erased = state.erased.filter((place) => place < patches);
+  if (erased.length < state.erased.length) replace('erased', erased, `erased: expected patches to ${patches}.`);
   if (state.query !== null && !hasQuery(state.query, limits)) {
     const named = [...prefix.map((token) => writeQuery(token.toLowerCase())), 'mean'].join(', ');
     const instead = defaultQuery(limits);
@@ -191,9 +194,26 @@ const moved = (state, { row, column, from }) => {
 function stepped(state) {
   if (!state.scene || !state.playing) return state;
   const { depth, heads } = state.scene.limits;
-  const next = typeof state.head === 'number' && state.tab !== 'layers' ? { head: (state.head + 1) % heads }
-    : { block: ((state.block ?? depth - 1) + 1) % depth };
+  const block = ((state.block ?? depth - 1) + 1) % depth;
+  if (state.tab === 'layers') return { ...state, block };
+  const next = typeof state.head === 'number' ? { head: (state.head + 1) % heads } : { block };
   return { ...state, ...next, mode: 'attention' };
+}
+
+/** Something that takes long is started by a person, or stopped. @param {State} state @param {Action} action */
+function started(state, { question, on }) {
+  const others = state.started.filter((one) => one !== question);
+  return { ...state, started: on ? [...others, question] : others };
+}
+
+/**
+ * What was started ends with its scene and its tab: nothing slow starts by itself on another photograph.
+ * @param {State} before @param {State} after @returns {State}
+ */
+function ended(before, after) {
+  if (after.started.length === 0) return after;
+  const [was, is] = [before, after].map((one) => JSON.stringify([one.tab, sourceOf(one), one.scene?.id]));
+  return was === is ? after : { ...after, started: [] };
 }
 
 /** @type {Record<string, (state: State, action: Action) => State>} */
@@ -203,7 +223,8 @@ const ACTIONS = {
   opened,
   failed,
   compare: compared,
-  activate: (state, { pane }) => (state.beside && pane !== state.pane ? swapped(state) : state),
+  activate: (state, { pane, classes }) => (
+    state.beside && pane !== state.pane ? { ...swapped(state), ...classes } : state),
   navigate: navigated,
   hover: (state, { pointer }) => ({ ...state, pointer }),
   lift: (state) => (state.pointer ? { ...state, pointer: { ...state.pointer, over: false } } : state),
@@ -213,6 +234,7 @@ const ACTIONS = {
   move: moved,
   map: (state, { block, head }) => (
     { ...state, block: block ?? state.block, head: head ?? state.head, mode: 'attention' }),
+  start: started,
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,
   message: (state, { texts }) => ({ ...state, messages: texts }),
@@ -220,11 +242,11 @@ const ACTIONS = {
 
 /** @param {State} state @param {Action} action @returns {State} */
 export function reduce(state, action) {
-  return Object.hasOwn(ACTIONS, action.type) ? ACTIONS[action.type](state, action) : state;
+  return Object.hasOwn(ACTIONS, action.type) ? ended(state, ACTIONS[action.type](state, action)) : state;
 }
 
 /** Fields whose changes are no entry in the history: they are set by dragging, or pass. */
-const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', ...Object.keys(ROLLOUT)]);
+const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', 'removed', ...Object.keys(ROLLOUT)]);
 /** Actions that a person did not ask for one by one. */
 const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
 
@@ -241,6 +263,6 @@ export function restore(now, then) {
   const scenes = [now.scene, now.beside?.scene ?? now.scene];
   [next.scene] = now.pane === then.pane ? scenes : [...scenes].reverse();
   if (next.beside) next.beside = { ...next.beside, scene: now.pane === then.pane ? scenes[1] : scenes[0] };
-  return next;
+  return ended(now, next);
 }
 

@@ -10,6 +10,7 @@
  * @property {number} width - d, of a head
  * @property {boolean} rollout - the whole matrix is to be had, while there are few tokens
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
+ * @property {string} title - the model's name for people; empty where it has none
  * @property {[string, number, number][]} predictions - the best classes, their probabilities and numbers
  * @property {string[]} labels - all @property {number | null} sureAbove - probability from which on the model is sure
  * @property {string} caveat

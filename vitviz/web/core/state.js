@@ -71,6 +71,8 @@
  * @property {boolean} linked - an address asked for what is on its way
  * @property {number} removed - Explain: percent of the strongest patches that are taken away
  * @property {number[]} erased - Explain: patches that were erased one by one
+ * @property {string[]} started - Explain: what a person started on the scene on show, slow methods and tests, as the
+ *   JSON of its questions
  */
 
 /** @typedef {PaneState & Shared} State */
@@ -97,7 +99,7 @@ export const INITIAL = Object.freeze({
   color: null, opacity: 0.75, overlay: 'spotlight', smooth: false, grid: false, gamma: 1, shared: false, numbered: true,
   tab: 'explore', theme: null, method: null, target: null, against: null, statistic: null, off: [], lensClass: null,
   pointer: null, thumbnail: null, full: false, help: false, bare: false, playing: false, pace: 600, messages: [],
-  linked: false, removed: 0, erased: [],
+  linked: false, removed: 0, erased: [], started: [],
 });
 
 /** What belongs to a pane, and changes places when the other pane becomes the active one. */

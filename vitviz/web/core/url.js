@@ -54,6 +54,15 @@ function readHeads(text) {
 /** @param {string[]} heads */
 const writeHeads = (heads) => heads.map((one) => one.split(',').map((i) => Number(i) + 1).join('.')).join(',');
 
+/** Patches of a photograph, row by row, counted from 1: "7,8". @param {string} text */
+function readPatches(text) {
+  const places = text.split(',').map(ordinal);
+  return places.includes(BAD) ? BAD : [...new Set(places)];
+}
+
+/** @param {number[]} patches */
+const writePatches = (patches) => patches.map((place) => place + 1).join(',');
+
 /** @typedef {[read: Reader, write: (value: any) => string, expected: string]} Kind */
 
 /** @type {Kind} */
@@ -63,6 +72,8 @@ const HEAD = [(text) => oneOf(...FUSIONS)(text) ?? ordinal(text),
 const SIZE = [(text) => (/^[1-9]\d{1,4}$/.test(text) ? Number(text) : BAD), same, 'an input size in pixels'];
 /** @type {Kind} */
 const LAYER = [ordinal, (block) => String(block + 1), 'a layer, counted from 1'];
+/** @type {Kind} */
+const SWITCH = [either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'];
 /** @type {Kind} */
 const HASH = [(text) => (/^[0-9a-f]{8,64}$/.test(text) ? text : BAD), same, 'a photograph of this browser'];
 
@@ -84,8 +95,10 @@ const PARTS = [
   ['color', 'color', name, same, 'the name of a color map'],
   ['opacity', 'opacity', within(0, 1), rounded, 'a number from 0 to 1'],
   ['overlay', 'overlay', oneOf('spotlight', 'even'), same, 'spotlight or even'],
-  ['smooth', 'smooth', either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'],
-  ['grid', 'grid', either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'],
+  ['smooth', 'smooth', ...SWITCH],
+  ['grid', 'grid', ...SWITCH],
+  ['bare', 'bare', ...SWITCH],
+  ['numbered', 'numbered', ...SWITCH],
   ['gamma', 'gamma', within(0.1, 10), rounded, 'a number from 0.1 to 10'],
   ['scale', 'shared', either('shared', 'each'), (on) => (on ? 'shared' : 'each'), 'shared or each'],
   ['fuse', 'fuse', oneOf(...FUSIONS), same, 'mean, max or min'],
@@ -95,6 +108,8 @@ const PARTS = [
   ['method', 'method', name, same, 'the name of a method'],
   ['target', 'target', index, same, 'the number of a class'],
   ['against', 'against', index, same, 'the number of a class'],
+  ['removed', 'removed', (text) => (/^(100|[1-9]?\d)$/.test(text) ? Number(text) : BAD), same, 'percent from 0 to 100'],
+  ['erased', 'erased', readPatches, writePatches, 'patches, counted from 1 row by row'],
   ['statistic', 'statistic', name, same, 'the name of a statistic'],
   ['off', 'off', readHeads, writeHeads, 'heads as layer.head, counted from 1'],
   ['class', 'lensClass', index, same, 'the place of a class'],

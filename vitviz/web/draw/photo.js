@@ -1,5 +1,6 @@
 // One photograph with a map over it, as layers of canvas: the photograph, the colours, the marks, and aids for the eye.
 // The first three are what vitviz.draw.overlay draws, pixel for pixel; `flat` puts them together.
+import { captioned } from './caption.js';
 import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
 import { Heat } from './heat.js';
@@ -59,6 +60,7 @@ export class Pane {
     this.colors = new ImageData(1, 1);
     this.words = new Uint32Array(1);
     this.opacity = 0;
+    this.said = { title: '', low: '', high: '', unit: '', details: '' };
     /** @type {unknown[]} */
     this.barred = []; // what the colour bar shows
     this.sized = new ResizeObserver(([entry]) => {
@@ -266,10 +268,11 @@ export class Pane {
   }
 
   /**
-   * Words around the picture.
-   * @param {{title: string, answer: string, low: string, high: string, unit: string}} words
+   * Words around the picture; `details`: how it was made, for its caption as a file.
+   * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string}} words
    */
-  say({ title, answer, low, high, unit }) {
+  say({ title, answer, low, high, unit, details = '' }) {
+    this.said = { title, low, high, unit, details };
     /** @param {string} name @param {string} words */
     const text = (name, words) => write(find(this.element, name), words);
     text('.vv-title', title);
@@ -293,6 +296,21 @@ export class Pane {
     const pixels = Uint32Array.from(index, (one) => table[one]);
     const bar = contextOf(find(this.element, '.vv-bar'));
     bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
+  }
+
+  /**
+   * What is seen, with its caption below.
+   * @param {string} about - the model, what it says, and of which photograph
+   */
+  captioned(about) {
+    const { low, high, unit, details } = this.said;
+    const scale = low && this.opacity > 0 ? { bar: find(this.element, '.vv-bar'), low, high, unit } : null;
+    return captioned(this.flat(), { title: this.titled, scale, lines: [scale ? details : '', about].filter(Boolean) });
+  }
+
+  /** What a file of the picture shows: without colors it is the photograph alone. */
+  get titled() {
+    return this.opacity > 0 ? this.said.title : 'Photograph';
   }
 
   /** What is seen, without the aids: a canvas of the photograph's size. */

@@ -6,6 +6,7 @@ import { parseBlock, parseRollout } from '../compute/payload.js';
 
 const ABREAST = 2;
 const MOST_BYTES = 400 * 2 ** 20; // of queries and keys in float32: 12 blocks of ViT-S up to 10,000 tokens
+const LEAST = 2; // blocks: the one on show and the one under the pointer
 
 /** @typedef {import('../backends/backend.js').Backend} Backend */
 
@@ -28,7 +29,7 @@ export class Blocks {
     this.held = []; // blocks that were asked for, the latest looked at last
     this.leaving = new AbortController();
     const tokens = prefix.length + grid[0] * grid[1];
-    this.room = Math.max(1, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
+    this.room = Math.max(LEAST, Math.floor(MOST_BYTES / (2 * 4 * heads * tokens * width)));
   }
 
   /** @param {number} first - the block on show */
@@ -42,8 +43,12 @@ export class Blocks {
 
   /** Load a block before all others. @param {number} block @param {boolean} now */
   want(block, now = true) {
-    if (!this.held.includes(block)) this.queue = now ? [block, ...this.queue] : [...this.queue, block];
-    else if (!now || this.held[this.held.length - 1] === block) return;
+    const isHeld = this.held.includes(block);
+    if (isHeld && !now) return;
+    if (!isHeld || this.queue.includes(block)) {
+      const others = this.queue.filter((one) => one !== block);
+      this.queue = now ? [block, ...others] : [...others, block];
+    }
     this.held = [...this.held.filter((one) => one !== block), block];
     while (this.held.length > this.room) this.drop(/** @type {number} */ (this.held.shift()));
     if (now) this.next();
@@ -78,15 +83,16 @@ export class Blocks {
 
   /** What cannot be loaded is reported, and the rest goes on. @param {number | 'rollout'} what */
   async load(what) {
-    const { scene, backend, leaving: { signal } } = this;
+    const { scene, backend } = this;
     const { answers } = scene;
+    const { signal } = what === 'rollout' ? scene.rolling : this.leaving;
     try {
       if (what === 'rollout') {
         const { options } = answers;
         if (options !== scene.firstOptions) return; // others were asked for meanwhile
         const ask = { token: null, ...JSON.parse(options) };
         const buffer = await backend.rollout(scene, ask, { signal });
-        if (answers.options === options) answers.addRollout(parseRollout(buffer));
+        if (!signal.aborted) answers.addRollout(parseRollout(buffer));
       } else {
         const buffer = await backend.block(scene, what, { signal });
         if (!this.held.includes(what)) return; // it was dropped while it was on its way

@@ -42,12 +42,17 @@ export function followFullScreen(root, store) {
   });
 }
 
-/** Step through layers or heads while the animation plays, but not in a hidden tab. @param {Store} store */
-export function followAnimation(store) {
+/**
+ * Step through layers or heads while the animation plays, but not in a hidden tab, and one step alone where nothing may
+ * move.
+ * @param {Store} store @param {{matches: boolean}} still
+ */
+export function followAnimation(store, still) {
   let timer = 0;
   const step = () => {
     store.dispatch({ type: 'step' });
-    timer = window.setTimeout(step, store.get().pace);
+    if (still.matches) store.dispatch({ type: 'play' });
+    else timer = window.setTimeout(step, store.get().pace);
   };
   store.subscribe(({ playing }, before) => {
     if (playing === before.playing) return;

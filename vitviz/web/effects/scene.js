@@ -39,6 +39,7 @@ export class Scene {
     /** @type {ReturnType<typeof setTimeout> | undefined} */
     this.settling = undefined; // until rollout is asked for
     this.asking = false; // for rows of rollout
+    this.rolling = new AbortController(); // of rollout with the present options
   }
 }
 
@@ -143,11 +144,13 @@ export class SceneEffects {
   /** Scenes that no pane shows are dropped. @param {State} state */
   clean(state) {
     const shown = [state.scene?.id, state.beside?.scene?.id];
-    for (const id of this.page.scenes.keys()) {
+    for (const [id, scene] of this.page.scenes) {
       if (shown.includes(id)) continue;
       if (this.requests.some((request) => request !== null)) continue; // until the next one is here
       this.blocks.get(id)?.stop();
       this.blocks.delete(id);
+      clearTimeout(scene.settling);
+      scene.rolling.abort();
       this.page.scenes.delete(id);
     }
   }
@@ -157,9 +160,12 @@ export class SceneEffects {
     const one = paneOf(state, pane);
     const scene = one?.scene && this.page.scenes.get(one.scene.id);
     if (!scene) return;
-    const block = Math.min(one.block ?? Infinity, scene.manifest.depth - 1);
+    const { depth } = scene.manifest;
+    const block = Math.min(one.block ?? Infinity, depth - 1);
     const blocks = this.blocks.get(scene.id);
-    if (blocks) blocks.want(block);
+    const hovered = state.thumbnail?.block ?? depth;
+    if (blocks && pane === state.pane && hovered < depth) blocks.want(hovered);
+    if (blocks) blocks.want(block); // the last one asked for comes first
     else this.start(scene, block);
     this.rollout(state, scene);
   }
@@ -190,6 +196,8 @@ export class SceneEffects {
     const options = JSON.stringify(rolloutOptions(state, manifest.depth));
     if (answers.options !== options) {
       answers.forgetRollout(options);
+      scene.rolling.abort();
+      scene.rolling = new AbortController();
       for (const what of [...scene.failed]) if (typeof what === 'string') scene.failed.delete(what);
       clearTimeout(scene.settling);
       scene.settling = setTimeout(() => {
@@ -216,7 +224,7 @@ export class SceneEffects {
     if (scene.asking) return;
     scene.asking = true;
     const { answers } = scene;
-    for (let token = wanted(); this.page.scenes.has(scene.id) && !answers.rows.has(token)
+    for (let token = wanted(); this.page.scenes.get(scene.id) === scene && !answers.rows.has(token)
       && !scene.failed.has(`row ${token}`); token = wanted()) {
       const { options } = answers;
       await this.fetch(scene, options, `row ${token}`, token, (buffer) => {
@@ -232,11 +240,12 @@ export class SceneEffects {
    */
   async fetch(scene, options, what, token, deliver) {
     const { backend, store, changed } = this.page;
+    const { signal } = scene.rolling;
     try {
-      const buffer = await backend.rollout(scene, { token, ...JSON.parse(options) });
-      if (scene.answers.options === options) deliver(buffer); // else other options were chosen meanwhile
+      const buffer = await backend.rollout(scene, { token, ...JSON.parse(options) }, { signal });
+      if (!signal.aborted) deliver(buffer); // else other options were chosen meanwhile, or another scene
     } catch (error) {
-      if (scene.answers.options !== options) return;
+      if (signal.aborted) return;
       scene.failed.add(what);
       const { message } = /** @type {Error} */ (error);
       store.dispatch({ type: 'message', texts: [`Rollout could not be loaded. ${message}`] });

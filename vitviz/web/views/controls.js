@@ -1,6 +1,6 @@
 // The controls beside the picture: they show the state and change it. Native inputs, so that keyboard and screen
 // readers work.
-import { escaped, percent, queryWords, score, whole } from '../compute/format.js';
+import { escaped, percent, playWords, queryWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { KEYS } from '../core/keys.js';
 
@@ -25,13 +25,24 @@ function press(button, pressed) {
   if (button.getAttribute('aria-pressed') !== String(pressed)) button.setAttribute('aria-pressed', String(pressed));
 }
 
+/**
+ * What an input shows of a state.
+ * @param {string} key @param {State} state @param {import('../core/state.js').Query} query - on the active pane
+ */
+function valueOf(key, state, query) {
+  if (key === 'query') return query;
+  if (key === 'spotlight') return state.overlay === 'spotlight';
+  if (key === 'shared') return state.shared ? 'shared' : 'each';
+  return /** @type {any} */ (state)[key];
+}
+
 export class Controls {
   /**
    * @param {HTMLElement} root - the view
    * @param {object} host
    * @param {(action: import('../core/store.js').Action) => void} host.dispatch
    * @param {(what: string) => void} host.act - what leaves the page, such as saving a picture
-   * @param {string[]} host.colors
+   * @param {string[]} host.colors @param {{matches: boolean}} host.still - whether nothing may move
    */
   constructor(root, host) {
     this.root = root;
@@ -48,7 +59,7 @@ export class Controls {
       <option value="signed" hidden>blue to red, white at zero</option>`;
     this.find('.vv-help dl').innerHTML = KEYS
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
-    this.find('.vv-side').addEventListener('input', (/** @type {Event} */ event) => this.changed(event.target));
+    root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
     // The event comes after the dialog has closed, perhaps when it is open again: then it says nothing about now.
     const help = this.find('.vv-help');
@@ -90,7 +101,8 @@ export class Controls {
     if (key === undefined) return;
     const value = input.type === 'checkbox' ? input.checked : ['range', 'number'].includes(input.type) || key === 'pace'
       ? Number(input.value) : input.value;
-    this.change(key === 'spotlight' ? { overlay: value ? 'spotlight' : 'even' } : { [key]: value });
+    if (key === 'spotlight') this.change({ overlay: value ? 'spotlight' : 'even' });
+    else this.change({ [key]: key === 'shared' ? value === 'shared' : value });
   }
 
   /**
@@ -110,7 +122,7 @@ export class Controls {
     this.find('.vv-modes').innerHTML = modes.map(([value, label]) => chip('mode', value, label)).join('');
     this.find('.vv-rollout').hidden = !can.rollout;
     this.find('[data-key=start]').max = String(depth);
-    const inputs = /** @type {any} */ (this.root.querySelectorAll('.vv-side [data-key]'));
+    const inputs = /** @type {any} */ (this.root.querySelectorAll('[data-key]'));
     this.inputs = Array.from(inputs, (input) => (
       { input, key: input.dataset.key, type: input.type, option: input.value }));
   }
@@ -124,8 +136,7 @@ export class Controls {
   show(state, scene, query, signed) {
     this.state = state;
     for (const { input, key, type, option } of this.inputs) {
-      const value = key === 'query' ? query : key === 'spotlight' ? state.overlay === 'spotlight'
-        : /** @type {any} */ (state)[key];
+      const value = valueOf(key, state, query);
       if (type === 'radio') put(input, 'checked', option === value);
       else if (type === 'checkbox') put(input, 'checked', Boolean(value));
       else if (key === 'color') this.colors(input, value, signed);
@@ -139,7 +150,7 @@ export class Controls {
     press(this.find('[data-do=compare]'), state.beside !== null);
     const button = this.find('[data-do=play]');
     press(button, state.playing);
-    write(button, `${state.playing ? '■ Stop' : '▶ Play'} ${typeof state.head === 'number' ? 'heads' : 'layers'}`);
+    write(button, playWords(state.playing, this.host.still.matches, typeof state.head === 'number' ? 'head' : 'layer'));
     const help = this.find('.vv-help');
     if (state.help && !help.open) help.showModal();
     if (!state.help && help.open) help.close();

@@ -35,11 +35,7 @@ export class Explain extends View {
     this.methods = /** @type {Method[]} */ (page.models.methods);
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
-    /** @type {Set<string>} */
-    this.started = new Set(); // slow methods that were started, as questions of a scene
-    /** @type {Set<string>} */
-    this.tests = new Set(); // maps whose test was asked for
-    this.every = ''; // the scene and class of which all methods were asked for
+    this.running = false; // whether all methods are being run and tested
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, false), lift() {},
       pick: (patch) => this.erase(patch), resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
@@ -92,25 +88,27 @@ export class Explain extends View {
     return this.methods.filter(({ specific }) => classifies || !specific);
   }
 
-  /** What is needed now, in this order. @param {Chosen} chosen @param {Scene} scene @returns {any[]} */
-  needed(chosen, scene) {
-    const { method } = chosen;
-    const map = this.map(chosen);
-    const needed = !method.slow || this.started.has(this.name(scene, map)) ? [map] : [];
-    const test = this.test(chosen);
-    if (this.tests.has(this.name(scene, test)) && this.maps.answer(scene, map)) needed.push(test);
-    if (this.every !== this.name(scene, this.test(chosen, []))) return needed;
-    const quick = this.usable(chosen).filter(({ slow }) => !slow);
-    needed.push(...quick.map((one) => this.map(chosen, one)));
-    const untested = quick.filter((one) => !this.maps.answer(scene, this.test(chosen, [one])));
-    if (chosen.classifies && untested.length) needed.push(this.test(chosen, untested));
-    if (needed.every((one) => this.maps.answer(scene, one) || this.maps.failure(scene, one))) this.every = '';
-    return needed;
+  /**
+   * What is needed now, in this order.
+   * @param {Chosen} chosen @param {Scene} scene @param {string[]} started @returns {Question[]}
+   */
+  needed(chosen, scene, started) {
+    const isStarted = (/** @type {Question} */ question) => started.includes(JSON.stringify(question));
+    const isOpen = (/** @type {Question} */ one) => !this.maps.answer(scene, one) && !this.maps.failure(scene, one);
+    const [map, test] = [this.map(chosen), this.test(chosen)];
+    const needed = !chosen.method.slow || isStarted(map) ? [map] : [];
+    if (isStarted(test) && this.maps.answer(scene, map)) needed.push(test);
+    const every = isStarted(this.test(chosen, [])) ? this.every(chosen, scene) : [];
+    this.running = every.some(isOpen);
+    return [...needed, ...every];
   }
 
-  /** @param {Scene} scene @param {any} question */
-  name({ id }, question) {
-    return JSON.stringify([id, question]);
+  /** The maps of all methods that do not take long, and their tests. @param {Chosen} chosen @param {Scene} scene */
+  every(chosen, scene) {
+    const quick = this.usable(chosen).filter(({ slow }) => !slow);
+    const untested = quick.filter((one) => !this.tested(scene, one));
+    const tests = chosen.classifies && untested.length ? [this.test(chosen, untested)] : [];
+    return [...quick.map((one) => this.map(chosen, one)), ...tests];
   }
 
   // What a person does
@@ -127,10 +125,9 @@ export class Explain extends View {
   clicked(what) {
     const { scene, shown } = this;
     if (!what || !scene || what.do === 'away') return;
-    const every = this.name(scene, this.test(shown, []));
-    if (what.do === 'run') this.toggle(this.started, this.map(shown));
-    if (what.do === 'test') this.toggle(this.tests, this.test(shown));
-    if (what.do === 'all') this.every = this.every === every ? '' : every;
+    if (what.do === 'run') this.toggle(this.map(shown));
+    if (what.do === 'test') this.toggle(this.test(shown));
+    if (what.do === 'all') this.start(this.test(shown, []), !this.running);
     if (what.do === 'restore') this.change({ removed: 0, erased: [] });
     if (what.method) this.change({ method: what.method });
     this.maps.retry();
@@ -138,10 +135,16 @@ export class Explain extends View {
     this.page.changed();
   }
 
-  /** Start something, or stop it; what failed is started again. @param {Set<string>} set @param {any} question */
-  toggle(set, question) {
-    const name = this.name(this.scene, question);
-    if (this.maps.failure(this.scene, question) || !set.delete(name)) set.add(name);
+  /** Start something, or stop it; what failed is started again. @param {Question} question */
+  toggle(question) {
+    const { started } = this.page.store.get();
+    const failed = this.maps.failure(this.scene, question) !== '';
+    this.start(question, failed || !started.includes(JSON.stringify(question)));
+  }
+
+  /** @param {Question} question @param {boolean} on */
+  start(question, on) {
+    this.page.store.dispatch({ type: 'start', question: JSON.stringify(question), on });
   }
 
   /** @param {[number, number]} patch */
@@ -171,9 +174,6 @@ export class Explain extends View {
     const scene = sceneOf(state, this.page.scenes, 'explain');
     if (scene === null) {
       for (const requests of [this.maps, this.bars]) requests.stop();
-      this.started.clear(); // what is slow starts by itself at no other photograph
-      this.tests.clear();
-      this.every = '';
       return false;
     }
     const other = this.isNew(scene);
@@ -181,7 +181,7 @@ export class Explain extends View {
     const { pointer } = state;
     this.under = pointer?.over && pointer.scene === scene.id ? pointer.patch : null;
     if (other) this.open(scene);
-    this.maps.want(scene, this.needed(this.shown, scene));
+    this.maps.want(scene, this.needed(this.shown, scene, state.started));
     this.found = this.maps.answer(scene, this.map(this.shown));
     this.gone = this.goneOf(state, scene);
     /** @type {Question} */
@@ -283,7 +283,7 @@ export class Explain extends View {
     const quick = rows.filter(({ method }) => !method.slow);
     const slow = rows.filter(({ method }) => method.slow).map(({ method }) => method.title);
     const there = quick.filter(({ found }) => found).length;
-    write(this.find('[data-do=all]'), this.every ? `Stop (${there} of ${quick.length} maps)`
+    write(this.find('[data-do=all]'), this.running ? `Stop (${there} of ${quick.length} maps)`
       : `Run${this.shown.classifies ? ' and test' : ''} ${quick.length} methods`);
     const left = slow.length ? `Without ${slow.join(' and ')}, which ${slow.length > 1 ? 'take' : 'takes'} long: run ${
       slow.length > 1 ? 'them one by one' : 'it by itself'}.` : '';

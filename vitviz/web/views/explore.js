@@ -1,7 +1,7 @@
 // The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels
 // and text; what a person does becomes an action.
-import { queryOn, rolloutOptions, tokenOn } from '../compute/query.js';
-import { count, percent, queryWords, score, title, whole } from '../compute/format.js';
+import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
+import { count, fileName, percent, queryWords, score, settings, title, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
 import { massWords, massesOf, read, sentences } from '../compute/readout.js';
@@ -46,7 +46,7 @@ export class Explore extends View {
     super(root, page);
     const { store, colors } = page;
     this.dispatch = store.dispatch;
-    this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what),
+    this.controls = new Controls(root, { dispatch: this.dispatch, act: (what) => page.act(what), still: page.still,
       colors: Object.keys(colors).filter((name) => name !== SIGNED) });
     /** @type {Held[]} */
     this.panes = [];
@@ -76,13 +76,22 @@ export class Explore extends View {
       },
       lift: () => this.dispatch({ type: 'lift' }),
       pick: (patch) => {
-        this.dispatch({ type: 'activate', pane: number() });
+        this.activate(number());
         this.dispatch({ type: 'pick', patch, scene: scene()?.id ?? null });
       },
       resized: () => this.page.changed(),
     }, LABEL);
-    element.addEventListener('focusin', () => this.dispatch({ type: 'activate', pane: number() }));
+    element.addEventListener('focusin', () => this.activate(number()));
     this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
+  }
+
+  /** Choose a pane; its model may count its classes otherwise. @param {number} pane */
+  activate(pane) {
+    const state = this.page.store.get();
+    const [from, to] = [state.pane, pane].map((one) => this.sceneOf(one)?.manifest);
+    if (pane !== state.pane) {
+      this.dispatch({ type: 'activate', pane, classes: from && to && sameClasses(state, from, to) });
+    }
   }
 
   /** @param {number} pane @returns {Scene | undefined} */
@@ -132,9 +141,12 @@ export class Explore extends View {
     return more;
   }
 
-  /** The active pane as a picture: photograph, map and marks. @returns {HTMLCanvasElement} */
+  /** The active pane as a picture with a caption, and the name of its file. */
   picture() {
-    return this.panes[this.page.store.get().pane].pane.flat();
+    const { pane, scene } = this.panes[this.page.store.get().pane];
+    const { title: model, image } = /** @type {Scene} */ (scene).manifest;
+    const about = [model, scene?.said, image].filter(Boolean).join(' · ');
+    return { canvas: pane.captioned(about), name: fileName(['vitviz', image, model, pane.titled], 'png') };
   }
 
   /** As many panes as the state has. @param {State} state */
@@ -240,7 +252,8 @@ export class Explore extends View {
     pane.paint(one.index, table, { ...place, signed: shown.signed });
     const unit = shown.unit === 'attention' ? percent : score;
     pane.say({ title: title(place, manifest, rolloutOptions(place, manifest.depth), shown.name), answer: said,
-      low: unit(scale.vmin), high: unit(scale.vmax), unit: shown.unit === 'attention' ? 'of attention' : shown.unit });
+      low: unit(scale.vmin), high: unit(scale.vmax), unit: shown.unit === 'attention' ? 'of attention' : shown.unit,
+      details: settings(place) });
     pane.bar(bytes, place.gamma, shown.signed);
     const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
       shown.question.token, shown.patch, shown.signed);

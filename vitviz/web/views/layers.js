@@ -6,7 +6,7 @@ import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
-import { escaped, percent, progressWords, whole } from '../compute/format.js';
+import { escaped, percent, playWords, progressWords, whole } from '../compute/format.js';
 import { contextOf, write } from '../draw/dom.js';
 import { View } from './view.js';
 
@@ -15,7 +15,6 @@ import { View } from './view.js';
 /** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
  *   colors: string, patches: string}} Answer - see `layers` of the server */
 
-const OPACITY = 0.75;
 /** @type {import('../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
 
@@ -36,6 +35,13 @@ export class Layers extends View {
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
     this.find('[data-do=play]').addEventListener('click', () => page.store.dispatch({ type: 'play' }));
+    this.slider = this.find('[data-ask=layer]');
+    let dragging = false; // one step of the history, however many layers it crosses
+    this.slider.addEventListener('input', () => {
+      page.store.dispatch({ type: 'change', change: { block: Number(this.slider.value) - 1 }, quiet: dragging });
+      dragging = true;
+    });
+    this.slider.addEventListener('change', () => { dragging = false; });
     /** @type {Answer | null} */
     this.answer = null;
     this.shown = this.read = ''; // what is large; the class whose maps are small
@@ -64,7 +70,10 @@ export class Layers extends View {
     this.say('.vv-trouble', this.requests.failure(scene, LAYERS));
     const button = this.find('[data-do=play]');
     button.setAttribute('aria-pressed', String(state.playing));
-    write(button, state.playing ? '■ Stop' : '▶ Play layers');
+    write(button, playWords(state.playing, this.page.still.matches, 'layer'));
+    const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
+    if (Number(this.slider.value) !== layer) this.slider.value = String(layer);
+    write(this.slider.nextElementSibling, `${layer} of ${scene.manifest.depth}`);
     const running = this.requests.progress(scene, LAYERS);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
     write(this.find('.vv-note'), running ? progressWords(running, 'The layers are being read')
@@ -78,6 +87,7 @@ export class Layers extends View {
     this.pane.open(scene.image, scene.geometry, scene.grid);
     this.pane.say({ title: '', answer: scene.said, low: '', high: '', unit: '' });
     this.root.style.setProperty('--shape', String(scene.grid[1] / scene.grid[0]));
+    this.slider.max = String(scene.manifest.depth);
   }
 
   /** @param {Answer | null} answer */
@@ -146,7 +156,7 @@ export class Layers extends View {
   }
 
   /** @param {State} state @param {Scene} scene @param {Answer} answer */
-  show({ block, lensClass }, scene, { names, layers, readings }) {
+  show({ block, lensClass, opacity }, scene, { names, layers, readings }) {
     const chosen = names.length ? Math.min(lensClass ?? this.kept, names.length - 1) : 0;
     this.kept = chosen;
     if (names.length && this.read !== names[chosen]) {
@@ -158,10 +168,10 @@ export class Layers extends View {
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
     const layer = Math.min(block ?? Infinity, scene.manifest.depth - 1) + 1;
     const at = (kind === 'read' ? readings : layers).indexOf(layer);
-    const shown = `${kind} ${at} ${chosen}`;
+    const shown = `${kind} ${at} ${chosen} ${opacity}`;
     if (at < 0 || shown === this.shown) return;
     this.shown = shown;
-    const look = { smooth: false, opacity: OPACITY };
+    const look = { smooth: false, opacity };
     if (kind === 'read') this.pane.paint(this.classMap(at, chosen), this.page.tables.viridis, look);
     else { // a color for each patch: the table has them all
       const table = this.colors(at);
