@@ -113,7 +113,7 @@ FIT = """() => {
 }"""
 # What an address says of a state; the pane beside by its scene, for a default may still have no name there.
 ADDRESSED = """() => {
-    const { beside, pointer, base, pace, messages, queryScene, ...others } = vitviz.store.get();
+    const { beside, pointer, base, pace, messages, queryScene, started, ...others } = vitviz.store.get();
     return { ...others, beside: beside?.scene.id };
 }"""
 
