@@ -38,8 +38,7 @@ CALM = """() => {
     const { store } = vitviz;
     if (store.get().playing) store.dispatch({ type: 'play' });
     store.dispatch({ type: 'hover', pointer: null });
-    store.dispatch({ type: 'change', change: { full: false, help: false, bare: false, thumbnail: null, numbered: true,
-        removed: 0, erased: [], tab: 'explore' } });
+    store.dispatch({ type: 'change', change: { full: false, help: false, thumbnail: null, tab: 'explore' } });
 }"""
 # Timers of the page that were set before these run before them: 400 ms is more than any that leads to a question.
 SETTLE = """async () => {
@@ -114,7 +113,7 @@ FIT = """() => {
 }"""
 # What an address says of a state; the pane beside by its scene, for a default may still have no name there.
 ADDRESSED = """() => {
-    const { beside, pointer, base, pace, messages, queryScene, ...others } = vitviz.store.get();
+    const { beside, pointer, base, pace, messages, queryScene, started, ...others } = vitviz.store.get();
     return { ...others, beside: beside?.scene.id };
 }"""
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tiny
+import yaml
 from conftest import watch
 from offered import photograph
 from PIL import Image
@@ -22,6 +23,7 @@ from running import axe, complete, ready, upload
 from scipy.stats import spearmanr
 from static_site import Quiet, Served
 
+from vitviz.cli.main import main
 from vitviz.explorer import Explorer
 from vitviz.export.onnx import StaticError
 from vitviz.export.static import BROWSER_METHODS, BROWSER_STATISTICS, write_site
@@ -57,9 +59,8 @@ def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serv
     place = tmp_path_factory.mktemp("site")
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
-    write_site(
-        place / "site", [source], photographs=[Example(example, "Noise", "It shows nothing")], tell=lambda _: None
-    )
+    given = [Example(example, "Noise", "It shows nothing")]
+    write_site(place / "site", [source], photographs=given, space=True, tell=lambda _: None)
     served = Served(place / "site")
     yield served
     served.server.shutdown()
@@ -300,6 +301,28 @@ def test_the_service_worker_knows_every_file(site: Served) -> None:
     )
     for path in listed["files"][1:]:
         assert (site.folder / path).is_file()
+
+
+def test_a_space_gets_front_matter_and_the_headers_for_threads(site: Served) -> None:
+    front = yaml.safe_load((site.folder / "README.md").read_text(encoding="utf-8").split("---")[1])
+    assert front["sdk"] == "static"
+    assert front["custom_headers"]["cross-origin-opener-policy"] == "same-origin"
+    (weights,) = site.folder.glob("models/*/weights.*.bin")
+    assert f"*{weights.suffix} filter=lfs" in (site.folder / ".gitattributes").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ([], "Expected one photograph and one model, or --static DIR"),
+        (["a.jpg", "--static", "site"], "Expected --static alone, got a.jpg too"),
+        (["a.jpg", "--space"], "Expected one photograph and one model"),
+        (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
+    ],
+)
+def test_the_command_says_what_it_takes(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["export", *given]) == 2
+    assert words in capsys.readouterr().err
 
 
 def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_path: Path) -> None:

@@ -84,6 +84,7 @@ export async function describeScene(about, canvas, prepared, run, seconds) {
   return {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= ROLLOUT_TOKENS, image: null,
-    model: source, title, size: null, predictions, labels, sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
+    model: source, title, size: null, predictions, labels,
+    sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
   };
 }
