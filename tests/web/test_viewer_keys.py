@@ -128,6 +128,9 @@ def test_full_screen(explorer: Page) -> None:
     explorer.wait_for_function("document.fullscreenElement !== null")
     explorer.evaluate("document.exitFullscreen()")  # as the browser's own key does
     explorer.wait_for_function("vitviz.store.get().full === false")
+    for _ in range(4):  # faster than the browser changes
+        explorer.keyboard.press("f")
+    explorer.wait_for_function("document.fullscreenElement === null && !vitviz.store.get().full")
 
 
 def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
@@ -234,9 +237,11 @@ def test_another_photograph_beside_it_does_not_stop_one_that_is_loading(explorer
     explorer.evaluate(
         """() => {
             const { backend, store, first } = vitviz;
-            const { block } = backend;
+            const { block, rollout } = backend;
+            const mine = (question) => (scene, ...rest) => question({ ...scene, id: first.id }, ...rest);
             window.gates = [];
-            backend.block = (...given) => new Promise((go) => window.gates.push(() => go(block(...given))));
+            backend.block = (...given) => new Promise((go) => window.gates.push(() => go(mine(block)(...given))));
+            backend.rollout = mine(rollout);
             backend.can.open = true;
             backend.open = async () => ({ ...first, id: 'again', model: 'again' });
             store.dispatch({ type: 'open', source: { model: 'again' } });

@@ -30,15 +30,23 @@ export function followAddress(store) {
 
 /** @param {HTMLElement} root @param {Store} store */
 export function followFullScreen(root, store) {
-  store.subscribe(({ full }, before) => {
-    if (full === before.full) return;
-    if (full && !document.fullscreenElement) {
-      root.requestFullscreen?.().catch(() => store.dispatch({ type: 'change', change: { full: false } }));
+  const isFull = () => document.fullscreenElement === root;
+  let under = false; // a change is under way: its own event says nothing new
+  const settle = async () => {
+    if (under) return;
+    under = true;
+    try {
+      while (store.get().full !== isFull()) await (isFull() ? document.exitFullscreen() : root.requestFullscreen());
+    } catch { // the browser does not allow it
+      store.dispatch({ type: 'change', change: { full: isFull() } });
     }
-    if (!full && document.fullscreenElement) document.exitFullscreen();
+    under = false;
+  };
+  store.subscribe(({ full }, before) => {
+    if (full !== before.full) settle();
   });
   document.addEventListener('fullscreenchange', () => {
-    store.dispatch({ type: 'change', change: { full: document.fullscreenElement === root } });
+    if (!under) store.dispatch({ type: 'change', change: { full: isFull() } });
   });
 }
 
