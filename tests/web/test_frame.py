@@ -139,9 +139,15 @@ def test_tabs_are_walked_by_keys(opened: Browser) -> None:
 
 def test_what_is_under_way_is_told_after_half_a_second(opened: Browser) -> None:
     gate = Gate(opened, "**/vitviz/open")
-    opened.click("[data-value=Dog]")
+    shown = opened.evaluate(
+        """() => {
+            document.querySelector('[data-value=Dog]').click();
+            const look = { visibilityProperty: true, opacityProperty: true };
+            return document.querySelector('#status').checkVisibility(look);
+        }"""
+    )
     status = opened.locator("#status")
-    assert not status.is_visible()
+    assert not shown
     expect(status).to_be_visible()
     expect(status).to_contain_text("Looking at the photograph")
     gate.open()
