@@ -14,6 +14,7 @@ import time
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,7 +37,7 @@ class Counting(SimpleHTTPRequestHandler):
 
     sent = 0
 
-    def copyfile(self, source, out) -> None:  # type: ignore[no-untyped-def]
+    def copyfile(self, source: Any, out: Any) -> None:
         Counting.sent += Path(source.name).stat().st_size
         super().copyfile(source, out)
 

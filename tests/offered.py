@@ -13,10 +13,12 @@ from PIL import Image
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.gpu import ask_view
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
 from vitviz.server.settings import Settings
 from vitviz.server.uploads import UploadFolder
+from vitviz.view import View
 from vitviz.web.examples import Example
 from vitviz.weights.checkpoint import save
 
@@ -59,3 +61,10 @@ def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed:
 def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
     """Ask as a client does."""
     return endpoints.question(name, given).compute()
+
+
+def ask_without_end(view: View, question: str, **options: Any) -> Any:
+    """`ask_view`, but for KernelSHAP again and again: only cancelling ends it."""
+    while options.get("method") == "kernel_shap":
+        ask_view(view, question, **options)
+    return ask_view(view, question, **options)

@@ -10,13 +10,11 @@ import tiny
 import torch
 from edit_cases import KINDS, close
 from torch import Tensor, nn
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from vitviz.attribution.alpha_beta import AlphaBeta
 from vitviz.attribution.attn_lrp import AttnLRP
 from vitviz.model import layers
 from vitviz.model.edits import BlockEdit
-from vitviz.model.exportable import Exportable
 from vitviz.model.ops import Explicit, Ops, ReadTokens
 from vitviz.model.summary import run_on_meta
 from vitviz.model.tracing import Tracer
@@ -82,24 +80,6 @@ def test_the_last_mlp_runs_on_tokens_that_are_read_alone(changes: dict[str, Any]
     model.run(tokens, model.angles(grid), ops=ReadTokens(model.config))
     reads_prefix = model.config.pooling == "cls"
     assert seen == [1 + model.config.distillation_token if reads_prefix else tokens.shape[1]]
-
-
-@models
-def test_the_exported_pass_returns_logits_tokens_queries_and_keys(changes: dict[str, Any]) -> None:
-    model, images = tiny.model(**SMALL, **changes), tiny.images(**SMALL)
-    trace, expected = model.trace(images), Exportable(model)(images)
-    close(expected[0], trace.logits)
-    close(expected[1], trace.tokens)
-    for block in BLOCKS:
-        close((expected[2][block] @ expected[3][block].mT).softmax(-1), trace.attention(block))
-    exported = torch.export.export(Exportable(model), (images,)).module()
-    traced = make_fx(Exportable(model))(images)
-    other = tiny.images(seed=5, **SMALL)
-    for run in (exported, traced):
-        for found, right in zip(run(other), Exportable(model)(other), strict=True):
-            close(found, right)
-    names = {str(node.target) for node in traced.graph.nodes}
-    assert not any("scaled_dot_product" in name for name in names)
 
 
 @models

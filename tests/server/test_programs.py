@@ -13,13 +13,12 @@ import pytest
 import tiny
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
-from offered import folder, made, photograph
+from offered import ask_without_end, folder, made, photograph
 from test_routes import Replica, wait_for
 
 from vitviz.server import endpoints as endpoints_module
 from vitviz.server.api import NAMES
 from vitviz.server.scheduler import Kind
-from vitviz.view import View
 
 ROWS, COLUMNS = tiny.GRID
 
@@ -91,14 +90,7 @@ def test_what_is_wrong_is_answered_in_words(client: Client, scene: str) -> None:
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compute KernelSHAP again and again: only cancelling ends it."""
-    ask = endpoints_module.ask_view
-
-    def again(view: View, question: str, **options: Any) -> Any:
-        while options.get("method") == "kernel_shap":
-            ask(view, question, **options)
-        return ask(view, question, **options)
-
-    monkeypatch.setattr(endpoints_module, "ask_view", again)
+    monkeypatch.setattr(endpoints_module, "ask_view", ask_without_end)
 
 
 @pytest.mark.usefixtures("endless")

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
-from offered import folder, made, photograph
+from offered import ask_without_end, folder, made, photograph
 
 from vitviz.server import endpoints as endpoints_module
 from vitviz.server import routes
@@ -24,7 +24,6 @@ from vitviz.server.pages import Page
 from vitviz.server.scheduler import Kind
 from vitviz.server.server import launch
 from vitviz.server.settings import Settings
-from vitviz.view import View
 
 PATIENCE = 60  # seconds
 
@@ -241,15 +240,7 @@ def test_who_joins_a_question_keeps_it_alive(replica: Replica, slow: threading.E
 
 
 def test_kernel_shap_of_who_has_left_delays_nobody(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> None:
-    ask = endpoints_module.ask_view
-
-    def endless(view: View, question: str, **options: Any) -> Any:
-        """Answer the question again and again, if it is about KernelSHAP: only cancelling ends it."""
-        while options.get("method") == "kernel_shap":
-            ask(view, question, **options)
-        return ask(view, question, **options)
-
-    monkeypatch.setattr(endpoints_module, "ask_view", endless)
+    monkeypatch.setattr(endpoints_module, "ask_view", ask_without_end)
     scene = replica.ask("open", photo=photograph(50), source={})["data"]["id"]
     form = {"ask": json.dumps({"scene": scene, "methods": ["gae", "kernel_shap"], "target": 5, "against": None})}
     with replica.client.stream("POST", "/vitviz/faithfulness", data=form, files=FORM) as answer:

@@ -1,4 +1,4 @@
-"""The command that writes pages: one photograph as a file, or a site whose models run in the browser."""
+"""Write pages: one photograph as a file, or a site whose models run in the browser."""
 
 from __future__ import annotations
 
