@@ -23,7 +23,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-cuda fuzz lint types js chromium examples architecture clean
+.PHONY: help app test test-cuda fuzz lint types js chromium examples architecture docs guide space lock audit clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
@@ -34,6 +34,10 @@ help:
 	@echo "make js        the page's scripts alone: types, lint and tests"
 	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
 	@echo "make architecture  draw the pictures of docs/architecture.md again, from the imports"
+	@echo "make docs      the documents as a site, in build/docs"
+	@echo "make guide     make the pictures of docs/guide again, by the code of its pages"
+	@echo "make space KIND=static|zerogpu|cpu  the files of a Hugging Face Space, in build/space-KIND"
+	@echo "make lock      requirements.lock again: all packages with hashes      make audit     look up what is known of them"
 	@echo "make clean     remove the set-up and the caches"
 	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
 
@@ -47,10 +51,13 @@ test: $(VENV)/.test chromium lint types js
 test-cuda: $(VENV)/.test
 	$(PY) -m pytest -m cuda
 
-# Rounds of random examples until FUZZ_SECONDS are over; the first failure ends the search.
+# Damaged files and odd requests, then rounds of random examples, until FUZZ_SECONDS are over; the first failure ends
+# the search. Each time other files and requests: FUZZ_SEED is the number of the first.
 FUZZ_SECONDS ?= 900
+FUZZ_SEED ?= $(shell date +%s)
 fuzz: $(VENV)/.test
-	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); export HYPOTHESIS_PROFILE=fuzz; \
+	@$(PY) tests/fuzz.py all --seed $(FUZZ_SEED) --seconds $$(($(FUZZ_SECONDS) / 6))
+	@end=$$(($$(date +%s) + $(FUZZ_SECONDS) / 2)); export HYPOTHESIS_PROFILE=fuzz; \
 	while left=$$((end - $$(date +%s))); [ $$left -gt 0 ]; do \
 	  timeout $$left $(PY) -m pytest -q -x -m "hypothesis and not browser" -n $(WORKERS) --dist loadfile; rc=$$?; \
 	  [ $$rc -eq 124 ] && break; [ $$rc -eq 0 ] || exit $$rc; \
@@ -79,6 +86,32 @@ examples: $(VENV)/.test
 architecture: $(VENV)/.test
 	$(PY) scripts/draw_architecture.py
 
+# Static files; any file server shows them.
+docs: $(VENV)/.docs
+	$(PY) -m sphinx --quiet --fail-on-warning -c docs . build/docs
+	@echo "build/docs/index.html"
+
+guide: $(VENV)/.test
+	$(PY) scripts/draw_guide.py
+
+# docs/hosting.md says what becomes of it.
+KIND ?= cpu
+space: $(VENV)/.test
+	$(PY) scripts/make_space.py $(KIND)
+
+# What the container installs: every package that requirements.txt needs, with the hashes of its files. Without torch,
+# which the container has from an index of its own, and what only torch's CUDA needs.
+CUDA := ^(torch|torchvision|triton|nvidia-.*|cuda-.*)==
+lock:
+	@$(PYTHON) -m venv build/lock && build/lock/bin/pip -qq install uv
+	build/lock/bin/uv pip compile -q requirements.txt --generate-hashes --python-version 3.11 --no-emit-index-url \
+	  --custom-compile-command "make lock" | awk '/^[a-z]/ { cuda = /$(CUDA)/ } !cuda' > requirements.lock
+
+# Needs the network: known weaknesses are looked up in the package index.
+audit:
+	@$(PYTHON) -m venv build/audit && build/audit/bin/pip -qq install pip-audit
+	build/audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip
+
 # A virtual environment that is half made has no stamp, and is mended by the next make.
 $(PY):
 	@command -v $(PYTHON) >/dev/null || { echo "vitviz needs Python 3.10 or newer, and '$(PYTHON)' is not here. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
@@ -95,6 +128,11 @@ $(VENV)/.test: $(VENV)/.app requirements-dev.txt Makefile
 	@echo "vitviz: adding what the tests need"
 	@$(PIP) install -r requirements-dev.txt
 	@$(PIP) install --no-deps $(REFERENCE)
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.app requirements-docs.txt
+	@echo "vitviz: adding what makes the documents"
+	@$(PIP) install -r requirements-docs.txt
 	@touch $@
 
 # --prefix: npm reads .npmrc and the lock file there.

@@ -1,9 +1,8 @@
-"""The page of vitviz, as a Hugging Face Space and `make app` start it."""
+"""Start the page of vitviz, as a Hugging Face Space and `make app` do; vitviz/server/settings.py has its variables."""
 
-from vitviz.server.pages import build
-from vitviz.server.server import launch
-from vitviz.server.settings import settings
+import sys
+
+from vitviz.cli.main import main
 
 if __name__ == "__main__":
-    allowed = settings()  # a Space is set up by its variables, see vitviz/server/settings.py
-    launch(build(allowed), allowed)
+    sys.exit(main(["app"]))

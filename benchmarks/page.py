@@ -27,7 +27,7 @@ from typing import Any
 import httpx
 from explorer import CHROMIUM, EXAMPLE, FLAGS, MOVES
 from PIL import Image
-from playwright.sync_api import Browser, Request, sync_playwright
+from playwright.sync_api import Browser, CDPSession, Request, sync_playwright
 
 HERE = Path(__file__).parents[1]
 LOADED = 120_000  # milliseconds
@@ -68,6 +68,7 @@ class Side:
         self.memory: list[float] = []
         self.asked: list[str] = []
         self.painted: list[float] = []
+        self.worked: list[float] = []
 
     def open(self) -> None:
         """Open the page in a browser without a cache, and count the time until it shows a map."""
@@ -104,8 +105,12 @@ class Side:
             self.asked.append(request.url)
 
         self.page.on("request", asked)
+        client = self.page.context.new_cdp_session(self.page)
+        client.send("Performance.enable", {"timeDomain": "threadTicks"})
         self.page.evaluate(MOVES, 20)  # warm-up
+        before = _task_seconds(client)
         self.painted += self.page.evaluate(MOVES, count)
+        self.worked.append(1000 * (_task_seconds(client) - before) / count)
         self.page.remove_listener("request", asked)
 
     def scripts(self) -> int:
@@ -116,6 +121,12 @@ class Side:
         """Return the lines of code below a folder of vitviz."""
         files = (path for path in (self.tree / "vitviz" / folder).rglob("*") if path.suffix in (".py", ".js"))
         return sum(len(path.read_text(encoding="utf-8").splitlines()) for path in files)
+
+
+def _task_seconds(client: CDPSession) -> float:
+    """Return the processor time that the page's main thread has spent."""
+    metrics = client.send("Performance.getMetrics")["metrics"]
+    return next(float(one["value"]) for one in metrics if one["name"] == "TaskDuration")
 
 
 def _scripts(config: Any) -> int:
@@ -172,12 +183,13 @@ def main() -> None:
         browser.close()
 
 
-TARGETS = ("", "300", "0", "16.7", "1.5 x", "", "", "")
+TARGETS = ("", "300", "0", "16.7", "", "1.5 x", "", "", "")
 ROWS = (
     "page opened to first map",
     "photograph to first map, beyond the forward pass",
     "requests while pointing",
     "pointer to paint",
+    "main thread's processor time for a move",
     "browser's memory, last photograph to first",
     "JavaScript, bytes",
     "lines of web/",
@@ -191,6 +203,7 @@ def _row(side: Side) -> dict[str, str]:
         *(_spread(times) for times in (side.ready, side.beyond)),
         str(len(side.asked)),
         f"{statistics.median(side.painted):.1f}, 95 % {statistics.quantiles(side.painted, n=20)[-1]:.1f}",
+        f"{statistics.median(side.worked):.1f}",
         f"{side.memory[-1] / side.memory[0]:.2f} x",
         f"{side.scripts():,}",
         *(f"{side.lines(folder):,}" for folder in ("web", "server")),

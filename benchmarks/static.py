@@ -1,24 +1,29 @@
-"""Measure a static site in Chromium beside PyTorch on one thread: time to the first map, GAE, bytes, memory.
+"""Measure a static site in Chromium beside PyTorch on one thread: times, bytes, memory, and many visitors at once.
 
-    vitviz export --static site && python benchmarks/static.py site photo.jpg ...
+    vitviz export --static site && python benchmarks/static.py site photographs/ --visitors 300
 
-Prints medians over the photographs; both sides run in turn, so that other work slows both.
+Prints medians over the photographs; both sides run in turn, so that other work slows both. Then the page is measured
+again with its own thread slowed down, and what one visit fetched is fetched by many simulated visitors at once.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import re
 import statistics
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import torch
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Browser, Page, sync_playwright
 
 import vitviz
 
@@ -30,19 +35,48 @@ ASK = """async (method) => {
     const { values } = await backend.explain(scene, { method, target, against: null });
     return [values, (performance.now() - began) / 1000];
 }"""
+PICTURES = {".jpg", ".jpeg", ".png", ".webp"}
+WAIT = 300_000  # milliseconds
+median = statistics.median
 
 
 class Counting(SimpleHTTPRequestHandler):
-    """File server that counts the bytes it sends."""
+    """File server that counts the bytes it sends, and notes what it is asked for."""
 
     sent = 0
+    asked: list[str] = []
 
     def copyfile(self, source: Any, out: Any) -> None:
         Counting.sent += Path(source.name).stat().st_size
         super().copyfile(source, out)
 
     def log_message(self, *args: object) -> None:
-        pass
+        Counting.asked.append(self.path)
+
+
+class Server(ThreadingHTTPServer):
+    """File server like that of `python -m http.server`, which lets more than five visitors wait to be let in."""
+
+    request_queue_size = 1024
+
+
+def memory(browser: Browser) -> float:
+    """Return the resident memory of the page's process, which its worker shares, in MB."""
+    processes = browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
+    held = []
+    for process in processes:
+        if process["type"] == "renderer":
+            status = Path(f"/proc/{process['id']}/status").read_text(encoding="ascii")
+            held += [int(size) / 1000 for size in re.findall(r"VmRSS:\s+(\d+) kB", status)]
+    return max(held)
+
+
+def opened(page: Page, url: str) -> float:
+    """Return the seconds until the page shows its example."""
+    began = time.perf_counter()
+    page.goto(url)
+    page.wait_for_function("window.vitviz?.drawn > 0", timeout=WAIT)
+    return time.perf_counter() - began
 
 
 def first_map(page: Page, photo: Path) -> float:
@@ -50,9 +84,9 @@ def first_map(page: Page, photo: Path) -> float:
     before = page.evaluate("vitviz.store.get().scene?.id")
     began = time.perf_counter()
     page.set_input_files(".vv-file input", str(photo))
-    page.wait_for_function("(id) => vitviz.store.get().scene?.id !== id", arg=before, timeout=120_000)
+    page.wait_for_function("(id) => vitviz.store.get().scene?.id !== id", arg=before, timeout=WAIT)
     taken = time.perf_counter() - began
-    page.wait_for_function("!vitviz.progress.first && vitviz.resting()", timeout=120_000)
+    page.wait_for_function("!vitviz.progress.first && vitviz.resting()", timeout=WAIT)
     return taken
 
 
@@ -71,53 +105,109 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
     return float(np.corrcoef(*ranks)[0, 1])
 
 
+def measure_photos(page: Page, browser: Browser, explorer: vitviz.Explorer, photos: list[Path]) -> None:
+    """Print times, differences from Python and memory over photographs."""
+    times, forwards, maps, own, ranks, off, held = [], [], [], [], [], [], []
+    for photo in photos:
+        seconds, view = forward(explorer, photo)
+        forwards.append(seconds)
+        times.append(first_map(page, photo))
+        values, taken = page.evaluate(ASK, "gae")
+        maps.append(taken)
+        manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
+        own.append(manifest["badge"]["seconds"])
+        ranks.append(rank_correlation(np.array(values), view.explain("gae").values.ravel()))
+        known = dict(view.predictions())
+        off.append(max(abs(share - known.get(name, share)) for name, share, _ in manifest["predictions"]))
+        held.append(memory(browser))
+    print(f"PyTorch, one thread, forward: {median(forwards):.3f} s")
+    print(f"photo to first map: {median(times):.3f} s ({median(times) / median(forwards):.1f} x)")
+    print(f"the site's own forward: {median(own):.3f} s")
+    print(f"GAE: {median(maps):.3f} s ({median(maps) / median(own):.1f} x the site's own forward)")
+    print(f"GAE, rank correlation with Python: at least {min(ranks):.4f}; probabilities off by {max(off):.1e}")
+    print(f"memory of the page and its worker: {held[min(1, len(held) - 1)]:.0f} MB after two of {len(photos)}, "
+          f"{held[-1]:.0f} MB after all, at most {max(held):.0f} MB")  # fmt: skip
+
+
+def measure_slow(browser: Browser, url: str, photos: list[Path], rate: int) -> None:
+    """Print times of a page whose own thread, but not its worker, runs at a fraction of the speed."""
+    page = browser.new_context().new_page()
+    page.context.new_cdp_session(page).send("Emulation.setCPUThrottlingRate", {"rate": rate})
+    print(f"page slowed down {rate} times: opened alive after {opened(page, url):.2f} s")
+    first_map(page, photos[0])
+    times = [first_map(page, photo) for photo in photos[1:4]]
+    maps = [page.evaluate(ASK, method)[1] for method in ("gae", "rollout", "legrad")]
+    print(f"  photo to first map {median(times):.2f} s; GAE, rollout, LeGrad {', '.join(f'{s:.2f} s' for s in maps)}")
+    page.context.close()
+
+
+def measure_visitors(url: str, paths: list[str], count: int) -> None:
+    """Print how a file server bears what one visit fetches from many visitors at once."""
+    failures: list[str] = []
+
+    def fetch(path: str) -> int:
+        try:
+            with urlopen(f"{url}{path}", timeout=600) as answer:
+                return sum(len(part) for part in iter(lambda: answer.read(1 << 20), b""))
+        except OSError as error:
+            failures.append(str(error))
+            return 0
+
+    def visit(_: int) -> tuple[int, float]:
+        began = time.perf_counter()
+        return sum(fetch(path) for path in paths), time.perf_counter() - began
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(count) as pool:
+        visits = list(pool.map(visit, range(count)))
+    taken, (sizes, times) = time.perf_counter() - began, zip(*visits, strict=True)
+    print(f"{count} visitors: {len(paths)} files each, {sum(sizes) / 1e9:.1f} GB in {taken:.0f} s, median visit "
+          f"{median(times):.0f} s, {len(failures)} errors {sorted(set(failures))}")  # fmt: skip
+
+
+def pictures(places: list[Path], most: int) -> list[Path]:
+    """Return the pictures that are named or lie in folders that are named, evenly chosen where they are too many."""
+    found = [path for place in places for path in (sorted(place.rglob("*")) if place.is_dir() else [place])]
+    found = [path for path in found if path.suffix.lower() in PICTURES]
+    return found[:: max(1, len(found) // most)][:most]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("site", type=Path)
-    parser.add_argument("photos", type=Path, nargs="+")
+    parser.add_argument("photos", type=Path, nargs="+", help="pictures, or folders of them")
     parser.add_argument("--model", default="dinov2-s14-everyday")
+    parser.add_argument("--most", type=int, default=50, help="photographs (default: 50)")
+    parser.add_argument("--slow", type=int, default=4, help="how many times slower the page is then (default: 4)")
+    parser.add_argument("--visitors", type=int, default=0, help="simulated visitors at once (default: none)")
     args = parser.parse_args()
+    photos = pictures(args.photos, args.most)
     torch.set_num_threads(1)
     explorer = vitviz.Explorer(vitviz.load(args.model))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(Counting, directory=str(args.site)))
+    server = Server(("127.0.0.1", 0), partial(Counting, directory=str(args.site)))
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    url = f"http://127.0.0.1:{server.server_port}"
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=["--no-sandbox"])
         page = browser.new_context().new_page()
-        began = time.perf_counter()
-        page.goto(f"http://127.0.0.1:{server.server_port}/")
-        page.wait_for_function("window.vitviz?.drawn > 0")
-        print(f"opened alive after {time.perf_counter() - began:.2f} s")
-        print(f"first photograph, with runtime and model to load: {first_map(page, args.photos[0]):.1f} s")
-        print(f"first visit: {Counting.sent / 1e6:.1f} MB")
+        print(f"opened alive after {opened(page, f'{url}/'):.2f} s")
+        print(f"first photograph, with runtime and model to load: {first_map(page, photos[0]):.1f} s")
         page.evaluate(ASK, "gae")  # makes the sessions of the backward pass
-        times, forwards, maps, own, ranks, logits = [], [], [], [], [], []
-        for photo in args.photos[1:]:
-            seconds, view = forward(explorer, photo)
-            forwards.append(seconds)
-            times.append(first_map(page, photo))
-            values, taken = page.evaluate(ASK, "gae")
-            maps.append(taken)
-            manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
-            own.append(manifest["badge"]["seconds"])
-            ranks.append(rank_correlation(np.array(values), view.explain("gae").values.ravel()))
-            known = dict(view.predictions())
-            logits.append(max(abs(share - known.get(name, share)) for name, share, _ in manifest["predictions"]))
-        memory = page.evaluate("performance.memory.usedJSHeapSize") / 1e6
+        visited = list(Counting.asked)
+        print(f"first visit: {Counting.sent / 1e6:.1f} MB")
+        measure_photos(page, browser, explorer, photos[1:])
         Counting.sent = 0
         page.reload()
         page.wait_for_function("window.vitviz?.drawn > 0")
         page.wait_for_timeout(2000)
-        median = statistics.median
-        print(f"PyTorch, one thread, forward: {median(forwards):.3f} s")
-        print(f"photo to first map: {median(times):.3f} s ({median(times) / median(forwards):.1f} x)")
-        print(f"the site's own forward: {median(own):.3f} s")
-        print(f"GAE: {median(maps):.3f} s ({median(maps) / median(own):.1f} x the site's own forward)")
-        print(f"GAE, rank correlation with Python: at least {min(ranks):.4f}; probabilities off by {max(logits):.1e}")
-        print(f"the page's heap after {len(args.photos)} photographs: {memory:.0f} MB")
         print(f"second visit: {Counting.sent / 1e6:.2f} MB")
+        page.context.close()
+        measure_slow(browser, f"{url}/", photos, args.slow)
         browser.close()
+    if args.visitors:
+        measure_visitors(url, visited, args.visitors)
     server.shutdown()
+    print(f"load of the machine: {', '.join(f'{load:.1f}' for load in os.getloadavg())}")
 
 
 if __name__ == "__main__":

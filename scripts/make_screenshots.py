@@ -3,6 +3,7 @@
     python scripts/make_screenshots.py                 # docs/page.png
     python scripts/make_screenshots.py --all FOLDER    # three widths, light and dark, whole pages
     python scripts/make_screenshots.py --own a.jpg ... # docs/first-minute.webp: what the page makes of photographs
+    python scripts/make_screenshots.py --lecture       # docs/lecture/: the eight steps of the lecture at two sizes
 
 Needs the development requirements and a Chromium on the PATH.
 """
@@ -84,17 +85,45 @@ def shoot_own(browser: Browser, address: str, photographs: list[Path], file: Pat
     print(file, sheet.size)
 
 
+def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
+    """The steps of the lecture, on a projector and on a phone."""
+    folder.mkdir(exist_ok=True)
+    for name, (width, height) in {"wide": (1920, 1080), "phone": (390, 844)}.items():
+        page = browser.new_page(viewport={"width": width, "height": height})
+        page.goto(f"{address}?tab=lecture&from=6,10&theme=light")
+        page.wait_for_function(COMPLETE, timeout=120_000)
+        for step in range(1, 9):
+            page.click(f"[data-step='{step}']")
+            if step == 8:
+                page.wait_for_selector("[data-do=insert]:visible", timeout=240_000)
+                page.click("[data-do=insert]")
+                page.wait_for_selector(".vv-step:visible .vv-charts svg", timeout=240_000)
+            page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
+            page.wait_for_timeout(1200)  # rows are read, charts drawn
+            page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
+            if name == "phone":  # the picture, which lies below the title there
+                page.locator(".vv-tensors").scroll_into_view_if_needed()
+                page.evaluate("document.querySelector('.vv-way').scrollIntoView()")
+            file = folder / f"{step}-{name}.webp"
+            Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=70, method=6)
+            print(file, file.stat().st_size)
+        page.close()
+
+
 def main() -> None:
     """Serve, open, shoot."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--all", type=Path, metavar="FOLDER", help="write every size and theme here instead")
     parser.add_argument("--own", type=Path, nargs="+", metavar="PHOTOGRAPH", help="write docs/first-minute.webp")
+    parser.add_argument("--lecture", action="store_true", help="write docs/lecture/")
     args = parser.parse_args()
     address = serve()
     with sync_playwright() as playwright:
         browser = launch_browser(playwright)
         if args.own:
             shoot_own(browser, address, args.own, ROOT / "docs" / "first-minute.webp")
+        elif args.lecture:
+            shoot_lecture(browser, address, ROOT / "docs" / "lecture")
         elif args.all is None:
             (ROOT / "docs").mkdir(exist_ok=True)
             shoot(browser, address, ROOT / "docs" / "page.png", SIZES["wide"], "light", whole=False)

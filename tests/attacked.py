@@ -8,8 +8,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +18,49 @@ import httpx
 ROOT = Path(__file__).parents[1]
 MODEL = "dinov2-s14-imagenette"
 PATIENCE = 120  # seconds; the machine may have other work
+STARTS = 280  # seconds until it listens, on a machine with much other work: it imports PyTorch and gradio
 
 
 class Server:
-    """`python app.py` in a process of its own, whose uploads lie under `folder`."""
+    """`python app.py` in a process of its own, whose uploads lie under `folder`.
 
-    def __init__(self, folder: Path) -> None:
+    Args:
+        folder: of the uploads.
+        command, cwd, environment: another way to start it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str] = (sys.executable, "app.py"),
+        cwd: Path = ROOT,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         self.folder, self.url = folder, f"http://127.0.0.1:{port}"
-        settings = {"GRADIO_TEMP_DIR": str(folder), "GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1"}
+        settings = {"GRADIO_TEMP_DIR": str(folder), "GRADIO_SERVER_PORT": str(port)}
+        name = environment.get("GRADIO_SERVER_NAME", "127.0.0.1")
+        settings = {**environment, **settings, "GRADIO_SERVER_NAME": name}
         self.log = (folder.parent / f"{folder.name}.log").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "app.py"], cwd=ROOT, env={**os.environ, **settings}, stdout=self.log, stderr=self.log
-        )
+        self.process = subprocess.Popen(command, cwd=cwd, env=settings, stdout=self.log, stderr=self.log)
         self.client = httpx.Client(base_url=self.url, timeout=PATIENCE)
+        try:
+            self.config = self._wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def _wait(self) -> dict[str, Any]:
+        """Wait until it answers, and return the page's config."""
         began = time.monotonic()
-        while True:
-            try:
-                self.config = self.client.get("/config").json()
-                break
-            except httpx.TransportError:
-                assert self.process.poll() is None, (folder.parent / f"{folder.name}.log").read_text()
-                assert time.monotonic() - began < PATIENCE
-                time.sleep(0.2)
+        while time.monotonic() - began < STARTS:
+            with suppress(httpx.TransportError):
+                return self.client.get("/config").json()
+            assert self.process.poll() is None, Path(self.log.name).read_text()
+            time.sleep(0.2)
+        raise AssertionError(Path(self.log.name).read_text())
 
     def files(self) -> list[Path]:
         """What lies in the upload folder, without gradio's copies of examples."""

@@ -45,18 +45,31 @@ def keep(queries: torch.Tensor, keys: torch.Tensor) -> Kept:
 # ---- the oracle: one image, one row after the other
 
 
-def step(heads: Array, fuse: str, discard: float, prefix: int) -> Array:
+def step(heads: Array, fuse: str, discard: float, prefix: int, rescale: bool = True) -> Array:
     """Attention (H, N, N) of one image -> (N, N), rows summing to 1."""
     fused = {"mean": np.mean, "max": np.max, "min": np.min}[fuse](heads, axis=0)
-    fused = np.stack([row / row.sum() for row in fused])
+    if rescale:
+        fused = np.stack([row / row.sum() for row in fused])
     if discard:
         entries = sorted((value, at) for at, value in enumerate(fused.flat))
         for _, at in entries[: int(discard * fused.size)]:
             row, column = divmod(at, fused.shape[1])
             if column >= prefix and column != int(fused[row].argmax()):
                 fused[row, column] = 0.0
-        fused = np.stack([row / row.sum() for row in fused])
+        if rescale:
+            fused = np.stack([row / row.sum() for row in fused])
     return fused
+
+
+def gildenblat(trace: Trace, image: int, *, fuse: str, discard: float, residual: float, start: int) -> Array:
+    """The matrix of Gildenblat (2020): attention and identity are rescaled together, in each block."""
+    result = np.eye(trace.tokens.shape[1])
+    for block in range(start, trace.depth):
+        heads = tiny.dense(trace, block)[image].numpy()
+        fused = step(heads, fuse, discard, len(trace.prefix), rescale=False)
+        both = (1 - residual) * fused + residual * np.eye(len(result))
+        result = (both / both.sum(axis=1, keepdims=True)) @ result
+    return result
 
 
 def product(trace: Trace, image: int, *, fuse: str, discard: float, residual: float, start: int) -> Array:

@@ -13,6 +13,7 @@ import_torchvision()  # before timm and transformers, which import it their own 
 
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -25,6 +26,8 @@ from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 if TYPE_CHECKING:
     from running import Running
 
+# A shell's background jobs ignore Ctrl-C, and so would the processes that tests start: now they get it again.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Beside other workers of pytest-xdist one thread each: more would wait for one another.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 # `make test` tries the same examples every time; `make fuzz` searches, and keeps what it finds in .hypothesis.

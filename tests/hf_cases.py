@@ -48,6 +48,10 @@ def first(out: Any) -> Tensor:
     return out.last_hidden_state[:, 0]
 
 
+def mean(out: Any) -> Tensor:
+    return out.last_hidden_state.mean(1)
+
+
 def pooled(out: Any) -> Tensor:
     return out.pooler_output
 
@@ -137,6 +141,19 @@ CASES = {
     "CLIP-whole": Case(
         hf.CLIPModel, hf.CLIPConfig, SIZES | {"hidden_act": "gelu"}, pooled, tower="vision_model", composite=True
     ),
+    "ViT-MSN-classifier": Case(hf.ViTMSNForImageClassification, hf.ViTMSNConfig, SIZES, logits, more=LABELS),
+    "I-JEPA": Case(hf.IJepaModel, hf.IJepaConfig, SIZES, mean),
+    "I-JEPA-classifier": Case(hf.IJepaForImageClassification, hf.IJepaConfig, SIZES, logits, more=LABELS),
+    "MetaCLIP2": Case(hf.MetaClip2VisionModel, hf.MetaClip2VisionConfig, SIZES, pooled),
+    "ChineseCLIP": Case(hf.ChineseCLIPVisionModel, hf.ChineseCLIPVisionConfig, SIZES, pooled),
+    "AltCLIP": Case(hf.AltCLIPVisionModel, hf.AltCLIPVisionConfig, SIZES, pooled),
+    **{
+        f"{name}-whole": Case(model, config, SIZES, pooled, tower="vision_model", composite=True)
+        for name, model, config in (
+            ("MetaCLIP2", hf.MetaClip2Model, hf.MetaClip2Config),
+            ("ChineseCLIP", hf.ChineseCLIPModel, hf.ChineseCLIPConfig),
+        )
+    },
     "SigLIP": Case(hf.SiglipVisionModel, hf.SiglipVisionConfig, SIZES, pooled),
     "SigLIP-whole": Case(hf.SiglipModel, hf.SiglipConfig, SIZES, pooled, tower="vision_model", composite=True),
     "SigLIP-classifier": Case(

@@ -7,6 +7,7 @@ works with relevance divided by values, and with closed forms. One image at a ti
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -28,7 +29,7 @@ class Value:
 
 
 @dataclass(eq=False)
-class Tape:
+class Tape(ABC):
     """Operations in order, and the relevance that reached no input."""
 
     steps: list[tuple[Value, tuple[Value, ...], Back]] = field(default_factory=list)
@@ -70,23 +71,23 @@ class Tape:
 
         return self.record(out, (a, b), back)
 
-    def divide(self, a: Tensor, b: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def divide(self, a: Tensor, b: Tensor) -> Tensor: ...
 
-    def clone(self, x: Value, times: int = 2) -> list[Value]:
-        raise NotImplementedError
+    @abstractmethod
+    def clone(self, x: Value, times: int = 2) -> list[Value]: ...
 
-    def add(self, a: Value, b: Value) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def add(self, a: Value, b: Value) -> Value: ...
 
-    def linear(self, x: Value, weight: Tensor, bias: Tensor | None, kind: str) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def linear(self, x: Value, weight: Tensor, bias: Tensor | None, kind: str) -> Value: ...
 
-    def norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def norm(self, x: Value, weight: Tensor, bias: Tensor, eps: float) -> Value: ...
 
-    def softmax(self, x: Value) -> Value:
-        raise NotImplementedError
+    @abstractmethod
+    def softmax(self, x: Value) -> Value: ...
 
 
 def pull(change: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> tuple[Tensor, ...]:
@@ -147,6 +148,7 @@ class AttnTape(Tape):
     """Achtibat et al. 2024 with a gamma for each kind of linear map; what goes nowhere is booked."""
 
     gammas: dict[str, float] = field(default_factory=dict)
+    passing: bool = False  # the classifier's bias passes its relevance on to the inputs
 
     def divide(self, a: Tensor, b: Tensor) -> Tensor:
         return a / b
@@ -172,7 +174,7 @@ class AttnTape(Tape):
             some, other = favoured(each, out[..., None]), favoured(fixed, out)
             parts = r / (some.sum(-1) + other)  # (..., D')
             into = (some * parts[..., None]).sum(-2)
-            if kind == "head":
+            if kind == "head" and self.passing:
                 weights = each.abs() / each.abs().sum(-1, keepdim=True)
                 return (into + (weights * (other * parts)[..., None]).sum(-2),)
             self.keep(other * parts)

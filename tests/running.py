@@ -182,10 +182,12 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
     if read["waiting"] or read["title"] != heatmap.title or tuple(read["grid"]) != values.shape:
         return [f"the page shows {read['title']!r} of {read['grid']}, waiting: {read['waiting']}"]
     wrong = []
-    low, high = float(values.min()), float(values.max())
+    scale = heatmap.scale()
+    low, high = scale.vmin, scale.vmax
+    expected = 255 * (values.clip(low, high) - low) / (high - low)
     drawn = np.array(read["colors"], float).reshape(values.shape)
-    off = np.abs(drawn - 255 * (values - low) / (high - low)).max()
-    if off > 1 + 255 * 2 * CLOSE / (high - low) or np.corrcoef(drawn.ravel(), values.ravel())[0, 1] < 0.999:
+    off = np.abs(drawn - expected).max()
+    if off > 1 + 255 * 2 * CLOSE / (high - low) or np.corrcoef(drawn.ravel(), expected.ravel())[0, 1] < 0.999:
         wrong.append(f"colors are off by {off:.0f} of 255")
     for name, value in (("low", low), ("high", high)):
         if abs(percent(read[name]) - value) > CLOSE + ROUNDED:
@@ -276,10 +278,10 @@ SETTLE = """() => {
 }"""  # colors that still change from one theme to the other have no contrast yet
 
 
-def axe(page: Browser) -> list[Any]:
-    """What axe-core finds on the page."""
+def axe(page: Browser, *only: str) -> list[Any]:
+    """What axe-core finds on the page, by all of its rules or by some of them."""
     from axe_core_python.sync_playwright import Axe
 
     page.evaluate(SETTLE)
-    found = Axe().run(page)["violations"]
+    found = Axe().run(page, options={"runOnly": list(only)} if only else {})["violations"]
     return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]

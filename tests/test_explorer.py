@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import sys
 
 import numpy as np
 import pytest
@@ -16,8 +17,10 @@ from vitviz.attribution.attention import attention, rollout
 from vitviz.attribution.registry import METHODS
 from vitviz.attribution.scores import ExplainError
 from vitviz.explorer import Explorer
+from vitviz.extras import MissingExtraError
 from vitviz.images.decoding import ImageError
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.memory import forward_bytes
 from vitviz.model.trace import TraceError
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.view import ExplorerError, View, describe_query
@@ -303,6 +306,117 @@ def test_every_kind_of_picture_is_opened(tmp_path) -> None:
         np.testing.assert_array_equal(explorer.open(source).rollout().values, expected)
     with pytest.raises(ImageError):
         explorer.open(b"no picture")
+
+
+def test_open_files_and_tensors_are_opened(tmp_path) -> None:
+    explorer, picture = Explorer(tiny.model()), photo()
+    picture.save(tmp_path / "photo.png")
+    expected = explorer.open(picture).trace.logits
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)  # (H, W, 3) -> (3, H, W)
+    with (tmp_path / "photo.png").open("rb") as file:
+        views = [explorer.open(one) for one in (file, pixels, pixels / 255)]
+        assert not file.closed
+    for view in views:
+        torch.testing.assert_close(view.trace.logits, expected, rtol=0, atol=0)
+    assert [view.name for view in views] == ["photo.png", "", ""]
+    gray = (pixels[0] / 255).bfloat16()
+    assert explorer.open(gray).photo.size == picture.size
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (io.StringIO("text"), "mode 'rb'"),
+        (torch.zeros(1, 3, 20, 30), r"got \(1, 3, 20, 30\). Choose one image"),
+        (torch.zeros(20, 30, 3), "permute"),
+        (torch.randn(3, 20, 30), "before a model's normalization"),
+        ([photo(), photo()], "list of 2. Use open_many"),
+    ],
+)
+def test_what_is_no_photograph_is_refused_with_advice(given: object, words: str) -> None:
+    with pytest.raises((ImageError, ExplorerError), match=words):
+        Explorer(tiny.model()).open(given)
+
+
+def counted(model: ViT) -> list[int]:
+    """Sizes of the batches that a model runs."""
+    sizes: list[int] = []
+    model.norm.register_forward_hook(lambda _module, given, _out: sizes.append(len(given[0])))
+    return sizes
+
+
+def test_many_photographs_are_opened_in_batches_and_in_order() -> None:
+    model = with_weights("native")
+    explorer, photos = Explorer(model), [photo(seed, (163, 127) if seed % 3 else (90, 200)) for seed in range(7)]
+    expected = [explorer.open(one) for one in photos]
+    sizes = counted(model)
+    views = explorer.open_many(iter(photos), batch_size=5, progress=False)
+    assert sizes == []  # nothing runs before it is asked for
+    for view, alone in zip(views, expected, strict=True):
+        assert view.photo.size == alone.photo.size
+        torch.testing.assert_close(view.trace.logits, alone.trace.logits, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(view.attention(1, 3).values, alone.attention(1, 3).values, atol=1e-5)
+    assert sorted(sizes[:2]) == [2, 3]  # of the first five, by size
+    assert sum(sizes) == 7
+    with pytest.raises(ExplorerError, match="batch_size"):
+        explorer.open_many(photos, batch_size=0)
+
+
+def test_a_folder_is_opened_by_name(tmp_path) -> None:
+    for index, name in enumerate(["b.png", "a.png"]):
+        photo(index).save(tmp_path / name)
+    views = list(Explorer(tiny.model()).open_many(tmp_path, progress=False))
+    assert [view.name for view in views] == ["a.png", "b.png"]
+    assert "a.png" in repr(views[0])
+
+
+def test_where_memory_is_short_batches_are_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = with_weights()
+    one, two = (forward_bytes(model.config, 1 + tiny.GRID[0] * tiny.GRID[1], batch) for batch in (1, 2))
+    monkeypatch.setattr(vitviz.explorer.memory, "available_bytes", lambda device: (one + two) // 2)
+    sizes = counted(model)
+    views = list(Explorer(model).open_many([photo(seed) for seed in range(5)], progress=False))
+    assert len(views) == 5
+    assert sizes == [1] * 5
+
+
+def test_what_a_view_answers_is_told_in_one_line(view: View) -> None:
+    for told in (
+        view,
+        view.trace,
+        view.trace.block(0),
+        view.trace.attentions,
+        view.heads(),
+        view.lens(),
+        view.token_pca(),
+    ):
+        assert len(repr(told)) < 1200
+        assert "tensor(" not in repr(told)
+    assert "163 x 127 pixels" in repr(view)
+    assert "3 of 3 blocks, 5 heads, 80 tokens (3 + 7 x 11) of width 19" in repr(view.trace)
+
+
+def test_statistics_become_tables(view: View) -> None:
+    heads = view.heads(["distance", "entropy"])
+    table = heads.to_pandas()
+    assert list(table.columns) == ["block", "head", "distance", "entropy"]
+    assert len(table) == tiny.DEPTH * tiny.HEADS
+    where = table[(table["block"] == 2) & (table["head"] == 3)]
+    assert where["entropy"].item() == heads["entropy"][2, 3]
+    lens = view.lens()
+    np.testing.assert_array_equal(lens.to_pandas()[lens.names[1]], lens.probabilities[:, lens.classes[1]])
+    change = view.intervene(drop=[(3, 4)])
+    assert change.to_pandas()["label"].iloc[0] == change.top(1)[0].label
+    (tested,) = view.faithfulness(view.rollout(), steps=5, random=3)
+    curve = tested.to_pandas().query("kind == 'insertion'")
+    np.testing.assert_array_equal(curve["probability"], tested.insertion.probabilities)
+    np.testing.assert_allclose(curve["random"], tested.insertion.random.mean(0))
+
+
+def test_a_table_without_pandas_names_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(MissingExtraError, match="pip install pandas"):
+        view.heads().to_pandas()
 
 
 def test_dropout_is_off_whatever_state_the_model_comes_in() -> None:

@@ -1,13 +1,17 @@
 """A heatmap keeps its numbers, knows its place in the photograph, and survives a trip to a file."""
 
+import copy
 import dataclasses
 import doctest
+import io
+import pickle
 import zipfile
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from PIL import Image
 
 import vitviz.heatmap
@@ -50,6 +54,46 @@ def test_it_is_frozen_through_and_through():
         made.prefix_mass["CLS"] = 0.5
     with pytest.raises(dataclasses.FrozenInstanceError):
         made.title = "other"
+
+
+def test_numpy_and_matplotlib_take_it_as_its_values():
+    made = heatmap()
+    array = np.asarray(made)
+    assert array.dtype == np.float32
+    np.testing.assert_array_equal(array, made.values)
+    np.testing.assert_array_equal(np.asarray(made, np.float64), made.values.astype(np.float64))
+    own = np.array(made)
+    own[0, 0] = 99.0
+    assert made.values[0, 0] != 99.0
+    np.testing.assert_array_equal(Figure().subplots().imshow(made).get_array(), made.values)
+    assert Scale.over([made, heatmap(np.ones((GH, GW)))]) == Scale(float(made.values.min()), 1.0, "shared")
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))])
+def test_it_is_copied_and_pickled(again):
+    made = heatmap(title="Layer 1", signed=True, prefix_mass={"CLS": 0.25}, query=(2, 4), classes=(7, 3))
+    back = again(made)
+    for one in dataclasses.fields(made):
+        if one.name not in ("values", "photo"):
+            assert getattr(back, one.name) == getattr(made, one.name)
+    assert back.overlay().tobytes() == made.overlay().tobytes()
+    with pytest.raises(ValueError, match="read-only"):
+        back.values[0, 0] = 1.0
+
+
+def test_a_notebook_shows_it_as_a_picture():
+    plain, other = (Image.open(io.BytesIO(one._repr_png_())) for one in (heatmap(), heatmap(np.eye(GH, GW))))
+    assert plain.format == "PNG"
+    assert plain.height > plain.width * PHOTO.height / PHOTO.width  # words and a color bar stand below the photograph
+    assert plain.tobytes() != other.tobytes()
+
+
+def test_it_is_told_in_one_line():
+    told = repr(heatmap(title="Layer 12, head 4", prefix_mass={"CLS": 0.25}))
+    assert told.startswith("Heatmap(values=float32[3, 7], ")
+    assert "title='Layer 12, head 4'" in told
+    assert "{'CLS': 0.25}" in told
+    assert "\n" not in told
 
 
 def test_the_photograph_is_shared_and_not_copied():
@@ -205,3 +249,14 @@ def test_geometry_may_reach_outside_the_photograph():
     padded = Geometry(image=PHOTO.size, input=(112, 112), frame=(0.0, -33.0, 149.0, 116.0))
     got = Heatmap(np.eye(7), padded, PHOTO, query=(0, 0)).overlay(grid=True)
     assert got.size == PHOTO.size
+
+
+def test_a_note_says_what_colors_do_not() -> None:
+    photo = Image.new("RGB", (40, 40))
+    geometry = Preprocess(height=32, width=32, mode="squash")(photo).geometry
+    blank = Heatmap(np.zeros((2, 2)), geometry, photo, unit="score")
+    assert "Blank" in blank.note
+    full = Heatmap(np.eye(2) / 4, geometry, photo, unit="attention", prefix_mass={"CLS": 0.5})
+    assert "50.0 % on CLS" in full.note
+    assert "Blank" not in full.note
+    assert Heatmap(np.eye(2), geometry, photo).note == ""

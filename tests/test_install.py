@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import signal
 import socket
 import subprocess
 import sys
@@ -9,42 +11,122 @@ import sysconfig
 import tarfile
 import time
 import venv
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Mapping
+from email.message import Message
+from email.parser import BytesParser
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120  # seconds; the machine may have other work
 SMALL = "vit-cifar10"
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would come before the wheel
 
 
-def run(*command: object, cwd: Path = ROOT) -> str:
+def run(*command: object, cwd: Path = ROOT, env: Mapping[str, str] = ALONE) -> str:
     """Run a command to its end and return what it prints."""
-    # PYTHONPATH would come before the wheel.
-    alone = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     words = [str(part) for part in command]
-    done = subprocess.run(words, cwd=cwd, env=alone, capture_output=True, text=True, check=False)
+    done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
+
+
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel: its folder of commands. What vitviz requires is taken from the tests' own."""
-    folder = tmp_path_factory.mktemp("installed")
-    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
-    run(*pip, "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder)
-    (wheel,) = folder.glob("vitviz-*.whl")
-    venv.create(folder / "env")
-    commands = folder / "env" / ("Scripts" if os.name == "nt" else "bin")
-    # A path in a .pth file does not make Python read the .pth files there: the editable vitviz stays out.
-    paths = {"base": str(folder / "env"), "platbase": str(folder / "env")}
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(*PIP, "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder)
+    (path,) = folder.glob("vitviz-*.whl")
+    return path
+
+
+def environment(folder: Path, wheel: Path, *packages: Path) -> Path:
+    """Make an environment with the wheel and links to packages; return its folder of commands."""
+    venv.create(folder)
+    commands = folder / ("Scripts" if os.name == "nt" else "bin")
+    paths = {"base": str(folder), "platbase": str(folder)}
     site = Path(sysconfig.get_path("purelib", "venv" if sys.version_info >= (3, 11) else None, vars=paths))
-    (site / "required.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    run(*pip, "--python", commands / "python", "install", "--no-deps", "--no-index", wheel)
+    for package in packages:
+        (site / package.name).symlink_to(package)
+    run(*PIP, "--python", commands / "python", "install", "--no-deps", "--no-index", wheel)
     return commands
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the wheel and all its extras: its folder of commands."""
+    # A path in a .pth file does not make Python read the .pth files there: the editable vitviz stays out.
+    required = tmp_path_factory.mktemp("required") / "required.pth"
+    required.write_text(sysconfig.get_path("purelib") + "\n")
+    return environment(tmp_path_factory.mktemp("installed") / "env", wheel, required)
+
+
+def about(wheel: Path) -> Message:
+    """What the wheel says of itself."""
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        return BytesParser().parsebytes(archive.read(name))
+
+
+def requirements(requires: list[str]) -> set[str]:
+    """The distributions that these requirements bring, and those that they bring in turn; without extras."""
+    found: set[str] = set()
+    pending = [*requires]
+    while pending:
+        one = Requirement(pending.pop())
+        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
+            found.add(one.name)
+            pending += distribution(one.name).requires or []
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with what `pip install vitviz` brings, and nothing else."""
+    files = (path for name in requirements(about(wheel).get_all("Requires-Dist")) for path in distribution(name).files)
+    site = Path(sysconfig.get_path("purelib"))
+    tops = {site / path.parts[0] for path in files if path.parts[0] not in ("..", "__pycache__")}
+    return environment(tmp_path_factory.mktemp("bare") / "env", wheel, *sorted(tops))
+
+
+def test_the_package_index_shows_text_without_what_lies_in_the_checkout(wheel: Path) -> None:
+    text = about(wheel).get_payload()
+    assert text.startswith("# vitviz")  # no front matter
+    assert "](" not in re.sub(r"\]\((https?:|#)", "", text)
+
+
+def test_the_library_alone_needs_no_extra_and_names_those_of_the_rest(bare: Path, elsewhere: Path) -> None:
+    program = f"""
+import importlib.util, sys, vitviz
+from vitviz.cli.main import main
+absent = ("gradio", "timm", "captum", "accelerate", "tensorboardX")
+print(sorted(name for name in absent if importlib.util.find_spec(name)))
+model = ["--model", {SMALL!r}, "--quiet"]
+done = [main([*command.split(), *model]) for command in (
+    "predict photo.jpg", "explain photo.jpg --method gae", "export photo.jpg", "heads photo.jpg", "lens photo.jpg",
+    "figures photo.jpg --only shapes",
+)]
+print(done)
+for command in ("app", "train --data . --out new --preset tiny", "explain photo.jpg --method input_gradient"):
+    print(main(command.split()), file=sys.stderr)
+print(main(["summary", "--model", "timm:vit_tiny_patch16_224"]), file=sys.stderr)
+"""
+    done = subprocess.run([bare / "python", "-c", program], cwd=elsewhere, env=ALONE, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    assert printed[0] == "[]"
+    assert str([0] * 6) in printed
+    for name in ("app", "train", "explain", "convert"):
+        assert f"Run pip install 'vitviz[{name}]'." in done.stderr
+    assert done.stderr.splitlines()[1::2] == ["2"] * 4
 
 
 @pytest.fixture
@@ -70,20 +152,20 @@ print(view.rollout().values.shape, *vitviz.bundled())
 def test_the_commands_work(installed: Path, elsewhere: Path) -> None:
     answer = json.loads(run(installed / "vitviz", "predict", "photo.jpg", "--model", SMALL, "--json", cwd=elsewhere))
     assert "airplane" in json.dumps(answer)
-    run(installed / "vitviz", "export", "photo.jpg", "--html", "page.html", "--model", SMALL, cwd=elsewhere)
+    run(installed / "vitviz", "export", "photo.jpg", "-o", "page.html", "--model", SMALL, cwd=elsewhere)
     assert (elsewhere / "page.html").stat().st_size > 100_000
 
 
 @pytest.fixture
-def served(installed: Path, elsewhere: Path) -> Iterator[str]:
-    """The address of `vitviz app`."""
+def served(installed: Path, elsewhere: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """The address of `vitviz app`, and its process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_TEMP_DIR": str(elsewhere)}
     with (elsewhere / "log.txt").open("w+") as log:
         process = subprocess.Popen(
-            [installed / "vitviz", "app"], cwd=elsewhere, env={**os.environ, **settings}, stdout=log, stderr=log
+            [installed / "vitviz", "app"], cwd=elsewhere, env={**ALONE, **settings}, stdout=log, stderr=log
         )
         try:
             began = time.monotonic()
@@ -91,24 +173,46 @@ def served(installed: Path, elsewhere: Path) -> Iterator[str]:
                 assert process.poll() is None, (elsewhere / "log.txt").read_text()
                 assert time.monotonic() - began < PATIENCE
                 time.sleep(0.2)
-            yield f"http://127.0.0.1:{port}"
+            yield f"http://127.0.0.1:{port}", process
         finally:
             process.terminate()
             process.wait()
 
 
-def test_the_app_opens_with_its_examples(served: str, page: Page) -> None:
-    page.goto(served)
+def test_the_app_opens_with_its_examples_and_ends_with_ctrl_c(
+    served: tuple[str, subprocess.Popen[bytes]], page: Page, elsewhere: Path
+) -> None:
+    address, process = served
+    page.goto(address)
     expect(page.locator(".vv-explore .vv-answer")).to_contain_text("church", timeout=1000 * PATIENCE)
     page.click("#examples button:has-text('Koala')")
     expect(page.locator(".vv-explore .vv-answer")).not_to_contain_text("church", timeout=1000 * PATIENCE)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(PATIENCE) == 130
+    assert (elsewhere / "log.txt").read_text().endswith("\nvitviz: interrupted\n")
 
 
-def test_the_source_distribution_holds_its_tests(tmp_path: Path) -> None:
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", tmp_path)
-    (path,) = tmp_path.glob("*.tar.gz")
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the source distribution."""
+    folder = tmp_path_factory.mktemp("source")
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder)
+    (path,) = folder.glob("*.tar.gz")
     with tarfile.open(path) as archive:
-        held = {name.partition("/")[2] for name in archive.getnames()}
-    tracked = run("git", "ls-files", "tests", "vitviz", "examples", "checkpoints", "scripts", "docs").split()
+        archive.extractall(folder, filter="data")
+    return folder / path.name.removesuffix(".tar.gz")
+
+
+def test_the_source_distribution_holds_its_tests(source: Path) -> None:
+    held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    tracked = run(
+        "git", "ls-files", "tests", "vitviz", "examples", "checkpoints", "scripts", "docs", "notebooks"
+    ).split()
     assert set(tracked) <= held
     assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
+
+
+def test_the_source_distribution_runs_its_tests(source: Path) -> None:
+    pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
+    assert "passed" in run(*pytest_there, "tests/images/test_image_geometry.py", cwd=source, env=environ)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from pictures import GH, GW, flat, pixels, whole
 
+from vitviz.draw.colorbar import colorbar, describe_range
 from vitviz.draw.overlay import overlay
 from vitviz.heatmap import HeatmapError, Scale
 
@@ -42,6 +43,39 @@ def test_a_fixed_range_does_not_flicker():
 def test_values_beyond_the_range_take_its_ends():
     scale = Scale(0.0, 1.0)
     assert scale.indices([[-5.0, 0.0, 0.5, 1.0, 9.0]]).tolist() == [[0, 0, 128, 255, 255]]
+
+
+def test_one_patch_does_not_take_the_colors_of_all_others():
+    values = np.linspace(0, 1, GH * GW).reshape(GH, GW)
+    assert Scale.own(values) == Scale(0, 1, "each")
+    values[1, 2] = 20.0
+    scale = Scale.own(values)
+    assert (scale.vmin, scale.vmax, scale.clipped) == (0.0, 1.0, 1)
+    photo, geometry = flat(140, 90, 50), whole(140, 90)
+    drawn, plain = (pixels(overlay(photo, values, geometry, scale=one)) for one in ("each", (0.0, 1.0)))
+    marked = (drawn != plain).any(-1)  # the dot, inside of its patch
+    box = np.s_[30:60, 40:60]
+    assert marked[box].any()
+    assert marked.sum() == marked[box].sum()
+    assert Scale.own(-values, signed=True) == Scale(-1, 1, "each", True, 1)
+    assert Scale.choose("full", [values], signed=False).vmax == 20
+    one_hot = np.zeros((GH, GW))
+    one_hot[0, 0] = 1
+    assert Scale.own(one_hot).clipped == 0  # there is nothing else to see
+    bars = [np.asarray(colorbar(one)) for one in (scale, Scale(0, 1))]
+    assert (bars[0] != bars[1]).any()  # an arrow
+    assert describe_range(scale) == "0 to 1 and more"
+
+
+def test_opacity_follows_the_value():
+    values = np.linspace(-1, 1, GH * GW).reshape(GH, GW)
+    photo, geometry = flat(140, 90, 50), whole(140, 90)
+    for signed, clear in ((False, (0, 0)), (True, (GH // 2, GW // 2))):
+        options = {"signed": signed, "alpha": 1.0}
+        even, spot = (pixels(overlay(photo, values, geometry, spotlight=on, **options)) for on in (False, True))
+        row, col = (30 * clear[0] + 15, 20 * clear[1] + 10)
+        assert np.abs(spot[row, col].astype(int) - 50).max() <= 40 * signed
+        assert np.array_equal(spot[-1, -1], even[-1, -1])
 
 
 @pytest.mark.parametrize("value", [0.0, -3.5, 1e-30, 1e30])

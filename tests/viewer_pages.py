@@ -21,6 +21,7 @@ import vitviz
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.draw.colors import lut
 from vitviz.explorer import Explorer
+from vitviz.heatmap import Scale
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View, describe_query
@@ -275,13 +276,13 @@ def expected(seen: View, block: int, head: int | str, query: Any, direction: str
     out = Reading(
         title=title_of(seen, block, head, query, direction, mode),
         low=patches.min(),
-        high=patches.max(),
+        high=Scale.own(patches).vmax,
         strongest=[(int(i) // columns, int(i) % columns, patches.ravel()[i]) for i in order],
     )
     if query != "mean":
         out.masses["self"] = row[seen.trace.token(query)]
     if direction == "row":
-        for name, value in zip(names, row, strict=False):
+        for name, value in zip(names, row[: len(names)], strict=True):
             kind = "CLS" if name == "CLS" else "registers" if name.startswith("register") else "distillation"
             out.masses[kind] = out.masses.get(kind, 0.0) + value
         out.spread = float(-(row * np.log(row)).sum() / np.log(len(row)))

@@ -37,6 +37,8 @@ def forward(p: dict[str, Array], config: ViTConfig, images: Array, nudge: Mappin
         x = x + p["pos_embed"]
     elif config.positions == "sincos":
         x = x + _sincos(rows, columns, config.width)
+    elif config.positions == "sincos1d":
+        x = x + _sincos1d(rows * columns, config.width)
     front = [p[name] for name in ("cls_token", "dist_token", "reg_token") if name in p]
     x = np.concatenate([*(np.repeat(token, batch, axis=0) for token in front), x], axis=1)
     prefix = x.shape[1] - rows * columns
@@ -152,3 +154,13 @@ def _sincos(rows: int, columns: int, width: int) -> Array:
     return np.concatenate(
         [np.sin(x * frequency), np.cos(x * frequency), np.sin(y * frequency), np.cos(y * frequency)], 1
     )
+
+
+def _sincos1d(count: int, width: int) -> Array:
+    """Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) its cosine."""
+    table = np.zeros((count, width))
+    for place in range(count):
+        for i in range(width // 2):
+            angle = place / 10_000 ** (2 * i / width)
+            table[place, 2 * i], table[place, 2 * i + 1] = np.sin(angle), np.cos(angle)
+    return table

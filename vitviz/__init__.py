@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitviz.model.summary import summary
     from vitviz.model.trace import Trace
     from vitviz.model.vit import Pretrained, ViT
+    from vitviz.training.api import train
     from vitviz.view import View
     from vitviz.weights.zoo import bundled, load
 
@@ -46,6 +47,7 @@ __all__ = [
     "preset",
     "rollout",
     "summary",
+    "train",
 ]
 
 # Modules of these names, imported when a name is first asked for: `vitviz --help` need not wait for torch.
@@ -61,6 +63,7 @@ _MODULES = {
     "model.summary": ("summary",),
     "model.trace": ("Trace",),
     "model.vit": ("Pretrained", "ViT"),
+    "training.api": ("train",),
     "view": ("View",),
     "weights.zoo": ("bundled", "load"),
 }

@@ -1,16 +1,23 @@
 """A model, ready to open photographs."""
 
+import os
 import time
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
 from PIL import Image
+from torch import nn
 
-from vitviz.images.decoding import decode
+from vitviz.images.decoding import decode, display_name
+from vitviz.images.folders import find_images, progress_bar, spread
 from vitviz.images.preprocess import Preprocess
 from vitviz.model import memory
 from vitviz.model.vit import ViT
 from vitviz.view import ExplorerError, View
+from vitviz.weights.zoo import load
 
 
 class Explorer:
@@ -23,11 +30,13 @@ class Explorer:
     (4, 4)
 
     Args:
-        model: any `ViT`; it is put into eval mode.
+        model: any `ViT`, which is put into eval mode; or what `vitviz.load` takes: a name, a path, or a model of timm,
+            torchvision or transformers.
         device: where to run; by default where the model is.
     """
 
-    def __init__(self, model: ViT, device: torch.device | str | None = None) -> None:
+    def __init__(self, model: nn.Module | str | os.PathLike[str], device: torch.device | str | None = None) -> None:
+        model = model if isinstance(model, ViT) else load(model)
         self.model = model.eval() if device is None else model.eval().to(device)
         self.device = next(model.parameters()).device
         height, width = model.config.image_size
@@ -38,49 +47,118 @@ class Explorer:
         """Decode a photograph and run the model once.
 
         Args:
-            image: a path, the bytes of a file, a PIL image, or an array (H, W), (H, W, 3) or (H, W, 4).
+            image: a path, an open file or its bytes, a PIL image, an array (H, W), (H, W, 3) or (H, W, 4), or a tensor
+                (H, W) or (3, H, W): a photograph as it is, before any resizing or normalization.
             size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default.
 
         Raises:
             ImageError: if the image cannot be decoded, or the size is below one patch or absurdly large.
             ModelError: if the size does not fit the model.
-            ExplorerError: if the memory is not enough; the text names the largest size that fits.
+            ExplorerError: if the memory is not enough; the text names the largest size that fits. Also for a list.
         """
-        photo = decode(image)
-        preprocess = self._at(size)
-        need, free = self._bytes(preprocess, photo), memory.available_bytes(self.device)
-        if free is not None and need > free:
-            raise self._too_large(preprocess, photo, f"about {_size(need)} of memory, and {_size(free)} are free", free)
-        try:
-            return self._run(preprocess, photo)
-        except (RuntimeError, MemoryError) as error:
-            if not memory.is_out_of_memory(error):
-                raise
-        # Outside of the except block, because the error's traceback keeps the tensors alive. The estimate was too low,
-        # so half of it is taken for what is free.
-        raise self._too_large(preprocess, photo, "more memory than there was", need // 2)
+        if isinstance(image, list | tuple):
+            raise ExplorerError(
+                f"Expected one photograph, got a {type(image).__name__} of {len(image)}. Use open_many for several, "
+                "or numpy.asarray for pixels in lists."
+            )
+        (view,) = self._fit(self._at(size), [_read(image)])
+        return view
+
+    def open_many(
+        self,
+        images: Iterable[Any] | str | os.PathLike[str],
+        *,
+        size: int | None = None,
+        batch_size: int = 8,
+        progress: bool = True,
+    ) -> Iterator[View]:
+        """Open photographs, several in one forward pass, and yield their views in order.
+
+        Photographs are read as the views are asked for. The views of a batch share its memory, which is freed with the
+        last of them.
+
+        Args:
+            images: any number of what `open` takes, or a folder: the image files in it and below it, by name.
+            size: as for `open`.
+            batch_size: photographs in one forward pass; fewer where inputs have different sizes or memory is short.
+            progress: count up on standard error, in a terminal or a notebook.
+
+        Raises:
+            DataError: if there is no such folder, or no image in it.
+            ExplorerError: if batch_size is below 1.
+            ImageError, ModelError: as `open`, when the photograph's turn comes.
+
+        Example:
+            >>> import numpy as np, vitviz
+            >>> explorer = Explorer(vitviz.ViT(vitviz.preset("tiny", image_size=(64, 64), classes=10)))
+            >>> photos = [np.full((48, 64, 3), level, np.uint8) for level in (0, 99, 255)]
+            >>> [view.best(1)[0] < 10 for view in explorer.open_many(photos, batch_size=2)]
+            [True, True, True]
+        """
+        if batch_size < 1:
+            raise ExplorerError(f"Expected batch_size of at least 1, got {batch_size}. Raise it.")
+        if isinstance(images, str | os.PathLike):
+            images = [path for path, _ in spread(find_images(Path(images)), None)]
+        return self._views(images, self._at(size), batch_size, progress)
+
+    def _views(self, images: Iterable[Any], preprocess: Preprocess, batch_size: int, progress: bool) -> Iterator[View]:
+        """Yield the views of `open_many`."""
+        total, pending = len(images) if isinstance(images, Sequence) else None, iter(images)
+        with progress_bar(total, show=progress) as bar:
+            while photos := [_read(image) for image in islice(pending, batch_size)]:
+                sizes = [preprocess.input_size(*photo.size) for photo, _ in photos]
+                views: dict[int, View] = {}
+                for one in dict.fromkeys(sizes):
+                    same = [index for index, found in enumerate(sizes) if found == one]
+                    views |= zip(same, self._fit(preprocess, [photos[index] for index in same]), strict=True)
+                bar.update(len(photos))
+                yield from (views[index] for index in range(len(photos)))
+
+    def _fit(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
+        """Run photographs of one input size together, or half of them at a time where memory is short."""
+        photo, _ = photos[0]
+        need, free = self._bytes(preprocess, photo, len(photos)), memory.available_bytes(self.device)
+        if free is None or need <= free:
+            try:
+                return self._run(preprocess, photos)
+            except (RuntimeError, MemoryError) as error:
+                if not memory.is_out_of_memory(error):
+                    raise
+            # Outside of the except block, because the error's traceback keeps the tensors alive. The estimate was too
+            # low, so half of it is taken for what is free.
+            takes, free = "more memory than there was", need // 2
+        else:
+            takes = f"about {_size(need)} of memory, and {_size(free)} are free"
+        if half := len(photos) // 2:
+            return self._fit(preprocess, photos[:half]) + self._fit(preprocess, photos[half:])
+        raise self._too_large(preprocess, photo, takes, free)
 
     def _at(self, size: int | None) -> Preprocess:
         return self.preprocess if size is None else self.preprocess.at(size, self.model.config.patch_size)
 
-    def _run(self, preprocess: Preprocess, photo: Image.Image) -> View:
-        prepared = preprocess(photo)
+    def _run(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
+        prepared = [preprocess(photo) for photo, _ in photos]
         precision = next(self.model.parameters()).dtype  # half-precision weights take half-precision pixels
-        pixels = torch.from_numpy(prepared.pixels)[None].to(self.device, precision)  # (1, 3, H, W)
+        stacked = torch.stack([torch.from_numpy(one.pixels) for one in prepared])  # B x (3, H, W) -> (B, 3, H, W)
+        pixels = stacked.to(self.device, precision)
         began = time.perf_counter()
         trace = self.model.trace(pixels)
         if self.device.type != "cpu":
             torch.accelerator.synchronize()  # kernels run asynchronously
-        seconds = time.perf_counter() - began
-        return View(self.model, preprocess, photo, prepared.pixels, prepared.geometry, trace, seconds)
+        seconds = (time.perf_counter() - began) / len(photos)
+        traces = [trace] if len(photos) == 1 else [trace.image(index) for index in range(len(photos))]
+        return [
+            View(self.model, preprocess, photo, one.pixels, one.geometry, trace, seconds, name)
+            for (photo, name), one, trace in zip(photos, prepared, traces, strict=True)
+        ]
 
     def _tokens(self, preprocess: Preprocess, photo: Image.Image) -> int:
         rows, columns = self.model.config.grid_of(*preprocess.input_size(*photo.size))
         return len(self.model.config.prefix) + rows * columns
 
-    def _bytes(self, preprocess: Preprocess, photo: Image.Image) -> int:
+    def _bytes(self, preprocess: Preprocess, photo: Image.Image, batch: int = 1) -> int:
         itemsize = next(self.model.parameters()).dtype.itemsize
-        return memory.forward_bytes(self.model.config, self._tokens(preprocess, photo), itemsize=itemsize)
+        return memory.forward_bytes(self.model.config, self._tokens(preprocess, photo), batch, itemsize)
 
     def _too_large(self, preprocess: Preprocess, photo: Image.Image, takes: str, free: int) -> ExplorerError:
         """Return the error for a photograph that does not fit, with the largest size that fits into `free` bytes."""
@@ -92,6 +170,12 @@ class Explorer:
             f"Expected an image that fits into memory, got one of {height} x {width} pixels, "
             f"{self._tokens(preprocess, photo):,} tokens, which takes {takes} on {self.device.type.upper()}. {advice}"
         )
+
+
+def _read(image: Any) -> tuple[Image.Image, str]:
+    """Return a decoded photograph, and the name of its file; empty where it comes from none."""
+    path = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
+    return decode(image), display_name(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else ""
 
 
 def _size(count: int) -> str:

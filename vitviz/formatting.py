@@ -1,7 +1,14 @@
 """Format numbers, predictions and tables for people, numbers by the same rules as `web/compute/format.js`."""
 
+import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from vitviz.extras import MissingExtraError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 
@@ -100,3 +107,40 @@ def text_table(rows: Sequence[Sequence[str]], left: int = 1) -> str:
     return "\n".join(
         "  ".join(f"{cell:{side}{width}}" for cell, side, width in zip(row, flush, widths, strict=True)) for row in rows
     )
+
+
+def data_frame(columns: Mapping[str, Any]) -> "pd.DataFrame":
+    """Return columns of one length as a pandas table.
+
+    Raises:
+        MissingExtraError: if pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise MissingExtraError("Expected the package pandas, got none. Run pip install pandas.") from error
+    return pd.DataFrame(columns)
+
+
+LISTED = 4  # entries of a tuple that `short_repr` lists
+
+
+def short_repr(instance: Any) -> str:
+    """Return a dataclass in one line: arrays by type and shape, long tuples by their length.
+
+    For use as its `__repr__`: the one that Python makes prints every number of every array.
+    """
+    fields = (field for field in dataclasses.fields(instance) if field.repr)
+    parts = [f"{field.name}={_short(getattr(instance, field.name))}" for field in fields]
+    return f"{type(instance).__name__}({', '.join(parts)})"
+
+
+def _short(value: Any) -> str:
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{name!r}: {_short(one)}" for name, one in value.items()) + "}"
+    if type(value) is tuple:  # not a named one
+        more = f", ... {len(value)} in all" if len(value) > LISTED else "," * (len(value) == 1)
+        return f"({', '.join(map(_short, value[:LISTED]))}{more})"
+    return repr(value)

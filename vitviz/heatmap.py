@@ -6,11 +6,12 @@ stands above this module and is imported by the methods that need it.
 
 from __future__ import annotations
 
+import io
 import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -19,10 +20,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from vitviz.formatting import number, percent
+from vitviz.formatting import number, percent, short_repr
 from vitviz.images.geometry import Geometry
 
 __all__ = ["Heatmap", "HeatmapError", "Scale", "ScaleChoice"]
+
+OWN_QUANTILE, FAR, FEW = 0.99, 1.5, 16
+"""A map's own scale ends at this quantile of its patches, at least so many, where the strongest is so far beyond."""
 
 GEOMETRY, TEXTS = ("image", "input", "frame"), ("title", "unit", "signed")
 SAVED = ("values", *GEOMETRY, *TEXTS, "prefix_names", "prefix_mass", "query", "classes")
@@ -63,9 +67,10 @@ class Scale:
 
     Args:
         vmin, vmax: the ends of the range.
-        kind: "each" (one map's minimum and maximum), "shared" (those of several maps), "signed" (symmetric about zero)
-            or "fixed" (given).
+        kind: "each" (one map's own, see `own`), "full" (its minimum and maximum), "shared" (those of several maps),
+            "signed" (symmetric about zero) or "fixed" (given).
         signed: zero has the middle color, whatever the kind.
+        clipped: number of patches beyond the end of a map's own scale; pictures mark them.
 
     Raises:
         HeatmapError: for a range that is not finite, runs backwards, or is signed but not symmetric about zero.
@@ -73,8 +78,9 @@ class Scale:
 
     vmin: float
     vmax: float
-    kind: Literal["each", "shared", "signed", "fixed"] = "fixed"
+    kind: Literal["each", "full", "shared", "signed", "fixed"] = "fixed"
     signed: bool = False
+    clipped: int = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.vmin) and math.isfinite(self.vmax) and self.vmin <= self.vmax):
@@ -89,8 +95,24 @@ class Scale:
             )
 
     @classmethod
+    def own(cls, values: ArrayLike, signed: bool = False) -> Scale:
+        """Return the scale of one map: its minimum and maximum, or less where a few patches outshine all others.
+
+        It ends at the value that 99 of 100 patches do not exceed, if the strongest patch is more than 1.5 times as far
+        from the minimum (from zero when signed). Otherwise one patch would take most of the colors. Maps of fewer than
+        16 patches are never clipped.
+        """
+        array = as_map(values).ravel()
+        sizes = np.sort(np.abs(array) if signed else array)
+        low, high = 0.0 if signed else float(sizes[0]), float(sizes[-1])
+        end = float(sizes[int(OWN_QUANTILE * (len(sizes) - 1))])
+        if len(sizes) < FEW or not (end > low and high - low > FAR * (end - low)):
+            end = high
+        return cls(-end if signed else low, end, "each", signed, int((sizes > end).sum()))
+
+    @classmethod
     def over(
-        cls, maps: Sequence[ArrayLike], kind: Literal["each", "shared", "signed"] = "shared", signed: bool = False
+        cls, maps: Sequence[ArrayLike], kind: Literal["full", "shared", "signed"] = "shared", signed: bool = False
     ) -> Scale:
         """Return the scale from the minimum to the maximum of all maps, or symmetric about zero when signed."""
         arrays = [as_map(values) for values in maps]
@@ -109,9 +131,12 @@ class Scale:
             return choice
         if not isinstance(choice, str) and len(choice) == 2:
             return cls(float(choice[0]), float(choice[1]), "fixed", signed)
-        if choice not in ("each", "shared", "signed"):
+        if choice == "each" and len(maps) == 1:
+            return cls.own(maps[0], signed)
+        if choice not in ("full", "shared", "signed"):
             raise HeatmapError(
-                f"Expected scale as 'each', 'shared', 'signed', a Scale or (vmin, vmax), got {choice!r}. Pass one."
+                f"Expected scale as 'each', 'full', 'shared', 'signed', a Scale or (vmin, vmax), got {choice!r}. "
+                "Pass one."
             )
         return cls.over(maps, choice, signed)
 
@@ -134,12 +159,15 @@ class Scale:
         return np.rint(t * 255).astype(np.uint8)
 
 
-ScaleChoice: TypeAlias = Literal["each", "shared", "signed"] | Scale | tuple[float, float]
+ScaleChoice: TypeAlias = Literal["each", "full", "shared", "signed"] | Scale | tuple[float, float]
 
 
 @dataclass(frozen=True, eq=False)
 class Heatmap:
     """One map over one photograph.
+
+    A notebook shows it as a picture, and NumPy takes it as the array of its values: `np.asarray(heatmap)`,
+    `plt.imshow(heatmap)`.
 
     Args:
         values: (gh, gw) finite numbers, one per patch, raw; copied to float32 and made read-only.
@@ -152,6 +180,9 @@ class Heatmap:
             attention (and of maps without a unit), else a number in the map's unit.
         query: (row, column) of the query patch, outlined in pictures.
         classes: index of the class that the map explains; two, (A, B), for a contrast; empty for none.
+        question: how a `View` was asked for it, as names and values of JSON: {"call": "attention", "block": 11, ...};
+            empty for a map from elsewhere.
+        estimate: how well the values are known, for methods that estimate them; not saved in files.
 
     Raises:
         HeatmapError: for values that are not a finite 2-D array, a photograph of another size than the geometry's, a
@@ -181,6 +212,10 @@ class Heatmap:
     prefix_mass: Mapping[str, float] = field(default_factory=dict)
     query: tuple[int, int] | None = None
     classes: tuple[int, ...] = ()
+    question: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    estimate: str = ""
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         values = np.array(as_map(self.values), order="C")  # a copy: the caller's array stays the caller's
@@ -197,6 +232,25 @@ class Heatmap:
         if self.query is not None:
             object.__setattr__(self, "query", check_query(self.query, self.grid))
 
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        """Return the values for NumPy, read-only where they are not copied."""
+        if copy or (dtype is not None and dtype != self.values.dtype):
+            return np.array(self.values, dtype)
+        return self.values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to make an equal heatmap, for pickle and copy."""
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return type(self), tuple((given | {"prefix_mass": dict(self.prefix_mass)}).values())
+
+    def _repr_png_(self) -> bytes:
+        """Return the picture that a notebook shows: the map with its title, its mass and a color bar."""
+        from vitviz.draw.sheet import card
+
+        buffer = io.BytesIO()
+        card(self).save(buffer, "PNG")
+        return buffer.getvalue()
+
     @property
     def grid(self) -> tuple[int, int]:
         """Return (gh, gw): patches down and across."""
@@ -212,9 +266,16 @@ class Heatmap:
         form = percent if self.in_shares else number
         return ", ".join(f"{form(mass)} on {name}" for name, mass in self.prefix_mass.items())
 
+    @property
+    def note(self) -> str:
+        """Return what the colors do not tell, for people: the mass outside the picture, or that the map is blank."""
+        mass, blank = self.describe_prefix_mass(), self.values.min() == self.values.max()
+        texts = [f"Outside the picture: {mass}." if mass else "", "Blank: all patches score the same." if blank else ""]
+        return " ".join(filter(None, [*texts, self.estimate]))
+
     def scale(self, choice: ScaleChoice = "each") -> Scale:
-        """Return the scale for a choice: "each" (own minimum and maximum; symmetric when the map is signed), "signed",
-        (vmin, vmax), or a `Scale` made over many maps with `Scale.over`.
+        """Return the scale for a choice: "each" (see `Scale.own`), "full" (minimum and maximum), "signed",
+        (vmin, vmax), or a `Scale` made over many maps with `Scale.over`. That of a signed map is symmetric about zero.
         """
         if isinstance(choice, str) and choice == "shared":
             raise HeatmapError(
@@ -257,6 +318,8 @@ class Heatmap:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write values, geometry and descriptions, but not the photograph, to a .npz file without pickle.
 
+        `vitviz.export.numbers.save` also writes which model and photograph they are of, so that they can be made again.
+
         Returns:
             The path of the file.
         """
@@ -266,12 +329,15 @@ class Heatmap:
                 f"Expected a name that ends in .npz, got {target.name!r}. Use overlay().save(...) for pictures."
             )
         with target.open("wb") as file:  # to a name, NumPy adds an ending of its own
-            saved: dict[str, Any] = {name: getattr(self.geometry, name) for name in GEOMETRY}
-            saved |= {name: getattr(self, name) for name in ("values", *TEXTS)}
-            saved |= {"prefix_names": [*self.prefix_mass], "prefix_mass": [*self.prefix_mass.values()]}
-            saved |= {"query": np.array(self.query or (), int), "classes": np.array(self.classes, int)}
-            np.savez(file, **saved)
+            np.savez(file, **self.arrays())
         return target
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what `save` writes, by name."""
+        saved: dict[str, Any] = {name: getattr(self.geometry, name) for name in GEOMETRY}
+        saved |= {name: getattr(self, name) for name in ("values", *TEXTS)}
+        saved |= {"prefix_names": [*self.prefix_mass], "prefix_mass": [*self.prefix_mass.values()]}
+        return saved | {"query": np.array(self.query or (), int), "classes": np.array(self.classes, int)}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], photo: Image.Image) -> Heatmap:

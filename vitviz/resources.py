@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+DEFAULT = "dinov2-s14-everyday"
+"""The bundled model that commands and the page take where none is named."""
+
 
 def resource_folder(name: str) -> Path:
     """Return the folder `name` ("examples", "checkpoints") that comes with vitviz.

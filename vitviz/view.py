@@ -1,7 +1,13 @@
 """A view: one photograph and one trace, with methods for predictions, attention, explanations and interventions."""
 
+import base64
 import html
-from collections.abc import Callable, Collection, Sequence
+import io
+import math
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
@@ -28,6 +34,8 @@ from vitviz.model.vit import ViT
 
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # of results for one photograph; large inputs fill it with fewer results
+CELL_MEGABYTES = 10  # of a page inside a notebook, which keeps it in its file
+PAGE_MEGABYTES = 160  # of a page by itself: 6,000 tokens of ViT-S
 
 
 class ExplorerError(ValueError):
@@ -46,6 +54,7 @@ class View:
         trace: intermediate results of the forward pass.
         seconds: duration of the forward pass.
         device: "CUDA", "MPS" or "CPU".
+        name: of the photograph's file; empty where it came from none.
     """
 
     def __init__(
@@ -57,14 +66,20 @@ class View:
         geometry: Geometry,
         trace: Trace,
         seconds: float,
+        name: str = "",
     ) -> None:
         self.model, self.preprocess, self.photo, self.geometry = model, preprocess, photo, geometry
-        self.size, self.trace, self.seconds = geometry.input, trace, seconds
+        self.size, self.trace, self.seconds, self.name = geometry.input, trace, seconds, name
         self.device = trace.tokens.device.type.upper()
         self._pixels = pixels
         largest = 4 * trace.heads * trace.tokens.shape[1]  # bytes of one result: a row of every head
         self._capacity = min(CACHED_RESULTS, max(1, CACHED_BYTES // largest))
         self._cache: dict[tuple[Any, ...], Any] = {}
+
+    def __repr__(self) -> str:
+        (height, width), (rows, columns) = self.size, self.trace.grid
+        parts = [self.name, f"{self.photo.width} x {self.photo.height} pixels", self.describe()]
+        return f"<View of {', '.join(filter(None, parts))}; input {width} x {height}, {rows} x {columns} patches>"
 
     @property
     def images(self) -> Tensor:
@@ -103,7 +118,7 @@ class View:
         if not self.names_classes:
             raise ExplorerError(
                 f"Expected a model with named classes, got one whose {self.trace.logits.shape[1]} outputs have no "
-                "names: they are features. If they are classes, load it with their labels."
+                "names: they are features. If they are classes, name them by labels=[...] of vitviz.load, or --labels."
             )
         probabilities = self.trace.logits[0].float().softmax(-1)  # (C,)
         return [(self.labels[index], float(probabilities[index])) for index in self.best(k)]
@@ -148,7 +163,9 @@ class View:
             key = ("attention", block, head, query)
             scores = self._cached(key, lambda: methods.attention(self.trace, block, head, query))
             which = f"{head} of {self.trace.heads} heads"
-        return self._heatmap(scores, f"Layer {block + 1}, {which}, from {describe_query(query)}", query)
+        question = {"call": "attention", "block": block, "head": head, "query": query}
+        title = f"Layer {block + 1}, {which}, from {describe_query(query)}"
+        return self._heatmap(scores, title, query, question=question)
 
     def rollout(
         self,
@@ -158,15 +175,16 @@ class View:
         discard: float = 0.0,
         residual: float = 0.5,
         start: int = 0,
+        rescale: methods.Rescale = "attention",
     ) -> Heatmap:
         """Return attention rollout to a token; see `vitviz.attribution.attention.rollout` for options and paper."""
         query = self._query(query)
-        scores = self._cached(
-            ("rollout", query, fuse, discard, residual, start),
-            lambda: methods.rollout(self.trace, query, fuse=fuse, discard=discard, residual=residual, start=start),
-        )
+        options: dict[str, Any] = {"fuse": fuse, "discard": discard, "residual": residual, "start": start}
+        options["rescale"] = rescale
+        key = ("rollout", query, *options.values())
+        scores = self._cached(key, lambda: methods.rollout(self.trace, query, **options))
         title = f"Rollout of layers {start + 1} to {self.trace.depth}, {fuse} of heads, from {describe_query(query)}"
-        return self._heatmap(scores, title, query)
+        return self._heatmap(scores, title, query, question={"call": "rollout", "query": query, **options})
 
     def head_maps(self, block: int = -1, query: Query | None = None) -> list[Heatmap]:
         """Return the attention of every head of one block, in order."""
@@ -177,24 +195,28 @@ class View:
         return [self.attention(block, head, query) for block in self.trace.blocks]
 
     def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Image.Image:
-        """Return a contact sheet of one block: the mean of its heads, then each head.
+        """Return a contact sheet of one block: the photograph, the mean of its heads, then each head.
 
-        `options` are those of `vitviz.draw.sheet.sheet`: scale ("shared" or "each"), columns, dark, cmap, ...
+        `options` are those of `vitviz.draw.sheet.sheet`: scale ("shared", "each", "both"), width, columns, dark, ...
         """
         from vitviz.draw.sheet import sheet
 
         maps = [self.attention(block, "mean", query), *self.head_maps(block, query)]
         labels = ["mean", *(f"head {head + 1}" for head in range(self.trace.heads))]
         title = f"Layer {block % self.trace.depth + 1}, from {describe_query(self._query(query))}"
-        return sheet(maps, title=title, labels=labels, **options)
+        settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
+        return sheet(maps, **settings | options)
 
     def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Image.Image:
-        """Return a contact sheet of all blocks, the heads of each fused; `options` as for `head_sheet`."""
+        """Return a contact sheet: the photograph, then all blocks, the heads of each fused; `options` as for
+        `head_sheet`.
+        """
         from vitviz.draw.sheet import sheet
 
         labels = [f"layer {block + 1}" for block in self.trace.blocks]
         title = f"All layers, {head} of heads, from {describe_query(self._query(query))}"
-        return sheet(self.layer_maps(head, query), title=title, labels=labels, **options)
+        settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
+        return sheet(self.layer_maps(head, query), **settings | options)
 
     def explain(
         self,
@@ -224,7 +246,10 @@ class View:
         )
         title = f"{about.title}, for {scores.target}" if scores.target else about.title
         unit = "attention" if method in ("attention", "rollout") else "score"
-        return self._heatmap(scores, title, None, unit, self._classes(target, contrast) if about.class_specific else ())
+        classes = self._classes(target, contrast) if about.class_specific else ()
+        aim = {} if not classes else {"target": classes[0]} if contrast is None else {"contrast": classes}
+        question = {"call": "explain", "method": method, **aim, **options}
+        return self._heatmap(scores, title, None, unit, classes, question)
 
     def _classes(self, target: Named | None, contrast: tuple[Named, Named] | None) -> tuple[int, ...]:
         """Return the index of the class that a map explains, or two."""
@@ -287,22 +312,76 @@ class View:
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 
-    def html(self, *, maps: Sequence[Heatmap] = ()) -> str:
+    def html(self, *, maps: Sequence[Heatmap] = (), limit: float = PAGE_MEGABYTES, lecture: bool = False) -> str:
         """Return the explorer with this photograph as one HTML file, which opens from disk without a network.
 
         Its size is about 6 bytes for each token, head channel and block: 7.4 MB for the bundled model.
 
         Args:
             maps: further maps over this photograph to choose from, such as those of attribution methods.
+            limit: the largest size in MB; it is estimated before the page is made, without the lecture.
+            lecture: whether the lecture is in it, with its texts and numbers.
+
+        Raises:
+            ExplorerError: if the page would be larger.
         """
+        from vitviz.web.numbers import lecture_parts
         from vitviz.web.scene import Scene, standalone
 
-        return standalone(Scene.of(self, maps=maps))
+        if (megabytes := self._megabytes(maps)) > limit:
+            raise ExplorerError(
+                f"Expected a page of at most {limit:g} MB, got one of about {megabytes:.0f} MB for "
+                f"{self.trace.tokens.shape[1]:,} tokens. Open the photograph at a smaller size, or raise the limit: "
+                f"html(limit={math.ceil(megabytes)})."
+            )
+        return standalone(Scene.of(self, maps=maps), lecture=lecture_parts(self) if lecture else None)
+
+    def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
+        """Write the page of `html`, whose options these are, and return its path."""
+        target = Path(path)
+        target.write_text(self.html(**options), encoding="utf-8")
+        return target
+
+    def _megabytes(self, maps: Sequence[Heatmap] = ()) -> float:
+        """Return about how large the page is."""
+        from vitviz.web.scene import standalone_bytes
+
+        return standalone_bytes(self.trace, maps) / 1e6
+
+    def _repr_png_(self) -> bytes:
+        """Return a picture for notebooks: what `attention()` shows, below the prediction."""
+        from vitviz.draw.sheet import card
+
+        def draw() -> bytes:
+            buffer = io.BytesIO()
+            card(self.attention(), title=self.describe()).save(buffer, "PNG")
+            return buffer.getvalue()
+
+        picture: bytes = self._cached(("picture",), draw)
+        return picture
 
     def _repr_html_(self) -> str:
-        """Return the explorer in a frame of its own, for notebooks."""
+        """Return the explorer in a frame, for notebooks, or only its picture where it is too large for one.
+
+        The frame covers the picture. A notebook that is not trusted leaves frames out, and shows what is below.
+        """
+        about = html.escape(self.describe() or "vitviz")
+        picture = f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(self._repr_png_()).decode()}"'
+        if (megabytes := self._megabytes()) > CELL_MEGABYTES:
+            limit = f", limit={math.ceil(megabytes)}" if megabytes > PAGE_MEGABYTES else ""
+            words = (
+                f"The explorer of this view takes about {megabytes:.0f} MB, and a notebook keeps at most "
+                f"{CELL_MEGABYTES} MB in a cell. <code>view.save_html('page.html'{limit})</code> writes it "
+                "as a page."
+            )
+            return f"<div>{picture}><p>{words}</p></div>"
         page = html.escape(self.html(), quote=True)
-        return f'<iframe srcdoc="{page}" style="width: 100%; height: 900px; border: 0" title="vitviz"></iframe>'
+        place = "grid-area: 1 / 1"
+        return (
+            f'<div style="display: grid">{picture} style="{place}; max-width: 100%; max-height: 900px">'
+            f'<iframe srcdoc="{page}" title="vitviz" style="{place}; width: 100%; height: 900px; border: 0; '
+            'background: white"></iframe></div>'
+        )
 
     def _query(self, query: Query | None) -> Query:
         """Return the query with Python's types; JSON's lists and NumPy's integers are accepted."""
@@ -328,6 +407,7 @@ class View:
         query: Query | None,
         unit: str = "attention",
         classes: tuple[int, ...] = (),
+        question: Mapping[str, Any] = MappingProxyType({}),
     ) -> Heatmap:
         return Heatmap(
             values=scores.patches[0].float().cpu().numpy(),  # (gh, gw); NumPy has no bfloat16
@@ -339,6 +419,8 @@ class View:
             prefix_mass=dict(zip(scores.names, scores.prefix[0].tolist(), strict=True)),
             query=query if isinstance(query, tuple) else None,
             classes=classes,
+            question=dict(question),
+            estimate=scores.note,
         )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from attention_numpy import SMALL, TRACE_NAMES, TRACES, close, product, start_row, step, whole
+from attention_numpy import SMALL, TRACE_NAMES, TRACES, close, gildenblat, product, start_row, step, whole
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,7 +41,19 @@ def test_rollout_is_the_row_of_a_product_of_matrices(trace: Trace, options: dict
     close(whole(scores).sum(1), np.ones(tiny.BATCH))
     close(matrix.sum(2), np.ones((tiny.BATCH, trace.tokens.shape[1])))
     assert float(matrix.min()) >= 0.0
-    assert scores.options == {"query": query, **options}
+    assert scores.options == {"query": query, **options, "rescale": "attention"}
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(TRACES), OPTIONS, st.data())
+def test_rollout_of_gildenblat_rescales_attention_and_identity_together(
+    trace: Trace, options: dict, data: st.DataObject
+) -> None:
+    query = data.draw(st.sampled_from(["mean", (2, 3)]))
+    scores = whole(rollout(trace, query, **options, rescale="sum"))
+    for image in range(tiny.BATCH):
+        close(scores[image], start_row(trace, query) @ gildenblat(trace, image, **options))
+    close(scores.sum(1), np.ones(tiny.BATCH))
 
 
 @pytest.mark.parametrize("options", [{}, {"fuse": "max", "discard": 0.7}, {"fuse": "min", "start": 1, "residual": 0.2}])
@@ -132,6 +144,11 @@ def test_options_that_make_no_sense_are_refused(options: dict, facts: list[str])
             ask(TRACES[0], **options)
         for fact in facts:
             assert fact in str(caught.value)
+
+
+def test_other_ways_to_rescale_are_refused() -> None:
+    with pytest.raises(ExplainError, match="attention or sum, got 'rows'"):
+        rollout(TRACES[0], rescale="rows")
 
 
 def test_heads_blocks_and_queries_that_do_not_exist_are_refused() -> None:

@@ -161,6 +161,17 @@ def test_legrad_adds_the_gradient_of_the_answer_after_each_block(changes: dict, 
     check(legrad, changes, formula, start=start)
 
 
+def test_legrad_of_all_tokens_scores_their_mean() -> None:
+    def formula(graph: Graph) -> Tensor:
+        total = 0
+        for attention, leaving in zip(graph.run.attentions, graph.run.leaving, strict=True):
+            logits = graph.model.head(graph.model.norm(leaving).mean(0))
+            total = total + Graph.of(graph.score(logits), [attention])[0].clamp(min=0).mean((0, 1))
+        return total
+
+    check(legrad, {}, formula, pooling="tokens")
+
+
 @models
 def test_the_written_out_model_is_the_model(changes: dict) -> None:
     model, pixels = cases.model(changes), cases.images()
@@ -374,6 +385,7 @@ def test_a_model_of_one_block() -> None:
         (token_gradcam, {"block": -4}, ["-3", "-4"]),
         (token_gradcam, {"block": 1.0}, ["1.0"]),
         (legrad, {"start": "first"}, ["'first'"]),
+        (legrad, {"pooling": "all"}, ["tokens", "'all'"]),
     ],
 )
 def test_options_that_make_no_sense_are_refused(method: Any, options: dict, facts: list[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from typing import Any
 
 import explain_cases as cases
@@ -13,12 +14,12 @@ import torch
 from captum.attr import Occlusion, Saliency
 from torch import Tensor
 
+from vitviz.analysis.interventions import intervene
 from vitviz.attribution import perturbation
 from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.inputs import Case
 from vitviz.attribution.perturbation import (
     draw_subsets,
-    hidden_images,
     input_gradient,
     integrated_gradients,
     kernel_shap,
@@ -82,14 +83,14 @@ def test_input_gradient_of_a_contrast_is_that_of_the_difference() -> None:
     cases.close(input_gradient(cases.case(model, images, contrast=(5, 11)))[0, 1:], by_patch(slope.abs()))
 
 
-@pytest.mark.parametrize("baseline", ["mean", "blur"])
+@pytest.mark.parametrize("baseline", ["zero", "mean", "blur"])
 @models
 def test_integrated_gradients_are_complete(changes: dict, baseline: str) -> None:
     """They sum to the score of the image less that of the baseline."""
     model, images = cases.model(changes), cases.images()
     made = cases.case(model, images, cases.TARGETS)
     scores = integrated_gradients(made, steps=128, baseline=baseline, batch=64)
-    base = hidden_images(made, baseline)
+    base = baseline_images(made.model, made.images, baseline)
     for image, label in enumerate(cases.TARGETS):
         one = slice(image, image + 1)
         expected = scored(model, images[one], label) - scored(model, base[one], label)
@@ -124,7 +125,7 @@ def test_occlusion_is_how_far_the_score_falls(changes: dict) -> None:
         cases.close(ours[image, prefix:], torch.cat(expected))
 
 
-@pytest.mark.parametrize("baseline", ["mean", "black", "blur"])
+@pytest.mark.parametrize("baseline", ["zero", "mean", "black", "blur"])
 @pytest.mark.parametrize(("window", "stride"), [(1, None), (2, 1), (2, 2), (3, 2)])
 def test_occlusion_is_captums(baseline: str, window: int, stride: int | None) -> None:
     model, images = with_pixels(cases.model({})), cases.images()
@@ -134,7 +135,7 @@ def test_occlusion_is_captums(baseline: str, window: int, stride: int | None) ->
         images,
         (3, window * PATCH, window * PATCH),
         (3, (stride or window) * PATCH, (stride or window) * PATCH),
-        hidden_images(made, baseline),
+        baseline_images(made.model, made.images, baseline),
         torch.tensor(cases.TARGETS),
     )
     for image in range(2):
@@ -174,15 +175,34 @@ def test_kernel_shap_finds_shapley_values(name: str, superpixel: int, samples: i
     assert not ours[:prefix].any()
 
 
-@pytest.mark.parametrize("baseline", ["mean", "black", "blur"])
+@pytest.mark.parametrize("baseline", ["zero", "mean", "black", "blur"])
 def test_kernel_shap_adds_up_to_the_difference(baseline: str) -> None:
     model, images = with_pixels(cases.model({"registers": 2})), cases.images()
     made = cases.case(model, images, cases.TARGETS)
-    scores, base = kernel_shap(made, samples=30, baseline=baseline), hidden_images(made, baseline)
+    scores, base = kernel_shap(made, samples=30, baseline=baseline), baseline_images(made.model, made.images, baseline)
     for image, label in enumerate(cases.TARGETS):
         one = slice(image, image + 1)
         expected = scored(model, images[one], label) - scored(model, base[one], label)
         assert float(scores[image].sum()) == pytest.approx(float(expected), rel=1e-3, abs=1e-3)
+
+
+def test_kernel_shap_says_how_well_it_is_known() -> None:
+    """Maps of several seeds correlate about as the note of one says."""
+    said, maps = [], []
+    for seed in range(6):
+        made = cases.case(cases.model({}), cases.images(1), 3)
+        maps.append(kernel_shap(made, samples=300, seed=seed)[0])
+        found = re.search(r"300 samples: two such maps correlate about ([\d.]+)\.", made.notes[0])
+        assert found
+        said.append(float(found[1]))
+    pairs = torch.corrcoef(torch.stack(maps))[~torch.eye(6, dtype=torch.bool)]
+    assert abs(float(pairs.mean()) - sum(said) / 6) < 0.15
+    made = cases.case(cases.model({}), cases.images(1), 3)
+    kernel_shap(made, samples=2000)
+    assert float(made.notes[0].split()[-1][:-1]) > 0.9
+    made.notes.clear()
+    kernel_shap(made, samples=60)
+    assert made.notes == []
 
 
 def test_kernel_shap_draws_the_same_choices_for_the_same_seed() -> None:
@@ -193,7 +213,7 @@ def test_kernel_shap_draws_the_same_choices_for_the_same_seed() -> None:
 
 
 def test_squares_are_as_small_as_their_number_allows() -> None:
-    for grid, side, count in (((3, 5), 1, 15), ((8, 8), 1, 64), ((9, 8), 2, 20), ((16, 16), 2, 64), ((37, 50), 6, 63)):
+    for grid, side, count in (((3, 5), 1, 15), ((8, 8), 2, 16), ((9, 8), 2, 20), ((16, 16), 4, 16), ((37, 50), 10, 20)):
         squares, found = superpixels(grid)
         assert (found, squares.shape) == (count, grid)
         assert torch.equal(squares.flatten().unique(), torch.arange(count))
@@ -221,15 +241,21 @@ def with_pixels(model: ViT) -> ViT:
     return model
 
 
-def test_baselines_are_the_mean_colour_black_and_a_blurred_image() -> None:
+def test_baselines_are_those_of_interventions() -> None:
     model, images = with_pixels(cases.model({})), cases.images()
-    made = cases.case(model, images, 3)
-    assert not hidden_images(made, "mean").any()
-    black = hidden_images(made, "black")
+    assert not baseline_images(model, images, "zero").any()
+    own = images.mean((2, 3))  # (B, 3)
+    cases.close(baseline_images(model, images, "mean")[:, :, 2, 3], own)
+    black = baseline_images(model, images, "black")
     cases.close(
         black * torch.tensor([0.2, 0.25, 0.5])[:, None, None], -torch.tensor([0.5, 0.4, 0.3])[:, None, None] + 0 * black
     )
-    cases.close(hidden_images(made, "blur"), baseline_images(model, images, "blur"))
+    hidden = intervene(model, images, drop=itertools.product(range(ROWS), range(COLUMNS)), mode="mean").logits_after
+    occluded = occlusion(cases.case(model, images[:1], 5), window=3, stride=3, baseline="mean")
+    left = itertools.product(range(ROWS), range(3))  # the first window
+    change = intervene(model, images[:1], drop=left, mode="mean")
+    cases.close(occluded[0, 1], torch.tensor(change.logits_before[0, 5] - change.logits_after[0, 5]), 1e-4)
+    cases.close(torch.tensor(hidden), model(baseline_images(model, images, "mean")).detach().double(), 1e-4)
 
 
 def test_black_is_refused_where_it_is_not_known() -> None:
@@ -308,7 +334,7 @@ def test_how_many_go_through_the_model_at_once_changes_nothing(name: str, batch:
     [
         (integrated_gradients, {"steps": 0}, ["steps", "1", "0"]),
         (integrated_gradients, {"batch": 0}, ["batch"]),
-        (integrated_gradients, {"baseline": "white"}, ["mean, black, blur", "'white'"]),
+        (integrated_gradients, {"baseline": "white"}, ["blur, mean, zero, black", "'white'"]),
         (occlusion, {"window": 4}, ["3 x 5", "4"]),
         (occlusion, {"window": 2, "stride": 3}, ["stride 3"]),
         (occlusion, {"window": 1.5}, ["window", "1.5"]),

@@ -68,9 +68,9 @@ def test_a_method_says_what_it_is_and_what_it_takes(method: Method) -> None:
 
 
 def test_options_are_those_of_the_function() -> None:
-    rollout = {"query": None, "fuse": "mean", "discard": 0.0, "residual": 0.5, "start": 0}
+    rollout = {"query": None, "fuse": "mean", "discard": 0.0, "residual": 0.5, "start": 0, "rescale": "attention"}
     assert METHODS["rollout"].options == rollout
-    assert METHODS["occlusion"].options == {"window": 1, "stride": None, "baseline": "mean", "batch": 16}
+    assert METHODS["occlusion"].options == {"window": 1, "stride": None, "baseline": "zero", "batch": 16}
     assert METHODS["gae"].options == {}
 
 
@@ -172,7 +172,7 @@ def test_an_answer_carries_what_was_asked() -> None:
     model = labelled(registers=2)
     scores = attribute(model, images(), "gas pump", "legrad", start=1)
     assert (scores.method, scores.target, scores.signed) == ("legrad", "gas pump", False)
-    assert scores.options == {"start": 1}
+    assert scores.options == {"start": 1, "pooling": "model"}
     assert scores.names == ("CLS", "register 1", "register 2")
     assert (scores.patches.shape, scores.prefix.shape) == ((2, 3, 5), (2, 3))
     scores = attribute(model, images(), contrast=(4, 0), method="occlusion")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 from PIL import Image
 from running import CHURCH, folder
 
@@ -77,6 +80,68 @@ def test_heads_takes_a_folder(model: str, tmp_path: Path, capsys: pytest.Capture
     assert run("heads", model, str(tmp_path), "--statistics", "mass_cls", "-o", str(out)) == 0
     assert "2 images" in capsys.readouterr().out
     assert "deviation" in out.read_text(encoding="utf-8").splitlines()[0]
+    patch, width = tiny.PATCH, tiny.GRID[1] * tiny.PATCH
+    assert run("heads", model, str(tmp_path), "--size", str(width + 2 * patch), "--json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["data"] == {"folder": str(tmp_path), "images": 2}
+    assert max(said["input_size"]) == width + 2 * patch
+    views = [vitviz.Explorer(vitviz.load(model)).open(path, size=width + 2 * patch) for path in tmp_path.glob("*.png")]
+    mean = np.mean([view.heads(["distance"]).values["distance"] for view in views], axis=0)
+    assert [one["distance"] for one in said["heads"]] == pytest.approx(mean.ravel().tolist())
+
+
+def test_json_is_of_one_shape_for_every_command(
+    model: str, view: vitviz.View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(command: str, *options: str) -> dict[str, Any]:
+        assert run(command, model, str(CHURCH), "--json", *options) == 0
+        document = json.loads(capsys.readouterr().out)
+        assert (document["model"], document["input_size"]) == (model, list(view.size))
+        (image,) = document["images"]
+        assert (image["photo"], image["input_size"]) == (str(CHURCH), list(view.size))
+        return image
+
+    why = said("explain", "--method", "gae", "--target", "3", "--test", "-o", str(tmp_path / "why.png"))
+    mine = view.explain("gae", 3)
+    np.testing.assert_allclose(why["values"], mine.values, atol=1e-6)
+    test = view.faithfulness(mine, 3)[0]
+    assert why["faithfulness"]["gain"] == pytest.approx(test.gain)
+    heads = said("heads", "--statistics", "distance")["heads"]
+    places = [(layer, head) for layer in range(1, view.trace.depth + 1) for head in range(1, view.trace.heads + 1)]
+    assert [(one["layer"], one["head"]) for one in heads] == places
+    assert [one["distance"] for one in heads] == pytest.approx(view.heads(["distance"])["distance"].ravel().tolist())
+    last = said("lens", "-k", "2")["layers"][-1]
+    assert last == {"layer": view.trace.depth, "probabilities": pytest.approx(dict(view.predictions(2)))}
+    for command, name in (("sheet", "sheet.png"), ("export", "page.html")):
+        path = tmp_path / name
+        assert said(command, "-o", str(path))["output"] == str(path)
+        assert path.exists()
+    drawn = said("figures", "--kind", "rollout-sheet", "inside", "-o", str(tmp_path))["outputs"]
+    assert drawn == {name: str(tmp_path / f"{name}.png") for name in ("rollout-sheet", "inside")}
+    assert all(Image.open(path).width == 1890 for path in drawn.values())
+    drawn = said("figures", "--only", "shapes", "-o", str(tmp_path))["outputs"]
+    assert drawn == {"shapes": str(tmp_path / "shapes.png")}
+
+
+def test_json_of_a_model_and_of_data(model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inside = tmp_path / "thing 3"
+    inside.mkdir()
+    Image.effect_noise((100, 140), 60).convert("RGB").save(inside / "one.png")
+    height, width = vitviz.load(model).config.image_size
+    found = {}
+    for command, options in {
+        "summary": [],
+        "validate": ["--data", str(tmp_path)],
+        "evaluate": ["--data", str(tmp_path), "--methods", "rollout"],
+    }.items():
+        assert run(command, model, *options, "--json") == 0
+        found[command] = json.loads(capsys.readouterr().out)
+        assert (found[command]["model"], found[command]["input_size"]) == (model, [height, width])
+    assert found["summary"]["parameters"] == sum(one.numel() for one in vitviz.load(model).parameters())
+    assert found["validate"]["data"] == found["evaluate"]["data"] == {"folder": str(tmp_path), "images": 1}
+    assert found["validate"]["classes"][0]["label"] == "thing 3"
+    assert {one["method"] for one in found["evaluate"]["methods"]} == {"rollout", "random"}
+    assert found["evaluate"]["methods"][0]["errors"]["gain"] is None  # of one image there is none
 
 
 def test_lens_prints_a_row_for_each_layer(
@@ -87,7 +152,7 @@ def test_lens_prints_a_row_for_each_layer(
     lines = capsys.readouterr().out.splitlines()
     read = view.lens(view.best(2))
     assert len(lines) == 1 + view.trace.depth + 1
-    for line, shares in zip(lines[1:], read.probabilities[:, list(read.classes)], strict=False):
+    for line, shares in zip(lines[1:-1], read.probabilities[:, list(read.classes)], strict=True):
         assert re.split(r"\s{2,}", line.strip())[1:] == [percent(share) for share in shares]
     with np.load(out) as saved:
         np.testing.assert_allclose(saved["colors"], view.token_pca().colors, atol=1e-6)
@@ -105,6 +170,7 @@ def test_evaluate_prints_and_writes_a_table(
     options = ["--data", str(tmp_path / "data"), "--methods", "rollout", "gae", "--out", str(results)]
     assert run("evaluate", model, *options, "--table", str(table)) == 0
     said = capsys.readouterr().out
+    assert "no method can be named" in said  # of two images
     for name in ("rollout", "gae", "random"):
         assert name in said
         assert f"| {name} |" in table.read_text(encoding="utf-8")
@@ -117,7 +183,9 @@ def test_evaluate_prints_and_writes_a_table(
     with_max = [*options[:-1], str(tmp_path / "max.jsonl"), "--set", "rollout.fuse=max"]
     assert run("evaluate", model, *with_max) == 0
     assert capsys.readouterr().out != said
-    monkeypatch.setattr("vitviz.cli.analyze.processes", lambda: (1, 2))  # the second of two under torchrun
+    monkeypatch.setattr("vitviz.evaluation.evaluate.gather", list)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # the second of two under torchrun
+        monkeypatch.setenv(name, value)
     assert run("evaluate", model, *options) == 0
     assert capsys.readouterr().out == ""
 

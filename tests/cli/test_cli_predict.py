@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny
 from PIL import Image
 from running import CHURCH, folder
+from safetensors.torch import save_file
 
 import vitviz
 from vitviz.cli import predict
@@ -67,17 +72,52 @@ def test_a_folder_is_walked_and_a_broken_file_is_named(
 
 def test_json_tells_of_every_file(model: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(model, str(photos), str(CHURCH), "--json", "-k", "3") == 2
-    told = json.loads(capsys.readouterr().out)
+    told = json.loads(capsys.readouterr().out)["images"]
     names = [Path(one["photo"]).name for one in told]
     assert names == ["a.png", "b.jpg", "b.png", "broken.jpg", "c.png", CHURCH.name]
     assert [len(one.get("predictions", [])) for one in told if "error" not in one] == [3] * 5
     assert sum("error" in one for one in told) == 1
     (photos / "a.png").rename(photos / "deep" / "a.png")
     assert run(model, str(photos / "deep" / "a.png"), "--json") == 0
-    single = json.loads(capsys.readouterr().out)  # one file: no list around it
-    assert set(single) == {"photo", "summary", "classes", "sure_above", "predictions"}
+    said = json.loads(capsys.readouterr().out)  # of one file in the same shape
+    assert (said["model"], len(said["images"])) == (model, 1)
+    (single,) = said["images"]
+    assert set(single) == {"photo", "input_size", "summary", "classes", "sure_above", "predictions"}
+    assert said["input_size"] == single["input_size"]
     assert single["summary"].startswith(f"Closest of {single['classes']} classes: thing")
     assert single["sure_above"] is None
+
+
+class Terminal(io.StringIO):
+    """What people see on a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_folder_s_progress_is_for_terminals_alone(
+    model: str, photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (photos / "deep" / "broken.jpg").unlink()
+    assert run(model, str(photos)) == 0
+    assert capsys.readouterr().err == ""  # no terminal
+    for options, seen in (([], True), (["--quiet"], False)):
+        monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+        assert run(model, str(photos), *options) == 0
+        assert ("/4 [" in terminal.getvalue()) is seen
+
+
+def test_a_photograph_comes_from_standard_input(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(model, str(CHURCH), "--json") == 0
+    expected = json.loads(capsys.readouterr().out)
+    photo = SimpleNamespace(buffer=io.BytesIO(CHURCH.read_bytes()))
+    monkeypatch.setattr(sys, "stdin", photo)
+    assert run(model, "-", "--json", "-o", str(tmp_path / "out")) == 0
+    expected["images"][0]["photo"] = "-"
+    assert json.loads(capsys.readouterr().out) == expected
+    assert below(tmp_path / "out") == {"stdin.png", "sheet.png"}
 
 
 def test_a_model_with_a_threshold_says_when_it_is_not_sure(
@@ -87,7 +127,7 @@ def test_a_model_with_a_threshold_says_when_it_is_not_sure(
     assert run(sure, str(photos / "a.png"), "-k", "1") == 0
     assert "Not sure: perhaps thing " in capsys.readouterr().out
     assert run(sure, str(photos / "a.png"), "-k", "1", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["sure_above"] == 1.0
+    assert json.loads(capsys.readouterr().out)["images"][0]["sure_above"] == 1.0
 
 
 def test_pictures_show_the_photograph_and_the_answer(model: str, tmp_path: Path) -> None:
@@ -152,3 +192,23 @@ def test_an_empty_folder_and_a_single_broken_file_are_errors(
         assert run(model, str(path), "-o", str(tmp_path / "out")) == 2
         assert path.name in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_labels_and_preprocessing_of_a_file_that_lacks_them_are_assumed_aloud_or_given(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone, names = tmp_path / "mine.safetensors", tmp_path / "names.txt"
+    made = tiny.model(image_size=(32, 32), patch_size=8)
+    save_file(made.state_dict(), alone)
+    names.write_text("\n".join(f"own {index}" for index in range(made.config.classes)), encoding="utf-8")
+    kind, photo = ("--family", "vit", "--heads", str(made.config.heads)), str(photos / "a.png")
+    assert run(str(alone), photo, *kind) == 2
+    said = capsys.readouterr().err
+    assert "Assumed: preprocessing: " in said
+    assert "--labels" in said
+    assert run(str(alone), photo, *kind, "--labels", str(names), "--preprocess", "half", "--json") == 0
+    said = capsys.readouterr()
+    assert "preprocessing" not in said.err
+    assert "own " in json.dumps(json.loads(said.out)["images"][0])
+    assert run(str(alone), photo, *kind, "--labels", str(tmp_path / "none.txt")) == 2
+    assert "none.txt" in capsys.readouterr().err

@@ -17,8 +17,9 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import vitviz
-from vitviz.cli.main import build_parser, main
-from vitviz.cli.train_options import Options, asked_recipe, spelled
+from vitviz.cli.main import main
+from vitviz.cli.train import train as command
+from vitviz.cli.train_options import ALL, Options, asked_recipe, extended, given_options, spelled
 from vitviz.evaluation.accuracy import validate
 from vitviz.formatting import percent
 from vitviz.server.menu import Menu
@@ -182,11 +183,64 @@ def test_ctrl_c_is_said_and_is_no_success(
     assert json.loads((tmp_path / "out" / "train.json").read_text(encoding="utf-8"))["width"] == 16
 
 
+def test_a_finished_training_is_extended_with_its_head(trained: Path, tmp_path: Path) -> None:
+    out = tmp_path / "longer"
+    command = ["train", "--extend", "1", "--from", str(trained), "--lr", "1e-12", "--out", str(out), "--device", "cpu"]
+    assert main(command) == 0
+    old, new = load_file(trained / "model.safetensors"), load_file(out / "model.safetensors")
+    assert all(torch.allclose(old[name], new[name], atol=1e-6) for name in old)  # its head, too
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert all(f"| {setting} |" in card for setting in ("epochs | 1", "batch | 6", "flip | yes", "ema | 0.5"))
+    assert f"--from {trained} --extend 1" in " ".join(card.replace("\\", "").split())
+    again = extended({"extend": 2, "source": str(out), "out": "y"})
+    assert (again["epochs"], again["batch"], again["lr"], again["source"]) == (2, 6, 1e-12, str(out))
+
+
+def test_a_plain_folder_trains_with_what_was_allowed(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plain, out = tmp_path / "plain", tmp_path / "out"
+    shutil.copytree(photos / "train", plain)
+    shutil.copy(plain / "red" / "0.png", plain / "blue" / "red.png")
+    options = ["--val-share", "0.25", "--seed", "7", "--epochs", "1", "--batch", "6", "--optimizer", "sgd"]
+    options += ["--schedule", "linear", "--attention-dropout", "0.25", "--positions", "sincos1d"]
+    assert train(plain, out, *SIZES, *options) == 2
+    assert "blue/red.png and red/0.png" in capsys.readouterr().err
+    assert train(plain, out, *SIZES, *options, "--allow-duplicates") == 0
+    card = (out / "README.md").read_text(encoding="utf-8")
+    assert "0.25 of each class was drawn for validation by seed 7" in card
+    assert "1 photographs are in two classes" in card
+    assert all(f"| {row} |" in card for row in ("optimizer | sgd", "schedule | linear", "attention_dropout | 0.25"))
+    assert vitviz.load(out).config.positions == "sincos1d"
+    capsys.readouterr()
+    assert main(["train", "--extend", "1", "--from", str(out), "--out", str(tmp_path / "x"), "--seed", "8"]) == 2
+    assert "--seed" in capsys.readouterr().err
+
+
+def test_python_trains_with_one_call(photos: Path) -> None:
+    sizes = {"image_size": (16, 16), "patch_size": 4, "width": 16, "depth": 1, "heads": 2}
+    recipe = Recipe(epochs=1, batch=6, warmup=0.0)
+    model = vitviz.ViT(vitviz.ViTConfig(**sizes, classes=3))
+    first = vitviz.train(model, photos, recipe, device="cpu", progress=False)
+    assert first.model is model
+    assert first.accuracy.images == 15
+    assert model.pretrained.labels == ("blue", "green", "red")
+    assert vitviz.Explorer(model).open(photos / "val" / "red" / "0.png").predictions(1)
+    held = {name: one.clone() for name, one in model.state_dict().items()}
+    second = vitviz.train(model, photos, dataclasses.replace(recipe, lr=1e-12), device="cpu", progress=False)
+    assert second.model is not model
+    assert all(torch.allclose(one, held[name], atol=1e-6) for name, one in second.model.state_dict().items())
+    with pytest.raises(TrainingError, match="classes"):
+        vitviz.train(vitviz.ViT(vitviz.ViTConfig(**sizes, classes=4)), photos, recipe, device="cpu")
+    with pytest.raises(TrainingError, match="fashion-mnist"):
+        vitviz.train(model, photos, "no such recipe")
+
+
 # ---- options
 
 
 def parse(*options: str) -> Options:
-    return vars(build_parser().parse_args(["train", "--data", "x", "--out", "y", *options]))
+    return given_options(command.make_context("train", ["--data", "x", "--out", "y", *options]).params)
 
 
 OTHER = {
@@ -197,13 +251,14 @@ OTHER = {
     "seed": "11", "unfreeze_last": "1 --from z", "distill": "hard --teacher z", "alpha": "0.25 --teacher z",
     "temperature": "5.5 --teacher z", "crop_padding": "5", "flip": "", "resized_crop": "0.25 0.75",
     "policy": "trivial", "erase": "0.25", "mixup": "0.5", "cutmix": "1.5", "balance": "0.5", "low_resolution": "0.75",
+    "optimizer": "sgd", "schedule": "linear", "attention_dropout": "0.25",
 }  # fmt: skip
 FIELDS = [field.name for field in dataclasses.fields(Recipe)]
 
 
 @pytest.mark.parametrize("field", [name for name in FIELDS if name != "name"])
 def test_every_field_of_a_recipe_has_an_option(field: str) -> None:
-    (option,) = {one.option_strings[0] for one in parse()["parser"]._actions if one.dest == field}
+    (option,) = {one.opts[0] for one in ALL if one.name == field}
     asked = asked_recipe(parse(option, *OTHER[field].split(" --")[0].split(), *_also(OTHER[field])))
     text = OTHER[field].split(" --")[0]
     expected = tuple(map(float, text.split())) if " " in text else text
@@ -253,6 +308,9 @@ def test_what_is_not_given_is_gentle_with_learnt_weights() -> None:
         ["--erase", "2"],
         ["--recipe", "head"],
         ["--recipe", "finetune"],
+        ["--extend", "2"],
+        ["--schedule", "constant", "--final-lr", "0.5"],
+        ["--optimizer", "sgd", "--betas", "0", "0.9"],
         ["--seed", str(2**63)],
     ],
 )
@@ -265,8 +323,8 @@ def test_a_spelled_command_is_read_as_the_same() -> None:
     options = ["--recipe", "vit-cifar10", "--no-flip", "--betas", "0.9", "0.95", "--name", "it's mine", "--compile"]
     args = parse(*options, "--image-size", "32", "48", "--skip-broken", "--resume", "--device", "cpu")
     said = shlex.split(spelled(args).replace("\\\n", " "))
-    again = vars(build_parser().parse_args(said[1:]))
-    left_out = {"resume", "device", "run", "parser"}
+    again = given_options(command.make_context("train", said[2:]).params)
+    left_out = {"resume", "device"}
     first, second = ({k: v for k, v in one.items() if k not in left_out} for one in (args, again))
     assert first == second
 
@@ -313,3 +371,22 @@ def test_validate_writes_what_is_taken_for_what(
     capsys.readouterr()
     assert main([*options, str(tmp_path / "c.txt")]) == 2
     assert "--confusion" in capsys.readouterr().err
+
+
+def test_validate_compares_sizes_in_one_table_and_figure(
+    trained: Path, photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["validate", "--data", str(photos), "--model", str(trained), "--device", "cpu", "--size"]
+    assert main([*options, "24", "16", "--figure", str(tmp_path / "sizes.png")]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if " x " in line][-2:]
+    model = vitviz.load(trained)
+    for row, size in zip(rows, (16, 24), strict=True):
+        found = validate(model, photos, size=size)
+        assert row[:4] == [str(size), "x", str(size), str((size // 4) ** 2)]
+        assert row[4:6] == percent(found.top1, 4).split()
+    assert Image.open(tmp_path / "sizes.png").size > (800, 400)
+    assert main([*options, "24"]) == 0  # of one size what is written of each
+    assert percent(found.top1, 4) in capsys.readouterr().out
+    for wrong in (["16", "--figure", "x.png"], ["16", "24", "--confusion", "c.csv"], ["16", "2"]):
+        assert main([*options, *wrong]) == 2
+        assert "Expected" in capsys.readouterr().err

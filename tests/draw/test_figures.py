@@ -21,13 +21,17 @@ from numpy.typing import ArrayLike
 from pictures import photograph
 
 import vitviz
+from vitviz.analysis.filters import patch_filters, position_similarity
 from vitviz.draw.colors import DrawError, Theme
 from vitviz.draw.figures import NAMES, draw
 from vitviz.draw.figures.confusion import GAMMA, confusion
 from vitviz.draw.figures.counts import counts
 from vitviz.draw.figures.drawing import format_shape, route
 from vitviz.draw.figures.page import ACCENTS, DIVERGING
+from vitviz.draw.figures.paper import inside, rollout_sheet
 from vitviz.draw.figures.tokens import features
+from vitviz.draw.overlay import overlay
+from vitviz.draw.sheet import fit_photo, rescale
 from vitviz.formatting import percent
 
 # Every kind of model: tokens in front, positions, pooling, shapes of the grid.
@@ -225,6 +229,15 @@ def test_positions_and_their_likeness(case: str, step: int) -> None:
     np.testing.assert_allclose(maps(drawn, 0, (gh, gw), step), chosen, atol=1e-5)
 
 
+def test_positions_in_reading_order_stand_beside_those_of_row_and_column() -> None:
+    model = tiny.model(positions="sincos1d", width=20, grid=(3, 4)).eval()
+    photo = np.zeros((30, 40, 3), np.uint8)
+    drawn = draw(vitviz.Explorer(model).open(photo), ["positions"])["positions"]
+    np.testing.assert_allclose(held(drawn, "table 0"), model.positions((3, 4))[0].numpy(), atol=1e-6)
+    assert held(drawn, "table 1").shape == (12, 20)
+    assert "reading order" in said(drawn)
+
+
 def test_learned_tokens_are_the_models() -> None:
     model = view("registers").model
     expected = torch.cat([model.cls_token[0], model.reg_token[0]]).detach().numpy()
@@ -396,3 +409,46 @@ def luminance(colour: Any) -> float:
 def contrast(a: Any, b: Any) -> float:
     low, high = sorted((luminance(a), luminance(b)))
     return (high + 0.05) / (low + 0.05)
+
+
+# --- figures 6 and 7 of the paper
+
+
+def test_photographs_stand_beside_their_rollout() -> None:
+    views = [view("plain")] * 4
+    drawn = rollout_sheet(views, start=1)
+    shown = [one for one in drawn.axes if one.images]
+    assert len(shown) == 8
+    heatmap = views[0].rollout(start=1)
+    photo = fit_photo(views[0].photo, 600)
+    marks: dict[str, Any] = {"scale": heatmap.scale(), "alpha": 0.9, "spotlight": True, "gray": True}
+    expected = overlay(photo, heatmap.values, rescale(heatmap.geometry, photo.size), **marks)
+    for left, right in zip(shown[::2], shown[1::2], strict=True):
+        np.testing.assert_array_equal(np.asarray(left.images[0].get_array()), np.asarray(photo))
+        np.testing.assert_array_equal(np.asarray(right.images[0].get_array()), np.asarray(expected))
+    words_are_inside_and_apart(drawn)
+    assert heatmap.title in " ".join(drawn.texts[1].get_text().split())
+    with pytest.raises(DrawError, match="at least one view, got none"):
+        rollout_sheet([])
+
+
+@pytest.mark.parametrize("case", ["plain", "registers", "rotary", "none"])
+def test_the_inside_of_a_model(case: str) -> None:
+    one = view(case)
+    statistics = one.heads(["distance"])
+    drawn = inside(one.model, statistics, photo=NAME, dark=case == "rotary")
+    dots = np.asarray(axes(drawn, "distance").collections[0].get_offsets())  # (L H, 2): layer, pixels
+    distances = one.model.config.patch_size * statistics.values["distance"]  # (L, H)
+    np.testing.assert_allclose(dots[:, 1], distances.ravel(), rtol=1e-6)
+    np.testing.assert_array_equal(dots[:, 0], np.repeat(np.arange(tiny.DEPTH) + 1, distances.shape[1]))
+    np.testing.assert_allclose(axes(drawn, "distance").lines[0].get_ydata(), distances.mean(1))
+    filters, p = held(drawn, "filters"), one.model.config.patch_size
+    np.testing.assert_allclose(filters[:p, :p, :3], patch_filters(one.model).pictures[0], atol=1e-6)
+    assert (len(axes(drawn, "positions").images) if case != "none" else 0) == (case != "none")
+    (gh, gw) = one.model.config.grid
+    if case == "plain":
+        corner = held(drawn, "positions")[:gh, :gw]  # of the first position
+        np.testing.assert_allclose(corner, position_similarity(one.model)[0, 0], atol=1e-5)
+    words_are_inside_and_apart(drawn)
+    with pytest.raises(DrawError, match="attention distance"):
+        inside(one.model, one.heads(["entropy"]))

@@ -12,7 +12,7 @@ from PIL import Image, ImageColor, ImageDraw
 from vitviz.draw.colorbar import colorbar, describe_range, ticks
 from vitviz.draw.colors import DrawError, Theme, lut
 from vitviz.draw.overlay import overlay
-from vitviz.draw.sheet import Cell, arrange, best_columns, captions, sheet
+from vitviz.draw.sheet import Cell, arrange, best_columns, captions, fit_photo, rescale, sheet
 from vitviz.draw.text import font, shorten, wrap
 from vitviz.heatmap import Heatmap, HeatmapError, Scale
 from vitviz.images.geometry import Geometry
@@ -120,8 +120,7 @@ def written(monkeypatch, maps, **options):
 
 
 def test_the_sheet_says_which_scale_it_has(monkeypatch):
-    low, high = np.zeros((GH, GW)), np.zeros((GH, GW))
-    low[0, 0], high[0, 0] = 0.02, 0.4
+    low, high = (np.linspace(0, most, GH * GW).reshape(GH, GW) for most in (0.02, 0.4))
     maps = [heatmap(0.1, low), heatmap(0.1, high)]
     assert "One shared scale, 0 to 40 %: equal colours are equal numbers." in written(monkeypatch, maps)
     each = written(monkeypatch, maps, scale="each")
@@ -134,6 +133,28 @@ def test_the_sheet_says_which_scale_it_has(monkeypatch):
     assert "beyond" not in written(monkeypatch, maps, scale=(0.0, 0.5))
     signed = [heatmap(0.1, high - 0.1, unit="relevance", signed=True)]
     assert "zero has the middle colour" in written(monkeypatch, signed)
+
+
+def test_a_sheet_for_a_slide():
+    maps = [heatmap(0.1, np.linspace(0, 0.02 * most, GH * GW).reshape(GH, GW)) for most in (1, 2, 5, 7)]
+    photo = fit_photo(maps[0].photo, 200)
+    for scale in ("shared", "each", "both"):
+        drawn = sheet(maps, scale=scale, width=1000, plain=True, title="A title")
+        assert drawn.width == 1000
+        left = np.flatnonzero((pixels(drawn) != 255).any(-1).any(0))
+        assert left[-1] > 900  # filled
+    small = sheet(maps, thumb=200, plain=True)
+    assert find(pixels(small), pixels(photo))  # the photograph as it is
+    values = maps[3].values
+    pair = [
+        overlay(photo, values, rescale(maps[3].geometry, photo.size), scale=one, alpha=0.85, spotlight=True, gray=True)
+        for one in (Scale.over([one.values for one in maps]), maps[3].scale())
+    ]
+    both = pixels(sheet(maps, scale="both", thumb=200))
+    assert all(find(both, pixels(one)) for one in pair)
+    maps[2] = heatmap(0.1, np.where(np.arange(GH * GW).reshape(GH, GW) == 4, 0.9, maps[2].values))
+    shared = sheet(maps)
+    assert shared.tobytes() != sheet(maps, scale=Scale.over([one.values for one in maps])).tobytes()
 
 
 def test_maps_that_cannot_share_a_scale_are_refused():
@@ -170,7 +191,8 @@ def test_cells_lie_side_by_side_in_reading_order(count, columns, size, dark):
 
 def test_a_cell_shows_the_overlay_at_its_own_size():
     maps = [heatmap(0.1), heatmap(0.4)]
-    drawn, scale = sheet(maps, gray=False, alpha=0.7), Scale.over([one.values for one in maps])
+    drawn = sheet(maps, gray=False, alpha=0.7, spotlight=False)
+    scale = Scale.over([one.values for one in maps])
     small = Geometry(image=(176, 132), input=(48, 112), frame=tuple(176 / 120 * e for e in maps[0].geometry.frame))
     photo = maps[0].photo.resize((176, 132), Image.Resampling.LANCZOS, reducing_gap=3.0)
     for one in maps:

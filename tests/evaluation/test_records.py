@@ -13,7 +13,7 @@ import torch
 
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.records import Journal, processes, read
-from vitviz.evaluation.table import COLUMNS, tabulate
+from vitviz.evaluation.table import COLUMNS, ENOUGH, tabulate
 from vitviz.weights.checkpoint import fingerprint
 
 
@@ -40,12 +40,22 @@ def test_the_table_puts_the_best_first() -> None:
     assert [row["method"] for row in table] == ["legrad", "gae", "random", "rollout"]
     assert float(table[1]["gain_error"]) == pytest.approx(0.1)
     assert table[2]["seconds"] == ""
-    assert "legrad" in result.describe()
     widths = {len(line) for line in result.table().splitlines()[2:]}
     assert len(widths) == 1
     one = tabulate(["a"], ["rollout"], some, {})
-    assert "no method is better" in one.describe()
     assert "±" not in one.markdown().splitlines()[2]
+
+
+@pytest.mark.parametrize("count", [2, ENOUGH - 1, ENOUGH])
+def test_a_few_images_name_no_best_method(count: int) -> None:
+    keys, gains = [str(index) for index in range(count)], {"gae": 0.3, "rollout": -0.2, "random": 0.0}
+    some = {(key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
+    result = tabulate(keys, ["gae", "rollout"], some, {})
+    assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # the table is sorted all the same
+    assert ("gae is the most faithful" in result.describe()) is (count == ENOUGH)
+    assert (f"fewer than {ENOUGH} images" in result.describe()) is (count < ENOUGH)
+    worse = tabulate(keys, ["rollout"], some, {})
+    assert ("no method is better" in worse.describe()) is (count == ENOUGH)
 
 
 def test_a_journal_begins_again_after_half_a_first_line(tmp_path: Path) -> None:

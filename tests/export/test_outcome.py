@@ -10,6 +10,7 @@ import pytest
 import torch
 import training_cases as cases
 import yaml
+from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image, ImageColor
@@ -138,6 +139,9 @@ def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:
     assert said["base_model"] == "owner/model"
     (result,) = said["model-index"][0]["results"]
     assert result["metrics"] == [{"type": "accuracy", "name": "top-1", "value": pytest.approx(27 / 33, abs=1e-6)}]
+    read = ModelCard(model_card(made, data, **facts)).data  # as the hub reads it
+    assert (read.license, read.base_model, read.model_name) == ("other", "owner/model", made.model.pretrained.name)
+    assert [one.metric_value for one in read.eval_results] == [pytest.approx(27 / 33, abs=1e-6)]
     made.model.pretrained = Pretrained(name="x", preprocess=Preprocess(), labels=LABELS, licence="Apache-2.0")
     assert yaml.safe_load(model_card(made, data, **facts).split("---\n", 2)[1])["license"] == "apache-2.0"
 

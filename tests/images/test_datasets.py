@@ -223,6 +223,30 @@ def test_a_folder_is_listed_in_order(tmp_path: Path) -> None:
     assert found.train.classes.tolist() == [0, 0, 0, 1, 2, 2, 2]
 
 
+def test_a_plain_folder_is_split_by_lot_within_each_class(tmp_path: Path) -> None:
+    pets = files.folder(tmp_path / "pets", {"cat": (10, 0), "dog": (25, 0), "owl": (2, 0)}) / "train"
+    found, again, other = (find_dataset(pets, val_share=0.2, seed=seed) for seed in (3, 3, 4))
+    assert found.class_ids == ("cat", "dog", "owl")
+    assert found.train.classes.bincount().tolist() == [8, 20, 1]
+    assert found.val.classes.bincount().tolist() == [2, 5, 1]
+    both = {*(found.train.paths or ()), *(found.val.paths or ())}
+    assert both == {*pets.rglob("*.png")}
+    assert found.val.paths == again.val.paths != other.val.paths
+    assert "0.2 of each class" in found.source
+    assert "seed 3" in found.source
+    with pytest.raises(DataError, match="--val-share"):
+        find_dataset(pets)
+    with pytest.raises(DataError, match="which is split"):
+        find_dataset(files.folder(tmp_path / "split", {"cat": (2, 1), "dog": (2, 1)}), val_share=0.2)
+    with pytest.raises(DataError, match="which is split"):
+        find_dataset("mnist", tmp_path, val_share=0.2)
+    with pytest.raises(DataError, match="between 0 and 1"):
+        find_dataset(pets, val_share=1.0)
+    (pets / "owl" / "0.png").unlink()
+    with pytest.raises(DataError, match="1 of owl"):
+        find_dataset(pets, val_share=0.5)
+
+
 def test_val_goes_before_test(tmp_path: Path) -> None:
     files.folder(tmp_path, {"a": (1, 1)}, "val")
     files.folder(tmp_path, {"a": (1, 3)}, "test")

@@ -114,7 +114,7 @@ def test_pad_fills_with_the_mean_and_centres() -> None:
 @example(w=1, h=2000, multiple=16)
 def test_native_keeps_shape_and_budget(w: int, h: int, multiple: int) -> None:
     preprocess = Preprocess(height=112, width=100, mode="native", multiple=multiple)
-    (rw, rh), offset, (height, width) = preprocess._plan(w, h)
+    (rw, rh), offset, (height, width) = preprocess.plan(w, h)
     assert (rh, rw, 0, 0) == (height, width, *offset)
     across, down, budget = rw / multiple, rh / multiple, 112 * 100 / multiple**2
     assert across == int(across) >= 1

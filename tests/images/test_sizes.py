@@ -206,7 +206,7 @@ def test_the_command_line_takes_a_size(tmp_path: Path, capsys: pytest.CaptureFix
     capsys.readouterr()
     assert main(["predict", str(CHURCH), "--size", "112", "--json", "--device", "cpu"]) == 0
     label, probability = view.predictions(1)[0]
-    assert json.loads(capsys.readouterr().out)["predictions"][0] == {
+    assert json.loads(capsys.readouterr().out)["images"][0]["predictions"][0] == {
         "label": label,
         "probability": pytest.approx(probability),
     }

@@ -31,3 +31,11 @@ test('without a database the latest eight are kept in memory', async () => {
   assert.deepEqual(found.map((blob) => blob !== null), hashes.map((_, i) => i >= 2));
   assert.equal(await found[9].text(), 'photograph 9');
 });
+
+test('nobody waits for the database', async (t) => {
+  globalThis.window = { indexedDB: { open: () => ({}) } }; // a request that is never answered
+  t.after(() => { delete globalThis.window; });
+  const photos = new Photos();
+  const hash = await photos.add(new Blob(['a photograph']));
+  assert.equal(await (await photos.get(hash)).text(), 'a photograph');
+});

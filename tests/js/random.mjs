@@ -54,7 +54,9 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     start: () => 1 + whole(12), color: () => maybe(one(COLORS)), opacity: () => whole(101) / 100,
     overlay: () => one(['even', 'spotlight']), smooth: () => random() < 0.5, grid: () => random() < 0.5,
     gamma: () => one([0.1, 0.5, 1, 2.25, 10]), shared: () => random() < 0.5, numbered: () => random() < 0.5,
-    tab: () => one(['explore', 'explain', 'heads', 'layers', 'help']), theme: () => maybe(one(['light', 'dark'])),
+    step: () => 1 + whole(8), lang: () => maybe(one(['en', 'zh'])),
+    tab: () => one(['explore', 'explain', 'heads', 'layers', 'lecture', 'help']),
+    theme: () => maybe(one(['light', 'dark'])),
     method: () => maybe('lrp'), target: () => maybe(whole(1000)), against: () => maybe(whole(1000)),
     statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]), lensClass: () => maybe(whole(5)),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
@@ -70,7 +72,8 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
     const parts = [one(source), one(source).replace('=', '2='), 'layer=3', 'layer=x', 'head=2', 'head=max',
       'from=3,4', 'from=cls', 'from=900,900', 'pane=2', 'pane=1', 'pane=7', 'layer2=2', 'color=nothing',
       'mode=nothing', 'off=1.1,2.1', 'off=99.1', 'opacity=2', 'erased=3,1', 'erased=0', 'erased=9999', 'removed=40',
-      'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'colours=magma', 'start=99', 'head=99', '%',
+      'removed=101', 'bare=1', 'numbered=0', 'gamma=0.5', 'tab=heads', 'step=5',
+      'step=9', 'lang=zh', 'colours=magma', 'start=99', 'head=99', '%',
       '&&=', String(random())];
     return `?${Array.from({ length: whole(6) }, () => one(parts)).join('&')}${state.pane ? '&x=1' : ''}`;
   };

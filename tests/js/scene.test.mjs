@@ -15,7 +15,7 @@ const manifestOf = ({ image, model, size }, depth = 3) => ({
 });
 
 /** A page whose backend answers when the test says so. */
-function page({ block = never, rollout = null, stored = null, more = {} } = {}) {
+function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }) } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
   const backend = {
@@ -36,7 +36,7 @@ function page({ block = never, rollout = null, stored = null, more = {} } = {}) 
     return last;
   };
   const effects = new SceneEffects({ store, scenes, backend, resolve, forget, colors: ['viridis'], changed: () => {},
-    decode: async (url) => ({ url }) });
+    decode });
   effects.follow(store.get(), { type: 'start' });
   const ask = (source) => store.dispatch({ type: 'open', source });
   const answer = async (place) => {
@@ -282,4 +282,32 @@ test('what is looked at is loaded before what nobody looks at', async () => {
   await next();
   await next();
   assert.deepEqual(asked, [8, 7, 6, 1, 2, 5]);
+});
+
+test('the block on show is loaded while the photograph is decoded', async () => {
+  const asked = [];
+  let decoded = () => {};
+  const { store, scenes, opens, answer } = page({
+    decode: (url) => new Promise((resolve) => { decoded = () => resolve({ url }); }),
+    block: (scene, block, { signal }) => {
+      asked.push([scene.id, block, signal]);
+      return never();
+    },
+  });
+  await answer(0);
+  assert.deepEqual(asked.map(([id, block]) => [id, block]), [['first m 224', 2]]);
+  assert.equal(scenes.size, 0);
+  decoded();
+  await settled();
+  assert.deepEqual([...scenes.keys()], ['first m 224']);
+  assert.equal(asked.length, 1);
+
+  store.dispatch({ type: 'open', source: { image: 'a' } });
+  await answer(1);
+  assert.equal(asked[1][0], 'a m 224');
+  store.dispatch({ type: 'change', change: { image: 'first' } }); // back, before it was decoded
+  decoded();
+  await settled();
+  assert.equal(asked[1][2].aborted, true);
+  assert.equal(opens.length, 2);
 });

@@ -24,6 +24,16 @@ test('defaults are left out, others\' parts are kept', () => {
   assert.equal(format(state, '?x=%C3%BC'), '?layer=12&from=7,4&off=3.2&x=%C3%BC');
 });
 
+test('a photograph is named by its hash, or by the address of a picture', () => {
+  for (const photo of ['0123456789abcdef', 'pictures/cat.jpg', '../zwei bücher.webp', 'https://example.org/a.png']) {
+    const { state, messages } = parse(format({ ...INITIAL, photo }));
+    assert.deepEqual([state.photo, messages], [photo, []]);
+  }
+  for (const photo of ['0123', 'xyz', 'a\n.jpg', '']) {
+    assert.equal(parse(format({ ...INITIAL, photo })).state.photo, null);
+  }
+});
+
 test('addresses of earlier versions are read', () => {
   const { state, messages } = parse('?detail=448&colours=magma&drop=0.5&skip=0.25&first=3');
   const { size, color, discard, residual, start } = state;

@@ -110,6 +110,7 @@ def test_prefix_tokens_are_named_in_the_order_in_which_they_stand() -> None:
         ({"norm_eps": -1e-6}, ["norm_eps", "-1e-06"]),
         ({"norm_eps": 0.0}, ["norm_eps", "0.0"]),
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
+        ({"positions": "sincos1d", "width": 19}, ["even", "19"]),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused_with_what_came(changes: dict, facts: list[str]) -> None:

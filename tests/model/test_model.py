@@ -29,6 +29,7 @@ VARIANTS = {
     "layer scale, no qkv bias": {"layer_scale": 0.1, "qkv_bias": False},
     "heads that divide the width": {"width": 35, "head_width": None, "mlp_width": None},
     "sincos": {"width": 20, "positions": "sincos"},
+    "sincos1d": {"width": 20, "positions": "sincos1d"},
     "no positions": {"positions": "none"},
     "no classifier": {"classes": 0},
     "large epsilon": {"norm_eps": 0.1},

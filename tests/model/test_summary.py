@@ -4,7 +4,9 @@ import pytest
 import tiny
 import torch
 
-from vitviz.model.summary import rows, summary
+from vitviz.model.config import preset
+from vitviz.model.summary import rows, summary, totals
+from vitviz.model.vit import ViT
 
 SETTINGS = [
     {},
@@ -45,7 +47,12 @@ def test_counts_add_up(changes: dict) -> None:
     parts += ["head_dist"] if model.head_dist else []
     total = sum(p.numel() for p in model.parameters())
     assert sum(table[name].parameters for name in parts) + free == total
-    assert summary(model).splitlines()[-1].split()[-1] == f"{total:,}"
+    sums, foot = totals(model), {line.split("  ")[0]: line.split()[1] for line in summary(model).splitlines()[-6:]}
+    assert foot["parameters"] == foot["trainable"] == f"{total:,}"
+    assert foot["multiply-adds"] == f"{sums['multiply_adds']:,}"
+    model.patch_embed.requires_grad_(False)
+    assert totals(model)["trainable"] == total - table["patch_embed"].parameters
+    assert sums["parameter_bytes"] == 4 * total
 
 
 def test_every_number_is_printed() -> None:
@@ -54,8 +61,30 @@ def test_every_number_is_printed() -> None:
     for row in rows(model, batch=3):
         line = next(line for line in text.splitlines() if line.split()[:1] == [row.name])
         assert " x ".join(map(str, row.shape)) in line
-        assert line.endswith(f" {row.parameters:,}")
+        assert " x ".join(map(str, row.input)) in line
+        assert f" {row.parameters:,}" in line
+        if row.multiply_adds:
+            assert line.endswith(f" {row.multiply_adds:,}")
     assert any(line.split()[0] == "reg_token" and "1 x 2 x 19" in line for line in text.splitlines())
+
+
+def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> None:
+    """A linear layer from a to b over n tokens takes n a b; attention N² d twice for each head."""
+    model, batch = tiny.model(registers=2), 3
+    config = model.config
+    table = {row.name: row for row in rows(model, batch)}
+    patches = config.grid[0] * config.grid[1]
+    tokens, width, inner = len(config.prefix) + patches, config.width, config.heads * config.head_size
+    block = tokens * (4 * width * inner + 2 * width * config.mlp_width) + 2 * tokens**2 * inner
+    embed = patches * config.channels * config.patch_size**2 * width
+    assert table["blocks.1"].multiply_adds == batch * block
+    assert table["patch_embed"].multiply_adds == batch * embed
+    everything = batch * (config.depth * block + embed + width * config.classes)
+    assert totals(model, batch)["multiply_adds"] == everything
+    with torch.device("meta"):
+        base = totals(ViT(preset("base")))
+    assert base["parameters"] == 86_566_888  # torchvision: 768 more, a position of the class token
+    assert round(base["multiply_adds"] / 1e9, 1) == 17.6  # DeiT-B in its paper's table
 
 
 def test_the_model_is_not_run_and_not_changed() -> None:

@@ -80,7 +80,7 @@ def test_the_menu_says_what_each_model_is(opened: Browser, small: list[str]) -> 
     assert groups.evaluate_all("all => all.map(one => one.label)") == ["On this machine", "Downloaded when chosen"]
     here = groups.first.locator("option").all_text_contents()
     assert here == [
-        "DINOv2 S/14 · 10 classes · 44 MB · Apache-2.0 and MIT",
+        "DINOv2 S/14 · 10 classes · 44 MB · MIT and, by inference, Apache-2.0; fine-tuned on images for research use",
         *(f"Tiny {Path(s).name} · {math.ceil(weights_of(s) / 1000)} kB · MIT" for s in small),
     ]
     listed = groups.last.locator("option").all_text_contents()

@@ -162,7 +162,7 @@ def test_the_page_is_the_one_that_python_writes(
     found = endpoints.scenes.get(scene)
     assert found is not None
     assert endpoints.page(scene, "?layer=2").decode() == standalone(found.scene, "?layer=2")
-    monkeypatch.setattr(module, "MOST_PAGE_BYTES", 100_000)
+    monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
     with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
         endpoints.page(fine)
 

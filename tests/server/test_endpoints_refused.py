@@ -86,7 +86,7 @@ def test_what_cannot_be_is_refused_in_words_before_anything_runs(
 
 
 @pytest.mark.parametrize(
-    "name", ["block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "page"]
+    "name", ["block", "rollout", "explain", "faithfulness", "heads", "layers", "lecture", "intervene", "page"]
 )
 def test_an_unknown_scene_is_said_to_be(endpoints: Endpoints, name: str) -> None:
     more = {"block": {"block": 0}, "faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
@@ -119,7 +119,19 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
     max_leaves=8,
 )
-ASKABLE = ["block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "attention", "page", "models"]
+ASKABLE = [
+    "block",
+    "rollout",
+    "explain",
+    "faithfulness",
+    "heads",
+    "layers",
+    "lecture",
+    "intervene",
+    "attention",
+    "page",
+    "models",
+]
 ARGUMENTS = [
     "scene",
     "block",

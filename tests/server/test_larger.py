@@ -150,7 +150,7 @@ def test_the_page_opens_with_the_operators_default(hub: Path, tmp_path: Path, ki
 
 def test_the_default_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Settings] = []
-    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed: seen.append(allowed))
+    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed, _texts: seen.append(allowed))
     monkeypatch.setattr("vitviz.server.server.launch", lambda *_, **__: None)
     monkeypatch.setenv("VITVIZ_DEFAULT", "timm:a")
     assert main(["app"]) == 0

@@ -5,18 +5,22 @@ import io
 import json
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
+import viewer_pages
 from PIL import Image
 
+import vitviz.view
 from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
-from vitviz.view import View
-from vitviz.web.scene import LEAST_SIDE, STAGE_SIDE, Scene, standalone
+from vitviz.view import ExplorerError, View
+from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
+from vitviz.web.scene import LEAST_SIDE, PICTURE_BYTES, STAGE_SIDE, Scene, standalone, standalone_bytes
 
 HOSTILE = '<img src=x onerror="alert(1)">'
 
@@ -132,18 +136,56 @@ def test_further_maps_travel_with_their_numbers() -> None:
     assert "% on CLS" in one["note"]
 
 
-def test_a_notebook_gets_the_page_in_a_frame() -> None:
-    view = opened()
-    frame = view._repr_html_()
-    assert tags_of(frame) == ["iframe"]
-    read: list[str | None] = []
+def shown_in_a_cell(view: View) -> dict[str, dict[str, str | None]]:
+    """The elements of what a notebook shows, and their attributes."""
+    read: dict[str, dict[str, str | None]] = {}
 
     class Reader(HTMLParser):
         def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            read.append(dict(attrs)["srcdoc"])
+            read[tag] = dict(attrs)
 
-    Reader().feed(frame)
-    assert read == [view.html()]
+    Reader().feed(view._repr_html_())
+    return read
+
+
+def test_a_notebook_gets_the_page_in_a_frame_and_a_picture_for_where_frames_are_left_out() -> None:
+    view = opened()
+    read = shown_in_a_cell(view)
+    assert set(read) == {"div", "img", "iframe"}
+    assert read["iframe"]["srcdoc"] == view.html()
+    kind, picture = read["img"]["src"].split(",")
+    assert kind == "data:image/png;base64"
+    assert base64.b64decode(picture) == view._repr_png_()
+
+
+def test_a_page_too_large_for_a_cell_is_a_picture_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    view = opened()
+    monkeypatch.setattr(vitviz.view, "CELL_MEGABYTES", 0.1)
+    monkeypatch.setattr(view, "html", lambda **options: pytest.fail("the page was made"))
+    assert "iframe" not in shown_in_a_cell(view)
+    assert "img" in shown_in_a_cell(view)
+    assert "view.save_html('page.html')" in view._repr_html_()
+    monkeypatch.setattr(vitviz.view, "PAGE_MEGABYTES", 0.2)
+    assert "view.save_html('page.html', limit=1)" in view._repr_html_()
+
+
+@pytest.mark.parametrize("kind", viewer_pages.KINDS)
+def test_the_size_of_a_page_is_known_before_it_is_made(kind: str) -> None:
+    view = viewer_pages.view(kind)
+    trace, maps = view.trace, [view.attention()] * 3
+    files = [block_bytes(trace, block) for block in trace.blocks]
+    assert count_bytes(trace, rollout=False) == sum(map(len, files))
+    assert count_bytes(trace, rollout=True) == sum(map(len, [*files, rollout_bytes(trace)]))
+    page = view.html(maps=maps)
+    assert standalone_bytes(trace, maps) == pytest.approx(len(page), rel=0.1, abs=2 * PICTURE_BYTES)
+
+
+def test_a_page_beyond_the_limit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    view = opened()
+    with pytest.raises(ExplorerError, match=r"at most 0.2 MB, got one of about \d MB for 78 tokens.*html\(limit=\d\)"):
+        view.html(limit=0.2)
+    written = view.save_html(tmp_path / "page.html", limit=10)
+    assert written.read_text(encoding="utf-8") == view.html()
 
 
 def test_pictures_are_small_enough_to_send() -> None:

@@ -19,10 +19,10 @@ def test_the_menu_has_those_of_this_machine_first_and_those_of_the_catalog(tmp_p
     menu = Menu(Settings(models=sources))
     (_, here), (_, listed) = menu.groups
     assert menu.default == here[0].source == bundled()[0]
-    assert here[0].licence == "Apache-2.0 and MIT"
+    assert here[0].licence == "MIT and, by inference, Apache-2.0; fine-tuned on images for research use"
     assert here[0].size == pytest.approx(44.1e6, rel=0.01)
     assert [entry.source for entry in here] == [*bundled(), *sources]
-    assert (here[-2].title, here[-2].licence) == ("Tiny 0", "MIT")
+    assert (here[-2].title, here[-2].licence) == ("Tiny 0", "MIT; nothing else")
     assert [entry.source for entry in listed] == [one.source for one in CATALOG]
     assert listed[4].describe() == "DINO S/16 · 87 MB · Apache-2.0"
 
@@ -65,7 +65,8 @@ def test_a_page_needs_a_model() -> None:
     ("licence", "short"),
     [
         ("MIT", "MIT"),
-        ("A-2.0 (b) and C (d); for research", "A-2.0 and C"),
+        ("A-2.0 (b) and C (d); for research", "A-2.0 and C; for research"),
+        ("unknown: nobody (MIT) states one", "licence unknown"),
         ("unknown", "licence unknown"),
         ("", ""),
     ],

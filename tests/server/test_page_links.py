@@ -60,6 +60,26 @@ def test_a_link_shows_what_it_says(page: Browser, app: Running) -> None:
     expect(page.locator(".vv-message")).not_to_be_visible()
 
 
+def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?tab=lecture&step=4&lang=zh&from=6,10")
+    chosen = page.locator(".vv-tensors [aria-current]")
+    expect(chosen).to_have_attribute("data-step", "4")
+    expect(page.locator(".vv-telling h2")).to_have_text("每个词元得到位置")
+    expect(page.locator(".vv-tokens [aria-current]")).to_have_text(f"图块 {5 * app.view().trace.grid[1] + 10}")
+    page.click("[data-go=qr]")
+    expect(page.locator(".vv-code svg")).to_be_visible()
+    expect(page.locator(".vv-address")).to_have_text(page.url)
+    page.keyboard.press("PageDown")  # the code is open: nothing turns behind it
+    page.keyboard.press("Escape")
+    expect(page.locator(".vv-code")).not_to_be_visible()
+    expect(chosen).to_have_attribute("data-step", "4")
+    page.click("[data-go='1']")
+    expect(page.locator(".vv-step:visible")).to_have_attribute("data-of", "5")
+    assert address(page)["step"] == "5"
+    page.go_back()
+    expect(chosen).to_have_attribute("data-step", "4")
+
+
 def test_a_link_to_rollout_and_to_who_attends(page: Browser, app: Running) -> None:
     ready(page, f"{app.url}?image=Dog&layer=5&head=2&from=4,7&mode=rollout")
     expect_map(page, app.view(DOG).rollout((3, 6)))

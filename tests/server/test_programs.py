@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 import tiny
+from gradio.mcp import GradioMCPServer
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 from offered import ask_without_end, folder, made, photograph
@@ -19,6 +20,7 @@ from test_routes import Replica, wait_for
 from vitviz.server import endpoints as endpoints_module
 from vitviz.server.api import NAMES
 from vitviz.server.scheduler import Kind
+from vitviz.server.uploads import upload_folder
 
 ROWS, COLUMNS = tiny.GRID
 
@@ -114,7 +116,10 @@ def test_what_a_program_that_has_gone_asked_stops(scene: str, replica: Replica) 
 def test_tools_are_served(tmp_path: Path) -> None:
     served = Replica(made(tmp_path / "page", (folder(tmp_path / "model"),), mcp=True))
     tools = httpx.get(f"{served.url}/gradio_api/mcp/schema", timeout=60).json()
+    photo = f"data:image/png;base64,{base64.b64encode(b'a picture').decode()}"
+    kept = GradioMCPServer.convert_strings_to_filedata(None, {"photo": photo}, [["photo"]])["photo"]["path"]
     served.close()
+    assert Path(kept).is_relative_to(upload_folder().root)  # not where other users of this machine read and write
     assert {one["name"] for one in tools} == set(NAMES)
     assert all(one["description"] for one in tools)
 

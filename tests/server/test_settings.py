@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import gradio as gr
@@ -41,6 +42,11 @@ def test_what_is_said_counts() -> None:
     given = settings(environ=said, typed=False, upload=False, memory=2, side=600, models=["c"])
     assert (given.typed, given.upload, given.memory, given.side) == (False, False, 2 * GIGABYTE, 600)
     assert given.models == ("c",)
+    assert settings(environ={}).port is None
+    assert settings(environ={"PORT": "8080"}).port == 8080  # as many hosts say it
+    assert settings(environ={"PORT": "8080", "GRADIO_SERVER_PORT": "7000"}).port == 7000
+    assert settings(environ={"PORT": "8080"}, port=90).port == 90
+    assert [settings(environ=one).log for one in ({}, {"SPACE_ID": "a/b"}, {"VITVIZ_LOG": "1"})] == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -52,23 +58,29 @@ def test_what_is_said_counts() -> None:
         ("VITVIZ_MODEL_MEMORY", "0"),
         ("VITVIZ_MODEL_MEMORY", "nan"),
         ("VITVIZ_MAX_SIDE", "-1"),
+        ("VITVIZ_LOG", "json"),
+        ("VITVIZ_HOSTS", "https://vit.example"),
+        ("VITVIZ_FRAMES", "school.example; script-src *"),
+        ("VITVIZ_ALOW_UPLOAD", "0"),
+        ("PORT", "http"),
+        ("GRADIO_SERVER_PORT", "70000"),
     ],
 )
 def test_what_is_no_setting_is_refused(name: str, value: str) -> None:
-    with pytest.raises(SettingsError, match=value if value != "0" else "above 0"):
+    with pytest.raises(SettingsError, match="above 0|ALOW" if value == "0" else re.escape(value)):
         settings(environ={name: value})
 
 
 def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed: seen.append(allowed))
+    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed, _texts: seen.append(allowed))
     monkeypatch.setattr("vitviz.server.server.launch", lambda page, allowed, **options: seen.append(options))
     monkeypatch.delenv("SPACE_ID", raising=False)
     options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
     assert main(["app", "--host", "0.0.0.0", *options]) == 0
     asked = Settings(models=("a", "timm:b"), upload=True, memory=1_500_000_000, side=700)
-    assert seen[0] == replace(asked, typed=False, hosts=frozenset())
-    assert seen[1] == {"host": "0.0.0.0", "port": None}  # gradio chooses, or GRADIO_SERVER_PORT
+    assert seen[0] == replace(asked, typed=False, hosts=frozenset(), log=True)
+    assert seen[1] == {"host": "0.0.0.0", "port": None, "quiet": False}  # gradio chooses, or GRADIO_SERVER_PORT
     assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
     assert seen[2] == Settings()
     assert main(["app", "--model-memory", "0"]) == 2

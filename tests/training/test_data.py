@@ -58,7 +58,7 @@ def test_fits_show_the_whole_picture_or_its_largest_centre(photos: Path) -> None
     ):
         assert open_data(photos, size=size, fit=fit).train.preprocess(wide).geometry.frame == frame
     with pytest.raises(DataError, match="crop, squash"):
-        open_data(photos, size=(5, 5), fit="pad")  # type: ignore[arg-type]
+        open_data(photos, size=(5, 5), fit="pad")
 
 
 @pytest.mark.parametrize("fit", ["squash", "crop"])

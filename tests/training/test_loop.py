@@ -18,7 +18,7 @@ from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
 from vitviz.training.loop import Trainer
-from vitviz.training.optim import warmup_cosine
+from vitviz.training.optim import warmup_then
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -114,7 +114,7 @@ def test_losses_and_weights_are_those_of_adamw_by_hand(tmp_path: Path) -> None:
     the_recipe = cases.recipe(epochs=7, batch=8, warmup=2.0, ema=0.0, clip=0.05, weight_decay=0.3)
     outcome = Trainer(cases.model(data), data, the_recipe, tmp_path, device="cpu", progress=False).run()
     other = cases.model(data)
-    rates = [3e-3 * share for share in map(warmup_cosine(7, 2), range(7))]
+    rates = [3e-3 * share for share in map(warmup_then("cosine", 7, 2), range(7))]
     pixels, classes = data.train.read(torch.arange(8)), data.train.classes
     losses = by_hand(other, pixels, classes, rates, clip=0.05, decay=0.3)
     assert outcome.losses.tolist() == pytest.approx(losses, abs=2e-5)

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
-from vitviz.training.losses import Teacher, class_columns, soft_distillation, training_loss
+from vitviz.training.losses import soft_distillation, training_loss
 from vitviz.training.network import mean_logits
 from vitviz.training.recipes import Recipe
+from vitviz.training.teachers import Classifier, Teacher, class_columns
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 B, C = 5, 7
@@ -137,6 +138,24 @@ def teacher_model() -> ViT:
 
 def pixels(height: int, width: int) -> Tensor:
     return torch.randint(0, 256, (2, 3, height, width), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+
+
+def test_a_teacher_may_be_a_network_of_any_kind() -> None:
+    torch.manual_seed(0)
+    conv = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 5)
+    )
+    about = record(*LABELS, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    about = replace(about, preprocess=replace(about.preprocess, height=10, width=15, mode="squash"))
+    teacher = Teacher(Classifier(conv, about), record("church", "ox"))
+    images = pixels(10, 15) / 255
+    mean, std = (torch.tensor(one)[:, None, None] for one in ((0.1, 0.2, 0.3), (0.5, 0.6, 0.7)))
+    torch.testing.assert_close(teacher(images), conv.eval()((images - mean) / std)[:, [1, 0]])
+    assert teacher(pixels(20, 20) / 255).shape == (2, 2)
+    before = teacher.fingerprint()
+    with torch.no_grad():
+        conv[0].weight[0, 0, 0, 0] += 1
+    assert teacher.fingerprint() != before
 
 
 def test_a_teacher_answers_in_its_students_classes() -> None:

@@ -74,8 +74,9 @@ def test_patch_dropout_leaves_patches_out_in_training_only() -> None:
 
 def test_dropouts_are_set_in_modules_and_config() -> None:
     vit = model(depth=3)
-    set_dropout(vit, 0.1, 0.4)
-    assert (vit.config.dropout, vit.config.path_dropout) == (0.1, 0.4)
+    set_dropout(vit, 0.1, 0.4, 0.3)
+    assert (vit.config.dropout, vit.config.path_dropout, vit.config.attention_dropout) == (0.1, 0.4, 0.3)
+    assert {block.attn.attention_dropout for block in vit.blocks} == {0.3}
     rates = [block.drop_path.rate for block in vit.blocks if isinstance(block, Block)]
     assert rates == pytest.approx([0.0, 0.2, 0.4])
     assert {one.p for one in vit.modules() if isinstance(one, nn.Dropout)} == {0.1}

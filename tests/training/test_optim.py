@@ -19,7 +19,7 @@ from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
 from vitviz.training import TrainingError
 from vitviz.training.network import freeze
-from vitviz.training.optim import adamw, running_mean, warmup_cosine
+from vitviz.training.optim import make_optimizer, running_mean, warmup_then
 from vitviz.training.recipes import RECIPES, Recipe
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -48,7 +48,7 @@ def test_groups_are_those_of_timm(decay: float) -> None:
     ours = ViT(
         ViTConfig(image_size=(8, 8), patch_size=4, width=12, heads=3, depth=5, registers=2, layer_scale=0.1, classes=7)
     )
-    made = adamw(ours, Recipe(lr=0.01, layer_decay=decay, weight_decay=0.03)).param_groups
+    made = make_optimizer(ours, Recipe(lr=0.01, layer_decay=decay, weight_decay=0.03)).param_groups
     expected = param_groups_layer_decay(
         theirs, weight_decay=0.03, layer_decay=decay, no_weight_decay_list=theirs.no_weight_decay()
     )
@@ -70,7 +70,7 @@ def test_groups_are_those_of_timm(decay: float) -> None:
 def test_every_parameter_is_in_one_group_with_its_rate_and_decay(changes: dict[str, Any]) -> None:
     model = tiny.model(**changes)
     rates = Recipe(lr=2e-3, head_lr=5e-2, layer_decay=0.5, weight_decay=0.1)
-    made = adamw(model, rates).param_groups
+    made = make_optimizer(model, rates).param_groups
     peaks, decay = settings(model, made, "lr"), settings(model, made, "weight_decay")
     assert sum(len(group["params"]) for group in made) == len(peaks) == len(named(model))
     depth = model.config.depth
@@ -91,7 +91,7 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay(changes: dict[s
 def test_frozen_parameters_are_in_no_group() -> None:
     model = tiny.model()
     freeze(model, 0)
-    made = adamw(model, Recipe()).param_groups
+    made = make_optimizer(model, Recipe()).param_groups
     assert set(settings(model, made, "lr")) == {"head.weight", "head.bias"}
 
 
@@ -109,13 +109,23 @@ def test_the_schedule_is_that_of_torch(steps: int, warmup: int, final: float) ->
         for _ in range(steps - warmup):
             expected.append(optimizer.param_groups[0]["lr"])
             cosine.step()
-    assert [*map(warmup_cosine(steps, warmup, final), range(steps))] == pytest.approx(expected)
+    assert [*map(warmup_then("cosine", steps, warmup, final), range(steps))] == pytest.approx(expected)
+
+
+def test_other_schedules_and_sgd_are_torchs() -> None:
+    line, flat = (warmup_then(name, 20, 4, 0.1) for name in ("linear", "constant"))
+    assert [line(step) for step in (0, 3, 4, 12, 20)] == pytest.approx([0.25, 1.0, 1.0, 0.55, 0.1])
+    assert [flat(step) for step in (0, 4, 19)] == [0.25, 1.0, 1.0]
+    made = make_optimizer(tiny.model(), Recipe(optimizer="sgd", lr=0.25, betas=(0.75, 0.5), weight_decay=0.125))
+    assert isinstance(made, torch.optim.SGD)
+    assert {(one["momentum"], one["nesterov"], one["lr"]) for one in made.param_groups} == {(0.75, True, 0.25)}
+    assert {one["weight_decay"] for one in made.param_groups} == {0.0, 0.125}
 
 
 @given(st.integers(1, 500), st.floats(0, 1), st.floats(0, 1))
 def test_the_schedule_rises_then_falls_and_stays_within_bounds(steps: int, share: float, final: float) -> None:
     warmup = int(share * steps)
-    rates = [*map(warmup_cosine(steps, warmup, final), range(steps))]
+    rates = [*map(warmup_then("cosine", steps, warmup, final), range(steps))]
     assert all(0.0 < rate <= 1.0 for rate in rates[: warmup + 1])
     assert all(min(final, 1.0) - 1e-12 <= rate <= 1.0 for rate in rates[warmup:])
     assert rates[:warmup] == sorted(rates[:warmup])

@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
 from running import Running, complete, ready
+from safetensors.numpy import load
 from static_site import Served
 
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.export.static import write_site
 from vitviz.server import routes
 from vitviz.view import View
+from vitviz.web.numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 
 BACKENDS = ("server", "embedded", "onnx")
@@ -42,6 +44,8 @@ QUESTIONS = [  # what a backend must be able to do, and a question that takes it
     ("explain", "faithfulness", {"methods": ["token_gradcam", "rollout"], **CLASS}),
     ("explain", "heads", {"names": ["distance"]}),
     ("explain", "layers", {}),
+    ("lecture", "lecture", {}),
+    ("lecture", "lecture", {"block": 1}),
     ("explain", "intervene", {"patches": [0, 7], "heads": [[0, 1]]}),
     ("page", "page", {"search": "?layer=2"}),
 ]
@@ -265,6 +269,17 @@ def test_answers_about_a_class_and_heads_are_pythons(backend: Backend) -> None:
     for label, before, after in found["classes"]:
         place = backend.view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, place], change.after[0, place]), rel=near)
+
+
+def test_the_numbers_of_the_lecture_are_pythons(backend: Backend) -> None:
+    if not backend.can("lecture"):
+        return
+    view = backend.view
+    for ask, expected in (({}, lecture_bytes(view)), ({"block": 1}, values_bytes(view.model, view.trace, 1))):
+        found, arrays = (load(data) for data in (backend.ask("lecture", ask), expected))
+        assert sorted(found) == sorted(arrays)
+        for name, array in arrays.items():
+            np.testing.assert_allclose(found[name], array, atol=backend.close)
 
 
 def test_a_backend_opens_others_or_has_one_scene(backend: Backend) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
+import onnx
 import pytest
 import tiny
 import yaml
@@ -19,48 +22,65 @@ from offered import photograph
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page, expect
-from running import axe, complete, ready, upload
+from running import address, axe, complete, ready, upload
+from safetensors.numpy import load
 from scipy.stats import spearmanr
 from static_site import Quiet, Served
 
+from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
 from vitviz.explorer import Explorer
+from vitviz.export import static
 from vitviz.export.onnx import StaticError
-from vitviz.export.static import BROWSER_METHODS, BROWSER_STATISTICS, write_site
+from vitviz.export.static import BROWSER_METHODS, BROWSER_STATISTICS, cached_graphs, write_site
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
 from vitviz.web.examples import Example
+from vitviz.web.numbers import lecture_bytes, values_bytes
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 
+pytestmark = pytest.mark.timeout(900)  # on a busy machine the graphs of two models alone take minutes
 TARGET = 3
+OTHER = {  # as DINOv3 and SigLIP are: graphs with other inputs and outputs
+    "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
+    "pooling": "attention", "class_token": False, "width": 35,
+}  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
     const found = await vitviz.backend[name](vitviz.store.get().scene, ask);
-    return found instanceof ArrayBuffer ? [...new Float32Array(found)] : found;
+    return found instanceof ArrayBuffer ? { bytes: [...new Uint8Array(found)] } : found;
 }"""
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+def tiny_model(folder: Path, **changes: Any) -> str:
     """A tiny model whose inputs keep the shape of the photograph, as a folder."""
-    model = tiny.model(pooling="cls+mean", registers=2)
+    model = tiny.model(**changes)
     preprocess = Preprocess(mode="native", height=7 * tiny.PATCH, width=11 * tiny.PATCH, multiple=tiny.PATCH)
     labels = tuple(f"thing {i}" for i in range(model.config.classes))
     model.pretrained = Pretrained(name="Tiny", preprocess=preprocess, labels=labels)
-    folder = tmp_path_factory.mktemp("models") / "tiny"
     save(model.half().float(), folder)
     return str(folder)
 
 
 @pytest.fixture(scope="module")
-def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("models") / "tiny", pooling="cls+mean", registers=2)
+
+
+@pytest.fixture(scope="module")
+def other_source(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return tiny_model(tmp_path_factory.mktemp("models") / "other", **OTHER)
+
+
+@pytest.fixture(scope="module")
+def site(source: str, other_source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     place = tmp_path_factory.mktemp("site")
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
     given = [Example(example, "Noise", "It shows nothing")]
-    write_site(place / "site", [source], photographs=given, space=True, tell=lambda _: None)
+    write_site(place / "site", [source, other_source], photographs=given, space=True, tell=lambda _: None)
     served = Served(place / "site")
     yield served
     served.server.shutdown()
@@ -86,18 +106,30 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def shown(browser: Chromium, site: Served, mine: Path) -> Iterator[Page]:
     """The site with a photograph of the visitor's own."""
+    yield from showing(browser, site.url, mine)
+
+
+@pytest.fixture(scope="module")
+def other(browser: Chromium, site: Served, other_source: str, mine: Path) -> Iterator[tuple[Page, View]]:
+    """The site with another model and the same photograph, and what Python sees of it."""
+    for page in showing(browser, f"{site.url}?model={quote(other_source)}", mine):
+        yield page, opened(other_source, mine)
+
+
+def showing(browser: Chromium, url: str, photo: Path) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     problems = watch(context)
     page = context.new_page()
-    ready(page, site.url)
-    drop(page, mine)
+    ready(page, url)
+    drop(page, photo)
     yield page
     context.close()
     assert not problems
 
 
 def ask(page: Page, name: str, question: dict[str, Any]) -> Any:
-    return page.evaluate(ASK, [name, question])
+    found = page.evaluate(ASK, [name, question])
+    return bytes(found["bytes"]) if isinstance(found, dict) and "bytes" in found else found
 
 
 def test_it_opens_alive_without_the_model(page: Page, site: Served) -> None:
@@ -132,13 +164,58 @@ def test_an_unseen_photograph_gives_what_python_has(shown: Page, source: str, mi
 
 @pytest.mark.parametrize("method", BROWSER_METHODS)
 def test_methods_are_pythons(shown: Page, source: str, mine: Path, method: str) -> None:
-    view = opened(source, mine)
-    found = ask(shown, "explain", {"method": method, "target": TARGET, "against": None})
-    expected = view.explain(method) if method in ("attention", "rollout") else view.explain(method, TARGET)
+    expect_pythons(shown, opened(source, mine), method)
+
+
+@pytest.mark.parametrize("method", BROWSER_METHODS)
+def test_methods_of_the_other_model_are_pythons(other: tuple[Page, View], method: str) -> None:
+    expect_pythons(*other, method)
+
+
+def expect_pythons(page: Page, view: View, method: str) -> None:
+    """The page's map of a method is the one that Python has, on the patches and beside them."""
+    found = ask(page, "explain", {"method": method, "target": TARGET, "against": None})
+    expected = view.explain(method, TARGET) if METHODS[method].class_specific else view.explain(method)
     values = np.array(found["values"])
     np.testing.assert_allclose(values, expected.values.ravel(), atol=1e-3 * np.abs(expected.values).max())
     assert spearmanr(values, expected.values.ravel()).statistic > 0.999
-    assert (found["title"], found["signed"]) == (view.explain(method).title.split(",")[0], expected.signed)
+    assert (found["title"], found["signed"]) == (METHODS[method].title, expected.signed)
+    beside = re.findall(r"(\S+?)(?: %)? on ", found["note"])
+    assert len(beside) == len(expected.prefix_mass)
+    share = 100 if expected.in_shares else 1
+    for said, value in zip(beside, expected.prefix_mass.values(), strict=True):
+        number = float(said.replace("−", "-").lstrip("<>"))
+        near = share * max(1e-3 * float(np.abs(expected.values).max()), 1e-4)
+        assert number == pytest.approx(share * value, rel=0.01, abs=near)
+
+
+def test_the_other_model_loses_patches_and_is_read(other: tuple[Page, View]) -> None:
+    page, view = other
+    change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
+    gone = [1, 2 * view.trace.grid[1] + 2]
+    for label, before, after in ask(page, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
+        index = view.labels.index(label)
+        assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
+    (found,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
+    expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is chance
+    np.testing.assert_allclose(found["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
+    layers, lens = ask(page, "layers", {}), view.lens(view.best(4))
+    np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
+    each = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(len(layers["layers"]), 4, -1) / 255
+    np.testing.assert_allclose(each, lens.patches.reshape(*lens.patches.shape[:1], -1, 4).swapaxes(1, 2), atol=3e-3)
+
+
+def test_a_slow_method_tells_how_far_it_is_and_stops(shown: Page) -> None:
+    error, last, following = shown.evaluate("""async () => {
+        const [scene, stop, told] = [vitviz.store.get().scene, new AbortController(), []];
+        const progress = (one) => { told.push(one); if (one.done === 3) stop.abort(); };
+        const ask = { target: 4, against: null };
+        const error = await vitviz.backend.explain(scene, { ...ask, method: 'occlusion' },
+            { signal: stop.signal, progress }).catch(({ name }) => name);
+        return [error, told.at(-1), (await vitviz.backend.explain(scene, { ...ask, method: 'legrad' })).title];
+    }""")
+    patches = shown.evaluate(f"{SCENE}.limits.grid.reduce((rows, columns) => rows * columns)")
+    assert (error, last["done"], last["of"], following) == ("AbortError", 3, patches, "LeGrad")
 
 
 def test_a_contrast_is_pythons(shown: Page, source: str, mine: Path) -> None:
@@ -154,9 +231,21 @@ def test_rollout_takes_its_options(shown: Page, source: str, mine: Path) -> None
         {"fuse": "min", "discard": 0.0, "residual": 0.5, "start": 0},
         {"fuse": "max", "discard": 0.9, "residual": 0.0, "start": 0},
     ):
-        found = ask(shown, "rollout", {"token": 0, **options})
+        found = np.frombuffer(ask(shown, "rollout", {"token": 0, **options}), "<f4")
         expected = view.rollout("cls", **options).values.ravel()
         np.testing.assert_allclose(found[len(view.trace.prefix) :], expected, atol=1e-4)
+
+
+def test_the_numbers_of_the_lecture_are_pythons(shown: Page, source: str, mine: Path) -> None:
+    view, found = opened(source, mine), load(ask(shown, "lecture", {}))
+    arrays = load(lecture_bytes(view))
+    assert sorted(found) == sorted(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_allclose(found[name], array, atol=2e-3, err_msg=name)
+    values, expected = load(ask(shown, "lecture", {"block": 1})), load(values_bytes(view.model, view.trace, 1))
+    np.testing.assert_allclose(values["values"], expected["values"], atol=5e-3)
+    assert (values["factor"] == 1).all()
+    assert not values["center"].any()
 
 
 def test_heads_and_layers_are_pythons(shown: Page, source: str, mine: Path) -> None:
@@ -198,13 +287,14 @@ def test_a_map_is_tested_by_removing_what_it_names(shown: Page, source: str, min
 
 
 def test_every_tab_answers_in_light_and_dark(shown: Page) -> None:
-    for tab in ("explain", "heads", "layers", "explore"):
+    for tab in ("explain", "heads", "layers", "lecture", "explore"):
         shown.click(f"[role=tab][data-tab={tab}]")
         shown.wait_for_function("!vitviz.progress.first && vitviz.resting()")
         expect(shown.locator("[role=tabpanel]:not([hidden]) .vv-trouble:not([hidden])")).to_have_count(0)
     expect(shown.locator("#notice")).to_be_hidden()
-    expect(shown.locator("#size, [data-do=page], #another")).to_have_count(2)  # neither a size nor a model to be named
-    expect(shown.locator("#size")).to_be_hidden()
+    expect(shown.locator("[data-do=page]")).to_be_visible()
+    for nowhere in ("#size", "#another"):  # neither another input size nor a model to be named
+        expect(shown.locator(nowhere)).to_be_hidden()
     for _ in range(2):
         assert axe(shown) == []
         shown.click("[data-do=theme]")
@@ -259,7 +349,7 @@ def test_what_is_no_picture_is_said(page: Page, site: Served, tmp_path: Path) ->
 def test_a_damaged_file_is_named(page: Page, site: Served, mine: Path, tmp_path: Path) -> None:
     broken = tmp_path / "site"
     shutil.copytree(site.folder, broken)
-    (weights,) = broken.glob("models/*/weights.*.bin")
+    (weights,) = broken.glob("models/*tiny/weights.*.bin")
     data = bytearray(weights.read_bytes())
     data[1000] ^= 1
     weights.write_bytes(bytes(data))
@@ -295,6 +385,109 @@ def test_the_address_brings_a_photograph_back(shown: Page, site: Served) -> None
     expect(shown.locator("#notice")).to_be_hidden()
 
 
+def test_the_page_of_a_photograph_is_saved_as_a_file(
+    shown: Page, browser: Chromium, source: str, mine: Path, tmp_path: Path
+) -> None:
+    shown.locator(".vv-explore").press("1")
+    with shown.expect_download(timeout=60_000) as download:
+        shown.get_by_role("button", name="Save as HTML").click()
+    download.value.save_as(tmp_path / "saved.html")
+    context = browser.new_context(offline=True)
+    problems, page = watch(context), context.new_page()
+    ready(page, (tmp_path / "saved.html").as_uri())
+    page.wait_for_function(f"{SCENE.replace('.source', '')} && vitviz.scenes.get('page').answers.complete")
+    expected = opened(source, mine).attention(1, "mean", (0, 0)).values
+    page.evaluate("() => vitviz.store.dispatch({type: 'change', change: {query: [0, 0], block: 1, head: 'mean'}})")
+    found = page.evaluate(
+        """() => { const { answers, manifest: { prefix } } = vitviz.scenes.get('page');
+        return [...answers.map(1, 'mean', { token: prefix.length, direction: 'row' }).subarray(prefix.length)]; }"""
+    )
+    np.testing.assert_allclose(found, expected.ravel(), atol=2e-3)
+    assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
+    context.close()
+    assert not problems
+
+
+def test_a_picture_of_the_site_is_in_the_address(page: Page, site: Served, source: str, mine: Path) -> None:
+    (site.folder / "pictures").mkdir()
+    shutil.copy(mine, site.folder / "pictures" / "mine.png")
+    ready(page, f"{site.url}?photo=pictures/mine.png&layer=2")
+    page.wait_for_function(f"{SCENE}?.source.photo === 'pictures/mine.png'", timeout=90_000)
+    label, share, _ = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest.predictions[0]")
+    assert {label: share} == pytest.approx(dict(opened(source, mine).predictions(1)), abs=1e-4)
+    page.click("#examples button")
+    page.wait_for_function(f"{SCENE}.source.image === 'Noise'")
+    page.go_back()
+    page.wait_for_function(f"{SCENE}.source.photo === 'pictures/mine.png'", timeout=90_000)
+    assert address(page) == {"photo": "pictures/mine.png", "layer": "2"}
+
+
+@pytest.mark.parametrize(
+    ("photo", "words"),
+    [
+        ("pictures/none.png", "Expected a picture of this site at pictures/none.png, got none"),
+        ("https://example.org/mine.png", "Expected the address of a picture of this site, got https://example.org"),
+        ("index.html", "Expected a picture that this browser can read"),
+    ],
+)
+def test_what_is_no_picture_of_the_site_is_said(page: Page, site: Served, photo: str, words: str) -> None:
+    ready(page, f"{site.url}?photo={photo}")
+    expect(page.locator("#notice")).to_contain_text(words)
+    expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # the example is there instead
+
+
+def test_what_the_model_needs_is_said_before_it_is_loaded(browser: Chromium, site: Served, mine: Path) -> None:
+    def opened_with(script: str) -> Page:
+        page = browser.new_context().new_page()
+        page.add_init_script(script)
+        Quiet.asked.clear()
+        ready(page, site.url)
+        return page
+
+    page = opened_with("Object.defineProperty(navigator, 'deviceMemory', { value: 8 })")
+    expect(page.locator(".vv-needs")).to_have_text(re.compile(r"stays in this browser.* 15 MB, once\.$"))
+    page.context.close()
+    page = opened_with("Object.defineProperty(navigator, 'deviceMemory', { value: 0.25 })")
+    expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25")
+    drop(page, mine)  # it works all the same
+    page.context.close()
+    page = opened_with("WebAssembly.validate = () => false")
+    expect(page.locator(".vv-needs")).to_contain_text("no WebAssembly SIMD")
+    upload(page, mine)
+    expect(page.locator("#notice")).to_contain_text("no WebAssembly SIMD")
+    complete(page)  # the example is still there
+    assert not [path for path in Quiet.asked if "weights" in path or path.endswith(".wasm")]
+    page.context.close()
+
+
+def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def count(model: Any, folder: Path) -> None:
+        made.append(model.config)
+        (folder / "block.onnx").write_bytes(str(len(made)).encode())
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(static, "save_graphs", count)
+    first, same, wider = tiny.model(seed=1), tiny.model(seed=2), tiny.model(width=23)
+    paths = [cached_graphs(model) for model in (first, same, wider, first)]
+    assert [path.read_bytes() for (path,) in paths] == [b"1", b"1", b"2", b"1"]
+    monkeypatch.setattr(static, "version", lambda name: f"another {name}")
+    assert cached_graphs(first)[0].read_bytes() == b"3"
+
+
+def test_no_weight_is_in_a_graph(site: Served) -> None:
+    """Graphs are kept for a shape of model: what they hold themselves must be true of every such model."""
+    paths = list(site.folder.glob("models/*/*.onnx"))
+    assert len(paths) == 18
+    for path in paths:
+        graph = onnx.load(path, load_external_data=False).graph
+        constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]
+        for held in [*graph.initializer, *constants]:
+            if held.data_location != onnx.TensorProto.EXTERNAL:
+                assert len(np.unique(onnx.numpy_helper.to_array(held))) < 10, (path.name, held.name)
+
+
 def test_the_service_worker_knows_every_file(site: Served) -> None:
     listed = json.loads(
         (site.folder / "service.js").read_text(encoding="utf-8").partition("SITE = ")[2].partition(";")[0]
@@ -307,7 +500,7 @@ def test_a_space_gets_front_matter_and_the_headers_for_threads(site: Served) -> 
     front = yaml.safe_load((site.folder / "README.md").read_text(encoding="utf-8").split("---")[1])
     assert front["sdk"] == "static"
     assert front["custom_headers"]["cross-origin-opener-policy"] == "same-origin"
-    (weights,) = site.folder.glob("models/*/weights.*.bin")
+    (weights,) = site.folder.glob("models/*tiny/weights.*.bin")
     assert f"*{weights.suffix} filter=lfs" in (site.folder / ".gitattributes").read_text(encoding="utf-8")
 
 
@@ -316,6 +509,7 @@ def test_a_space_gets_front_matter_and_the_headers_for_threads(site: Served) -> 
     [
         ([], "Expected one photograph and one model, or --static DIR"),
         (["a.jpg", "--static", "site"], "Expected --static alone, got a.jpg too"),
+        (["--static", "site", "--labels", "names.txt"], "Expected --static with models as they come, got --labels"),
         (["a.jpg", "--space"], "Expected one photograph and one model"),
         (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
     ],
@@ -334,12 +528,10 @@ def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_pat
     refused("Expected methods that run in a browser", tmp_path / "a", [source], methods=["kernel_shap"])
     (tmp_path / "letter.txt").write_text("mine")
     refused("Expected a new or empty folder", tmp_path, [source])
-    for seed, (problem, changes) in enumerate(
-        {"rotary positions": {"positions": "rotary", "head_width": 20}, "no named classes": {"classes": 0}}.items()
-    ):
-        model = tiny.model(**changes)
-        labels = tuple(f"thing {i}" for i in range(model.config.classes))
-        preprocess = Preprocess(mode="squash", height=91, width=143)
+    for classes, smooth, problem in ((0, "bicubic", "no named classes"), (29, "nearest", "nearest-neighbor resizing")):
+        model = tiny.model(classes=classes)
+        labels = tuple(f"thing {i}" for i in range(classes))
+        preprocess = Preprocess(mode="squash", height=91, width=143, interpolation=smooth)
         model.pretrained = Pretrained(name="Odd", preprocess=preprocess, labels=labels)
-        save(model, tmp_path / f"model {seed}")
-        refused(problem, tmp_path / "b", [str(tmp_path / f"model {seed}")])
+        save(model, tmp_path / smooth)
+        refused(problem, tmp_path / "b", [str(tmp_path / smooth)])

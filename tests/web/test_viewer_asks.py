@@ -161,7 +161,7 @@ def thumbnail(page: Page, selector: str, grid: tuple[int, int]) -> np.ndarray:
 def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
     """A thumbnail has Python's colours; halves may move a number to the next colour, no further."""
     shown = thumbnail(page, selector, values.shape)
-    assert_colors(shown, (scale or Scale.over([values], "each")).indices(values), 1)
+    assert_colors(shown, (scale or Scale.own(values)).indices(values), 1)
 
 
 def patches(seen: View, *question: Any) -> np.ndarray:
@@ -281,7 +281,7 @@ def assert_enlarged(page: Page, small: dict[str, float], values: np.ndarray) -> 
     assert large["x"] <= small["x"] + 1
     assert large["x"] + large["width"] >= small["x"] + small["width"] - 1
     shown = pixels(page, "(view) => view.find('.vv-grid .vv-lens')")[..., :3]
-    assert_colors(shown, Scale.over([values], "each").indices(values), 1)
+    assert_colors(shown, Scale.own(values).indices(values), 1)
 
 
 def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> None:

@@ -32,6 +32,7 @@ from viewer_pages import (
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay
 from vitviz.explorer import Explorer
+from vitviz.export import numbers
 from vitviz.heatmap import Heatmap, Scale
 from vitviz.view import View
 from vitviz.web.scene import standalone
@@ -201,7 +202,7 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert_picture(offline, text, seen, signed=True, alpha=0.55, smooth=True, gamma=0.5)
     said, top = reading(offline), signed.top()
     assert said.title == "Gradient times input"
-    assert said.high == -said.low == pytest.approx(np.abs(signed.values).max(), rel=5e-3)
+    assert said.high == -said.low == pytest.approx(signed.scale().vmax, rel=5e-3)
     assert [(row, column) for row, column, _ in said.strongest] == [patch for patch, _ in top]
     assert [value for *_, value in said.strongest] == pytest.approx([value for _, value in top], rel=5e-3)
     assert said.masses == {}  # scores are no shares
@@ -383,3 +384,38 @@ def test_the_block_on_show_comes_before_anything_else_is_asked(offline: Page, tm
 def test_a_page_that_lost_its_end_says_so(page: Page, tmp_path: Path) -> None:
     page.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))
     expect(page.get_by_role("alert")).to_contain_text("cut short")
+
+
+def saved(page: Page, what: str, choice: str, folder: Path) -> Path:
+    """What a menu beside a picture saves."""
+    menu = page.locator(f".vv-save:has(summary[aria-label='Save {what}'])")
+    menu.locator("summary").click()
+    with page.expect_download() as download:
+        menu.get_by_role("button", name=choice).click()
+    path = folder / download.value.suggested_filename
+    download.value.save_as(path)
+    expect(menu.locator("button").first).to_be_hidden()
+    return path
+
+
+def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_path: Path) -> None:
+    ask(explorer, block=1, head=2, query=[3, 4])
+    rest(explorer)
+    seen = viewer_pages.view()
+    python = seen.attention(1, 2, (3, 4))
+    path = saved(explorer, "this map", "Numbers (CSV)", tmp_path)
+    record, values = numbers.read(path)
+    np.testing.assert_allclose(values, python.values, atol=2e-3)
+    mine = numbers.save(seen, python, tmp_path / "mine.csv").read_text(encoding="utf-8").splitlines()
+    assert path.read_text(encoding="utf-8").splitlines()[1] == mine[1] == ",".join(numbers.COLUMNS)
+    assert record["map"]["title"] == python.title
+    assert record["map"]["outside"] == pytest.approx(dict(python.prefix_mass), abs=2e-3)
+    assert numbers.replay(path, photo=seen.photo, model=seen.model).equal
+    again, same = numbers.read(saved(explorer, "this map", "Numbers (NPZ)", tmp_path))
+    np.testing.assert_array_equal(same, values)
+    assert again == record
+    with np.load(saved(explorer, "heads of the layer", "Numbers (NPZ)", tmp_path), allow_pickle=False) as file:
+        heads = np.stack([one.values for one in seen.head_maps(1, (3, 4))])
+        np.testing.assert_allclose(file["values"][3:], heads, atol=2e-3)  # mean, max, min come first
+    for what in ("this map", "all layers"):
+        assert Image.open(saved(explorer, what, "Picture (PNG)", tmp_path)).width >= 1700

@@ -219,6 +219,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "smooth, grey, with everything": {"smooth": True, "gray": True, "grid": True, "query": (1, 4), "gamma": 0.6},
     "a query in the corner": {"query": (0, 0), "alpha": 0.0},
     "signed": {"signed": True, "cmap": "RdBu_r", "alpha": 1.0, "smooth": True},
+    "one patch outshines all": {"beyond": 9.0},
+    "one patch outshines all, for and against": {"beyond": -9.0, "signed": True, "cmap": "RdBu_r"},
     "a given scale": {"scale": Scale(0.2, 0.6), "cmap": "magma"},
 }
 
@@ -239,6 +241,8 @@ def test_pictures_equal_pythons(name: str) -> None:
     photo = photograph(*geometry.image)
     for look in LOOKS.values():
         values = np.random.default_rng(2).random(GRID).astype(np.float32) - (0.5 if look.get("signed") else 0.0)
+        look = dict(look)
+        values[1, 3] = look.pop("beyond", values[1, 3])
         asked.append((overlay(photo, values, geometry, **look), drawn(script, geometry, photo, values, look)))
     script.run()
     for look, (expected, answer) in zip(LOOKS, asked, strict=True):

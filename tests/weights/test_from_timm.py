@@ -93,7 +93,7 @@ def test_a_named_model_equals_timm(name: str) -> None:
     theirs = timm.create_model(name, pretrained=False, **sizes)
     cfg = {**theirs.pretrained_cfg, "crop_mode": "squash", "crop_pct": 1.0}  # theirs is for squares
     theirs.pretrained_cfg = cfg
-    ours = convert_timm(shaken(theirs))
+    ours = convert_timm(shaken(theirs), cfg)
     assert (ours.config.image_size, ours.config.patch_size) == (sizes["img_size"], patch)
     check_equal(theirs, ours, torch.randn(1, 3, *sizes["img_size"]))
     assert ours.pretrained is not None
@@ -102,6 +102,17 @@ def test_a_named_model_equals_timm(name: str) -> None:
     assert ours.pretrained.source == f"https://huggingface.co/{cfg['hf_hub_id']}"
     assert ours.pretrained.preprocess.mean == tuple(cfg["mean"])
     assert len(ours.pretrained.labels) in (0, ours.config.classes)
+
+
+@torch.no_grad()
+def test_pixels_that_fill_no_patch_are_left_out_as_timm_does() -> None:
+    """SigLIP so400m reads 384 pixels in patches of 14: 27 of them, and 6 pixels for nothing."""
+    name = "vit_so400m_patch14_siglip_384.webli"
+    theirs = timm.create_model(name, depth=2, embed_dim=60, num_heads=5, img_size=(47, 59))
+    images = torch.randn(1, 3, 47, 59)
+    ours = convert_timm(shaken(theirs), theirs.pretrained_cfg | {"crop_mode": "squash", "crop_pct": 1.0})
+    assert ours.config.image_size == (42, 56)
+    torch.testing.assert_close(ours(images[..., :42, :56]), theirs(images), rtol=0, atol=1e-4)
 
 
 def test_positions_for_a_fixed_size_are_those_that_timm_resizes_to() -> None:
@@ -244,16 +255,12 @@ def test_preprocessing_that_we_cannot_follow_is_refused(
 def test_a_model_of_one_colour_takes_no_photographs() -> None:
     model = timm.create_model("vit_tiny_patch16_224", embed_dim=60, depth=1, num_heads=5, in_chans=1)
     with pytest.raises(ConvertError, match="reads 1"):
-        convert_timm(model)
-
-
-def test_a_model_built_by_hand_has_nothing_to_travel_with() -> None:
-    assert convert_timm(vit()).pretrained is None
+        convert_timm(model, model.pretrained_cfg)
 
 
 def test_a_converted_model_is_a_checkpoint(tmp_path: Path) -> None:
     theirs = shaken(timm.create_model("vit_tiny_patch16_224", embed_dim=60, depth=1, num_heads=5, img_size=32))
-    ours = convert_timm(theirs)
+    ours = convert_timm(theirs, theirs.pretrained_cfg)
     save(ours, tmp_path)
     again = load_folder(tmp_path)
     assert (again.config, again.pretrained) == (ours.config, ours.pretrained)

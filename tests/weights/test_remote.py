@@ -15,6 +15,8 @@ from local_hub import local_hub
 from safetensors.torch import load_file, save_model
 
 from vitviz.cli.main import main
+from vitviz.model.vit import ViT
+from vitviz.training.teachers import Classifier, load_teacher
 from vitviz.weights import remote
 from vitviz.weights.checks import ConvertError
 from vitviz.weights.remote import RemoteError
@@ -194,3 +196,24 @@ def test_a_model_from_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(ours(images), theirs(images), atol=1e-4, rtol=1e-4)
     assert ours.pretrained is not None
     assert ours.pretrained.labels[0] == "tench"
+
+
+def test_a_teacher_may_be_any_classifier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchvision.models import squeezenet1_1
+
+    torch.manual_seed(0)
+    squeezed, tested = squeezenet1_1().eval(), timm.create_model("test_resnet").eval()
+    save_model(tested, str(tmp_path / "model.safetensors"))
+    monkeypatch.setattr(remote, "fetch", lambda *_: tmp_path)
+    monkeypatch.setattr(remote, "reachable", lambda _: True)
+    monkeypatch.setattr(torch.hub, "load_state_dict_from_url", lambda *_, **__: squeezed.state_dict())
+    for source, theirs, size in (("torchvision:squeezenet1_1", squeezed, 224), ("timm:test_resnet", tested, 160)):
+        ours = load_teacher(source)
+        assert isinstance(ours, Classifier)
+        images = torch.randn(1, 3, size, size)
+        torch.testing.assert_close(ours.network(images), theirs(images))
+        assert (ours.pretrained.preprocess.height, len(ours.pretrained.labels)) == (size, 1000)
+        assert ours.pretrained.labels[0].startswith("tench")
+    assert isinstance(load_teacher("vit-cifar10"), ViT)
+    with pytest.raises(RemoteError, match="list_models"):
+        load_teacher("torchvision:deeplabv3_resnet50")

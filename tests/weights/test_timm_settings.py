@@ -51,8 +51,11 @@ def siglip() -> nn.Module:
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a plain module": (lambda: nn.Linear(2, 3), r"\(Linear\).*VisionTransformer or VisionTransformerDistilled or Eva"),
     "a subclass": (lambda: type("Mine", (VisionTransformer,), {})(**SIZES), r"\(Mine\)"),
-    "another patch shape": (lambda: vit(patch_size=(5, 7), img_size=(15, 35)), "square patches"),
-    "images that do not divide": (lambda: vit(img_size=(17, 35)), r"\(17, 35\) do not divide.*another img_size"),
+    "another patch shape": (lambda: vit(patch_size=(5, 7), img_size=(15, 35)), r"patches of \(5, 7\) are no squares"),
+    "padded images": (
+        lambda: vit(img_size=(17, 35), dynamic_img_pad=True),
+        r"pads images of \(17, 35\).*dynamic_img_pad=False",
+    ),
     "patch norm": (lambda: vit(embed_norm_layer=LayerNorm), "patch embedding ends in a norm"),
     "parallel": (lambda: vit(block_fn=ParallelScalingBlock), r"\(ParallelScalingBlock\): attention and MLP lie side"),
     "twice parallel": (lambda: vit(block_fn=ParallelThingsBlock), "several attentions lie side by side"),
@@ -148,7 +151,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     ),
     "naflex": (
         lambda: timm.create_model("vit_tiny_patch16_224", use_naflex=True, embed_dim=60, depth=1, num_heads=5),
-        r"\(NaFlexVit\).*use_naflex=False",
+        r"\(NaFlexVit\).*load the vit_ model of the same size",
     ),
 }
 

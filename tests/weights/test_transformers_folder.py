@@ -221,8 +221,6 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
     index.unlink()
     theirs.save_pretrained(tmp_path)
     (tmp_path / "preprocessor_config.json").unlink()
-    with pytest.raises(CheckpointError, match=r"a folder with preprocessor_config\.json"):
-        load_transformers_folder(tmp_path)
     joint = {"image_processor": {"image_processor_type": "ViTImageProcessor", "size": 44}}
     (tmp_path / "processor_config.json").write_text(json.dumps(joint))
     about = load_transformers_folder(tmp_path).pretrained

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.tokens import point_up, principal_components
+from vitviz.formatting import short_repr
 from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
@@ -55,6 +56,8 @@ class PatchFilters:
     components: Floats
     pictures: Floats
     explained: Floats
+
+    __repr__ = short_repr
 
 
 @torch.no_grad()

@@ -8,23 +8,25 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.importance import head_ablations, head_gradients
 from vitviz.attribution.inputs import Named, resolve_target
-from vitviz.formatting import text_table
-from vitviz.images.folders import batches, find_images, spread
+from vitviz.formatting import data_frame, short_repr, text_table
+from vitviz.images.folders import batches, find_images, progress_bar, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT, eval_mode
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[np.float64]
 
@@ -135,6 +137,8 @@ class HeadStatistics:
     query: str
     target: str
 
+    __repr__ = short_repr
+
     @property
     def images(self) -> int:
         """Return B, the number of images."""
@@ -184,6 +188,15 @@ class HeadStatistics:
         columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # of L * H numbers each
         return [[*place, *numbers] for place, *numbers in zip(self._places(), *columns, strict=True)]
 
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return `header` and `rows` as a table, with plain names for columns: block, head, distance, ...
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        names = [heading.partition(" [")[0].partition(" (")[0].replace(" ", "_") for heading in self.header]
+        return data_frame(dict(zip(names, zip(*self.rows(), strict=True), strict=True)))
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write `header` and `rows` as CSV."""
         with open(path, "w", newline="", encoding="utf-8") as file:
@@ -218,7 +231,7 @@ def head_statistics(
 
     Args:
         model: that made the trace, in eval mode.
-        trace: of one image or several. What reads the model ("gradient" and "ablation_...") needs one without edits.
+        trace: of one image or several. What reads the model ("gradient" and the ablations) needs one without edits.
         geometry: of the patches in the photograph, for `distance_pixels`: one, or one for each image.
         names: of `STATISTICS`; by default those that read rows of attention. `list(STATISTICS)` for all.
         query: the token whose row is measured; by default the mean over the rows of all patches.
@@ -287,6 +300,7 @@ def folder_statistics(
     target: Named | None = None,
     batch_size: int = 8,
     limit: int | None = None,
+    size: int | None = None,
     progress: bool = True,
 ) -> HeadStatistics:
     """Compute mean and deviation of the statistics of every head over the images of a folder.
@@ -300,7 +314,8 @@ def folder_statistics(
         target: the class of the importances; by default the one that is predicted for each image.
         batch_size: images at once; only images of one size run together.
         limit: largest number of images, spread evenly over the subfolders.
-        progress: count up on standard error, if that is a terminal.
+        size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default.
+        progress: count up on standard error, in a terminal or a notebook.
 
     Raises:
         AnalysisError: if the model has no preprocessing, a number is below 1, or no statistic has that name.
@@ -310,11 +325,12 @@ def folder_statistics(
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
     if min(batch_size, 1 if limit is None else limit) < 1:
         raise AnalysisError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
+    preprocess = about.preprocess if size is None else about.preprocess.at(size, model.config.patch_size)
     files = spread(find_images(Path(folder)), limit)
     weight = next(model.parameters())
     found: list[HeadStatistics] = []
-    with eval_mode(model), tqdm(total=len(files), unit=" images", disable=None if progress else True) as bar:
-        for batch in batches(files, about.preprocess, batch_size):
+    with eval_mode(model), progress_bar(len(files), show=progress) as bar:
+        for batch in batches(files, preprocess, batch_size):
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
             found.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
             bar.update(len(batch.images))

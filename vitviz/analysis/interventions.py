@@ -8,7 +8,7 @@ normalised.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,8 +17,12 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
+from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode
 from vitviz.model.vit import ViT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Drop = Literal["remove", "blur", "mean", "zero", "black"]
 """What becomes of a dropped patch: it leaves the sequence, or shows a baseline (`vitviz.attribution.baselines`)."""
@@ -52,6 +56,8 @@ class Change:
     logits_after: NDArray[np.float64]
     labels: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
     @property
     def before(self) -> NDArray[np.float64]:
         """Return the probabilities without the intervention: (B, C)."""
@@ -78,6 +84,17 @@ class Change:
             ClassChange(index, self.labels[index] if self.labels else "", float(before[index]), float(after[index]))
             for index in order
         )
+
+    def to_pandas(self, image: int = 0) -> "pd.DataFrame":
+        """Return all classes of one image as a table, the largest change first: index, label, before, after, change.
+
+        Raises:
+            AnalysisError: if the batch has no such image.
+            MissingExtraError: if pandas is not installed.
+        """
+        ranked = self.top(self.logits_before.shape[1], image)
+        names = ("index", "label", "before", "after", "change")
+        return data_frame({name: [getattr(one, name) for one in ranked] for name in names})
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,6 +8,7 @@ Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D widt
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -16,8 +17,12 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.inputs import Named, class_index, class_name
+from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float32]
 
@@ -46,6 +51,17 @@ class LogitLens:
     patches: Floats
     best: NDArray[np.int64]
     best_probability: Floats
+
+    __repr__ = short_repr
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return the image's probability of each chosen class after each block, a column a class.
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        chosen = self.probabilities[:, list(self.classes)].T  # (L, C) -> (K, L)
+        return data_frame({"block": self.blocks, **dict(zip(self.names, chosen, strict=True))})
 
 
 @torch.no_grad()

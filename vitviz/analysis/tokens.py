@@ -14,6 +14,7 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.logit_lens import check_one_image
+from vitviz.formatting import short_repr
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT
 
@@ -65,6 +66,8 @@ class TokenPCA:
     colors: Floats
     components: Floats
     explained: Floats
+
+    __repr__ = short_repr
 
 
 @torch.no_grad()
@@ -152,6 +155,8 @@ class TokenNorms:
     norms: Floats
     outliers: NDArray[np.bool_]
     thresholds: Floats
+
+    __repr__ = short_repr
 
 
 @torch.no_grad()

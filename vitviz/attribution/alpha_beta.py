@@ -73,7 +73,7 @@ class AlphaBeta(Explicit):
     def _apply(self, function: Callable[..., Tensor], rule: Rule, *inputs: Tensor) -> Tensor:
         if isinstance(function, nn.Identity):
             return inputs[0]
-        return cast(Tensor, _Operation.apply(self, function, rule, *inputs))  # type: ignore[no-untyped-call]
+        return cast(Callable[..., Tensor], _Operation.apply)(self, function, rule, *inputs)
 
 
 class _Operation(torch.autograd.Function):

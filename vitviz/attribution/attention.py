@@ -19,6 +19,7 @@ from vitviz.attribution.scores import ExplainError, TokenScores
 from vitviz.model.trace import BlockTrace, Query, Trace
 
 Fusion = Literal["mean", "max", "min"]
+Rescale = Literal["attention", "sum"]
 
 # The most that one step of rollout holds of N x N matrices at once, in bytes, whatever the number of tokens: fused
 # attention up to half of it, the rest for temporary chunks (`trace.CHUNK_BYTES` each).
@@ -72,6 +73,7 @@ def rollout(
     discard: float = 0.0,
     residual: float = 0.5,
     start: int = 0,
+    rescale: Rescale = "attention",
 ) -> TokenScores:
     """Roll attention out: follow the information that ends in `query` back through all blocks.
 
@@ -87,22 +89,28 @@ def rollout(
             to prefix tokens and each row's strongest entry are never dropped.
         residual: weight of the residual connection, 0..1; 0.5 in the paper.
         start: first block to include, counted from 0.
+        rescale: what sums to 1 in each row where "max", "min" or discard leave more or less. "attention": the fused
+            attention, before the identity is added: `residual` is the share of the skip connection in every row.
+            "sum": only attention and identity together, as in Gildenblat's program (2020), where rows that lost much
+            attention keep more of themselves.
 
     Returns:
         Scores that sum to 1 over patches and prefix tokens, whatever the options.
     """
     _check_rollout(trace, fuse, discard, residual, start)
+    if rescale not in get_args(Rescale):
+        raise ExplainError(f"Expected rescale as attention or sum, got {rescale!r}. Choose one of them.")
     query = trace.default_query if query is None else query
     flow = trace.weights(query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
-        kept = trace.block(block)
-        if count := int(discard * flow.shape[1] ** 2):
-            step = _step_discard(kept, flow, fuse, count, len(trace.prefix))
-        else:
-            step = _step(kept, flow, fuse)
+        kept, count = trace.block(block), int(discard * flow.shape[1] ** 2)
+        if rescale == "sum":
+            flow = _step_sum(kept, flow, fuse, count, len(trace.prefix), residual)
+            continue
+        step = _step_discard(kept, flow, fuse, count, len(trace.prefix)) if count else _step(kept, flow, fuse)
         flow = (1.0 - residual) * step + residual * flow
     options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
-    return TokenScores.of(flow, trace, "rollout", **options)
+    return TokenScores.of(flow, trace, "rollout", **options, rescale=rescale)
 
 
 def rollout_matrix(
@@ -120,13 +128,14 @@ def rollout_matrix(
     return product
 
 
-def fuse_heads(kept: BlockTrace, fuse: Fusion, start: int, stop: int) -> Tensor:
-    """Return attention rows start..stop-1 with fused heads: (B, n, N), each row sums to 1."""
+def fuse_heads(kept: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:
+    """Return attention rows start..stop-1 with fused heads: (B, n, N), each row rescaled to sum to 1."""
     if fuse == "mean":
         return kept.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
     # In logarithms: where heads disagree everywhere their minimum would underflow, and the row would be empty.
     rows = kept.log_rows(start, stop)
-    return (rows.amax(1) if fuse == "max" else rows.amin(1)).softmax(dim=-1)
+    fused = rows.amax(1) if fuse == "max" else rows.amin(1)
+    return fused.softmax(dim=-1) if rescale else fused.exp()
 
 
 def fused_matrix(kept: BlockTrace, fuse: Fusion, discard: float, prefix: int) -> Tensor:
@@ -230,6 +239,20 @@ def _step_discard(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, pref
         fused = drop_below(rows(start, stop), least, prefix)  # (B, n, N)
         weights = flow[:, start:stop] / fused.sum(dim=-1)  # (B, n): each row sums to 1 again
         total += mix(weights, fused)
+    return total
+
+
+def _step_sum(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int, residual: float) -> Tensor:
+    """Return `flow @ (attention + identity)`, the rows of the sum rescaled to 1: (B, N) -> (B, N)."""
+    rows = partial(fuse_heads, kept, fuse, rescale=False)
+    chunks = list(kept.chunks())
+    least = entry_in_order(lambda: (rows(start, stop) for start, stop in chunks), count) if count else None  # (B,)
+    total = torch.zeros_like(flow)
+    for start, stop in chunks:
+        fused = rows(start, stop) if least is None else drop_below(rows(start, stop), least, prefix)  # (B, n, N)
+        weights = flow[:, start:stop] / ((1.0 - residual) * fused.sum(dim=-1) + residual)  # (B, n)
+        total += (1.0 - residual) * mix(weights, fused)
+        total[:, start:stop] += residual * weights
     return total
 
 

@@ -10,8 +10,8 @@ by the input that is a gradient, so the operations here have an ordinary forward
   scale: the ordinary gradient.
 
 Biases, the constant of the softmax's expansion and epsilon take relevance that reaches no input. Each rule says how
-much: it is the gradient of `absorbed`. The classifier's bias takes none: its relevance goes to the inputs in proportion
-to |w_ij x_i|, and nowhere where all weights are zero.
+much: it is the gradient of `absorbed`. With `conserve` the classifier's bias takes none: its relevance goes to the
+inputs in proportion to |w_ij x_i|, and nowhere where all weights are zero.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
 """
@@ -46,23 +46,30 @@ class AttnLRP(Ops):
             "proj", "mlp", "head"); 0 is the epsilon rule.
         epsilon: added to denominators, with their sign; it takes a share of the relevance.
         softmax: by its Taylor expansion, or attention taken as a constant, as in CP-LRP (Ali et al. 2022).
+        conserve: whether the classifier's bias passes its relevance on to the inputs; else it absorbs it like others.
     """
 
     def __init__(
-        self, model: ViT, absorbed: Tensor, gammas: Mapping[str, float], epsilon: float, softmax: Softmax
+        self,
+        model: ViT,
+        absorbed: Tensor,
+        gammas: Mapping[str, float],
+        epsilon: float,
+        softmax: Softmax,
+        conserve: bool = True,
     ) -> None:
         super().__init__()
         self.absorbed, self.epsilon, self.softmax = absorbed, epsilon, softmax
-        self.classifiers = (model.head, model.head_dist)
+        self.passing = (model.head, model.head_dist) if conserve else ()
         names = ((module, name.rpartition(".")[2]) for name, module in model.named_modules())
         self.gammas = {module: gammas[KINDS[name]] for module, name in names if name in KINDS}
 
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        """Apply a linear layer by the gamma rule; the bias of a classifier passes its relevance on to the inputs."""
-        absorbed = None if layer in self.classifiers else self.absorbed
+        """Apply a linear layer by the gamma rule; a classifier's bias may pass its relevance to the inputs."""
+        absorbed = None if layer in self.passing else self.absorbed
         bias = None if layer.bias is None else layer.bias.detach()
         numbers = self.gammas[layer], self.epsilon
-        return cast(Tensor, _Linear.apply(x, layer.weight.detach(), bias, absorbed, *numbers))  # type: ignore[no-untyped-call]
+        return cast(Callable[..., Tensor], _Linear.apply)(x, layer.weight.detach(), bias, absorbed, *numbers)
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
         """Apply a layer norm, its deviation a constant.
@@ -75,7 +82,7 @@ class AttnLRP(Ops):
         if not isinstance(layer, nn.LayerNorm):
             raise TypeError(f"Expected a LayerNorm, got {type(layer).__name__}. Write a rule for it.")
         weight, bias = layer.weight.detach(), layer.bias.detach()
-        return cast(Tensor, _Norm.apply(x, weight, bias, self.absorbed, layer.eps))  # type: ignore[no-untyped-call]
+        return cast(Callable[..., Tensor], _Norm.apply)(x, weight, bias, self.absorbed, layer.eps)
 
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
         """Multiply by the constant slope f(x) / x. Every f here is x times a gate that is 1/2 at 0."""
@@ -98,7 +105,7 @@ class AttnLRP(Ops):
             q = q.detach()
         if self.softmax == "constant":
             k = k.detach()
-        return cast(Tensor, _Attend.apply(q * scale, k, v, self.absorbed))  # type: ignore[no-untyped-call]
+        return cast(Callable[..., Tensor], _Attend.apply)(q * scale, k, v, self.absorbed)
 
 
 class _Linear(torch.autograd.Function):

@@ -13,6 +13,7 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,6 +22,8 @@ from vitviz.attribution.attention import discard_weakest, mix
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.scores import ExplainError
 from vitviz.model.ops import Explicit
+
+Pooling = Literal["model", "tokens"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,20 +155,26 @@ def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
     return (tokens.detach() @ weights[:, :, None]).squeeze(2).clamp_min(0)  # (B, N, D) @ (B, D, 1) -> (B, N)
 
 
-def legrad(case: Case, *, start: int = 0) -> Tensor:
+def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
     """Sum the score's sensitivity to each block's attention: LeGrad (Bousselham et al. 2025).
 
     The score is computed from the tokens that leave a block as if it were the last: final norm, the model's own
     pooling, classifier. Its gradient in that block's attention, without what is negative, is averaged over heads and
     rows (only rows that are read have one), and added up over the blocks. With attention pooling the gradient is that
-    in the attention of the pooling when it reads the tokens that leave the block. (The authors' code takes the score
-    of CLIP's intermediate tokens from the mean over all of them, though the model reads its class token.)
+    in the attention of the pooling when it reads the tokens that leave the block.
 
     Args:
         case: images, model and target.
         start: the first block, counted from 0; negative from the last.
+        pooling: "model", the tokens that the classifier reads: the default, since these give the score that is
+            explained; or "tokens", the mean over all tokens, as in the authors' program.
+
+    Raises:
+        ExplainError: for another pooling, or "tokens" with attention pooling.
     """
     trace, model = case.trace, case.model
+    if pooling not in get_args(Pooling) or (pooling == "tokens" and model.attn_pool is not None):
+        raise ExplainError(f"Expected pooling as model, or tokens where none is learned; got {pooling!r}. Use model.")
     angles = model.angles(trace.grid)
     total = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
     for index in range(_index(case, start), trace.depth):
@@ -173,6 +182,8 @@ def legrad(case: Case, *, start: int = 0) -> Tensor:
         with torch.enable_grad():
             if model.attn_pool is None:
                 tokens = model.finish(ops.block(index, model.blocks[index], trace.stream(index).detach(), angles))
+                if pooling == "tokens":  # whatever the classifier reads is their mean
+                    tokens = tokens.mean(1, keepdim=True).expand_as(tokens)  # (B, N, D)
             elif index < trace.depth - 1:
                 tokens = model.finish(trace.stream(index + 1).detach())
             else:
@@ -232,7 +243,8 @@ METHODS = (
         title="LeGrad",
         paper="Bousselham et al. 2025, LeGrad: An Explainability Method for Vision Transformers via Feature Formation "
         "Sensitivity, ICCV",
-        about="How much the class, read out after each block, would gain if that block looked more at a patch.",
+        about="How much the class, read out after each block, would gain if that block looked more at a patch. Read "
+        "from the tokens that the model's classifier reads; with pooling=tokens from all, as in the authors' program.",
         cost=3.0,
     ),
 )

@@ -61,12 +61,14 @@ class Case:
         images: (B, channels, H, W) normalised pixels, on the model's device.
         resolved: the target, or `None` where the model has no classifier.
         trace: of these images, without a graph.
+        notes: sentences that a method adds about this answer, such as how well it is known.
     """
 
     model: ViT
     images: Tensor
     resolved: Target | None
     trace: Trace
+    notes: list[str] = field(default_factory=list)
 
     @property
     def target(self) -> Target:

@@ -95,10 +95,12 @@ def attribute(
     trace = trace or model.trace(images)
     resolved = resolve_target(model, trace.logits, target, contrast)
     with untouched(images.device):
-        tokens = chosen.function(Case(model, images, resolved, trace), **options)  # (B, N)
+        case = Case(model, images, resolved, trace)
+        tokens = chosen.function(case, **options)  # (B, N)
     options = {**chosen.options, **options}
     description = resolved.description if resolved is not None and chosen.class_specific else ""
-    return TokenScores.of(tokens.detach(), trace, method, signed=chosen.signed, target=description, **options)
+    about: dict[str, Any] = {"signed": chosen.signed, "target": description, "note": " ".join(case.notes)}
+    return TokenScores.of(tokens.detach(), trace, method, **about, **options)
 
 
 @contextmanager

@@ -111,7 +111,8 @@ def attn_lrp(
         epsilon: added to the denominators of linear maps, with their sign. At 0 they cancel.
         softmax: "taylor", the paper's rule; or "constant", attention as a constant, all relevance by the values: CP-LRP
             (Ali et al. 2022), which the authors' own program uses for ViTs.
-        conserve: whether all scores sum to the target's score; `False` for the paper's numbers.
+        conserve: whether all scores sum to the target's score; `False` for the paper's numbers, in which every bias
+            absorbs relevance, the classifier's too.
 
     Returns:
         (B, N), signed.
@@ -131,7 +132,7 @@ def attn_lrp(
         tokens, grid = model.embed(case.images)  # (B, N, D)
     tokens, absorbed = tokens.detach().requires_grad_(), tokens.new_zeros(len(tokens), 1).requires_grad_()
     with torch.enable_grad():
-        ops = AttnLRP(model, absorbed, gammas, epsilon, softmax)
+        ops = AttnLRP(model, absorbed, gammas, epsilon, softmax, conserve)
         score = target.score(model.run(tokens, model.angles(grid), ops=ops))
         slope, rest = torch.autograd.grad(score.sum(), [tokens, absorbed])  # (B, N, D), (B, 1)
     scores = (tokens.detach() * slope).sum(-1)  # (B, N, D) -> (B, N)
@@ -156,6 +157,6 @@ METHODS = (
         paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",
         about="The class's score shared out over the tokens, layer by layer; all scores sum to it.",
         signed=True,
-        cost=2.6,
+        cost=3.8,
     ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from vitviz.formatting import short_repr
 from vitviz.model.trace import Trace
 
 
@@ -25,6 +26,7 @@ class TokenScores:
         options: the options it ran with, as plain data.
         signed: whether negative scores mean evidence against.
         target: description of what was explained; empty where the method is the same for every class.
+        note: how well the scores are known, for methods that estimate them.
     """
 
     patches: Tensor
@@ -34,12 +36,23 @@ class TokenScores:
     options: Mapping[str, Any] = field(default_factory=dict)
     signed: bool = False
     target: str = ""
+    note: str = ""
+
+    __repr__ = short_repr
 
     @classmethod
     def of(
-        cls, tokens: Tensor, trace: Trace, method: str, *, signed: bool = False, target: str = "", **options: Any
+        cls,
+        tokens: Tensor,
+        trace: Trace,
+        method: str,
+        *,
+        signed: bool = False,
+        target: str = "",
+        note: str = "",
+        **options: Any,
     ) -> "TokenScores":
         """Split scores over all tokens (B, N) into patches (B, gh, gw) and prefix tokens (B, P)."""
         count = len(trace.prefix)
         patches = tokens[:, count:].unflatten(1, trace.grid)  # (B, gh * gw) -> (B, gh, gw)
-        return cls(patches, tokens[:, :count], trace.prefix, method, options, signed, target)
+        return cls(patches, tokens[:, :count], trace.prefix, method, options, signed, target, note)

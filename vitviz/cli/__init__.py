@@ -1,1 +1,1 @@
-"""Command line of `vitviz`: a module for each group of commands, loaded when one of them is used."""
+"""Command line of `vitviz`: a module for each group of commands, imported without torch."""

@@ -1,84 +1,102 @@
 """Commands that analyse a model: heads, lens, evaluate."""
 
-import argparse
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+import click
 
-from vitviz.analysis.heads import CHEAP, STATISTICS, folder_statistics
 from vitviz.cli import options as shared
-from vitviz.evaluation.evaluate import evaluate
-from vitviz.evaluation.records import processes
+from vitviz.cli.options import PATH, Args, Command, Names, Several
 from vitviz.formatting import percent, text_table
 
-
-def add_heads(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz heads`."""
-    option = command.add_argument
-    option("photos", help="an image file, or a folder of images: then the mean over them")
-    about = f"which: {', '.join(STATISTICS)}, or all (default: those that read rows of attention)"
-    choices = [*STATISTICS, "all"]
-    option("--statistics", nargs="+", choices=choices, default=list(CHEAP), metavar="NAME", help=about)
-    option("--query", help="the token whose row is measured (default: the mean over all patches)")
-    option("--target", metavar="CLASS", help="the class that importances are about (default: the best)")
-    option("--limit", type=int, help="of a folder: at most so many images, spread over its subfolders")
-    option("-o", "--output", metavar="FILE.csv", help="write a table; layers and heads from 0 in it")
-    shared.add_model(command)
+if TYPE_CHECKING:
+    from vitviz.analysis.heads import HeadStatistics
+    from vitviz.evaluation.table import Evaluation
 
 
-def add_lens(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz lens`."""
-    option = command.add_argument
-    option("-k", type=int, default=3, help="number of classes (default: 3)")
-    about = "write probabilities, those of each patch, and the patches' colors"
-    option("-o", "--output", metavar="FILE.npz", help=about)
-    shared.add_photo(command)
+@click.command(cls=Command)
+@click.argument("photo", type=PATH, metavar="FILE_OR_FOLDER")
+@click.option(
+    "--statistics",
+    cls=Several,
+    type=Names("vitviz.analysis.heads", "STATISTICS", "all"),
+    help="default: those that read rows of attention",
+)
+@click.option("--query", help="the token whose row is measured (default: the mean over all patches)")
+@click.option("--target", metavar="CLASS", help="the class that importances are about (default: the best)")
+@click.option("--limit", type=int, help="of a folder: at most so many images, spread over its subfolders")
+@click.option("-o", "--output", type=PATH, metavar="FILE.csv", help="write a table; layers and heads from 0 in it")
+@shared.size
+@shared.model
+def heads(args: Args) -> None:
+    """Measure the attention heads, on a photograph or over a folder."""
+    from vitviz.analysis.heads import CHEAP, STATISTICS, folder_statistics
 
-
-def add_evaluate(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz evaluate`."""
-    option = command.add_argument
-    option("--data", required=True, help="the folder, one subfolder a class")
-    option("--methods", nargs="+", default=["all"], metavar="NAME", help="names, or all (default: all)")
-    option("--limit", type=int, help="at most so many images, spread over the classes")
-    option("--aim", choices=("true", "predicted"), default="true", help="which class is explained")
-    option("--seed", type=int, default=0, help="of the random orders (default: 0)")
-    option("--out", metavar="FILE.jsonl", help="append results at once, and continue from those that are there")
-    about = "an option of a method; may be repeated"
-    option("--set", action="append", default=[], metavar="METHOD.NAME=VALUE", help=about)
-    option("--table", metavar="FILE", help="write the table: .md or .csv")
-    shared.add_model(command)
-
-
-def run_heads(args: argparse.Namespace) -> None:
-    """Print or write the statistics of the heads."""
     output = shared.output_path(args.output, ".csv") if args.output else None
-    names = list(STATISTICS) if "all" in args.statistics else args.statistics
+    names = tuple(STATISTICS) if "all" in args.statistics else args.statistics or CHEAP
     explorer = shared.open_explorer(args)
-    query = shared.parse_query(args.query)
-    if Path(args.photos).is_dir():
-        options = {"names": names, "query": query, "target": args.target, "limit": args.limit}
-        found = folder_statistics(explorer.model, args.photos, **options)
+    size = shared.input_size(args, explorer)
+    if Path(args.photo).is_dir():
+        grid = None if explorer.preprocess.mode == "native" else explorer.model.config.grid_of(*size)
+        query = shared.parse_query(args.query, grid)
+        options = {"names": names, "query": query, "target": args.target, "limit": args.limit, "size": args.size}
+        found = folder_statistics(explorer.model, args.photo, **options, progress=not args.quiet)
+        record = {"data": {"folder": args.photo, "images": found.images}, "heads": _heads(found)}
     else:
-        found = explorer.open(args.photos).heads(names, query=query, target=args.target)
+        view = explorer.open(shared.photograph(args.photo), size=args.size)
+        found = view.heads(names, query=shared.parse_query(args.query, view.trace.grid), target=args.target)
+        record = {"images": [shared.photo_record(args.photo, view, heads=_heads(found))]}
     if output:
         found.save(output)
-        print(f"{len(found.rows())} heads, {len(found.present)} statistics, {found.images} images -> {output}")
-    else:
+        counts = f"{len(found.rows())} heads, {len(found.present)} statistics, {found.images} images"
+        shared.note(args, f"{counts} -> {output}")
+    if args.json:
+        shared.print_json(args, size, **record)
+    elif not output:
         print(found.table())
 
 
-def run_lens(args: argparse.Namespace) -> None:
-    """Print the prediction after each layer; write it for every patch."""
+def _heads(found: HeadStatistics) -> list[dict[str, Any]]:
+    """Return what JSON says of every head; layers and heads count from 1."""
+    means = found.values
+    return [
+        {"layer": block + 1, "head": head + 1, **{name: means[name][at, head] for name in found.present}}
+        for at, block in enumerate(found.blocks)
+        for head in range(next(iter(means.values())).shape[1])
+    ]
+
+
+@click.command(cls=Command)
+@click.option("-k", type=int, default=3, help="number of classes (default: 3)")
+@click.option(
+    "-o",
+    "--output",
+    type=PATH,
+    metavar="FILE.npz",
+    help="write probabilities, those of each patch, and the patches' colors",
+)
+@shared.photo
+def lens(args: Args) -> None:
+    """Show the classifier's prediction after each layer (logit lens)."""
+    import numpy as np
+
     output = shared.output_path(args.output, ".npz") if args.output else None
     if args.k < 1:
         raise ValueError(f"Expected -k of at least 1, got {args.k}. Ask for more classes.")
     view = shared.open_view(args)
     found = view.lens(view.best(args.k))
     readings = found.probabilities[:, list(found.classes)]  # (L, K)
-    rows = [[str(block + 1), *map(percent, row)] for block, row in zip(found.blocks, readings, strict=True)]
-    print(text_table([["layer", *found.names], *rows], left=0))
+    if args.json:
+        layers = [
+            {"layer": block + 1, "probabilities": dict(zip(found.names, row, strict=True))}
+            for block, row in zip(found.blocks, readings.tolist(), strict=True)
+        ]
+        shared.print_photo(args, view, layers=layers)
+    else:
+        rows = [[str(block + 1), *map(percent, row)] for block, row in zip(found.blocks, readings, strict=True)]
+        print(text_table([["layer", *found.names], *rows], left=0))
     if output:
         colors = view.token_pca()
         with output.open("wb") as file:  # to a name, NumPy adds an ending of its own
@@ -91,16 +109,51 @@ def run_lens(args: argparse.Namespace) -> None:
                 colors=colors.colors,  # (L, gh, gw, 3)
                 explained=colors.explained,  # (L, 3)
             )
-        print(f"-> {output}")
+        shared.note(args, f"-> {output}")
 
 
-def run_evaluate(args: argparse.Namespace) -> None:
-    """Print and write the faithfulness of methods over a folder."""
+@click.command(cls=Command)
+@click.option("--data", type=PATH, required=True, help="the folder, one subfolder a class")
+@click.option("--methods", cls=Several, metavar="NAME", default=["all"], help="names, or all (default: all)")
+@click.option("--limit", type=int, help="at most so many images, spread over the classes")
+@click.option("--aim", type=click.Choice(["true", "predicted"]), default="true", help="which class is explained")
+@click.option("--seed", type=int, default=0, help="of the random orders (default: 0)")
+@click.option(
+    "--out", type=PATH, metavar="FILE.jsonl", help="append results at once, and continue from those that are there"
+)
+@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; may be repeated")
+@click.option("--table", type=PATH, metavar="FILE", help="write the table: .md or .csv")
+@shared.model
+def evaluate(args: Args) -> None:
+    """Measure the faithfulness of attribution methods over a folder."""
+    from vitviz.evaluation.evaluate import evaluate as measure
+    from vitviz.evaluation.records import processes
+
     table = shared.output_path(args.table, ".md", ".csv", option="--table") if args.table else None
+    out = shared.output_path(args.out, option="--out") if args.out else None
+    methods = "all" if args.methods == ("all",) else args.methods
+    settings = {"limit": args.limit, "seed": args.seed, "out": out, "target": args.aim}
+    options = _method_settings(args.set, methods)
     explorer = shared.open_explorer(args)
-    methods = "all" if args.methods == ["all"] else args.methods
+    found = measure(explorer.model, args.data, methods, **settings, options=options, progress=not args.quiet)
+    if processes()[0] > 0:
+        return  # under torchrun every process has the table: the first one prints it
+    if args.json:
+        preprocess = explorer.preprocess
+        record = {"summary": found.describe(), "methods": _methods(found), "left_out": dict(found.left_out)}
+        data = {"folder": args.data, "images": found.images}
+        shared.print_json(args, (preprocess.height, preprocess.width), data=data, **record)
+    else:
+        print(found.table())
+    if table:
+        text = found.csv() if table.suffix.lower() == ".csv" else found.markdown()
+        table.write_text(text + "\n", encoding="utf-8")
+
+
+def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Return the options of methods that `--set` gives."""
     options: dict[str, dict[str, Any]] = {}
-    for text in args.set:
+    for text in texts:
         name, value = shared.parse_setting(text)
         method, dot, option = name.partition(".")
         if not (method and dot and option):
@@ -108,11 +161,9 @@ def run_evaluate(args: argparse.Namespace) -> None:
         if methods != "all" and method not in methods:
             raise ValueError(f"Expected --set of one of the --methods, got {text!r}. Add the method or leave it out.")
         options.setdefault(method, {})[option] = value
-    settings = {"limit": args.limit, "seed": args.seed, "out": args.out, "target": args.aim, "options": options}
-    found = evaluate(explorer.model, args.data, methods, **settings)
-    if processes()[0] > 0:
-        return  # under torchrun every process has the table: the first one prints it
-    print(found.table())
-    if table:
-        text = found.csv() if table.suffix.lower() == ".csv" else found.markdown()
-        table.write_text(text + "\n", encoding="utf-8")
+    return options
+
+
+def _methods(found: Evaluation) -> list[dict[str, Any]]:
+    """Return what JSON says of every method, the best first."""
+    return [{"method": row.method, **row.means, "errors": dict(row.errors)} for row in found.rows]

@@ -1,75 +1,129 @@
-"""Commands that look at a photograph: explain, sheet."""
+"""Commands that draw maps over a photograph: explain, sheet."""
 
-import argparse
-from typing import Any, get_args
+from __future__ import annotations
 
-from vitviz.attribution.attention import Fusion
-from vitviz.attribution.registry import METHODS, check_options
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
 from vitviz.cli import options as shared
-from vitviz.heatmap import Heatmap
-from vitviz.view import View
+from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from vitviz.heatmap import Heatmap
+    from vitviz.view import View
 
 # Option of a method in Python -> option of the command, its type, and help.
-OPTIONS: dict[str, tuple[str, type, str]] = {
-    "block": ("layer", int, "layer, counted from 1 (default: the method's own)"),
-    "head": ("head", str, "head, counted from 1, or mean (attention: or max, min; default: mean)"),
-    "query": ("query", str, "cls, mean, a register's name, or a patch ROW,COLUMN from 1"),
-    "fuse": ("fuse", str, "how heads become one (default: mean)"),
-    "discard": ("discard", float, "share of the weakest entries to drop (default: 0)"),
-    "residual": ("residual", float, "weight of the skip connection (default: 0.5)"),
-    "start": ("start", int, "first layer, counted from 1 (default: 1)"),
+OPTIONS: dict[str, tuple[str, click.ParamType[Any], str]] = {
+    "block": ("layer", click.INT, "layer, counted from 1 (default: the method's own)"),
+    "head": ("head", click.STRING, "head, counted from 1, or mean (attention: or max, min; default: mean)"),
+    "query": ("query", click.STRING, "cls, mean, a register's name, or a patch ROW,COLUMN from 1"),
+    "fuse": ("fuse", click.Choice(shared.FUSIONS), "how heads become one (default: mean)"),
+    "discard": ("discard", click.FLOAT, "share of the weakest entries to drop (default: 0)"),
+    "residual": ("residual", click.FLOAT, "weight of the skip connection (default: 0.5)"),
+    "start": ("start", click.INT, "first layer, counted from 1 (default: 1)"),
 }
 
 
-def add_explain(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz explain`."""
-    option = command.add_argument
-    option("-o", "--output", default="explained.png", help=".png or .jpg for a picture, .npz for numbers")
-    option("--method", choices=list(METHODS), default="rollout", help="(default: rollout)")
-    option("--target", metavar="CLASS", help="the class to explain, a label or its number from 0 (default: the best)")
-    option("--rather-than", metavar="CLASS", help="why the target and not this class")
-    about = "an option of the method, as in Python: blocks and heads from 0; may be repeated"
-    option("--set", action="append", default=[], metavar="NAME=VALUE", help=about)
-    option("--test", action="store_true", help="measure the faithfulness of the map (takes seconds)")
-    for name, (here, kind, about) in OPTIONS.items():
-        choices = get_args(Fusion) if name == "fuse" else None
-        option(f"--{here}", type=kind, choices=choices, help=f"{about}; for --method {', '.join(_methods_with(name))}")
-    option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for maps of two signs)")
-    option("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
-    option("--grid", action="store_true", help="draw the patch grid")
-    option("--smooth", action="store_true", help="interpolate between patches")
-    shared.add_photo(command)
+def methods() -> dict[str, Any]:
+    """Return the attribution methods by name."""
+    from vitviz.attribution.registry import METHODS
+
+    return METHODS
 
 
-def add_sheet(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz sheet`."""
-    option = command.add_argument
-    option("-o", "--output", default="sheet.png", help="the picture to write")
-    option("--layer", type=int, help="show the heads of this layer, counted from 1 (default: all layers)")
-    option("--query", default=None, help="cls, mean, a register's name, or a patch ROW,COLUMN from 1")
-    option("--scale", choices=("shared", "each"), default="shared", help="one for all, or each its own")
-    option("--cmap", default="viridis", help="any matplotlib color map (default: viridis)")
-    option("--dark", action="store_true", help="light text on a dark ground")
-    shared.add_photo(command)
+def _methods_with(option: str) -> str:
+    """Return the names of the methods that have an option."""
+    return ", ".join(name for name, method in methods().items() if option in method.options)
 
 
-def run_explain(args: argparse.Namespace) -> None:
-    """Write an attribution map as a picture or as numbers."""
-    output = shared.output_path(args.output, *shared.PICTURES, ".npz")
+def _method_help(name: str, about: str) -> str:
+    return f"{about}; for --method {_methods_with(name)}"
+
+
+@click.command(cls=Command)
+@click.option(
+    "-o", "--output", type=PATH, default="explained.png", help=".png or .jpg: a picture; .npz or .csv: numbers"
+)
+@click.option(
+    "--method", type=Names("vitviz.attribution.registry", "METHODS"), default="rollout", help="default: rollout"
+)
+@click.option(
+    "--target", metavar="CLASS", help="the class to explain: a label, or its number from 0 (default: the best)"
+)
+@click.option("--rather-than", metavar="CLASS", help="why the target and not this class")
+@click.option(
+    "--set",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="an option as in Python: blocks and heads from 0; may be repeated",
+)
+@click.option("--test", is_flag=True, help="measure the faithfulness of the map (takes seconds)")
+@shared.together(
+    *(
+        click.option(f"--{here}", cls=LazyHelp, type=kind, compute_help=partial(_method_help, name, about))
+        for name, (here, kind, about) in OPTIONS.items()
+    )
+)
+@click.option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for maps of two signs)")
+@click.option("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
+@click.option("--spotlight", is_flag=True, help="let the opacity follow the value")
+@click.option(
+    "--scale",
+    type=click.Choice(["each", "full"]),
+    default="each",
+    help="each: patches that outshine all others are clipped and marked; full: minimum to maximum (default: each)",
+)
+@click.option("--caption", is_flag=True, help="add the title, what is not in the picture, and a color bar below it")
+@click.option("--grid", is_flag=True, help="draw the patch grid")
+@click.option("--smooth", is_flag=True, help="interpolate between patches")
+@shared.photo
+def explain(args: Args) -> None:
+    """Lay a map over a photograph: attention, or evidence for a class."""
+    from vitviz.draw.colorbar import describe_clipped
+    from vitviz.export import numbers
+
+    output = shared.output_path(args.output, *shared.PICTURES, *numbers.SUFFIXES)
     view = shared.open_view(args)
     heatmap = _heatmap(view, args)
-    if output.suffix.lower() == ".npz":
-        heatmap.save(output)
+    if output.suffix.lower() in numbers.SUFFIXES:
+        numbers.save(view, heatmap, output, model=args.model, photo=args.photo)
     else:
-        heatmap.overlay(alpha=args.alpha, cmap=args.cmap, grid=args.grid, smooth=args.smooth).save(output)
-    mass = heatmap.describe_prefix_mass()
-    print(f"{heatmap.title}{f' (outside the picture: {mass})' if mass else ''} -> {output}")
-    if args.test:
-        print(view.faithfulness(heatmap, **_target(view, args))[0].describe())
+        _picture(heatmap, args).save(output)
+    mass, scale = heatmap.describe_prefix_mass(), heatmap.scale(args.scale)
+    shared.note(args, f"{heatmap.title}{f' (outside the picture: {mass})' if mass else ''} -> {output}")
+    if output.suffix.lower() not in numbers.SUFFIXES and scale.clipped:
+        shared.note(args, describe_clipped(scale, heatmap.unit, float(abs(heatmap.values).max())))
+    if heatmap.estimate:
+        shared.note(args, heatmap.estimate)
+    test = view.faithfulness(heatmap, **_target(view, args))[0] if args.test else None
+    if args.json:
+        about = {"method": args.method, "title": heatmap.title, "output": str(output)}
+        if test:
+            areas = {"deletion": test.deletion.area, "insertion": test.insertion.area, "gain": test.gain}
+            about["faithfulness"] = {"summary": test.describe(), **areas}
+        shared.print_photo(args, view, **about, values=heatmap.values, outside=dict(heatmap.prefix_mass))
+    elif test:
+        print(test.describe())
 
 
-def _heatmap(view: View, args: argparse.Namespace) -> Heatmap:
-    method, options = METHODS[args.method], _method_options(view, args)
+def _picture(heatmap: Heatmap, args: Args) -> Image.Image:
+    names = ("alpha", "cmap", "scale", "spotlight", "grid", "smooth")
+    options = {name: getattr(args, name) for name in names}
+    if not args.caption:
+        return heatmap.overlay(**options)
+    from vitviz.draw.sheet import card
+
+    return card(heatmap, side=max(heatmap.photo.size), gray=False, **options)
+
+
+def _heatmap(view: View, args: Args) -> Heatmap:
+    from vitviz.attribution.registry import check_options
+
+    method, options = methods()[args.method], _method_options(view, args)
     if not (method.class_specific or args.test) and (args.target or args.rather_than):
         raise ValueError(
             f"Expected a method for classes with --target or --rather-than, got {method.name}, which is the same for "
@@ -90,7 +144,7 @@ def _heatmap(view: View, args: argparse.Namespace) -> Heatmap:
     return view.explain(method.name, **target, **options, **settings)
 
 
-def _method_options(view: View, args: argparse.Namespace) -> dict[str, Any]:
+def _method_options(view: View, args: Args) -> dict[str, Any]:
     """Return the options that were given, by their names in Python.
 
     Raises:
@@ -100,35 +154,51 @@ def _method_options(view: View, args: argparse.Namespace) -> dict[str, Any]:
     for name, (option, _, _) in OPTIONS.items():
         if (value := getattr(args, option)) is None:
             continue
-        if name not in METHODS[args.method].options:
-            methods = ", ".join(_methods_with(name))
-            raise ValueError(f"Expected --{option} with --method {methods}, got {args.method}. Leave out one or other.")
+        if name not in methods()[args.method].options:
+            takes = _methods_with(name)
+            raise ValueError(f"Expected --{option} with --method {takes}, got {args.method}. Leave out one or other.")
         if name in ("block", "start"):
-            value = shared.block_index(value, view, f"--{option}")
-        elif name in ("head", "query"):
-            value = shared.parse_head(value) if name == "head" else shared.parse_query(value)
+            value = shared.parse_layer(value, view.trace.depth, f"--{option}")
+        elif name == "head":
+            value = shared.parse_head(value, view.trace.heads)
+        elif name == "query":
+            value = shared.parse_query(value, view.trace.grid)
         options[name] = value
     return options
 
 
-def _methods_with(option: str) -> list[str]:
-    """Return the names of the methods that have an option."""
-    return [name for name, method in METHODS.items() if option in method.options]
-
-
-def _target(view: View, args: argparse.Namespace) -> dict[str, Any]:
+def _target(view: View, args: Args) -> dict[str, Any]:
     """Return the class, or two to tell apart, as arguments of `View.explain`."""
     if args.rather_than is None:
         return {"target": args.target}
     return {"contrast": (view.best(1)[0] if args.target is None else args.target, args.rather_than)}
 
 
-def run_sheet(args: argparse.Namespace) -> None:
-    """Write a contact sheet of heads or layers."""
+@click.command(cls=Command)
+@click.option("-o", "--output", type=PATH, default="sheet.png", help="the picture to write (default: sheet.png)")
+@click.option("--layer", type=int, help="show the heads of this layer, counted from 1 (default: all layers)")
+@click.option("--query", help="cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@click.option(
+    "--scale",
+    type=click.Choice(["shared", "each", "both"]),
+    default="shared",
+    help="one for all, each its own, or both side by side (default: shared)",
+)
+@click.option("--width", type=int, metavar="PIXELS", help="of the whole sheet, such as 1920 for a slide")
+@click.option("--cmap", default="viridis", help="any matplotlib color map (default: viridis)")
+@click.option("--dark", is_flag=True, help="light text on a dark ground")
+@shared.photo
+def sheet(args: Args) -> None:
+    """Draw a contact sheet: every head of a layer, or every layer."""
     output = shared.output_path(args.output, *shared.PICTURES)
     view = shared.open_view(args)
-    options = {"query": shared.parse_query(args.query), "scale": args.scale, "cmap": args.cmap, "dark": args.dark}
-    block = None if args.layer is None else shared.block_index(args.layer, view)
-    picture = view.layer_sheet(**options) if block is None else view.head_sheet(block, **options)
+    query = shared.parse_query(args.query, view.trace.grid)
+    options = {"query": query, "scale": args.scale, "cmap": args.cmap, "dark": args.dark, "width": args.width}
+    if args.layer is None:
+        picture = view.layer_sheet(**options)
+    else:
+        picture = view.head_sheet(shared.parse_layer(args.layer, view.trace.depth), **options)
     picture.save(output)
-    print(f"{picture.width} x {picture.height} pixels -> {output}")
+    shared.note(args, f"{picture.width} x {picture.height} pixels -> {output}")
+    if args.json:
+        shared.print_photo(args, view, output=str(output))

@@ -1,46 +1,130 @@
-"""Write pages: one photograph as a file, or a site whose models run in the browser."""
+"""Write pages: one photograph as a file, a folder of photographs, or a site whose models run in the browser."""
 
 from __future__ import annotations
 
-import argparse
+import json
 from pathlib import Path
 
+import click
+
 from vitviz.cli import options as shared
-from vitviz.export.static import BROWSER_METHODS, write_site
-from vitviz.weights.zoo import DEFAULT
+from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.resources import DEFAULT
+
+FOR_ONE = ("size", "family", "heads", "labels", "preprocess", "device")  # options of one photograph and model
+PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
+LANGUAGES = ("en", "zh")
+METHODS = Names("vitviz.export.static", "BROWSER_METHODS")
 
 
-def add_export(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz export`."""
-    option = command.add_argument
-    option("photo", nargs="?", help="an image file; none with --static")
-    option("--html", metavar="FILE", help="the page to write (default: vitviz.html)")
-    option("--static", metavar="DIR", help="write a site for any file server: visitors' photographs stay with them")
-    option("--space", action="store_true", help="with --static: also what a static Hugging Face Space needs")
-    option(
-        "--model", action="append", metavar="SOURCE",
-        help=f"as for other commands; with --static any number of times (default: {DEFAULT})",
-    )  # fmt: skip
-    option("--methods", nargs="+", metavar="NAME", help=f"with --static (default: {', '.join(BROWSER_METHODS)})")
-    option("--size", type=int, metavar="PIXELS", help="with a photograph: side of the model's input")
-    option("--family", help="of a file whose tensors do not tell: vit, dinov3, clip, siglip, ...")
-    option("--heads", type=int, help="of a file whose width does not tell: attention heads in each layer")
-    option("--device", help="with a photograph: cuda, mps or cpu (default: the best there is)")
+@click.command(cls=Command)
+@click.argument("photo", type=PATH, required=False, metavar="[FILE_OR_FOLDER]")
+@click.option(
+    "-o",
+    "--output",
+    "--html",
+    type=PATH,
+    metavar="FILE",
+    help="the page to write (default: vitviz.html); of a folder: a folder (default: exported)",
+)
+@click.option("--parts", cls=Several, type=click.Choice(PARTS), help="of a folder's photographs (default: all)")
+@click.option(
+    "--static", type=PATH, metavar="DIR", help="write a site for any file server: visitors' photographs stay with them"
+)
+@click.option("--space", is_flag=True, help="with --static: also what a static Hugging Face Space needs")
+@click.option(
+    "--model",
+    "models",
+    type=PATH,
+    multiple=True,
+    metavar="SOURCE",
+    help=f"as for other commands; with --static any number of times (default: {DEFAULT})",
+)
+@click.option("--lecture", is_flag=True, help="with one photograph: also the lecture, with its numbers")
+@click.option("--lang", type=click.Choice(LANGUAGES), help="with --static: the language of the lecture (default: en)")
+@click.option("--methods", cls=Several, type=METHODS, help="with --static (default: all)")
+@shared.size
+@shared.kind
+@shared.printed
+def export(args: Args) -> None:
+    """Write the explorer as one HTML file, the photographs of a folder one by one, or a site without a server.
 
-
-def run_export(args: argparse.Namespace) -> None:
-    """Write a page or a site."""
-    models = args.model or []
+    A folder's photographs get a folder each with page, pictures and numbers. A run that was stopped continues.
+    """
     if args.static is not None:
-        if args.photo or args.html:
-            raise ValueError(f"Expected --static alone, got {args.photo or '--html'} too. Write them one by one.")
-        site = write_site(Path(args.static), models, methods=args.methods or BROWSER_METHODS, space=args.space)
-        size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())
-        print(f"{size / 1e6:.1f} MB -> {site.folder} (try it: python -m http.server --directory {site.folder})")
+        _write_site(args)
         return
-    if args.photo is None or args.space or args.methods or len(models) > 1:
+    if args.photo is not None and Path(args.photo).is_dir():
+        _write_folder(args)
+        return
+    if args.photo is None or args.space or args.methods or args.lang or args.parts or len(args.models) > 1:
         raise ValueError("Expected one photograph and one model, or --static DIR, got neither. Name one of them.")
-    output = shared.output_path(args.html or "vitviz.html", ".html", ".htm", option="--html")
-    args.model = models[0] if models else DEFAULT
-    output.write_text(shared.open_view(args).html(), encoding="utf-8")
-    print(f"{output.stat().st_size / 1e6:.1f} MB -> {output}")
+    output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")
+    args.model = args.models[0] if args.models else DEFAULT
+    view = shared.open_view(args)
+    output.write_text(view.html(lecture=args.lecture), encoding="utf-8")
+    shared.note(args, f"{output.stat().st_size / 1e6:.1f} MB -> {output}")
+    if args.json:
+        shared.print_photo(args, view, output=str(output))
+
+
+def _write_folder(args: Args) -> None:
+    from tqdm import tqdm
+
+    from vitviz.cli.predict import find_photos
+    from vitviz.export import folder
+    from vitviz.images.limits import ImageError
+
+    if args.space or args.methods or args.lang or args.lecture or len(args.models) > 1:
+        raise ValueError("Expected a folder with one model, got options of --static or --lecture. Leave them out.")
+    args.model = args.models[0] if args.models else DEFAULT
+    out, parts = shared.output_path(args.output or "exported", option="-o", folder=True), args.parts or PARTS
+    photos = find_photos([args.photo], out)
+    explorer = shared.open_explorer(args)
+    folder.begin(out, {"model": args.model, "size": args.size, "parts": sorted(parts)})
+    pending = [photo for photo in photos if not (out / photo.picture.with_suffix("")).is_dir()]
+    broken: dict[str, str] = {}
+    records = []
+    with tqdm(total=len(photos), initial=len(photos) - len(pending), unit=" images", disable=_hides(args)) as bar:
+        for photo in pending:
+            target = out / photo.picture.with_suffix("")
+            try:
+                view = explorer.open(photo.path, size=args.size)
+                folder.export_photo(view, target, parts, model=args.model, photo=str(photo.path))
+                records.append(shared.photo_record(photo.path, view, output=str(target)))
+            except ImageError as error:
+                broken[str(photo.path)] = str(error)
+            bar.update()
+    done = f"{len(records)} photographs" + (f", {len(photos) - len(pending)} were there" * (pending != photos))
+    shared.note(args, f"{done} -> {out}")
+    if args.json:
+        shared.print_json(args, shared.input_size(args, explorer), images=records)
+    if broken:
+        listed = "".join(f"\n  {path}: {error}" for path, error in broken.items())
+        raise ValueError(f"Expected photographs, got {len(broken)} of {len(photos)} that cannot be read:{listed}")
+
+
+def _hides(args: Args) -> bool | None:
+    """Return whether no progress is shown; None: only on a terminal."""
+    return True if args.quiet else None
+
+
+def _write_site(args: Args) -> None:
+    from vitviz.export.static import write_site
+
+    if args.photo or args.output or args.lecture:
+        other = args.photo or ("-o" if args.output else "--lecture")
+        raise ValueError(f"Expected --static alone, got {other} too. Write them one by one.")
+    if given := [name for name in FOR_ONE if getattr(args, name) is not None]:
+        raise ValueError(f"Expected --static with models as they come, got --{given[0]}. Leave it out.")
+    folder = shared.output_path(args.static, option="--static", folder=True)
+
+    def tell(text: str) -> None:
+        shared.note(args, text)
+
+    chosen = {"methods": args.methods or METHODS.choices, "space": args.space, "lang": args.lang or "en"}
+    site = write_site(folder, list(args.models), **chosen, tell=tell)
+    size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())
+    tell(f"{size / 1e6:.1f} MB -> {site.folder} (try it: python -m http.server --directory {site.folder})")
+    if args.json:
+        print(json.dumps({"output": str(site.folder), "bytes": size}, indent=2))

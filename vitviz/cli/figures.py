@@ -1,35 +1,133 @@
-"""Command that draws the path of a photograph through the model: figures."""
+"""Command that draws figures for print: of one photograph, and those of the ViT paper."""
 
-import argparse
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from vitviz.cli.options import add_photo, open_view
-from vitviz.draw.colors import DrawError
-from vitviz.draw.figures import FORMATS, NAMES, draw, save
+import click
 
+from vitviz.cli import options as shared
+from vitviz.cli.options import PATH, Args, Command, Names, Several
 
-def add_figures(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz figures`."""
-    option = command.add_argument
-    option("-o", "--output", default="figures", metavar="FOLDER", help="(default: %(default)s)")
-    option("--only", nargs="+", default=NAMES, metavar="NAME", help=f"some of {', '.join(NAMES)} (default: all)")
-    option("--format", choices=FORMATS, default="png", help="(default: png)")
-    option("--dark", action="store_true", help="light text on a dark ground")
-    option("--filters", type=int, default=24, help="how many feature maps are shown (default: 24)")
-    add_photo(command)
+if TYPE_CHECKING:
+    from vitviz.explorer import Explorer
+    from vitviz.view import View
 
 
-def run_figures(args: argparse.Namespace) -> None:
-    """Write the figures as files."""
-    folder = Path(args.output)
-    if unknown := [name for name in args.only if name not in NAMES]:
-        raise DrawError(f"Expected --only among {', '.join(NAMES)}, got {', '.join(unknown):.100}. Choose some.")
-    if folder.exists() and not folder.is_dir():
-        raise DrawError(f"Expected -o as a folder or a new name, got the file {args.output!r}. Name another.")
-    made = draw(open_view(args), args.only, photo=Path(args.photo).name, dark=args.dark, filters=args.filters)
+@click.command(cls=Command)
+@click.option("-o", "--output", type=PATH, default="figures", metavar="FOLDER", help="default: figures")
+@click.option("--kind", cls=Several, type=Names("vitviz.draw.figures", "ALL_KINDS"), help="see above (default: path)")
+@click.option("--only", cls=Several, type=Names("vitviz.draw.figures", "NAMES"), help="of the path: some of them")
+@click.option("--layer", type=int, help="layer of the map, counted from 1 (default: the last)")
+@click.option("--head", default="mean", help="head of the map, counted from 1, or mean, max, min (default: mean)")
+@click.option("--query", help="of the map: cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@click.option("--method", type=Names("vitviz.attribution.registry", "METHODS"), help="of overlay and curves")
+@click.option("--target", metavar="CLASS", help="a label, or its number from 0 (default: the best)")
+@click.option("--format", type=Names("vitviz.draw.figures", "FORMATS"), default="png", help="default: png")
+@click.option("--dark", is_flag=True, help="light text on a dark ground")
+@click.option("--filters", type=int, default=24, help="of the path: how many feature maps are shown (default: 24)")
+@click.option("--limit", type=int, help="of folders: at most so many photographs")
+@shared.photos
+def figures(args: Args) -> None:
+    """Draw figures of a model for print.
+
+    \b
+    path            the path of a photograph through the model (--only: some of its figures)
+    overlay         one map
+    heads           every head of every layer
+    layers          each layer
+    matrix          one head's whole attention
+    methods         attribution methods side by side, with their tests
+    curves          insertion and deletion
+    lens            the prediction after each layer
+    decomposition   what each head and MLP adds to the logit
+    rollout-sheet   several photographs beside their rollout: figure 6 of the ViT paper
+    inside          filters, positions, attention distance by depth, of a photograph or a folder: its figure 7
+    """  # noqa: D301 - click keeps the lines after a backspace as they are
+    from vitviz.draw.figures import NAMES, save
+
+    folder = shared.output_path(args.output, folder=True)
+    kinds = args.kind or ("path",)
+    if args.only and "path" not in kinds:
+        raise ValueError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
+    names = (*((args.only or NAMES) if "path" in kinds else ()), *kinds)
+    explorer = shared.open_explorer(args)
+    size = shared.input_size(args, explorer)
+    made = _of_one(args, explorer, names)
+    if "rollout-sheet" in kinds:
+        made |= _rollout_sheet(args, explorer)
+    if "inside" in kinds:
+        made |= _inside(args, explorer)
     folder.mkdir(parents=True, exist_ok=True)
+    paths = {name: folder / f"{name}.{args.format}" for name in made}
     for name, figure in made.items():
-        path = folder / f"{name}.{args.format}"
-        save(figure, path)
+        save(figure, paths[name])
         width, height = figure.get_size_inches()
-        print(f"{width:.1f} × {height:.1f} inches -> {path}")
+        shared.note(args, f"{width:.1f} × {height:.1f} inches -> {paths[name]}")
+    if args.json:
+        outputs = {name: str(path) for name, path in paths.items()}
+        images = [{"photo": photo, "input_size": size, "outputs": outputs} for photo in args.photos]
+        shared.print_json(args, size, images=images)
+
+
+def _of_one(args: Args, explorer: Explorer, names: tuple[str, ...]) -> dict[str, Any]:
+    """Draw those of the figures that show one photograph."""
+    from vitviz.draw.figures import KINDS, NAMES, draw
+
+    only = [name for name in names if name in (*NAMES, *KINDS)]
+    if not only:
+        return {}
+    view = explorer.open(shared.photograph(_one(args)), size=args.size)
+    asked = _asked(args, view)
+    return draw(view, only, photo=Path(_one(args)).name, dark=args.dark, filters=args.filters, **asked)
+
+
+def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
+    """Draw figure 6 of the ViT paper."""
+    from vitviz.draw.figures.paper import rollout_sheet
+
+    views = [*explorer.open_many(_files(args), size=args.size, progress=not args.quiet)]
+    return {"rollout-sheet": rollout_sheet(views, dark=args.dark)}
+
+
+def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
+    """Draw figure 7 of the ViT paper."""
+    from vitviz.analysis.heads import folder_statistics
+    from vitviz.draw.figures.paper import inside
+
+    path = _one(args)
+    if Path(path).is_dir():
+        options = {"names": ["distance"], "limit": args.limit, "size": args.size, "progress": not args.quiet}
+        found = folder_statistics(explorer.model, path, **options)
+    else:
+        found = explorer.open(shared.photograph(path), size=args.size).heads(["distance"])
+    return {"inside": inside(explorer.model, found, photo=Path(path).name, dark=args.dark)}
+
+
+def _asked(args: Args, view: View) -> dict[str, Any]:
+    """Return what figures of maps and answers show, as Python counts it."""
+    found: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads), "target": args.target}
+    found |= {"query": shared.parse_query(args.query, view.trace.grid)}
+    if args.layer is not None:
+        found["block"] = shared.parse_layer(args.layer, view.trace.depth)
+    if args.method is not None:
+        found["method"] = args.method
+    return found
+
+
+def _one(args: Args) -> str:
+    """Return the one photograph or folder that was given."""
+    if len(args.photos) != 1:
+        raise ValueError(f"Expected one photograph or folder, got {len(args.photos)}. Name one, or see --kind.")
+    return str(args.photos[0])
+
+
+def _files(args: Args) -> list[Path]:
+    """Return the photographs that were given, those in folders too."""
+    from vitviz.images.folders import find_images, spread
+
+    found = []
+    for path in map(Path, args.photos):
+        found += [file for file, _ in spread(find_images(path), args.limit)] if path.is_dir() else [path]
+    return found

@@ -1,42 +1,79 @@
 """Commands about a model as a whole: validate, summary, models."""
 
-import argparse
+from __future__ import annotations
+
 import csv
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from vitviz.cli.options import add_model, load_model, open_explorer, output_path
-from vitviz.draw.figures import save
-from vitviz.evaluation.accuracy import validate
-from vitviz.images.datasets import NAMES
-from vitviz.model.summary import summary
-from vitviz.weights.catalog import CATALOG
-from vitviz.weights.zoo import bundled
+import click
 
-add_summary = add_model
+from vitviz.cli import options as shared
+from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
+from vitviz.formatting import percent, text_table
 
-
-def add_validate(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz validate`."""
-    option = command.add_argument
-    data = f"the folder, one subfolder a class, or one with train/ and val/; or {', '.join(NAMES)}"
-    option("--data", required=True, help=data)
-    option("--root", metavar="FOLDER", help="where a named data set lies (default: the user's cache)")
-    option("--limit", type=int, help="at most so many images, spread over the classes")
-    option("--batch", type=int, default=32, help="images at once (default: 32)")
-    option("--confusion", metavar="FILE", help="list the most frequent confusions, and write all: .png or .csv")
-    add_model(command)
+if TYPE_CHECKING:
+    from vitviz.model.vit import ViT
 
 
-def run_summary(args: argparse.Namespace) -> None:
-    """Print the modules of a model."""
-    print(summary(load_model(args)))
+def data_sets() -> str:
+    """Return the names of the data sets."""
+    from vitviz.images.datasets import NAMES
+
+    return ", ".join(NAMES)
 
 
-def run_validate(args: argparse.Namespace) -> None:
-    """Print the accuracy of a model; write its confusion matrix."""
-    output = output_path(args.confusion, ".png", ".csv", option="--confusion") if args.confusion else None
-    model = open_explorer(args).model
-    accuracy = validate(model, args.data, root=args.root, batch_size=args.batch, limit=args.limit)
-    print(accuracy.table())
+def _data() -> str:
+    return f"the folder, one subfolder a class, or one with train/ and val/; or {data_sets()}"
+
+
+@click.command(cls=Command)
+@click.option("--data", cls=LazyHelp, type=PATH, required=True, compute_help=_data)
+@click.option("--root", type=PATH, metavar="FOLDER", help="where a named data set lies (default: the user's cache)")
+@click.option("--limit", type=int, help="at most so many images, spread over the classes")
+@click.option("--batch", type=int, default=32, help="images at once (default: 32)")
+@click.option(
+    "--size",
+    "sizes",
+    cls=Several,
+    type=int,
+    metavar="PIXELS",
+    help="side of the model's input (default: its own); of several one table",
+)
+@click.option("--figure", type=PATH, metavar="FILE", help="draw accuracy against size: .png, .svg or .pdf")
+@click.option(
+    "--confusion", type=PATH, metavar="FILE", help="list the most frequent confusions, and write all: .png or .csv"
+)
+@shared.model
+def validate(args: Args) -> None:
+    """Measure accuracy on a folder of images, or on a data set."""
+    from vitviz.evaluation.accuracy import validate as measure
+
+    if len(set(args.sizes)) > 1 or args.figure:
+        _validate_sizes(args)
+        return
+    output = shared.output_path(args.confusion, ".png", ".csv", option="--confusion") if args.confusion else None
+    explorer = shared.open_explorer(args)
+    args.size = args.sizes[0] if args.sizes else None
+    accuracy = measure(explorer.model, args.data, size=args.size, **_settings(args))
+    mistakes = accuracy.mistakes() if output else []
+    if args.json:
+        classes = [
+            {"label": label, "images": images, "top1": top1, "top5": top5}
+            for label, images, top1, top5 in accuracy.per_class
+        ]
+        shared.print_json(
+            args,
+            shared.input_size(args, explorer),
+            data={"folder": args.data, "images": accuracy.images},
+            top1=accuracy.top1,
+            top5=accuracy.top5,
+            loss=accuracy.loss,
+            classes=classes,
+        )
+    else:
+        print(accuracy.table())
     if output is None:
         return
     labels, counts = accuracy.confusion()
@@ -45,17 +82,121 @@ def run_validate(args: argparse.Namespace) -> None:
             rows = ([label, *row] for label, row in zip(labels, counts.tolist(), strict=True))
             csv.writer(file).writerows([["true / predicted", *labels], *rows])
     else:
-        from vitviz.draw.figures.confusion import confusion  # imports matplotlib
+        from vitviz.draw.figures import save
+        from vitviz.draw.figures.confusion import confusion
 
         save(confusion(counts, labels, title=accuracy.model), output)
-    print()
-    for true, predicted, count in accuracy.mistakes():
-        print(f"{count:>7,}  {true} predicted as {predicted}")
-    print(f"-> {output}")
+    lines = [f"{count:>7,}  {true} predicted as {predicted}" for true, predicted, count in mistakes]
+    shared.note(args, "\n".join(["", *lines, f"-> {output}"]))
 
 
-def run_models(_: argparse.Namespace) -> None:
-    """Print the bundled models and those of the catalog."""
+def _settings(args: Args) -> dict[str, Any]:
+    return {"root": args.root, "batch_size": args.batch, "limit": args.limit, "progress": not args.quiet}
+
+
+def _validate_sizes(args: Args) -> None:
+    """Measure accuracy at several sizes, print one table, and draw it."""
+    from vitviz.evaluation.accuracy import validate as measure
+
+    if args.confusion or len(set(args.sizes)) < 2:
+        wrong = "--confusion" if args.confusion else "one or none"
+        raise ValueError(f"Expected several sizes, for --figure and without --confusion, got {wrong}. Change --size.")
+    output = shared.output_path(args.figure, ".png", ".svg", ".pdf", option="--figure") if args.figure else None
+    explorer = shared.open_explorer(args)
+    patch, own = explorer.model.config.patch_size, explorer.preprocess
+    at = [own.at(size, patch) for size in sorted({*args.sizes})]  # refuses a wrong one before any work
+    found = {}
+    for one in at:
+        side = max(one.height, one.width)
+        found[side] = measure(explorer.model, args.data, size=side, **_settings(args))
+    rows = [
+        {
+            "input_size": [one.height, one.width], "patches": one.height // patch * (one.width // patch),
+            "top1": result.top1, "top5": result.top5, "loss": result.loss, "seconds": result.seconds,
+        }
+        for one, result in zip(at, found.values(), strict=True)
+    ]  # fmt: skip
+    first = next(iter(found.values()))
+    if args.json:
+        data = {"folder": args.data, "images": first.images}
+        shared.print_json(args, (own.height, own.width), data=data, sizes=rows)
+    else:
+        print(f"{first.model}: {first.images:,} images; made for {own.height} x {own.width} pixels", end="\n\n")
+        print(sizes_table(rows))
+    if output is not None:
+        from vitviz.draw.figures import save
+        from vitviz.draw.figures.sizes import accuracy_by_size
+
+        save(accuracy_by_size(found, own=max(own.height, own.width)), output)
+        shared.note(args, f"-> {output}")
+
+
+def sizes_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return lines for a terminal: a row of accuracy for each size."""
+    cells = [
+        (
+            " x ".join(map(str, row["input_size"])), f"{row['patches']:,}", percent(row["top1"], 4),
+            percent(row["top5"], 4), f"{row['loss']:.4f}", f"{row['seconds']:.1f} s",
+        )
+        for row in rows
+    ]  # fmt: skip
+    return text_table([("input", "patches", "top-1", "top-5", "loss", "time"), *cells])
+
+
+@click.command(cls=Command)
+@click.option(
+    "--preset",
+    type=Names("vitviz.model.config", "PRESETS"),
+    help="a published size instead of a model, without weights, at 224 pixels and with 1,000 classes",
+)
+@shared.model
+def summary(args: Args) -> None:
+    """List the modules of a model: shapes, parameters, multiply-adds, sizes in MB."""
+    from vitviz.model.summary import rows, summary, totals
+
+    model = _without_weights(args.preset) if args.preset else shared.load_model(args)
+    if not args.json:
+        print(summary(model))
+        return
+    modules = [
+        {
+            "name": row.name,
+            "kind": row.kind,
+            "input": row.input,
+            "output": row.shape,
+            "parameters": row.parameters,
+            "multiply_adds": row.multiply_adds,
+        }
+        for row in rows(model)
+    ]
+    args.model = args.preset or args.model
+    shared.print_json(args, model.config.image_size, **totals(model), modules=modules)
+
+
+def _without_weights(name: str) -> ViT:
+    """Return a model of a published size whose tensors have shapes and no numbers."""
+    import torch
+
+    from vitviz.model.config import preset
+    from vitviz.model.vit import ViT
+
+    with torch.device("meta"):
+        return ViT(preset(name))
+
+
+@click.command(cls=Command)
+@shared.printed
+def models(args: Args) -> None:
+    """List the bundled models and those of the catalog."""
+    from vitviz.weights.catalog import CATALOG
+    from vitviz.weights.zoo import bundled
+
+    if args.json:
+        published = [
+            {"model": one.source, "bytes": one.size, "licence": one.licence, "title": one.title} for one in CATALOG
+        ]
+        print(json.dumps({"bundled": bundled(), "published": published}, indent=2, ensure_ascii=False))
+        return
     print("\n".join(bundled()))
     print("\nPublished ones, downloaded when first used:")
     width = max(len(one.source) for one in CATALOG)

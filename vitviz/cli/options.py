@@ -1,77 +1,202 @@
-"""Options that several commands share, and conversions from what a person types."""
+"""Define the options that several commands share, and convert what a person types."""
 
-import argparse
+from __future__ import annotations
+
 import json
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from importlib import import_module
 from pathlib import Path
-from typing import Any, cast, get_args
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from vitviz.attribution.attention import Fusion
-from vitviz.explorer import Explorer
-from vitviz.model.devices import device_named
-from vitviz.model.vit import ViT
-from vitviz.view import View
-from vitviz.weights.zoo import DEFAULT, load
+import click
 
+from vitviz.resources import DEFAULT
+
+if TYPE_CHECKING:
+    from vitviz.attribution.attention import Fusion
+    from vitviz.explorer import Explorer
+    from vitviz.model.vit import ViT
+    from vitviz.view import View
+
+FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
+Args = SimpleNamespace  # the options of a command, by name
+STANDARD_INPUT = "-"  # in place of a photograph's path
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def add_model(command: argparse.ArgumentParser) -> None:
-    """Add the options that name a model and where it runs."""
-    command.add_argument(
+class Command(click.Command):
+    """Command whose function takes its options as one namespace."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse arguments; values of an option `Several` may follow it without its name, `--only patches shapes`."""
+        several = {name for option in self.params if isinstance(option, Several) for name in option.opts}
+        spread, option = [""], ""
+        for word in args:
+            if word.startswith("-"):
+                option = word if word in several else ""
+            elif option and spread[-1] != option:
+                spread.append(option)
+            spread.append(word)
+        return super().parse_args(ctx, spread[1:])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Call the command's function."""
+        assert self.callback is not None  # the decorators give one
+        return ctx.invoke(self.callback, Args(**ctx.params))
+
+
+class LazyHelp(click.Option):
+    """Option whose help is computed when it is shown, because that imports torch."""
+
+    def __init__(self, *names: Any, compute_help: Callable[[], str], **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.compute_help = compute_help
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Return the option and its help."""
+        self.help = self.compute_help()
+        return super().get_help_record(ctx)
+
+
+class Several(click.Option):
+    """Option with one or more values."""
+
+    def __init__(self, *names: Any, **settings: Any) -> None:
+        super().__init__(*names, **{**settings, "multiple": True})
+
+    def make_metavar(self, ctx: click.Context) -> str:
+        """Return how its values are written in the help."""
+        return f"{super().make_metavar(ctx)}..."
+
+
+class Names(click.Choice[str]):
+    """Names to choose from, imported when they are needed: a mistyped option does not wait for torch.
+
+    Args:
+        module: that has them.
+        name: of the collection there.
+        more: further names.
+    """
+
+    def __init__(self, module: str, name: str, *more: str) -> None:
+        super().__init__(())
+        del self.choices  # the property below
+        self._place, self._more = (module, name), more
+
+    @cached_property
+    def choices(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the names."""
+        module, name = self._place
+        return (*getattr(import_module(module), name), *self._more)
+
+
+def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
+    """Return one decorator that adds several options, in their order."""
+
+    def add(function: Function) -> Function:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+PATH = click.Path()  # shells complete it
+quiet = click.option("--quiet", is_flag=True, help="print no progress and no notes, only what was asked for and errors")
+printed = together(
+    quiet, click.option("--json", is_flag=True, help="print JSON; layers, heads, rows and columns count from 1 in it")
+)
+kind = together(
+    click.option("--family", help="of a file whose tensors do not tell: vit, dinov3, clip, siglip, ..."),
+    click.option("--heads", type=int, help="of a file whose width does not tell: attention heads in each layer"),
+    click.option(
+        "--labels",
+        type=PATH,
+        metavar="FILE",
+        help="names of the classes: one a line, a JSON list or a file with id2label",
+    ),
+    click.option(
+        "--preprocess", type=PATH, metavar="FILE", help="a preprocessor_config.json; or imagenet, clip or half"
+    ),
+    click.option("--device", help="cuda, mps or cpu (default: the best there is)"),
+)
+model = together(
+    click.option(
         "--model",
+        type=PATH,
         default=DEFAULT,
         metavar="SOURCE",
-        help="a bundled name, a folder, a file, torchvision:NAME, timm:NAME or hf:NAME (default: %(default)s)",
-    )
-    command.add_argument("--family", help="of a file whose tensors do not tell: vit, dinov3, clip, siglip, ...")
-    command.add_argument("--heads", type=int, help="of a file whose width does not tell: attention heads in each layer")
-    command.add_argument("--device", help="cuda, mps or cpu (default: the best there is)")
+        help=f"a bundled name, a folder, a file, torchvision:NAME, timm:NAME or hf:NAME (default: {DEFAULT})",
+    ),
+    kind,
+    printed,
+)
+size = click.option("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
+photo = together(click.argument("photo", type=PATH), size, model)
+photos = together(
+    click.argument("photos", type=PATH, nargs=-1, required=True, metavar="FILE_OR_FOLDER..."), size, model
+)
 
 
-def add_photo(command: argparse.ArgumentParser, *, many: bool = False) -> None:
-    """Add a photograph or many, the input size, and the options of the model that opens them."""
-    if many:
-        command.add_argument("photos", nargs="+", metavar="FILE_OR_FOLDER", help="image files, and folders of them")
-    else:
-        command.add_argument("photo", help="an image file")
-    command.add_argument("--size", type=int, metavar="PIXELS", help="side of the model's input (default: its own)")
-    add_model(command)
+def load_model(args: Args) -> ViT:
+    """Load the model that `--model` asks for, and print what was assumed of it to standard error."""
+    from vitviz.weights.zoo import load
+
+    model = load(args.model, family=args.family, heads=args.heads, labels=args.labels, preprocess=args.preprocess)
+    if model.pretrained is not None and not args.quiet:
+        for assumed in model.pretrained.assumed:
+            print(f"Assumed: {assumed}", file=sys.stderr)
+    return model
 
 
-def load_model(args: argparse.Namespace) -> ViT:
-    """Load the model that `add_model` asks for."""
-    return load(args.model, family=args.family, heads=args.heads)
+def open_explorer(args: Args) -> Explorer:
+    """Load the model that `--model` asks for, on its device."""
+    from vitviz.explorer import Explorer
+    from vitviz.model.devices import device_named
 
-
-def open_explorer(args: argparse.Namespace) -> Explorer:
-    """Load the model that `add_model` asks for, on its device."""
     return Explorer(load_model(args), device=device_named(args.device))
 
 
-def open_view(args: argparse.Namespace) -> View:
-    """Open the photograph that `add_photo` asks for."""
-    return open_explorer(args).open(args.photo, size=args.size)
+def photograph(path: str | Path) -> str | Path | bytes:
+    """Return what opens a photograph: its path, or what comes from standard input for "-"."""
+    return sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path
 
 
-def parse_query(text: str | None) -> str | tuple[int, int] | None:
-    """Parse a query: "7,4" is the patch in row 7, column 4, counted from 1; names stay names."""
+def open_view(args: Args) -> View:
+    """Open the photograph that `photo` asks for."""
+    return open_explorer(args).open(photograph(args.photo), size=args.size)
+
+
+def parse_query(text: str | None, grid: tuple[int, int] | None) -> str | tuple[int, int] | None:
+    """Parse a query: "7,4" is the patch in row 7, column 4, counted from 1; names stay names.
+
+    Args:
+        text: as it was typed.
+        grid: rows and columns of patches; `None` where photographs differ in them.
+    """
     if text is None or "," not in text:
         return text
     row, _, column = (part.strip() for part in text.partition(","))
-    if not (row.isdecimal() and column.isdecimal() and int(row) and int(column)):
-        raise ValueError(
-            f"Expected --query as ROW,COLUMN, counted from 1, or as a token's name, got {text!r:.60}. Correct it."
-        )
+    pairs = zip((row, column), grid or (math.inf, math.inf), strict=True)
+    if not all(part.isdecimal() and 1 <= int(part) <= most for part, most in pairs):
+        places = f"from 1,1{f' to {grid[0]},{grid[1]}' if grid else ''}"
+        raise ValueError(f"Expected --query as a token's name or ROW,COLUMN {places}, got {text!r:.60}. Correct it.")
     return int(row) - 1, int(column) - 1
 
 
-def parse_head(text: str) -> int | Fusion:
+def parse_head(text: str, heads: int) -> int | str:
     """Parse a head, counted from 1, or the name of a fusion."""
-    if text.isdecimal() and int(text):
-        return int(text) - 1
-    if text not in get_args(Fusion):
-        raise ValueError(f"Expected --head as a number from 1, or mean, max or min, got {text!r:.60}. Correct it.")
-    return cast(Fusion, text)
+    if text in FUSIONS:
+        return text
+    if not (text.isdecimal() and 1 <= int(text) <= heads):
+        raise ValueError(f"Expected --head from 1 to {heads}, or {', '.join(FUSIONS)}, got {text:.60}. Choose one.")
+    return int(text) - 1
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -85,19 +210,67 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def block_index(layer: int | None, view: View, option: str = "--layer") -> int:
-    """Return the block of a layer that is counted from 1; the last one for `None`."""
-    if layer is None:
-        return view.trace.depth - 1
-    if not 1 <= layer <= view.trace.depth:
-        raise ValueError(f"Expected {option} from 1 to {view.trace.depth}, got {layer}. Count layers from 1.")
+def parse_layer(layer: int, depth: int, option: str = "--layer") -> int:
+    """Return the block of a layer that is counted from 1."""
+    if not 1 <= layer <= depth:
+        raise ValueError(f"Expected {option} from 1 to {depth}, got {layer}. Count layers from 1.")
     return layer - 1
 
 
-def output_path(text: str, *suffixes: str, option: str = "-o") -> Path:
-    """Return a file to write, before any work: refuse other suffixes than these, and make its folder."""
+def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = False) -> Path:
+    """Return a file or folder to write, before any work; make the folder that a file is to lie in.
+
+    Raises:
+        ValueError: for another suffix than these, or where nothing can be written.
+    """
     path = Path(text)
-    if path.suffix.lower() not in suffixes:
+    if suffixes and path.suffix.lower() not in suffixes:
         raise ValueError(f"Expected {option} with a name ending in {', '.join(suffixes)}, got {text!r}. Rename it.")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    there = next(one for one in (path, *path.parents) if one.exists())
+    if there.is_dir() != (folder or there != path) or not os.access(there, os.W_OK):
+        kind = "folder" if folder else "file"
+        raise ValueError(f"Expected {option} as a {kind} that can be written, got {text!r}. Name another.")
+    if not folder:
+        path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def note(args: Args, text: str) -> None:
+    """Print a line about what was written, unless nobody asked for it."""
+    if not (args.quiet or getattr(args, "json", False)):
+        print(text)
+
+
+def input_size(args: Args, explorer: Explorer) -> tuple[int, int]:
+    """Return height and width of the model's input at `--size`; in mode "native" those of a photograph differ."""
+    preprocess = explorer.preprocess
+    if args.size is not None:
+        preprocess = preprocess.at(args.size, explorer.model.config.patch_size)
+    return preprocess.height, preprocess.width
+
+
+def print_json(args: Args, size: Sequence[int], **more: Any) -> None:
+    """Print an answer as JSON: the model as it was asked for, (height, width) of its input, and `more`."""
+    document = {"model": args.model, "input_size": size, **more}
+    print(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def print_photo(args: Args, view: View, **more: Any) -> None:
+    """Print an answer about one photograph as JSON."""
+    print_json(args, (view.preprocess.height, view.preprocess.width), images=[photo_record(args.photo, view, **more)])
+
+
+def photo_record(path: str | Path, view: View, **more: Any) -> dict[str, Any]:
+    """Return what JSON says of a photograph."""
+    return {"photo": str(path), "input_size": view.size, **more}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value for JSON; numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {str(key): _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if hasattr(value, "tolist"):  # NumPy's
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,24 +1,28 @@
 """Command that classifies photographs: predict."""
 
-import argparse
-import json
+from __future__ import annotations
+
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from vitviz.cli.options import add_photo, open_explorer
-from vitviz.draw.predictions import Prediction, draw_map, prediction_picture, prediction_sheet
-from vitviz.draw.sheet import fit_photo
-from vitviz.explorer import Explorer
+import click
+
+from vitviz.cli import options as shared
+from vitviz.cli.options import Args, Command
 from vitviz.formatting import percent
-from vitviz.images.folders import find_images
-from vitviz.images.limits import ImageError
-from vitviz.view import View
+
+if TYPE_CHECKING:
+    from vitviz.draw.predictions import Prediction
+    from vitviz.explorer import Explorer
+    from vitviz.images.limits import ImageError
+    from vitviz.view import View
 
 ON_A_SHEET = 60
 SHEET = re.compile(r"sheet(-\d+)?\.png")
 SIDE = 128  # of a picture on a sheet, in pixels
+ABOUT = "write a picture for each photograph, with its classes and the attention over it, and sheets of all"
 
 
 class Photo(NamedTuple):
@@ -28,57 +32,55 @@ class Photo(NamedTuple):
     picture: Path
 
 
-def add_predict(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz predict`."""
-    option = command.add_argument
-    option("-k", type=int, default=5, help="how many classes (default: 5)")
-    option("--json", action="store_true", help="print JSON")
-    about = "write a picture for each photograph, with its classes and the attention over it, and sheets of all"
-    option("-o", "--output", metavar="FOLDER", help=about)
-    add_photo(command, many=True)
+@click.command(cls=Command)
+@click.option("-k", type=int, default=5, help="how many classes (default: 5)")
+@click.option("-o", "--output", type=shared.PATH, metavar="FOLDER", help=ABOUT)
+@shared.photos
+def predict(args: Args) -> None:
+    """Print the most probable classes of photographs."""
+    # One photograph that cannot be read is an ImageError; of many the others are done, and these are named at the end.
+    from tqdm import tqdm
 
+    from vitviz.images.limits import ImageError
 
-def run_predict(args: argparse.Namespace) -> None:
-    """Print the most probable classes of each photograph; write pictures of them.
-
-    Raises:
-        ImageError: for one photograph that cannot be read.
-        ValueError: for some of many, which are all named; the others are done.
-    """
-    out = Path(args.output) if args.output else None
+    out = shared.output_path(args.output, folder=True) if args.output else None
     photos = find_photos(args.photos, out)
-    explorer = open_explorer(args)
+    explorer = shared.open_explorer(args)
     records: list[dict[str, Any]] = []
     pictures: list[Prediction] = []
     errors: dict[Path, ImageError] = {}
-    for photo in photos:
+    # None: no bar where standard error is no terminal.
+    for photo in tqdm(photos, unit=" images", leave=False, disable=True if args.quiet or len(photos) == 1 else None):
         try:
-            view = explorer.open(photo.path, size=args.size)
+            view = explorer.open(shared.photograph(photo.path), size=args.size)
         except ImageError as error:
             errors[photo.path] = error
             records.append({"photo": str(photo.path), "error": str(error)})
             continue
         ranked = view.predictions(args.k)
-        predictions = [{"label": label, "probability": p} for label, p in ranked]
-        about = {"summary": view.describe(), "classes": len(view.labels), "sure_above": view.sure_above}
-        records.append({"photo": str(photo.path), **about, "predictions": predictions})
+        records.append(_record(photo, view, ranked))
         if not args.json:
             rows = (f"  {percent(p):>8}  {label}" for label, p in ranked)
-            print(photo.path, f"  {view.describe()}", *rows, sep="\n", flush=True)
+            with tqdm.external_write_mode():
+                print(photo.path, f"  {view.describe()}", *rows, sep="\n", flush=True)
         if out:
             pictures.append(_write_picture(view, ranked, photo, out))
     if args.json:
-        single = len(args.photos) == 1 and not Path(args.photos[0]).is_dir()
-        print(json.dumps(records[0] if single else records, indent=2, ensure_ascii=False))
+        shared.print_json(args, shared.input_size(args, explorer), images=records)
     if out and pictures:
-        sheets = _write_sheets(pictures, explorer, out)
-        if not args.json:
-            print(f"{len(pictures)} pictures and {sheets} -> {out}")
+        shared.note(args, f"{len(pictures)} pictures and {_write_sheets(pictures, explorer, out)} -> {out}")
     if errors and len(photos) == 1:
         raise errors[photos[0].path]
     if errors:
         listed = "".join(f"\n  {path}: {error}" for path, error in errors.items())
         raise ValueError(f"Expected photographs, got {len(errors)} of {len(photos)} that cannot be read:{listed}")
+
+
+def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> dict[str, Any]:
+    """Return what JSON says of one photograph."""
+    about = {"summary": view.describe(), "classes": len(view.labels), "sure_above": view.sure_above}
+    predictions = [{"label": label, "probability": probability} for label, probability in ranked]
+    return shared.photo_record(photo.path, view, **about, predictions=predictions)
 
 
 def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
@@ -91,6 +93,8 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
     Raises:
         ValueError: if a folder has no images, or a picture would replace a photograph.
     """
+    from vitviz.images.folders import find_images
+
     found: dict[Path, Path] = {}  # path -> its place below the folder that was given
     for name in given:
         path = Path(name)
@@ -100,7 +104,7 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
                 f"Expected -o as another folder than that of the photographs, got {str(out)!r}. Rename it."
             )
         if not path.is_dir():
-            found.setdefault(path, Path(path.name))
+            found.setdefault(path, Path("stdin" if name == shared.STANDARD_INPUT else path.name))
             continue
         below = Path() if len(given) == 1 else Path(path.resolve().name)
         # Pictures that an earlier run has written into the folder are no photographs.
@@ -134,6 +138,9 @@ def _picture_names(places: Iterable[Path]) -> list[Path]:
 
 def _write_picture(view: View, ranked: list[tuple[str, float]], photo: Photo, out: Path) -> Prediction:
     """Write one photograph's picture, and return its entry on the sheet."""
+    from vitviz.draw.predictions import Prediction, draw_map, prediction_picture
+    from vitviz.draw.sheet import fit_photo
+
     heatmap = view.attention()
     path = out / photo.picture
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -144,6 +151,8 @@ def _write_picture(view: View, ranked: list[tuple[str, float]], photo: Photo, ou
 
 def _write_sheets(predictions: Sequence[Prediction], explorer: Explorer, out: Path) -> str:
     """Write sheets of at most `ON_A_SHEET` photographs each, and return their names for people."""
+    from vitviz.draw.predictions import prediction_sheet
+
     about = explorer.model.pretrained
     pages = [predictions[start : start + ON_A_SHEET] for start in range(0, len(predictions), ON_A_SHEET)]
     names = ["sheet.png"] if len(pages) == 1 else [f"sheet-{number}.png" for number in range(1, len(pages) + 1)]

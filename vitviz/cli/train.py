@@ -1,63 +1,73 @@
 """Train a model: from nothing, from another model, or from a teacher."""
 
-import argparse
+from __future__ import annotations
+
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+import click
 
-from vitviz.cli.train_options import SIZES, Options, add_options, asked_recipe, keep, recalled, spelled
-from vitviz.draw.figures.curves import save_curves
-from vitviz.export.training_folder import CARD, CURVES, save_training
+from vitviz.cli import options as shared
+from vitviz.cli.options import Args
+from vitviz.cli.train_options import (
+    ALL,
+    SIZES,
+    Options,
+    TrainCommand,
+    asked_recipe,
+    extended,
+    given_options,
+    keep,
+    recalled,
+    spelled,
+)
 from vitviz.formatting import percent
-from vitviz.model.config import ViTConfig, preset
-from vitviz.model.devices import device_named, keep_freed_memory
-from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError
-from vitviz.training.data import Data, open_data
-from vitviz.training.loop import Outcome, Trainer
 from vitviz.training.recipes import RECIPES, Recipe
-from vitviz.training.state import find_state
-from vitviz.training.transfer import resized, start_from
-from vitviz.weights.checks import CONFIG
-from vitviz.weights.zoo import load
+
+if TYPE_CHECKING:
+    from vitviz.model.config import ViTConfig
+    from vitviz.model.vit import ViT
+    from vitviz.training.data import Data
+    from vitviz.training.loop import Outcome
 
 NATIVE = {"cifar10": 32, "cifar100": 32, "mnist": 28, "fashion-mnist": 28, "imagenette": 224}
-DESCRIPTION = """\
-Train a Vision Transformer.
+HELP = """Train a model, or fine-tune one.
 
+\b
   vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny
   vitviz train --data photos --from dinov2-s14-everyday --freeze backbone --out models/mine
   vitviz train --resume --out models/mine            go on where it was stopped
+  vitviz train --extend 5 --from models/mine --out models/longer    five more epochs of a finished training
   torchrun --nproc-per-node 4 -m vitviz train ...    on four GPUs
 """
 
 
-def add_train(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `vitviz train`."""
-    command.description = DESCRIPTION
-    indent = "\n" + " " * (max(map(len, RECIPES)) + 4)
-    lines = (
-        f"  {name}".ljust(len(indent) - 1) + indent.join(filter(None, [known.about, known.reached]))
-        for name, known in RECIPES.items()
-    )
-    command.epilog = "\n".join(["recipes:", *lines])
-    command.formatter_class = lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=32)
-    command.usage = "vitviz train --data NAME_OR_FOLDER --out FOLDER [options]"
-    add_options(command)
-
-
-def run_train(args: argparse.Namespace) -> None:
+@click.command(
+    cls=TrainCommand, params=[*ALL], help=HELP, options_metavar="--data NAME_OR_FOLDER --out FOLDER [OPTIONS]"
+)
+def train(args: Args) -> None:
     """Train a model, and write it with its card and pictures."""
-    options: Options = vars(args)
+    from vitviz.draw.figures.curves import save_curves
+    from vitviz.export.training_folder import CURVES
+    from vitviz.model.devices import device_named, keep_freed_memory
+    from vitviz.training.loop import Trainer
+    from vitviz.training.state import find_state
+    from vitviz.training.teachers import load_teacher
+
+    options = given_options(vars(args))
     out, first = Path(args.out), os.environ.get("RANK", "0") == "0"  # of several processes under torchrun
     resume = options.get("resume", False)
     _check_folder(out, resume=resume, first=first)
-    if "data" not in options:
+    if "data" not in options and not ("extend" in options and "source" in options):
         if not resume:
             raise TrainingError("Expected --data, a folder with train/ and val/ or a data set, got none. Give it.")
         options = recalled(options)
+    asked = options
+    if "extend" in options and "source" in options:  # without --from it is refused below
+        options = extended(options)
     recipe = asked_recipe(options)
     model, data = (_continued if "source" in options else _from_scratch)(options, recipe)
     trainer = Trainer(
@@ -66,24 +76,30 @@ def run_train(args: argparse.Namespace) -> None:
         recipe,
         out,
         device=device_named(options.get("device")),
-        teacher=load(options["teacher"]) if "teacher" in options else None,
+        teacher=load_teacher(options["teacher"]) if "teacher" in options else None,
         resume=resume,
         save_every=60 * options.get("save_every", 3.0),
         on_epoch=lambda rows: save_curves(rows, out / CURVES),
+        progress=not args.quiet,
     )
     if trainer.device.type == "cpu":
         keep_freed_memory()  # here, not in the loop: a program that calls that has an allocator of its own to mind
     if first:
-        print(data.describe(), flush=True)
+        shared.note(args, data.describe())
         if not find_state(out):
-            keep(options, out)
+            keep(asked, out)
     outcome = trainer.run()
     if first:
-        _save(options, outcome, data, out)
+        shared.note(args, _save(options, outcome, data, out, command=spelled(asked)))
 
 
 def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
-    """Refuse a folder whose model or card would be replaced."""
+    """Refuse a folder whose model or card would be replaced, or that cannot be written."""
+    from vitviz.export.training_folder import CARD
+    from vitviz.training.state import find_state
+    from vitviz.weights.checks import CONFIG
+
+    shared.output_path(str(out), option="--out", folder=True)
     if resume and (out / CONFIG).exists() and not find_state(out):
         raise TrainingError(
             f"Expected the state of a training in {str(out)!r} for --resume, got a finished model without one. "
@@ -101,8 +117,12 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
 
 def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     """Return a new model of the sizes that the recipe or the options give, and the data at its size."""
+    import torch
+
+    from vitviz.model.vit import Pretrained, ViT
+
     config = _config(options)  # checks the sizes before the data, which may take minutes to read
-    data = _open(options, config.image_size)
+    data = _open(options, config.image_size, recipe.seed)
     about = Pretrained(
         name=_name(options),
         preprocess=data.preprocess(*data.mean_std()),
@@ -118,6 +138,8 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
 
 def _config(options: Options) -> ViTConfig:
     """Return the sizes of the recipe or the preset, with what was given in their place, for two classes."""
+    from vitviz.model.config import ViTConfig, preset
+
     sizes, name = _sizes(options), options.get("preset")
     known = {} if name or "recipe" not in options else RECIPES[options["recipe"]].model
     if not known and name is None and not {"width", "depth", "heads"} <= set(sizes):
@@ -134,13 +156,15 @@ def _config(options: Options) -> ViTConfig:
 
 def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     """Return another model with a new head, and the data at its size."""
+    from vitviz.training.transfer import start_from
+
     sizes = _sizes(options)
     fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads: of a file that does not tell
     if fixed:
-        wrong = ", ".join(one.option_strings[0] for one in options["parser"]._actions if one.dest in fixed)
+        wrong = ", ".join(one.opts[0] for one in ALL if one.name in fixed)
         raise TrainingError(f"Expected the sizes of the model that --from names, got {wrong}. Leave out one or other.")
     source = _source(options)
-    data = _open(options, sizes.get("image_size", source.config.image_size))
+    data = _open(options, sizes.get("image_size", source.config.image_size), recipe.seed)
     about = source.pretrained
     if about is None and "feed_as_source" in options:
         raise TrainingError("Expected a source with preprocessing for --feed-as-source, got one without. Leave it out.")
@@ -174,13 +198,18 @@ def _sizes(options: Options) -> Options:
 
 def _source(options: Options) -> ViT:
     """Load the model to start from."""
+    from vitviz.weights.zoo import load
+
     return load(options["source"], family=options.get("family"), heads=options.get("heads"))
 
 
-def _open(options: Options, size: tuple[int, int]) -> Data:
+def _open(options: Options, size: tuple[int, int], seed: int) -> Data:
     """Open the data at the model's size."""
-    given = {name: options[name] for name in ("root", "fit", "skip_broken") if name in options}
-    return open_data(options["data"], size=size, **given)
+    from vitviz.training.data import open_data
+
+    names = ("root", "fit", "skip_broken", "allow_duplicates", "val_share")
+    given = {name: options[name] for name in names if name in options}
+    return open_data(options["data"], size=size, seed=seed, **given)
 
 
 def _name(options: Options) -> str:
@@ -190,16 +219,18 @@ def _name(options: Options) -> str:
 # ---- after
 
 
-def _save(options: Options, outcome: Outcome, data: Data, out: Path) -> None:
-    """Write the model, its card and pictures, and say how good it is."""
+def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: str) -> str:
+    """Write the model, its card and pictures, and return how good it is."""
+    from vitviz.export.training_folder import save_training
+
     before = _source(options).to(next(outcome.model.parameters()).device) if "source" in options else None
     if before is not None and "feed_as_source" in options:
         outcome = _with_preprocessing_of(before, outcome)
     if outcome.recipe.unfreeze_last == 0:
         before = None  # a new head alone looks where the old one did
-    files = save_training(outcome, data, out, command=spelled(options), base=options.get("source", ""), before=before)
+    files = save_training(outcome, data, out, command=command, base=options.get("source", ""), before=before)
     five = f", top-5 {percent(outcome.accuracy.top5, 4)}" if len(data.labels) > 5 else ""
-    print(
+    return (
         f"top-1 {percent(outcome.accuracy.top1, 4)}{five} of {len(data.val):,} validation images; "
         f"{', '.join(files)} -> {out}"
     )
@@ -207,6 +238,8 @@ def _save(options: Options, outcome: Outcome, data: Data, out: Path) -> None:
 
 def _with_preprocessing_of(source: ViT, outcome: Outcome) -> Outcome:
     """Return the outcome with its model preprocessing as the source does, and a note on that."""
+    from vitviz.training.transfer import resized
+
     own, theirs = outcome.model.pretrained, source.pretrained
     assert own is not None  # or it could not be trained
     assert theirs is not None  # or `_continued` had refused it

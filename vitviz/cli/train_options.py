@@ -1,15 +1,20 @@
 """Options of `vitviz train`, the recipe they ask for, and the command that asks for the same again."""
 
-import argparse
+from __future__ import annotations
+
 import dataclasses
 import json
 import os
 import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
+import click
+
+from vitviz.cli.models import data_sets
+from vitviz.cli.options import PATH, Command, LazyHelp, Several
 from vitviz.fields import field_types
-from vitviz.images.datasets import NAMES
 from vitviz.model.config import CHOICES, PRESETS, ViTConfig
 from vitviz.training import TrainingError
 from vitviz.training.recipes import AUGMENTATION, RECIPES, Recipe
@@ -18,88 +23,135 @@ Options = dict[str, Any]
 """The options that were given, by the names of their values. Those that were not given are not in it."""
 SETTINGS = "train.json"
 """The options, in the folder of the training: `--resume` needs nothing else."""
-NOT_KEPT = ("command", "run", "parser", "resume", "out", "device")
+NOT_KEPT = ("resume", "out", "device", "quiet")
 _TEACHER = ("distill", "alpha", "temperature")
-_START = ("freeze", "unfreeze_last", "keep_head", "feed_as_source", "family")
+_START = ("extend", "freeze", "unfreeze_last", "keep_head", "feed_as_source", "family")
 _FIELDS = {one.name: one for one in dataclasses.fields(Recipe) if one.name != "name"}
 SIZES = {"preset", *(one.name for one in dataclasses.fields(ViTConfig))} - set(_FIELDS)
 """Names of the options for a model from nothing."""
 
 
-def add_options(command: argparse.ArgumentParser) -> None:
-    """Add all options, in groups. One that is not given is not among the arguments: the recipe decides."""
-    command.argument_default = argparse.SUPPRESS
-    on_off = argparse.BooleanOptionalAction
-
-    option = command.add_argument_group("data").add_argument
-    about = f"{', '.join(NAMES)}; or a folder with train/ and val/ (or test/)"
-    option("--data", metavar="NAME_OR_FOLDER", help=about)
-    option("--root", metavar="FOLDER", help="where a named data set lies or is downloaded to (default: the cache)")
-    option("--fit", choices=("squash", "crop"), help="how a picture becomes the model's size (default: squash)")
-    option("--skip-broken", action="store_true", help="leave out files that cannot be read (default: refuse them)")
-
-    option = command.add_argument_group("a model from nothing (default: the recipe's)").add_argument
-    option("--preset", choices=tuple(PRESETS), help="a published size")
-    option("--dim", type=int, metavar="N", dest="width", help="width of a token")
-    option("--depth", type=int, metavar="N", help="blocks")
-    option("--heads", type=int, metavar="N", help="attention heads in each block")
-    option("--head-dim", type=int, metavar="N", dest="head_width", help="width of a head (default: dim / heads)")
-    option("--mlp-dim", type=int, metavar="N", dest="mlp_width", help="width of the MLP (default: 4 x dim)")
-    option("--patch", type=int, metavar="PIXELS", dest="patch_size", help="side of a patch")
-    option("--image-size", type=int, metavar="PIXELS", nargs="+", help="side of the input, or height and width")
-    option("--positions", choices=CHOICES["positions"], help="position embeddings (default: learned)")
-    option("--pooling", choices=CHOICES["pooling"], help="what the classifier reads (default: cls)")
-    option("--registers", type=int, metavar="N", help="register tokens")
-    option("--class-token", action=on_off, help="whether there is a class token (default: yes)")
-    option("--distillation-token", action=on_off, help="whether there is a token that learns from a teacher")
-    option("--layer-scale", type=float, metavar="X", help="start value of layer scale (default: none)")
-    option("--qk-norm", action=on_off, help="layer norm on queries and keys")
-    option("--mlp", choices=CHOICES["mlp"], help="two layers, or gated")
-
-    group = command.add_argument_group("or a model to start from")
-    option = group.add_argument
-    option("--from", metavar="SOURCE", dest="source", help="a model to start from, as --model elsewhere; new head")
-    option("--freeze", choices=("backbone", "none"), help="what does not learn (default: the recipe's)")
-    _add_settings(group, "unfreeze_last")
-    option("--keep-head", action="store_true", help="keep the source's classifier, which has the same classes")
-    about = "photographs come to the input as in the source, not as here"
-    option("--feed-as-source", action="store_true", help=about)
-    option("--family", help="of a source file whose tensors do not tell (see vitviz predict --help)")
-
-    group = command.add_argument_group("a teacher")
-    group.add_argument("--teacher", metavar="SOURCE", help="a model that knows these classes")
-    _add_settings(group, *_TEACHER)
-
-    group = command.add_argument_group("recipe")
-    about = "settings to start from; what is given below changes them"
-    group.add_argument("--recipe", choices=tuple(RECIPES), help=about)
-    _add_settings(group, *(one for one in _FIELDS if one not in (*_TEACHER, *AUGMENTATION, "unfreeze_last")))
-
-    group = command.add_argument_group("augmentation")
-    about = "none of the recipe's; what is given below is added"
-    group.add_argument("--no-augment", action="store_true", help=about)
-    _add_settings(group, *AUGMENTATION)
-
-    option = command.add_argument_group("run").add_argument
-    option("--out", metavar="FOLDER", required=True, help="where the model, its card and its pictures go")
-    option("--resume", action="store_true", help="go on where it was stopped; needs no other option than --out")
-    option("--device", help="cuda, mps or cpu (default: the best there is); with torchrun on several")
-    option("--name", help="of the model, for people (default: the folder's name)")
-    option("--licence", help="of the model (default: the source's, else unknown)")
-    option("--save-every", type=float, metavar="MINUTES", help="how often the state is saved (default: 3)")
+def _count(about: str, *names: str) -> click.Option:
+    return click.Option(names, type=int, metavar="N", help=about)
 
 
-def _add_settings(group: argparse._ArgumentGroup, *names: str) -> None:
-    """Add options for fields of `Recipe`, as the fields describe themselves."""
-    for name in names:
-        about = {key: value for key, value in _FIELDS[name].metadata.items() if key != "range"}
-        if "type" in about:
-            about["metavar"] = "N" if about["type"] is int else "X"
-        elif words := get_args(field_types(Recipe)[name]):
-            about["choices"] = words
-        else:
-            about["action"] = argparse.BooleanOptionalAction
-        group.add_argument(f"--{name.replace('_', '-')}", **about)
+def _flag(name: str, about: str) -> click.Option:
+    """Return an option that is not among those given unless it is given."""
+    return click.Option([name], is_flag=True, default=None, help=about)
+
+
+def _on_off(name: str, about: str) -> click.Option:
+    return click.Option([f"--{name}/--no-{name}"], default=None, help=about)
+
+
+def _choice(name: str, choices: Iterable[str], about: str) -> click.Option:
+    return click.Option([name], type=click.Choice([*choices]), help=about)
+
+
+def _settings(*names: str) -> list[click.Option]:
+    """Return options for fields of `Recipe`, as the fields describe themselves."""
+    return [_setting(name.replace("_", "-"), _FIELDS[name].metadata, field_types(Recipe)[name]) for name in names]
+
+
+def _setting(name: str, about: Mapping[str, Any], kind: Any) -> click.Option:
+    if "type" in about:
+        metavar, count = "N" if about["type"] is int else "X", about["nargs"] or 1
+        return click.Option(
+            [f"--{name}"], type=about["type"], nargs=count, metavar=" ".join([metavar] * count), help=about["help"]
+        )
+    choices = get_args(kind)
+    return _choice(f"--{name}", choices, about["help"]) if choices else _on_off(name, about["help"])
+
+
+def _data() -> str:
+    return f"{data_sets()}; or a folder with train/ and val/ (or test/), or of classes"
+
+
+GROUPS: dict[str, list[click.Option]] = {
+    "Data": [
+        LazyHelp(["--data"], type=PATH, metavar="NAME_OR_FOLDER", compute_help=_data),
+        click.Option(["--root"], type=PATH, metavar="FOLDER", help="where a named data set lies (default: the cache)"),
+        _choice("--fit", ("squash", "crop"), "how a picture becomes the model's size (default: squash)"),
+        _flag("--skip-broken", "leave out files that cannot be read (default: refuse them)"),
+        click.Option(
+            ["--val-share"], type=float, metavar="X", help="share of a folder of classes to validate on, by --seed"
+        ),
+        _flag("--allow-duplicates", "take photographs in two classes or in both splits (default: refuse them)"),
+    ],
+    "A model from nothing (default: the recipe's)": [
+        _choice("--preset", PRESETS, "a published size"),
+        _count("width of a token", "--dim", "width"),
+        _count("blocks", "--depth"),
+        _count("attention heads in each block", "--heads"),
+        _count("width of a head (default: dim / heads)", "--head-dim", "head_width"),
+        _count("width of the MLP (default: 4 x dim)", "--mlp-dim", "mlp_width"),
+        click.Option(["--patch", "patch_size"], type=int, metavar="PIXELS", help="side of a patch"),
+        Several(["--image-size"], type=int, metavar="PIXELS", help="side of the input, or height and width"),
+        _choice("--positions", CHOICES["positions"], "position embeddings (default: learned)"),
+        _choice("--pooling", CHOICES["pooling"], "what the classifier reads (default: cls)"),
+        _count("register tokens", "--registers"),
+        _on_off("class-token", "whether there is a class token (default: yes)"),
+        _on_off("distillation-token", "whether there is a token that learns from a teacher"),
+        click.Option(["--layer-scale"], type=float, metavar="X", help="start value of layer scale (default: none)"),
+        _on_off("qk-norm", "layer norm on queries and keys"),
+        _choice("--mlp", CHOICES["mlp"], "two layers, or gated"),
+    ],
+    "Or a model to start from": [
+        click.Option(["--from", "source"], type=PATH, metavar="SOURCE", help="a model, as --model elsewhere; new head"),
+        _choice("--freeze", ("backbone", "none"), "what does not learn (default: the recipe's)"),
+        *_settings("unfreeze_last"),
+        click.Option(
+            ["--extend"], type=int, metavar="EPOCHS",
+            help="so many more of the finished training in --from, with its head, data and recipe",
+        ),
+        _flag("--keep-head", "keep the source's classifier, which has the same classes"),
+        _flag("--feed-as-source", "photographs come to the input as in the source, not as here"),
+        click.Option(["--family"], help="of a source file whose tensors do not tell (see vitviz predict --help)"),
+    ],
+    "A teacher": [
+        click.Option(
+            ["--teacher"], type=PATH, metavar="SOURCE",
+            help="a model that knows these classes; also any classifier as torchvision:NAME or timm:NAME",
+        ),
+        *_settings(*_TEACHER),
+    ],
+    "Recipe": [
+        _choice("--recipe", RECIPES, "settings to start from; what is given below changes them"),
+        *_settings(*(one for one in _FIELDS if one not in (*_TEACHER, *AUGMENTATION, "unfreeze_last"))),
+    ],
+    "Augmentation": [
+        _flag("--no-augment", "none of the recipe's; what is given below is added"),
+        *_settings(*AUGMENTATION),
+    ],
+    "Run": [
+        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="for model, card and pictures"),
+        _flag("--resume", "go on where it was stopped; needs no other option than --out"),
+        click.Option(["--device"], help="cuda, mps or cpu (default: the best there is); with torchrun on several"),
+        click.Option(["--name"], help="of the model, for people (default: the folder's name)"),
+        click.Option(["--licence"], help="of the model (default: the source's, else unknown)"),
+        click.Option(["--save-every"], type=float, metavar="MINUTES", help="how often the state is saved (default: 3)"),
+        _flag("--quiet", "print no progress and no notes"),
+    ],
+}  # fmt: skip
+ALL = [option for group in GROUPS.values() for option in group]
+
+
+class TrainCommand(Command):
+    """Command whose options are listed in groups, with the recipes after them."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options of each group, and the recipes."""
+        for title, group in GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([record for option in group if (record := option.get_help_record(ctx))])
+        with formatter.section("Recipes"):
+            known = RECIPES.items()
+            formatter.write_dl([(name, " ".join(filter(None, (one.about, one.reached)))) for name, one in known])
+
+
+def given_options(options: Options) -> Options:
+    """Return the options that were given."""
+    return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
 def asked_recipe(options: Options) -> Recipe:
@@ -117,9 +169,8 @@ def asked_recipe(options: Options) -> Recipe:
         )
     if "freeze" in options and "unfreeze_last" in options:
         raise TrainingError("Expected --freeze or --unfreeze-last, got both. Leave one out.")
-    gentle = ("head" if options.get("freeze") == "backbone" else "finetune") if "source" in options else None
-    name = options.get("recipe", gentle)  # weights that were learnt elsewhere are not to be spoilt
-    start = Recipe() if name is None else RECIPES[name].recipe
+    name = options.get("recipe", _default_recipe(options))
+    start = RECIPES[name].recipe if name in RECIPES else Recipe()
     changes = {field: options[field] for field in _FIELDS if field in options}
     if "teacher" in options:
         changes.setdefault("distill", "soft")
@@ -134,6 +185,13 @@ def asked_recipe(options: Options) -> Recipe:
         raise TrainingError(f"Expected a model to start from for recipe {start.name!r}, got none. Name it with --from.")
     unchanged = recipe == start or start.name == Recipe.name
     return recipe if unchanged else dataclasses.replace(recipe, name=f"{start.name}, changed")
+
+
+def _default_recipe(options: Options) -> str:
+    """Return the name of the recipe where none is given: weights that were learnt elsewhere are not to be spoilt."""
+    if "source" not in options:
+        return Recipe.name
+    return "head" if options.get("freeze") == "backbone" else "finetune"
 
 
 # ---- the same again
@@ -154,29 +212,66 @@ def recalled(options: Options) -> Options:
     Raises:
         TrainingError: if none were kept, or this version does not take them.
     """
-    path = Path(options["out"]) / SETTINGS
+    return _kept(Path(options["out"]), "--resume") | options
+
+
+def extended(options: Options) -> Options:
+    """Return all options of `--extend`: those of the training that is extended, without its model, and what is given.
+
+    Raises:
+        TrainingError: if no options were kept with that training, or what is given would change its data.
+    """
+    if "epochs" in options:
+        raise TrainingError("Expected --extend or --epochs, got both. --extend is the number of further epochs.")
+    before = _kept(Path(options["source"]), "--extend")
+    if "extend" in before:
+        before = extended(before)
+    if "val_share" in before and options.get("seed", before.get("seed", 0)) != before.get("seed", 0):
+        raise TrainingError(
+            "Expected the --seed that split the images, got another, so that images of the training would become those "
+            "of the validation. Leave --seed out."
+        )
+    if changed := [
+        name for name in ("data", "root", "val_share") if options.get(name, before.get(name)) != before.get(name)
+    ]:
+        raise TrainingError(
+            f"Expected the data of the training in {options['source']!r} for --extend, got another "
+            f"--{changed[0].replace('_', '-')}. "
+            "Leave it out, or train on other data with --from alone."
+        )
+    new = {"epochs": options["extend"], "keep_head": True}
+    from_nothing = SIZES | {"source", "family", "epochs", "warmup", "name", "licence"}
+    inherited = {name: value for name, value in before.items() if name not in from_nothing}
+    if "recipe" not in before:  # what those options meant: with a source they were gentle
+        inherited["recipe"] = _default_recipe(before)
+    return inherited | options | new
+
+
+def _kept(folder: Path, purpose: str) -> Options:
+    """Return the options that a training kept."""
+    path = folder / SETTINGS
     try:
         kept = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise TrainingError(f"Expected options in {str(path)!r} for --resume, got: {error}. Give them all.") from error
-    known = {action.dest for action in options["parser"]._actions} - set(NOT_KEPT)
+        raise TrainingError(f"Expected options in {str(path)!r} for {purpose}, got: {error}. Give them all.") from error
+    known = {option.name for option in ALL} - set(NOT_KEPT)
     if unknown := sorted(set(kept) - known):
         raise TrainingError(f"Expected options of this version in {str(path)!r}, got {unknown[0]}. Give all again.")
-    return kept | options
+    return kept
 
 
 def spelled(options: Options) -> str:
     """Return the command that asks for the same, on several lines, without `--device` and `--resume`."""
     lines = ["vitviz train"]
-    for action in options["parser"]._actions:
-        value = options.get(action.dest)
-        if value is None or action.dest in ("resume", "device"):
+    for option in ALL:
+        value = options.get(str(option.name))
+        if value is None or option.name in ("resume", "device", "quiet"):
             continue
         if isinstance(value, bool):
-            part = action.option_strings[0 if value else -1]
+            part = (option.opts if value else option.secondary_opts)[0]
         else:
             values = value if isinstance(value, (list, tuple)) else [value]
-            part = shlex.join([action.option_strings[0], *map(str, values)])
+            part = shlex.join([option.opts[0], *map(str, values)])
         if len(lines[-1]) + len(part) > 96:
             lines.append(f" {part}")
         else:

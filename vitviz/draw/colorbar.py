@@ -13,11 +13,23 @@ from vitviz.heatmap import Scale
 
 
 def describe_range(scale: Scale, unit: str = "") -> str:
-    """Return a range in words: "0.1 to 3.4 %"; both ends with the digits that tell them apart."""
+    """Return a range in words: "0.1 to 3.4 %"; both ends with the digits that tell them apart.
+
+    "0.1 to 3.4 % and more" where patches lie beyond.
+    """
     step = scale.vmax - scale.vmin
     if not step > 0:
         return f"{number(scale.vmax, unit)} everywhere"
-    return f"{number(scale.vmin, unit, step).removesuffix(' %')} to {number(scale.vmax, unit, step)}"
+    beyond = " and more" if scale.clipped else ""
+    return f"{number(scale.vmin, unit, step).removesuffix(' %')} to {number(scale.vmax, unit, step)}{beyond}"
+
+
+def describe_clipped(scale: Scale, unit: str, most: float) -> str:
+    """Return what a scale leaves out in a sentence: "Colours end at 3.4 %; 2 patches beyond it (up to 9.1 %) ..."."""
+    if not scale.clipped:
+        return ""
+    count = "1 patch" if scale.clipped == 1 else f"{scale.clipped} patches"
+    return f"Colours end at {number(scale.vmax, unit)}; {count} beyond it (up to {number(most, unit)}) marked by a dot."
 
 
 def describe_scale(scale: Scale | None, unit: str = "", clipped: bool = False) -> str:
@@ -27,6 +39,7 @@ def describe_scale(scale: Scale | None, unit: str = "", clipped: bool = False) -
     kind = "Fixed scale" if scale.kind == "fixed" else "One shared scale"
     middle = " (zero has the middle colour)" if scale.signed else ""
     beyond = " Numbers beyond it take the colour of its ends." if clipped else ""
+    beyond = " Patches beyond it are marked by a dot." if scale.clipped else beyond
     return f"{kind}, {describe_range(scale, unit)}{middle}: equal colours are equal numbers.{beyond}"
 
 
@@ -71,19 +84,25 @@ def colorbar(
     draw, face = ImageDraw.Draw(out), font(max(10, round(height * 0.32)))
     labels = _labels(scale, unit, width, face.getlength)
     margin = math.ceil(max(face.getlength(text) for _, text in labels) / 2) + 1
+    tip = round(height * 0.42) // 2 + 1 if scale.clipped else 0  # room for arrows
     word = f"  {unit}" if unit else ""
-    x0, x1 = margin, width - max(margin, math.ceil(face.getlength(word)) + 2)
+    x0, x1 = max(margin, tip + 2), width - max(margin, tip + math.ceil(face.getlength(word)) + 2)
     y0, y1 = 1, round(height * 0.42)
     # One color per pixel column, through the table of the maps: gamma bends the bar exactly as it bends them.
     index = scale.indices(np.linspace(low, high, x1 - x0), gamma)
     colors = lut(cmap or (DIVERGING if scale.signed else SEQUENTIAL))[index]  # (x1 - x0, 3)
     out.paste(Image.fromarray(np.tile(colors, (y1 - y0, 1, 1))), (x0, y0))
     draw.rectangle((x0 - 1, y0 - 1, x1, y1), outline=theme.line)
+    if scale.clipped:  # arrows: some patches lie beyond
+        middle = (y0 + y1) // 2
+        draw.polygon([(x1 + 1, y0 - 1), (x1 + 1, y1), (x1 + tip, middle)], fill=tuple(colors[-1].tolist()))
+        if scale.signed:
+            draw.polygon([(x0 - 2, y0 - 1), (x0 - 2, y1), (x0 - 1 - tip, middle)], fill=tuple(colors[0].tolist()))
     for value, text in labels:
         x = x0 + (value - low) / (high - low) * (x1 - x0 - 1) if high > low else (x0 + x1) / 2
         draw.line((round(x), y1 + 1, round(x), y1 + max(2, height // 14)), fill=theme.muted)
         draw.text((x, height - 1), text, theme.text, face, anchor="md")
-    draw.text((x1, (y0 + y1) / 2), word, theme.muted, face, anchor="lm")
+    draw.text((x1 + tip, (y0 + y1) / 2), word, theme.muted, face, anchor="lm")
     return out
 
 

@@ -27,6 +27,7 @@ def overlay(
     signed: bool = False,
     cmap: str | None = None,
     alpha: float = 0.5,
+    spotlight: bool = False,
     smooth: bool = False,
     grid: bool = False,
     query: tuple[int, int] | None = None,
@@ -40,10 +41,13 @@ def overlay(
         photo: the upright original, `geometry.image` pixels large.
         values: (gh, gw), one finite number per patch.
         geometry: maps patches to pixels of the photograph.
-        scale: "each" (the map's minimum and maximum), (vmin, vmax) or a `Scale`.
+        scale: "each" (`Scale.own`: patches beyond its end are marked by a dot), "full" (the map's minimum and maximum),
+            (vmin, vmax) or a `Scale`.
         signed: zero has the middle color; unless given, the range is symmetric about zero.
         cmap: a matplotlib color map; default viridis, or RdBu_r for a signed scale.
         alpha: 0 shows the photograph, 1 the map alone.
+        spotlight: let the opacity follow the value, up to `alpha`, so that the photograph stays visible where there is
+            little.
         smooth: bilinear between patch centers instead of one color per patch.
         grid: thin lines between patches.
         query: (row, column) of a patch to outline.
@@ -70,12 +74,18 @@ def overlay(
         heat = _enlarge_smooth(index, geometry, region) if smooth else _enlarge_blocks(index, xs, ys)
         for box in _strips(region):
             part = heat.crop((0, box[1] - region[1], box[2] - box[0], box[3] - region[1]))
+            mask = part.point(_opacities(alpha, scale.signed)) if spotlight else None
             part.putpalette(table)
-            out.paste(Image.blend(out.crop(box), part.convert("RGB"), alpha), box[:2])
+            colored, below = part.convert("RGB"), out.crop(box)
+            out.paste(Image.composite(colored, below, mask) if mask else Image.blend(below, colored, alpha), box[:2])
     if unseen:
         _hatch_around(out, region)
     if grid:
         _draw_grid(out, xs, ys)
+    if scale.clipped:
+        reach = np.abs(values) if scale.signed else values
+        for row, col in np.argwhere(reach > scale.vmax).tolist():
+            _dot(out, (int(xs[col]), int(ys[row]), int(xs[col + 1]), int(ys[row + 1])))
     if query is not None:
         row, col = check_query(query, (values.shape[0], values.shape[1]))
         _outline(out, (int(xs[col]), int(ys[row]), int(xs[col + 1]), int(ys[row + 1])))
@@ -96,6 +106,13 @@ def patch_edges(geometry: Geometry, grid: tuple[int, int]) -> tuple[NDArray[np.i
         return np.clip(np.ceil(exact - 0.5), 0, size).astype(np.int64)
 
     return edges(left, right, gw, width), edges(top, bottom, gh, height)
+
+
+def _opacities(alpha: float, signed: bool) -> list[int]:
+    """Return the opacity, 0..255, of each color index; on the page it follows the value in the same way."""
+    strength = np.abs(np.arange(256) - 127.5) / 127.5 if signed else np.arange(256) / 255
+    opacities: list[int] = np.rint(255 * alpha * strength**0.7).astype(int).tolist()
+    return opacities
 
 
 def _empty(box: Box) -> bool:
@@ -177,6 +194,17 @@ def _draw_grid(out: Image.Image, xs: NDArray[np.int64], ys: NDArray[np.int64]) -
                 tinted.append((Image.blend(strip, Image.new("RGB", strip.size, color), strength), box[:2]))
     for strip, corner in tinted:
         out.paste(strip, corner)
+
+
+def _dot(out: Image.Image, box: Box) -> None:
+    """Draw a white square in a black casing in the middle of a box, a quarter as wide: a patch beyond the scale."""
+    width, height = box[2] - box[0], box[3] - box[1]
+    if (side := min(width, height) // 4) < 1:
+        return
+    casing = max(1, side // 4)
+    left, top = box[0] + (width - side) // 2, box[1] + (height - side) // 2
+    for color, more in ((BLACK, casing), (WHITE, 0)):
+        out.paste(color, (left - more, top - more, left + side + more, top + side + more))
 
 
 def _outline(out: Image.Image, box: Box) -> None:

@@ -3,6 +3,7 @@
 Nothing is told by color alone: a right prediction has a tick, a wrong one a cross and the true class below it.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -136,7 +137,8 @@ def _bars(ranked: Sequence[tuple[str, float]], width: int, size: int, dark: bool
     theme, step = Theme.of(dark), round(1.9 * size)
     out = Image.new("RGB", (width, step * len(ranked) - step // 3), theme.ground)
     draw, before = ImageDraw.Draw(out), round(0.38 * width)
-    start, end = before + size, width - 6 * size
+    widest = max(font(size, bold=True).getlength(percent(share)) for _, share in ranked)
+    start, end = before + size, width - size - math.ceil(widest)
     for index, (label, share) in enumerate(ranked):
         face, y = font(size, bold=index == 0), index * step
         draw.text((0, y + size // 2), shorten(label, before, face.getlength), theme.text, face, anchor="lm")

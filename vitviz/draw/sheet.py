@@ -7,11 +7,12 @@ equal colors are equal numbers. `arrange` lays out any cells; `sheet` makes cell
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 from PIL import Image, ImageDraw
 
-from vitviz.draw.colorbar import colorbar, describe_range, describe_scale
+from vitviz.draw.colorbar import colorbar, describe_clipped, describe_range, describe_scale
 from vitviz.draw.colors import DrawError, Theme
 from vitviz.draw.overlay import overlay
 from vitviz.draw.text import font, wrap
@@ -123,13 +124,16 @@ def sheet(
     maps: Sequence[Heatmap],
     *,
     title: str = "",
-    scale: ScaleChoice = "shared",
+    scale: ScaleChoice | Literal["both"] = "shared",
     columns: int | None = None,
     labels: Sequence[str] | None = None,
+    plain: bool = False,
     thumb: int = 176,
+    width: int | None = None,
     dark: bool = False,
     cmap: str | None = None,
-    alpha: float = 0.6,
+    alpha: float = 0.85,
+    spotlight: bool = True,
     smooth: bool = False,
     gamma: float = 1.0,
     gray: bool = True,
@@ -139,61 +143,152 @@ def sheet(
     Args:
         maps: heads of a layer (the fused one first), layers of a model, or any other maps.
         title: stands above; long titles wrap.
-        scale: "shared" (equal colors are equal numbers), "each", "signed", a `Scale`, or (vmin, vmax). The sheet says
-            which.
+        scale: "shared" (equal colors are equal numbers; ends as `Scale.own` does), "each", "both" (each map twice: on
+            the shared scale and on its own), "signed", a `Scale`, or (vmin, vmax). The sheet says which.
         columns: by default so that the sheet is wider than high.
         labels: below the pictures instead of the maps' titles.
+        plain: begin with the photograph without a map; with each of them where the maps have several.
         thumb: the longer side of a picture in pixels, at least 48; the type follows.
+        width: of the whole sheet in pixels, in place of `thumb`.
         dark: light words on a dark ground.
-        cmap, alpha, smooth, gamma, gray: as in `overlay`.
+        cmap, alpha, spotlight, smooth, gamma, gray: as in `overlay`.
 
     Raises:
         HeatmapError: for no maps, or maps that cannot share a scale.
         DrawError: for a wrong number of labels, or sizes that cannot be drawn.
     """
-    shared, scales = _scales(maps, scale)
     if labels is not None and len(labels) != len(maps):
         raise DrawError(f"Expected one label for each of {len(maps)} maps, got {len(labels)}. Pass one per map.")
+    shared, own = _scales(maps, "shared" if scale == "both" else scale)
+    pairs = [(shared, one.scale()) for one in maps] if shared and scale == "both" else [(one,) for one in own]
+    photos = [*{id(one.photo): one.photo for one in maps}.values()]  # mostly one, which is resized once
+    count = len(maps) + (len(photos) if plain else 0)
+    if width is not None:
+        columns, thumb = _fit_width(width, count, columns, photos, len(pairs[0]))
     if thumb < 48 or (columns is not None and columns < 1):
         raise DrawError(
             f"Expected thumbnails of at least 48 pixels and at least 1 column, got {thumb} and {columns}. "
             "Pass larger numbers."
         )
-    size, theme = max(11, round(thumb / 13)), Theme.of(dark)
-    photos = {id(one.photo): one.photo for one in maps}  # mostly one, which is resized once
-    small = {key: fit_photo(photo, thumb) for key, photo in photos.items()}
+    size, theme = _type_size(thumb), Theme.of(dark)
+    small = {id(photo): fit_photo(photo, thumb) for photo in photos}
     slot, measure = max(photo.width for photo in small.values()), font(size).getlength
-    texts = captions(maps, None if shared else scales, slot, measure)
-    cells = []
-    for index, (one, own, below) in enumerate(zip(maps, scales, texts, strict=True)):
+    cells = [
+        Cell(
+            (photo, *[Image.new("RGB", photo.size, theme.ground)] * (len(pairs[0]) - 1)),
+            ((("photograph", theme.text, False),),),
+        )
+        for photo in small.values()
+        if plain
+    ]
+    breadth = len(pairs[0]) * slot
+    ranges = None if shared and scale != "both" else [pair[-1] for pair in pairs]
+    texts = captions(maps, ranges, breadth, measure)
+    style: dict[str, Any] = {"cmap": cmap, "alpha": alpha, "spotlight": spotlight, "smooth": smooth, "gamma": gamma}
+    for index, (one, pair, below) in enumerate(zip(maps, pairs, texts, strict=True)):
         photo = small[id(one.photo)]
-        style: dict[str, Any] = {"cmap": cmap, "alpha": alpha, "smooth": smooth, "gamma": gamma, "gray": gray}
-        picture = overlay(photo, one.values, rescale(one.geometry, photo.size), scale=own, query=one.query, **style)
-        label = wrap(one.title if labels is None else labels[index], slot, measure)
+        place, marks = rescale(one.geometry, photo.size), style | {"query": one.query, "gray": gray}
+        pictures = tuple(overlay(photo, one.values, place, scale=each, **marks) for each in pair)
+        label = wrap(one.title if labels is None else labels[index], breadth, measure)
         lines = [((text, theme.text, False),) for text in label] + [((text, theme.muted, False),) for text in below]
-        cells.append(Cell((picture,), tuple(lines)))
+        cells.append(Cell(pictures, tuple(lines)))
     unit, all_values = maps[0].unit, Scale.over([one.values for one in maps])
-    clipped = shared is not None and (all_values.vmin < shared.vmin or all_values.vmax > shared.vmax)
+    beyond = shared is not None and (all_values.vmin < shared.vmin or all_values.vmax > shared.vmax)
 
     def bar(width: int) -> Image.Image:
-        return colorbar(scales[0], cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark, gamma=gamma)
+        return colorbar(own[0], cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark, gamma=gamma)
 
-    note, footer = describe_scale(shared, unit, clipped), bar if shared else None
-    return arrange(cells, slot, size, columns=columns, title=title, note=note, dark=dark, footer=footer)
+    note, footer = describe_scale(shared, unit, beyond), bar if shared else None
+    if scale == "both":
+        note = f"Left of each pair: {note[0].lower()}{note[1:]} Right: each map's own scale."
+    out = arrange(cells, slot, size, columns=columns, title=title, note=note, dark=dark, footer=footer)
+    return out if width is None else _pad(out, width, theme.ground)
+
+
+def _type_size(thumb: int) -> int:
+    return max(11, round(thumb / 13))
+
+
+def _fit_width(
+    width: int, count: int, columns: int | None, photos: Sequence[Image.Image], across: int
+) -> tuple[int, int]:
+    """Return columns, and the longer side of a picture with which so many cells fill `width` pixels."""
+    aspect = max(photo.width / max(photo.size) for photo in photos)  # of a slot: its width over the longer side
+    high = max(photo.height / max(photo.size) for photo in photos)
+    if columns is None:
+        columns = best_columns(count, round(1000 * (across * aspect + 0.07)), round(1000 * (high + 0.4)))
+    cells, shares = columns * across, (3.6 + 0.9 * (columns - 1) + 0.3 * columns * (across - 1)) / 13
+    thumb = int(width / (cells * aspect + shares)) + 2  # about: margins and gaps are rounded, as in `arrange`
+    while thumb > 0:
+        size = _type_size(thumb)
+        gaps = 2 * round(1.8 * size) + (columns - 1) * round(0.9 * size) + columns * (across - 1) * round(0.3 * size)
+        if cells * round(aspect * thumb) + gaps <= width:
+            break
+        thumb -= 1
+    return columns, thumb
+
+
+def _pad(picture: Image.Image, width: int, ground: str) -> Image.Image:
+    """Return a picture in the middle of one that is exactly as wide; rounding leaves a few pixels."""
+    out = Image.new("RGB", (max(width, picture.width), picture.height), ground)
+    out.paste(picture, ((out.width - picture.width) // 2, 0))
+    return out
+
+
+def card(
+    heatmap: Heatmap,
+    *,
+    title: str = "",
+    side: int = 480,
+    dark: bool = False,
+    cmap: str | None = None,
+    scale: ScaleChoice = "each",
+    **options: Any,
+) -> Image.Image:
+    """Return one map over its photograph, its title and the mass outside the picture below it, and a color bar.
+
+    Args:
+        heatmap: the map, on its own scale.
+        title: stands above; long titles wrap.
+        side: the longer side of the photograph in pixels.
+        dark: light words on a dark ground.
+        cmap, scale, options: as in `overlay`.
+    """
+    size, theme, chosen = max(11, round(side / 28)), Theme.of(dark), heatmap.scale(scale)
+    photo = fit_photo(heatmap.photo, side)
+    geometry = rescale(heatmap.geometry, photo.size)
+    style = {"gray": True, "alpha": 0.6, "cmap": cmap, "query": heatmap.query} | options
+    picture = overlay(photo, heatmap.values, geometry, scale=chosen, **style)
+    slot = max(picture.width, 20 * size)  # words need room below a narrow photograph
+    mass = heatmap.describe_prefix_mass()
+    clipped = describe_clipped(chosen, heatmap.unit, float(np.abs(heatmap.values).max()))
+    notes = [f"Outside the picture: {mass}." if mass else "", clipped]
+    texts = ((heatmap.title, theme.text), *((note, theme.muted) for note in notes))
+    lines = [((line, color, False),) for text, color in texts for line in wrap(text, slot, font(size).getlength)]
+
+    def bar(width: int) -> Image.Image:
+        return colorbar(chosen, cmap, heatmap.unit, size=(min(width, 30 * size), 3 * size), dark=dark)
+
+    return arrange([Cell((picture,), tuple(lines))], slot, size, title=title, dark=dark, footer=bar)
 
 
 def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None, list[Scale]]:
     """Return the one scale of all maps, or None where each has its own, and the scale of each map."""
     if len(maps) == 0:
         raise HeatmapError("Expected at least one map, got none. Choose a head or a layer.")
-    if choice == "each":
-        return None, [one.scale() for one in maps]
+    if choice in ("each", "full"):
+        return None, [one.scale(choice) for one in maps]
     if len({(one.signed, one.unit) for one in maps}) > 1:
         raise HeatmapError(
             "Expected maps of one unit, all signed or none, to share a scale, got a mixture. "
             "Pass scale='each' or make two sheets."
         )
-    shared = Scale.choose(choice, [one.values for one in maps], maps[0].signed)
+    values = [one.values for one in maps]
+    shared = Scale.choose(choice, values, maps[0].signed)
+    if choice == "shared":  # all maps as one: a few patches of one layer may outshine all others
+        shared = replace(
+            Scale.own(np.concatenate([one.ravel() for one in values])[None], maps[0].signed), kind="shared"
+        )
     return shared, [shared] * len(maps)
 
 

@@ -6,7 +6,7 @@ Shapes: n images, k of them at once, C classes, K classes that occur.
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +14,12 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from vitviz.evaluation import EvaluationError
-from vitviz.formatting import percent, text_table
+from vitviz.formatting import percent, short_repr, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import decode
-from vitviz.images.folders import batches, class_names, find_classes, spread
+from vitviz.images.folders import batches, class_names, find_classes, progress_bar, spread
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT, eval_mode
 
@@ -48,6 +47,8 @@ class Accuracy:
     losses: NDArray[np.float64]
     model: str = ""
     seconds: float = 0.0
+
+    __repr__ = short_repr
 
     @property
     def images(self) -> int:
@@ -165,6 +166,7 @@ def validate(
     data: str | os.PathLike[str],
     *,
     root: str | os.PathLike[str] | None = None,
+    size: int | None = None,
     batch_size: int = 32,
     limit: int | None = None,
     progress: bool = True,
@@ -178,24 +180,31 @@ def validate(
         data: FOLDER/CLASS/image; classes may be missing, unknown subfolders are refused. Of a folder with train/ and
             val/ (or test/) it is the latter. Or a name in `vitviz.images.datasets.NAMES`, such as "cifar10".
         root: folder of a named data set; by default the user's cache.
+        size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default. Learned positions are
+            interpolated to its grid.
         batch_size: images at once; only images of one size run together.
         limit: largest number of images, spread evenly over the classes.
-        progress: count up on standard error, if that is a terminal.
+        progress: count up on standard error, in a terminal or a notebook.
 
     Raises:
         EvaluationError: if the model has no classifier or lacks classes of the data set, or logits are not finite.
+        ImageError: if the size is below one patch or absurdly large.
         DataError: if a subfolder is no class of the model, there are no images, files cannot be decoded (all are
             named), or there is no such data set.
     """
     about = model.pretrained
     if about is None or not about.labels:
-        raise EvaluationError("Expected a classifier with labels, got a model without. Load one with its labels.")
+        raise EvaluationError(
+            "Expected a classifier with labels, got a model without. Name them: load(..., labels=[...])."
+        )
     if min(batch_size, 1 if limit is None else limit) < 1:
         raise EvaluationError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
+    if size is not None:
+        about = replace(about, preprocess=about.preprocess.at(size, model.config.patch_size))
     total, source = _images(data, root, about, batch_size, limit)
     weight = next(model.parameters())
     moved = ((images.to(weight.device, weight.dtype), true.to(weight.device)) for images, true in source)
-    with tqdm(total=total, unit=" images", disable=None if progress else True) as bar:
+    with progress_bar(total, show=progress) as bar:
 
         def count_up(done: int, top1: float) -> None:
             bar.set_postfix_str(f"top-1 {percent(top1, 4)}", refresh=False)

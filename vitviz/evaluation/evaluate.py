@@ -120,7 +120,9 @@ def evaluate(
 def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return everything that a record depends on as plain data."""
     if (about := model.pretrained) is None or not about.labels:
-        raise EvaluationError("Expected a classifier with labels, got a model without. Load one with its labels.")
+        raise EvaluationError(
+            "Expected a classifier with labels, got a model without. Name them: load(..., labels=[...])."
+        )
     for name, changes in options.items():
         check_options(name, changes)
     settings = {
@@ -187,7 +189,7 @@ def _image_records(
     )
     deletion, insertion = results[0].deletion, results[0].insertion
     base["whole"] = float(deletion.probabilities[0])
-    for (name, took), result in zip(seconds.items(), results, strict=False):
+    for (name, took), result in zip(seconds.items(), results[: len(seconds)], strict=True):
         numbers = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
         numbers |= {"positive": result.positive, "negative": result.negative, "seconds": took}
         records.append({**base, "method": name, **numbers})

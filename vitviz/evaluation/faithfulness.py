@@ -10,7 +10,7 @@ Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R r
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -21,8 +21,11 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.inputs import Named, Target, class_name, resolve_target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.masking import MaskedModel, Progress
-from vitviz.formatting import percent
+from vitviz.formatting import data_frame, percent, short_repr
 from vitviz.model.vit import ViT
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Floats = NDArray[np.float64]
 Maps = Tensor | NDArray[np.floating[Any]]
@@ -54,6 +57,8 @@ class Curve:
     correct: NDArray[np.bool_]
     random: Floats
     random_correct: NDArray[np.bool_]
+
+    __repr__ = short_repr
 
     @property
     def area(self) -> float:
@@ -122,6 +127,23 @@ class Faithfulness:
     insertion: Curve
     baseline: Drop
     target: str
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """Return both curves as a table, a row a step: kind, fraction, probability, correct, random (their mean).
+
+        Raises:
+            MissingExtraError: if pandas is not installed.
+        """
+        curves = (self.deletion, self.insertion)
+        return data_frame(
+            {
+                "kind": np.repeat([one.kind for one in curves], [len(one.fractions) for one in curves]),
+                "fraction": np.concatenate([one.fractions for one in curves]),
+                "probability": np.concatenate([one.probabilities for one in curves]),
+                "correct": np.concatenate([one.correct for one in curves]),
+                "random": np.concatenate([one.random.mean(axis=0) for one in curves]),
+            }
+        )
 
     @property
     def n(self) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from vitviz.evaluation import EvaluationError
+from vitviz.extras import extra
 
 Record = Mapping[str, Any]
 Key = tuple[str, str]
@@ -135,8 +136,9 @@ def gather(records: Iterable[Record]) -> list[Record]:
     """Return the records of all processes to each of them, after the last has called this."""
     if processes()[1] == 1:
         return list(records)
-    from accelerate import PartialState
-    from accelerate.utils import gather_object
+    with extra("train"):
+        from accelerate import PartialState
+        from accelerate.utils import gather_object
 
     PartialState(cpu=True, timeout=TIMEOUT)  # joins the processes, unless they are joined already
     found: list[Record] = gather_object([*records])

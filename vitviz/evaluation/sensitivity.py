@@ -19,6 +19,7 @@ from vitviz.attribution.registry import attribute, untouched
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_classes
 from vitviz.evaluation.masking import MaskedModel
+from vitviz.extras import extra
 from vitviz.model.vit import ViT
 
 TOGETHER = 4  # images at once for max-sensitivity: a gradient method holds all attention of each
@@ -104,7 +105,7 @@ def max_sensitivity(
 ) -> Floats:
     """Return the largest relative change of a method's map under small noise, by `captum.metrics.sensitivity_max`.
 
-    The maximum of |map(x + noise) - map(x)| / |map(x)| over random noise (Yeh et al. 2019, "On the (In)fidelity and
+    The maximum of `|map(x + noise) - map(x)| / |map(x)|` over random noise (Yeh et al. 2019, "On the (In)fidelity and
     Sensitivity of Explanations", definition 3.1). A constant map gets a perfect 0.
 
     Args:
@@ -123,7 +124,8 @@ def max_sensitivity(
         ExplainError: if there is no such method, class or option.
         EvaluationError: for a radius or number of samples that makes no noise.
     """
-    from captum.metrics import sensitivity_max
+    with extra("explain"):
+        from captum.metrics import sensitivity_max
 
     if not radius > 0 or samples < 1:
         raise EvaluationError(

@@ -14,6 +14,9 @@ from vitviz.formatting import text_table
 
 CHANCE = "random"
 """The row of random orders."""
+ENOUGH = 30
+"""Images from which on a result names the best method: a standard error from n is itself uncertain by
+1 / sqrt(2 (n - 1)), which is 71 % for two images and 13 % for thirty."""
 
 COLUMNS = {
     "deletion": "area, lower is better",
@@ -84,6 +87,11 @@ class Evaluation:
         """Return the result as a sentence."""
         best, chance = self.rows[0], self.row(CHANCE)
         images = "1 image" if self.images == 1 else f"{self.images:,} images"
+        if self.images < ENOUGH:
+            return (
+                f"Over {images} no method can be named the most faithful: standard errors from fewer than {ENOUGH} "
+                "images are too uncertain themselves. Add images."
+            )
         if best.method == CHANCE:
             return f"Over {images} no method is better than random orders of the patches."
         sure = best.means["gain"] > 2 * best.errors["gain"]

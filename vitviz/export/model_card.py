@@ -1,12 +1,10 @@
 """A model card: what a trained model is, what it was trained on and how, how good it is, and how to do it again.
 
-Mitchell et al. 2019, "Model Cards for Model Reporting". The front matter is what Hugging Face reads, as YAML; every
-value in it is JSON, which is YAML too, so that no name of a class or a folder can break it.
+Mitchell et al. 2019, "Model Cards for Model Reporting". The front matter is what Hugging Face reads.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import re
@@ -40,6 +38,7 @@ END = (
     "and times are harder.\n"
 )
 MANY = 30  # classes; more are folded away
+TASK = "image-classification"
 
 
 def model_card(
@@ -72,20 +71,34 @@ def model_card(
 
 def _front_matter(outcome: Outcome, about: Pretrained, data: Data, base: str) -> str:
     """Return what registries of models read, between two lines of dashes."""
+    from huggingface_hub import EvalResult, ModelCardData
+
     licence = about.licence.strip().lower()
-    fields: dict[str, Any] = {"license": licence if licence in LICENCES else "other"}
-    if fields["license"] == "other":
-        fields["license_name"] = about.licence
-    if base:
-        fields["base_model"] = base.removeprefix("hf:")
-    metrics = [{"type": "accuracy", "name": name, "value": round(value, 6)} for name, value in _accuracies(outcome)]
-    split = {"name": data.name, "type": data.name, "split": "validation"}
-    result = {"task": {"type": "image-classification"}, "dataset": split, "metrics": metrics}
-    fields |= {"library_name": "vitviz", "pipeline_tag": "image-classification", "tags": ["vision-transformer"]}
-    fields |= {"datasets": [data.name], "metrics": ["accuracy"]}
-    fields["model-index"] = [{"name": about.name, "results": [result]}]
-    lines = [f"{name}: {json.dumps(value, ensure_ascii=False)}" for name, value in fields.items()]
-    return "\n".join(["---", *lines, "---", ""])
+    results = [
+        EvalResult(
+            task_type=TASK,
+            dataset_type=data.name,
+            dataset_name=data.name,
+            dataset_split="validation",
+            metric_type="accuracy",
+            metric_name=name,
+            metric_value=round(value, 6),
+        )
+        for name, value in _accuracies(outcome)
+    ]
+    fields = ModelCardData(
+        license=licence if licence in LICENCES else "other",
+        license_name=None if licence in LICENCES else about.licence,
+        base_model=base.removeprefix("hf:") or None,
+        library_name="vitviz",
+        pipeline_tag=TASK,
+        tags=["vision-transformer"],
+        datasets=[data.name],
+        metrics=["accuracy"],
+        model_name=about.name,
+        eval_results=results,
+    )
+    return f"---\n{fields.to_yaml()}\n---\n"
 
 
 def _accuracies(outcome: Outcome) -> list[tuple[str, float]]:
@@ -131,7 +144,13 @@ def _data(data: Data) -> str:
         f"## Data\n\n{data.name} ({data.source}): {len(data.train):,} images to train on ({train} of a class), "
         f"{len(data.val):,} to validate on ({val}). Licence of the images: {data.licence}.\n"
     )
-    return text + f"\n{len(data.left_out)} files could not be read and were left out.\n" * bool(data.left_out)
+    text += f"\n{len(data.left_out)} files could not be read and were left out.\n" * bool(data.left_out)
+    if data.duplicates:
+        text += (
+            f"\n{len(data.duplicates)} photographs are in two classes or in both splits (`--allow-duplicates`), so the "
+            "accuracy may be too high: a validation image that was also trained on proves nothing.\n"
+        )
+    return text
 
 
 def _training(outcome: Outcome, command: str) -> str:

@@ -8,11 +8,16 @@ graphs are small and few, and weights lie in memory once for the forward and onc
 | embed | pixels (1, channels, H, W) | tokens (1, N, D) |
 | block | tokens (1, n, D), heads (H) | tokens, queries and keys (H, n, d), lse, mean_row and mean_column (H, n) |
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
+| relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
+| values | tokens (1, N, D) | what each head would add of each token, weighted by 1: (H, N, D); values (H, N, d) |
 | classify | tokens (1, n, D) | logits (1, C) |
 | slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits in the tokens (1, N, D) |
+| share | tokens (1, N, D), weights (1, C) | the same by the rules of AttnLRP |
 | read | tokens (1, N, D) | logits of each patch (gh * gw, C), final tokens (1, N, D) |
 
 `n` is any number of tokens: patches may be left out. `heads` multiplies the output of each head, 0 switches it off.
+With rotary positions block, gradient and relevance also take the angles of the patches, cos and sin (n - P, d). With
+attention pooling slope also returns the attention of the pooling and its gradient, (H, N) each.
 Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, C classes.
 """
 
@@ -29,8 +34,10 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.analysis.logit_lens import classify_patches
+from vitviz.attribution.attn_lrp import KINDS, AttnLRP
 from vitviz.model.ops import Explicit
-from vitviz.model.positions import resize_positions, sincos_positions
+from vitviz.model.positions import FIXED, resize_positions
+from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 
 OPSET = 20
@@ -71,9 +78,9 @@ def check_exportable(model: ViT) -> None:
     """Check that a model's graphs can be exported.
 
     Raises:
-        StaticError: for rotary positions, attention pooling, nearest-neighbor resizing, or no named classes.
+        StaticError: for nearest-neighbor resizing, or no named classes.
     """
-    config, about = model.config, model.pretrained
+    about = model.pretrained
     name = about.name if about else "this model"
     problem = ""
     if about is None:
@@ -82,14 +89,10 @@ def check_exportable(model: ViT) -> None:
         problem = "no named classes"
     elif about.preprocess.interpolation == "nearest":
         problem = "nearest-neighbor resizing"
-    elif config.positions == "rotary":
-        problem = "rotary positions"
-    elif config.pooling == "attention":
-        problem = "attention pooling"
     if problem:
         raise StaticError(
-            f"Expected a model with named classes and positions that are added, got {name} with {problem}. "
-            "Serve it with vitviz app."
+            f"Expected a model with named classes and a smooth resizing, got {name} with {problem}. Serve it with "
+            "vitviz app."
         )
 
 
@@ -106,49 +109,50 @@ def save_graphs(model: ViT, folder: Path) -> list[Path]:
         StaticError: if the model has parts that these graphs have no form for.
     """
     check_exportable(model)
-    model = copy.deepcopy(model).cpu().float().eval().requires_grad_(False)
-    side, channels, prefix = model.config.patch_size, model.config.channels, len(model.config.prefix)
-    pixels = torch.zeros(1, channels, 5 * side, 7 * side)  # sizes that nothing else has: they stand for any
-    tokens, heads = model.embed(pixels)[0], torch.ones(model.config.heads)
-    flow = torch.zeros_like(tokens)  # the same tensor twice would be taken for one input
-    scores = torch.zeros(1, model.config.classes)
-    rows, columns = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns"))
-    count = {1: torch.export.Dim("n", min=prefix + 2, max=prefix + MOST**2)}
-    embed, block, classify = _Embed(model), _Block(model), _Classify(model)
-    first, middle, last = (Part("", _named(one)) for one in (embed, model.blocks[0], classify))
     files = []
-    for graph in (
-        _Graph("embed", embed, first, (pixels,), ({2: side * rows, 3: side * columns},), "pixels -> tokens"),
-        _Graph(
-            "block",
-            block,
-            middle,
-            (tokens, heads),
-            (count, {}),
-            "tokens heads -> out queries keys lse mean_row mean_column",
-        ),
-        _Graph("classify", classify, last, (tokens,), (count,), "tokens -> logits"),
-        _Graph("read", _Read(model), last, (tokens,), (count,), "tokens -> logits final"),
-        _Graph(
-            "gradient",
-            _differentiate(_gradient(model), (tokens, flow), middle),
-            middle,
-            (tokens, flow),
-            (count, count),
-            "tokens flow -> attention slope back",
-        ),
-        _Graph(
-            "slope",
-            _differentiate(_slope(classify), (tokens, scores), last),
-            last,
-            (tokens, scores),
-            (count, {}),
-            "tokens weights -> slope",
-        ),
-    ):
+    for graph in _graphs(copy.deepcopy(model).cpu().float().eval().requires_grad_(False)):
         files.append(folder / f"{graph.name}.onnx")
         graph.save(files[-1])
     return files
+
+
+def _graphs(model: ViT) -> Iterator[_Graph]:
+    """Yield the graphs of a model, with inputs whose sizes stand for any."""
+    config = model.config
+    side, prefix = config.patch_size, len(config.prefix)
+    sizes = {size for weight in model.parameters() for size in weight.shape}
+    # As many patches, and as many tokens, as nothing else: what is as long by chance would be taken for the same.
+    grid = next((5, across) for across in range(7, 99) if sizes.isdisjoint((5 * across, 5 * across + prefix)))
+    pixels = torch.zeros(1, config.channels, grid[0] * side, grid[1] * side)
+    tokens, heads, weights = model.embed(pixels)[0], torch.ones(config.heads), torch.zeros(1, config.classes)
+    flow = torch.zeros_like(tokens)  # the same tensor twice would be taken for one input
+    rows, columns = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns"))
+    patches = torch.export.Dim("patches", min=2, max=MOST**2)
+    count = {1: patches + prefix if prefix else patches}
+    angles = model.angles(grid) or ()
+    angle_axes, names = tuple({0: patches} for _ in angles), " cos sin" if angles else ""
+    both: tuple[Any, ...] = (angle_axes,) if angles else ()  # a function with *angles has them as one argument
+    embed, classify = _Embed(model), _Classify(model)
+    first, middle, last = (Part("", _named(one)) for one in (embed, model.blocks[0], classify))
+    scale = {2: side * rows, 3: side * columns}
+    yield _Graph("embed", embed, first, (pixels,), (scale,), "pixels -> tokens")
+    yield _Graph(
+        "block", _Block(model), middle, (tokens, heads, *angles), (count, {}, *both),
+        f"tokens heads{names} -> out queries keys lse mean_row mean_column",
+    )  # fmt: skip
+    yield _Graph("values", _Values(model), middle, (tokens,), (count,), "tokens -> values v")
+    yield _Graph("classify", classify, last, (tokens,), (count,), "tokens -> logits")
+    yield _Graph("read", _Read(model), last, (tokens,), (count,), "tokens -> logits final")
+    pool = " pool_attention pool_slope" if model.attn_pool is not None else ""
+    for name, function, part, inputs, axes, signature in (
+        ("gradient", _gradient(model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
+            f"tokens flow{names} -> attention slope back"),
+        ("relevance", _relevance(model), middle, (tokens, flow, *angles), (count, count, *angle_axes),
+            f"tokens flow{names} -> back"),
+        ("slope", _slope(model), last, (tokens, weights), (count, {}), f"tokens weights -> slope{pool}"),
+        ("share", _share(model), last, (tokens, weights), (count, {}), "tokens weights -> slope"),
+    ):  # fmt: skip
+        yield _Graph(name, _differentiate(function, inputs, part), part, inputs, axes, signature)
 
 
 # Modules of the forward graphs; their parameters have the names of the part that holds them.
@@ -160,16 +164,18 @@ class _Embed(nn.Module):
         self.patch_embed, self.norm_pre = model.patch_embed, model.norm_pre
         self.pos_embed, self.config = model.pos_embed, model.config
         prefix = [token for token in (model.cls_token, model.dist_token, model.reg_token) if token is not None]
-        self.prefix = [torch.cat([token.detach() for token in prefix], dim=1)] if prefix else []  # (1, P, D)
+        joined = torch.cat([token.detach() for token in prefix], dim=1) if prefix else None  # (1, P, D)
+        self.prefix = None if joined is None else nn.Parameter(joined, requires_grad=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         config, features = self.config, self.patch_embed.proj(pixels)  # (1, D, gh, gw)
         patches, grid = features.flatten(2).transpose(1, 2), (features.shape[2], features.shape[3])
         if self.pos_embed is not None:
             patches = patches + resize_positions(self.pos_embed, config.learned_grid, grid, config.position_antialias)
-        elif config.positions == "sincos":
-            patches = patches + sincos_positions(grid, config.width)
-        tokens: Tensor = self.norm_pre(torch.cat([*self.prefix, patches], dim=1))
+        elif fixed := FIXED.get(config.positions):
+            patches = patches + fixed(grid, config.width)
+        joined = patches if self.prefix is None else torch.cat([self.prefix, patches], dim=1)
+        tokens: Tensor = self.norm_pre(joined)
         return tokens
 
 
@@ -189,9 +195,9 @@ class _Block(nn.Module):
         super().__init__()
         self.block, self.prefix = model.blocks[0], len(model.config.prefix)
 
-    def forward(self, tokens: Tensor, heads: Tensor) -> tuple[Tensor, ...]:
+    def forward(self, tokens: Tensor, heads: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         ops = _Heads(heads)
-        out = self.block(tokens, None, ops)
+        out = self.block(tokens, angles or None, ops)
         seen = ops.seen[0]
         rows = seen.probabilities[0]  # (H, n, n)
         lse = seen.logits[0].logsumexp(-1)
@@ -199,15 +205,30 @@ class _Block(nn.Module):
         return out, seen.queries[0], seen.keys[0], lse, *means
 
 
+class _Values(nn.Module):
+    """Outputs of all heads for each token alone, as `vitviz.attribution.values` has them before attention."""
+
+    def __init__(self, model: ViT) -> None:
+        super().__init__()
+        self.block = model.blocks[0]
+
+    def forward(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        attn = self.block.attn
+        values = project_part(attn, self.block.norm1(tokens), parts=slice(2, 3))[0, 0]  # (H, N, d)
+        out = attn.proj.weight.unflatten(1, (attn.heads, -1)).permute(1, 2, 0)  # (D, H * d) -> (H, d, D)
+        added: Tensor = self.block.ls1(values @ out)  # (H, N, d) @ (H, d, D)
+        return added, values
+
+
 class _Classify(nn.Module):
     def __init__(self, model: ViT) -> None:
         super().__init__()
-        self.norm, self.head, self.head_dist = model.norm, model.head, model.head_dist
+        self.norm, self.head, self.head_dist, self.pool = model.norm, model.head, model.head_dist, model.attn_pool
         self._model = [model]  # in a list: its other weights are none of this part
 
     def forward(self, tokens: Tensor) -> Tensor:
         model = self._model[0]
-        return model.classify(model.finish(tokens))
+        return model.classify(model.finish(tokens), Explicit())
 
 
 class _Read(_Classify):
@@ -217,15 +238,15 @@ class _Read(_Classify):
         return classify_patches(model, final)[0], model.norm(tokens)
 
 
-# Functions of the backward graphs.
+# Functions of the backward graphs: they run once, and their operations are recorded.
+
+Backward = Callable[..., tuple[Tensor, ...]]
 
 
-def _gradient(model: ViT) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
-    block = model.blocks[0]
-
-    def run(tokens: Tensor, flow: Tensor) -> tuple[Tensor, ...]:
+def _gradient(model: ViT) -> Backward:
+    def run(tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
         entering, ops = tokens.detach().requires_grad_(), Explicit()
-        out = block(entering, None, ops)
+        out = model.blocks[0](entering, angles or None, ops)
         attention = ops.seen[0].probabilities
         slope, back = torch.autograd.grad(out, [attention, entering], flow)
         return attention[0].detach(), slope[0], back
@@ -233,10 +254,47 @@ def _gradient(model: ViT) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
     return run
 
 
-def _slope(classify: _Classify) -> Callable[[Tensor, Tensor], tuple[Tensor, ...]]:
+def _slope(model: ViT) -> Backward:
     def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
-        leaving = tokens.detach().requires_grad_()
-        return torch.autograd.grad((classify(leaving) * weights).sum(), leaving)
+        leaving, ops = tokens.detach().requires_grad_(), Explicit()
+        score = (model.classify(model.finish(leaving), ops) * weights).sum()
+        pool = [seen.probabilities for seen in ops.seen]  # of attention pooling, if any: (1, H, 1, N)
+        slope, *more = torch.autograd.grad(score, [leaving, *pool])
+        return slope, *(one.detach()[0, :, 0] for one in (*pool, *more))
+
+    return run
+
+
+class _Rules(AttnLRP):
+    """Operations of AttnLRP with all rows of attention at once: a graph for any number of tokens has no loop.
+
+    What the rules absorb is not computed: it is what the scores lack to the sum.
+    """
+
+    def __init__(self, model: ViT) -> None:
+        super().__init__(model, torch.zeros(1, 1), dict.fromkeys(KINDS.values(), 0.0), 0.0, "taylor")
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
+    ) -> Tensor:
+        assert not dropout  # the model is in eval mode
+        logits = self.product(torch.matmul, q * scale, k.mT, constant=learned_query)  # (B, H, n, N)
+        return self.product(torch.matmul, logits.softmax(dim=-1), v)
+
+
+def _relevance(model: ViT) -> Backward:
+    def run(tokens: Tensor, flow: Tensor, *angles: Tensor) -> tuple[Tensor, ...]:
+        entering = tokens.detach().requires_grad_()
+        return torch.autograd.grad(model.blocks[0](entering, angles or None, _Rules(model)), entering, flow)
+
+    return run
+
+
+def _share(model: ViT) -> Backward:
+    def run(tokens: Tensor, weights: Tensor) -> tuple[Tensor, ...]:
+        leaving, ops = tokens.detach().requires_grad_(), _Rules(model)
+        logits = model.classify(model.finish(leaving, ops), ops)
+        return torch.autograd.grad((logits * weights).sum(), leaving)
 
     return run
 
@@ -248,18 +306,20 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
     return dict(module.named_parameters())
 
 
-def _differentiate(function: Callable[..., Any], inputs: tuple[Tensor, ...], part: Part) -> nn.Module:
+def _differentiate(function: Backward, inputs: tuple[Tensor, ...], part: Part) -> nn.Module:
     """Return a function that takes gradients as a module that needs none: its operations are recorded as it runs."""
+    from torch._decomp import get_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
+    simpler: Any = get_decompositions([torch.ops.aten.silu_backward])  # the others have a form in ONNX
     with torch.enable_grad():
-        graph = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
-    of = {id(tensor): name for name, tensor in part.tensors.items()}
+        graph = make_fx(function, simpler, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    of = {(tensor.data_ptr(), tensor.shape): name for name, tensor in part.tensors.items()}  # also of detached ones
     for node in graph.graph.find_nodes(op="get_attr"):
         tensor = getattr(graph, node.target)
-        if id(tensor) in of:  # by the name of the weight, not by the order of its use
-            node.target = of[id(tensor)].replace(".", "_")
-            setattr(graph, node.target, tensor)
+        if name := of.get((tensor.data_ptr(), tensor.shape)):  # by the name of the weight, not by the order of its use
+            node.target = name.replace(".", "_")
+            setattr(graph, node.target, part.tensors[name])
     graph.recompile()
     return graph
 

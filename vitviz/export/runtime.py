@@ -25,7 +25,7 @@ def runtime_files() -> dict[str, bytes]:
     Raises:
         StaticError: without npm or a network, or if what came is another package.
     """
-    archive = _cache() / f"{PACKAGE}.tgz"
+    archive = cache_folder("runtime") / f"{PACKAGE}.tgz"
     if not archive.exists():
         _fetch(archive)
     if base64.b64encode(hashlib.sha512(archive.read_bytes()).digest()).decode() != INTEGRITY:
@@ -36,8 +36,9 @@ def runtime_files() -> dict[str, bytes]:
         return {name: file.read() for name, file in found.items() if file is not None}
 
 
-def _cache() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / "runtime"
+def cache_folder(name: str) -> Path:
+    """Return a folder of the user's cache, which may not exist yet."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / name
 
 
 def _fetch(archive: Path) -> None:

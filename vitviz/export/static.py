@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import re
 import tempfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,24 +19,29 @@ from typing import Any
 import numpy as np
 import torch
 
+from vitviz import __version__
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
-from vitviz.export.runtime import GLUE, MODULE, WASM, runtime_files
+from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, runtime_files
 from vitviz.model.vit import ViT
 from vitviz.web import bundle, choices
 from vitviz.web.examples import Example, examples
+from vitviz.web.lecture import lecture_given
+from vitviz.web.numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes
-from vitviz.web.scene import Scene
+from vitviz.web.scene import Scene, standalone_frame
 from vitviz.weights import zoo
 
 BROWSER_METHODS = (
-    "attention", "rollout", "gradient_rollout", "attention_gradcam", "token_gradcam", "gae", "legrad",
+    "attention", "rollout", "value_attention", "gradient_rollout", "attention_gradcam", "token_gradcam", "gae",
+    "legrad", "attn_lrp", "occlusion",
 )  # fmt: skip
 BROWSER_STATISTICS = (
     "distance", "entropy", "entropy_share", "mass_cls", "mass_registers", "mass_self", "mass_neighbors",
     "mass_elsewhere", "ablation_probability", "ablation_logit",
 )  # fmt: skip
+TRACED = ("export/onnx.py", "model/*.py", "attribution/attn_lrp.py", "analysis/logit_lens.py")  # what graphs are of
 TRIAL = 8  # patches along each side of the picture with which a browser tries the model
 # With these two headers a page may compute in several threads.
 SPACE = """---
@@ -52,7 +60,8 @@ custom_headers:
 
 Written by `vitviz export --static --space`. Photographs stay in the visitor's browser.
 """
-LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in ("bin", "wasm", "onnx"))
+LFS = ("bin", "wasm", "onnx", "jpg", "png", "webp")
+LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in LFS)
 MARK = "service.js"  # a file that every site has
 
 
@@ -89,6 +98,7 @@ def write_site(
     methods: Sequence[str] = BROWSER_METHODS,
     photographs: Sequence[Example] | None = None,
     space: bool = False,
+    lang: str = "en",
     tell: Callable[[str], None] = print,
 ) -> Site:
     """Write the folder of a static site, which any file server serves.
@@ -100,6 +110,7 @@ def write_site(
         methods: of attribution, those on the page.
         photographs: examples; those that come with vitviz by default.
         space: also write what a static Hugging Face Space needs: front matter, headers for threads, and LFS attributes.
+        lang: the language that the lecture opens in, of `vitviz.web.lecture.LANGUAGES`.
         tell: called with a line for each step.
 
     Raises:
@@ -128,6 +139,8 @@ def write_site(
     for source, model in models.items():
         tell(f"Exporting {source}")
         about[source] = _write_model(site, source, model, methods)
+        loaded = [*about[source]["files"].values(), *runtime.values()]
+        about[source]["download"] = sum(file["bytes"] for file in loaded)
         for example in given:
             tell(f"Opening {example.name} with {source}")
             shown[example.name]["scenes"][source] = _write_scene(site, example, source, model)
@@ -136,8 +149,9 @@ def write_site(
         "about": about,
         "examples": shown,
         "worker": site.write("worker.js", _worker(runtime))["url"],
+        "alone": site.write("alone.html", standalone_frame(lecture="null"))["url"],
     }
-    _write_page(site, config)
+    _write_page(site, config, lang)
     if space:
         site.write("README.md", SPACE, hashed=False)
         site.write(".gitattributes", LARGE, hashed=False)
@@ -165,15 +179,14 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
     config, pretrained = halves.config, halves.pretrained
     assert pretrained is not None  # check_exportable looked
     place = f"models/{_slug(source)}"
-    with tempfile.TemporaryDirectory() as made:
-        paths = save_graphs(halves, Path(made))
-        files = {path.stem: site.write(f"{place}/{path.name}", path.read_bytes()) for path in paths}
+    files = {path.stem: site.write(f"{place}/{path.name}", path.read_bytes()) for path in cached_graphs(halves)}
     places, arrays, start = {}, [], 0
     for part in parts(halves):
         places[part.name] = start, part.count
         arrays += [tensor.detach().half().flatten().numpy() for _, _, tensor in part.offsets()]
         start += part.count
     files["weights"] = site.write(f"{place}/weights.bin", np.concatenate(arrays).astype("<f2").tobytes())
+    shared = model_bytes(halves, pretrained.preprocess)
     side = TRIAL * config.patch_size
     with torch.no_grad():
         logits = halves(torch.from_numpy(ramp(3 * side * side)).reshape(1, 3, side, side))[0].tolist()
@@ -181,10 +194,33 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "source": source, "title": pretrained.name, "labels": list(pretrained.labels),
         "sureAbove": pretrained.sure_above, "prefix": list(config.prefix), "depth": config.depth,
         "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
-        "pooling": config.pooling, "distilled": halves.distilled, "preprocess": pretrained.preprocess.to_dict(),
+        "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,
+        "distilled": halves.distilled, "preprocess": pretrained.preprocess.to_dict(),
         "methods": {name: {"title": METHODS[name].title, "signed": METHODS[name].signed} for name in methods},
-        "parts": places, "files": files, "check": {"height": side, "width": side, "logits": logits},
+        "parts": places, "files": files, "lecture": site.write(f"{place}/lecture.bin", shared),
+        "check": {"height": side, "width": side, "logits": logits},
     }  # fmt: skip
+
+
+def cached_graphs(model: ViT) -> list[Path]:
+    """Return the files of a model's graphs, which weights are no part of: from the user's cache, else made there.
+
+    They are kept for a config, for these versions, and for the source code that they are made from.
+    """
+    package = Path(__file__).parents[1]
+    code = [path for pattern in TRACED for path in sorted(package.glob(pattern))]
+    versions = [version(name) for name in ("torch", "onnx-ir", "onnxscript")]
+    facts = [model.config.to_dict(), __version__, versions, *(path.read_text(encoding="utf-8") for path in code)]
+    folder = cache_folder("graphs") / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+    if not folder.exists():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+            graphs = Path(made) / "graphs"
+            graphs.mkdir()
+            save_graphs(model, graphs)
+            with suppress(OSError):  # another export was faster
+                graphs.replace(folder)
+    return sorted(folder.glob("*.onnx"))
 
 
 def ramp(size: int) -> Any:
@@ -201,6 +237,8 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
     site.write(f"{place}/manifest.json", json.dumps(manifest), hashed=False)
     for block in range(view.trace.depth):
         site.write(f"{place}/block-{block}.bin", block_bytes(view.trace, block), hashed=False)
+        site.write(f"{place}/values-{block}.bin", values_bytes(model, view.trace, block), hashed=False)
+    site.write(f"{place}/lecture.bin", lecture_bytes(view), hashed=False)
     if scene.rolls_out:
         site.write(f"{place}/rollout.bin", rollout_bytes(view.trace), hashed=False)
     return place
@@ -223,12 +261,14 @@ def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence
     }
 
 
-def _write_page(site: Site, config: dict[str, Any]) -> None:
+def _write_page(site: Site, config: dict[str, Any], lang: str) -> None:
     """Write the page and the service worker, which knows all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
     script = site.write("page.js", bundle.script("static.js"))["url"]
     filling = {
-        "style": bundle.style(),
+        "style": bundle.style() + bundle.lecture_style(),
+        "lang": lang,
+        "lecture": _json(json.dumps(lecture_given(lang))),
         "template": bundle.template(),
         "script": script,
         "colors": bundle.colors(),

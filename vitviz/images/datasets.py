@@ -92,7 +92,11 @@ class Dataset(Generic[Part]):
 
 
 def find_dataset(
-    name_or_folder: str | os.PathLike[str], root: str | os.PathLike[str] | None = None
+    name_or_folder: str | os.PathLike[str],
+    root: str | os.PathLike[str] | None = None,
+    *,
+    val_share: float | None = None,
+    seed: int = 0,
 ) -> Dataset[Samples]:
     """Find a data set by its name, fetching it where it is missing, or in a folder with train/ and val/ (or test/).
 
@@ -100,11 +104,15 @@ def find_dataset(
         name_or_folder: one of `NAMES` as a string, which goes before a folder of that name (write ./NAME for it).
         root: where a named one lies or is put; by default the user's cache. Its usual places under `root` are tried,
             and `root` itself.
+        val_share: split a folder of CLASS/image: this share of each class, at least one image, is kept for validation.
+        seed: of that split.
 
     Raises:
         DataError: if there is no such data set or folder, it is not as expected, or it cannot be fetched.
     """
     if isinstance(name_or_folder, str) and name_or_folder in _NAMED:
+        if val_share is not None:
+            raise DataError(f"Expected a folder to split, got {name_or_folder}, which is split. Leave --val-share out.")
         return _find_named(name_or_folder, None if root is None else Path(root))
     folder = Path(name_or_folder)
     if not folder.is_dir():
@@ -114,9 +122,12 @@ def find_dataset(
         raise DataError(
             f"Expected a named data set ({', '.join(NAMES)}) with root, got {str(folder)!r}. Leave root out."
         )
-    ids, train, val = _class_folders(folder)
+    ids, train, val = _class_folders(folder) if val_share is None else _split_folder(folder, val_share, seed)
     labels, name = tuple(IMAGENETTE.get(one, one) for one in ids), folder.resolve().name
-    return Dataset(name, labels, ids, train, val, f"a folder of images, {name}", "unknown", folder)
+    source = f"a folder of images, {name}"
+    if val_share is not None:
+        source += f", of which {val_share:.4g} of each class was drawn for validation by seed {seed}"
+    return Dataset(name, labels, ids, train, val, source, "unknown", folder)
 
 
 def default_root() -> Path:
@@ -133,7 +144,10 @@ def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
     val_folder = folder / ("val" if (folder / "val").is_dir() else "test")
     if not train_folder.is_dir() or not val_folder.is_dir():
         inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
-        raise DataError(f"Expected train/ and val/ (or test/) in {str(folder)!r}, got {inside}. Check the path.")
+        raise DataError(
+            f"Expected train/ and val/ (or test/) in {str(folder)!r}, got {inside}. Check the path; if these are the "
+            "classes, have the images split (--val-share 0.2)."
+        )
     train, val = _list_classes(train_folder), _list_classes(val_folder)
     if missing := sorted(set(train) ^ set(val)):
         places = [f"{name} (only in {train_folder.name if name in train else val_folder.name}/)" for name in missing]
@@ -141,6 +155,28 @@ def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
             f"Expected the same classes in both splits of {str(folder)!r}, got {', '.join(places)}. Add images of them "
             "to the other, or move them away."
         )
+    ids = tuple(train)
+    return ids, _samples(train, ids), _samples(val, ids)
+
+
+def _split_folder(folder: Path, share: float, seed: int) -> tuple[tuple[str, ...], Samples, Samples]:
+    """Return the names of the classes of a folder in order, and its files, drawn by lot within each class."""
+    if not 0.0 < share < 1.0:
+        raise DataError(f"Expected a share between 0 and 1 for validation, got {share:g}. Give --val-share 0.2.")
+    if (folder / "train").is_dir() and ((folder / "val").is_dir() or (folder / "test").is_dir()):
+        raise DataError(f"Expected a folder of classes, got {str(folder)!r}, which is split. Leave --val-share out.")
+    train, val = {}, {}
+    for name, files in _list_classes(folder).items():
+        if len(files) < 2:
+            raise DataError(
+                f"Expected two images or more of every class in {str(folder)!r}, one of them for validation, got "
+                f"{len(files)} of {name}. Add some, or move it away."
+            )
+        count = min(max(1, round(share * len(files))), len(files) - 1)
+        order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
+        kept = {*order[:count]}
+        train[name] = [file for index, file in enumerate(files) if index not in kept]
+        val[name] = [file for index, file in enumerate(files) if index in kept]
     ids = tuple(train)
     return ids, _samples(train, ids), _samples(val, ids)
 

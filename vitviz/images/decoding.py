@@ -7,6 +7,7 @@ import io
 import math
 import os
 import struct
+import sys
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +17,10 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms, UnidentifiedImageError, features
 
-from vitviz.images.avif import is_avif, to_png
+from vitviz.images.heif import kind_of, to_png
 from vitviz.images.limits import MAX_PIXELS, ImageError, check_file, check_metadata, check_size, entries
 
-__all__ = ["MAX_PIXELS", "ImageError", "decode"]
+__all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
 # A closed list, because Pillow's other plugins are seldom needed and some are dangerous: EPS starts Ghostscript,
 # and an ICO may hide a picture far larger than its header says. MPO (two-lens photographs) comes with JPEG.
@@ -51,8 +52,6 @@ _MAGIC = {
 }
 """The first bytes of files that people take for images -> what to call them."""
 
-_HEIC_BRANDS = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1")
-
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -66,9 +65,7 @@ _TRANSPOSE = {
 _ORIENTATION = 0x0112
 
 
-def decode(
-    source: str | os.PathLike[str] | bytes | bytearray | memoryview | Image.Image | npt.NDArray[Any],
-) -> Image.Image:
+def decode(source: Any) -> Image.Image:
     """Decode a picture from wherever it comes into one upright RGB image that shares nothing with its source.
 
     EXIF orientation is applied, an embedded colour profile is converted to sRGB, what is transparent is laid over
@@ -81,8 +78,10 @@ def decode(
     width and height; its coordinates are those of the decoded picture.
 
     Args:
-        source: the path of a file; the bytes of a file; a PIL image of any mode (at its current frame); or an array
-            (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8, uint16 (0..65535) or floats (0..1).
+        source: the path of a file; the bytes of a file; a file opened for reading bytes, read from where it stands; a
+            PIL image of any mode (at its current frame); an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8,
+            uint16 (0..65535) or floats (0..1); or a PyTorch tensor of such numbers, (H, W) or with the channels first,
+            before any normalization.
 
     Raises:
         ImageError: if the source is no such picture, is damaged or too large. The text names a file by the last part
@@ -100,15 +99,20 @@ def decode(
     if isinstance(source, str | os.PathLike):
         path = os.fsdecode(source)
         with _open_file(path) as file:
-            return _from_stream(file, _display_name(path))
+            return _from_stream(file, display_name(path))
+    if callable(getattr(source, "read", None)):
+        return _from_file(source)
+    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    if torch is not None and isinstance(source, torch.Tensor):
+        return _from_tensor(source)
     raise ImageError(
-        "Expected an image: a path, the bytes of a file, a PIL image or a NumPy array; "
+        "Expected an image: a path, the bytes of a file, an open file, a PIL image, a NumPy array or a tensor; "
         f"got {'nothing' if source is None else type(source).__qualname__}. "
         "Choose an image, or convert it first, for example with numpy.asarray."
     )
 
 
-def _display_name(path: str) -> str:
+def display_name(path: str) -> str:
     """Return the last part of a path for messages: printable, at most 60 characters."""
     name = "".join(character if character.isprintable() else "?" for character in os.path.basename(path)[-2000:])
     return name if len(name) <= 60 else f"{name[:40]}...{name[-17:]}"
@@ -116,7 +120,7 @@ def _display_name(path: str) -> str:
 
 def _open_file(path: str) -> BinaryIO:
     """Open a regular file. Pipes and devices are refused: reading them could wait for ever."""
-    name = _display_name(path) or "an empty name"
+    name = display_name(path) or "an empty name"
     if "://" in path[:100] or path.startswith("data:"):
         raise ImageError(f"Expected the path of a file, got an address: {name}. Download the image first.")
     if os.path.isdir(path):
@@ -136,9 +140,9 @@ def _from_stream(stream: io.BytesIO | BinaryIO, name: str) -> Image.Image:
     if not head:
         raise ImageError(f"Expected a photograph as {_ACCEPTED}, got {name}, which is empty. Save or upload it again.")
     with _reading(name, head):
-        if is_avif(head):
+        if (kind := kind_of(head)) is not None:
             stream.seek(0)
-            stream = io.BytesIO(to_png(stream.read(), name))
+            stream = io.BytesIO(to_png(stream.read(), name, kind))
         return _upright_rgb(_opened(check_metadata(stream, name), name))
 
 
@@ -179,8 +183,6 @@ def _reason(error: BaseException) -> str:
 def _kind(head: bytes) -> str:
     """Return what a refused file seems to be, from its first bytes."""
     if head[4:8] == b"ftyp":
-        if head[8:12] in _HEIC_BRANDS:
-            return "a HEIC/HEIF photo (the format of many phones), which is not supported,"
         return "a video or something like it"
     if b"<svg" in head.lower():
         return "an SVG drawing, which has no pixels,"
@@ -298,6 +300,32 @@ def _over_white(image: Image.Image) -> Image.Image:
     return white
 
 
+def _from_file(file: Any) -> Image.Image:
+    """Decode a file that the caller has opened, and leaves open."""
+    named = getattr(file, "name", None)
+    name = display_name(named) if isinstance(named, str) else "this file"
+    content = file.read()
+    if not isinstance(content, bytes):
+        raise ImageError(
+            f"Expected a file opened for reading bytes, got {name} opened as text. Open it with mode 'rb'."
+        )
+    with io.BytesIO(content) as stream:
+        return _from_stream(stream, name)
+
+
+def _from_tensor(tensor: Any) -> Image.Image:
+    """Decode a PyTorch tensor (H, W) or (C, H, W)."""
+    if tensor.ndim not in (2, 3) or (tensor.ndim == 3 and tensor.shape[0] not in (1, 3, 4)):
+        last = tensor.ndim == 3 and tensor.shape[2] in (1, 3, 4)
+        hint = "Use tensor.permute(2, 0, 1)." if last else "Choose one image, with its channels first."
+        raise ImageError(
+            f"Expected a tensor (H, W), (1, H, W), (3, H, W) or (4, H, W), got {tuple(tensor.shape)}. {hint}"
+        )
+    values = tensor.detach().cpu()
+    values = values.float() if values.is_floating_point() else values  # NumPy has no bfloat16
+    return _from_array((values if tensor.ndim == 2 else values.permute(1, 2, 0)).numpy())  # (C, H, W) -> (H, W, C)
+
+
 def _from_array(array: npt.NDArray[Any]) -> Image.Image:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)):
         first = array.ndim == 3 and array.shape[0] in (1, 3, 4)
@@ -312,7 +340,8 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         low, high = float(array.min()), float(array.max())
         if not (low >= -1e-6 and high <= 1 + 1e-6):  # so written that NaN is refused
             raise ImageError(
-                f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip."
+                f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip; "
+                "pass pixels as they are before a model's normalization."
             )
         array = _to_uint8(array, 0.0, 1.0)
     elif array.dtype != np.uint8:

@@ -4,6 +4,7 @@ Shapes: n images of one size, H x W pixels of the model's input.
 """
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import NoReturn, TypeVar
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.geometry import Geometry
@@ -139,6 +141,12 @@ def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iter
             yield _stack(pending.pop(max(pending, key=lambda shape: len(pending[shape]))))
     for same in pending.values():
         yield _stack(same)
+
+
+def progress_bar(total: int | None, *, show: bool) -> "tqdm[NoReturn]":
+    """Return a bar that counts images on standard error, in a terminal or a notebook; nowhere else."""
+    listened = None if "ipykernel" not in sys.modules else False  # None: only on a terminal
+    return tqdm(total=total, unit=" images", disable=listened if show else True)
 
 
 def _stack(same: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:

@@ -18,9 +18,19 @@ MAX_SIDE = 32_768
 """The longest side in pixels: tables for resizing take up to 48 bytes per pixel of a side."""
 MAX_RATIO = 100
 """The longer side over the shorter one, for sides above 1,024 pixels."""
-MEGAPIXELS = {"PNG": 26, "GIF": 26, "BMP": 26, "PPM": 26, "TIFF": 22, "WEBP": 16, "AVIF": 16, "JPEG2000": 10}
-"""Limits by Pillow's name of the format. Bytes per pixel at the peak, measured: PNG 9, TIFF 12, WebP and AVIF 16,
-JPEG 2000 24. JPEG has a rule of its own, see `_check_jpeg`."""
+MEGAPIXELS = {
+    "PNG": 26,
+    "GIF": 26,
+    "BMP": 26,
+    "PPM": 26,
+    "TIFF": 22,
+    "WEBP": 16,
+    "AVIF": 16,
+    "HEIC": 25,
+    "JPEG2000": 10,
+}
+"""Limits by Pillow's name of the format. Bytes per pixel at the peak, measured: PNG 9, HEIC 10, TIFF 12, WebP and
+AVIF 16, JPEG 2000 24. JPEG has a rule of its own, see `_check_jpeg`."""
 
 _JPEG_BYTES = 270_000_000
 _JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half their sides

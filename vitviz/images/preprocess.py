@@ -21,6 +21,7 @@ _RANGES = {
     "mean": (-1e6, 1e6),
     "std": (1e-6, 1e6),  # else pixels would overflow float32
 }
+_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # by that of the first channel
 _RESIZE = 8192  # the default for the largest input, rounded up
 _RESIZED_PIXELS = 40_000_000  # 160 MB, after the rows and after the columns are resized
 
@@ -89,7 +90,7 @@ class Preprocess:
             got = f"mode {image.mode}" if isinstance(image, Image.Image) else type(image).__name__
             raise ImageError(f"Expected an upright PIL image of mode RGB, got {got}. Call decode(image) first.")
         check_size(*image.size, "this image")
-        (rw, rh), (left, top), (height, width) = self._plan(*image.size)
+        (rw, rh), (left, top), (height, width) = self.plan(*image.size)
         # Pillow resizes the rows first, to rw x image.height. A large input may take more, for any square photograph.
         if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, self._resize) ** 2):
             raise ImageError(
@@ -107,7 +108,7 @@ class Preprocess:
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
         """Return the (height, width) of the model's input for a photograph of width x height pixels."""
-        return self._plan(width, height)[2]
+        return self.plan(width, height)[2]
 
     def at(self, size: int, multiple: int) -> "Preprocess":
         """Return this preprocessing for an input of another size.
@@ -136,7 +137,7 @@ class Preprocess:
         resize = None if self.resize is None else round(self.resize * min(height, width) / shorter)
         return replace(self, height=height, width=width, resize=resize)
 
-    def _plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+    def plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
         """Return for an image w x h its resized (width, height), its (left, top) in the input, and (height, width)."""
         height, width = self.height, self.width
         if self.mode == "squash":
@@ -183,6 +184,13 @@ class Preprocess:
         mean, std = (np.array(v, np.float64)[:, None, None] for v in (self.mean, self.std))
         levels = np.rint((pixels * std + mean) * 255).clip(0, 255).astype(np.uint8)
         return Image.fromarray(np.ascontiguousarray(levels.transpose(1, 2, 0)))  # (3, H, W) -> (H, W, 3)
+
+    def describe(self) -> str:
+        """Return the settings for people: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
+        colors = f"{_MEANS.get(self.mean[0], 'own')} mean and standard deviation"
+        how = {"crop": f"cut from a shorter side of {self._resize}", "squash": "squashed", "pad": "padded"}
+        form = how.get(self.mode, "in the photograph's own shape")
+        return f"{colors}, {self.height} x {self.width} pixels, {form} ({self.interpolation})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as numbers, strings and lists, ready for JSON."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from vitviz.fields import check_fields, check_names, field_types
-from vitviz.images.decoding import MAX_PIXELS
+from vitviz.images.limits import MAX_PIXELS
 
 
 class ModelError(ValueError):
@@ -36,7 +36,8 @@ class ViTConfig:
         registers: number of register tokens.
         pooling: what the classifier reads: the class token, the mean over patches, both one after the other, or what
             a learned query attends to.
-        positions: learned, fixed two-dimensional sine and cosine, rotary (turning queries and keys), or none.
+        positions: learned, fixed sine and cosine of row and column or of the place in reading order (sincos1d), rotary
+            (turning queries and keys), or none.
         position_grid: (rows, columns) the learned positions were trained on; `None` means that of `image_size`.
         position_antialias: whether positions are low-pass filtered when they are interpolated to fewer patches.
         layer_scale: start value of the per-channel scale after attention and MLP; `None` for none.
@@ -64,7 +65,7 @@ class ViTConfig:
     distillation_token: bool = False
     registers: int = 0
     pooling: Literal["cls", "mean", "cls+mean", "attention"] = "cls"
-    positions: Literal["learned", "sincos", "rotary", "none"] = "learned"
+    positions: Literal["learned", "sincos", "sincos1d", "rotary", "none"] = "learned"
     position_grid: tuple[int, int] | None = None
     position_antialias: bool = True
     rotary_base: float = 100.0
@@ -97,6 +98,8 @@ class ViTConfig:
             raise ModelError(f"Expected a class token for pooling={self.pooling!r}, got none. Use pooling='mean'.")
         if self.positions == "sincos" and self.width % 4:
             raise ModelError(f"Expected a width divisible by 4 for positions='sincos', got {self.width}. Change it.")
+        if self.positions == "sincos1d" and self.width % 2:
+            raise ModelError(f"Expected an even width for positions='sincos1d', got {self.width}. Change it.")
         if self.positions == "rotary" and self.head_size % 4:
             size = self.head_size
             raise ModelError(f"Expected a head width divisible by 4 for rotary positions, got {size}. Set head_width.")

@@ -186,7 +186,8 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Pool the tokens: (B, N, D) -> (B, D)."""
-        q = self.q(self.latent.expand(len(x), -1, -1)).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
+        latent = self.latent.expand(x.shape[0], -1, -1)  # not len(x), which is a constant in an exported graph
+        q = self.q(latent).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         k, v = ops.linear(self.kv, x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
         mixed = ops.attend(q, k, v, q.shape[-1] ** -0.5, learned_query=True)  # (B, H, 1, d)
         pooled = ops.linear(self.proj, mixed.transpose(1, 2).flatten(2))  # (B, 1, D)

@@ -25,6 +25,21 @@ def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_
     return torch.cat([x.sin(), x.cos(), y.sin(), y.cos()], dim=1)[None]
 
 
+def sincos1d_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
+    """Return fixed positions in reading order, (1, gh * gw, D): sine and cosine by turns, as in text.
+
+    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. A patch is one number in the sequence: the patch
+    below it is as far away as the one that lies gw patches to the right.
+    """
+    place = torch.arange(grid[0] * grid[1])[:, None].float()  # (gh * gw, 1)
+    angles = place * temperature ** (-torch.arange(width // 2) * 2 / width)  # (gh * gw, D / 2)
+    return torch.stack([angles.sin(), angles.cos()], dim=2).flatten(1)[None]  # (gh * gw, D / 2, 2) -> (1, gh * gw, D)
+
+
+FIXED = {"sincos": sincos_positions, "sincos1d": sincos1d_positions}
+"""Positions that are computed from the grid, by their name in `ViTConfig.positions`."""
+
+
 def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool) -> Tensor:
     """Interpolate learned positions to another grid, bicubic: (1, oh * ow, D) -> (1, nh * nw, D)."""
     image = table.float().reshape(1, *old, -1).permute(0, 3, 1, 2)  # (1, D, oh, ow)

@@ -1,11 +1,14 @@
-"""List a model's modules, the shapes that they return and their parameter counts."""
+"""List a model's modules: shapes in and out, parameters, and multiply-adds by torch's own counter."""
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from vitviz.formatting import text_table
 from vitviz.model.config import ViTConfig
 from vitviz.model.layers import DropPath
 from vitviz.model.ops import PLAIN, Ops
@@ -14,13 +17,18 @@ from vitviz.model.vit import ViT
 
 @dataclass(frozen=True)
 class Row:
-    """One module: its name in the model, its class, shapes of its input and output, its number of parameters."""
+    """One module: its name in the model, its class, shapes of its input and output, parameters and multiply-adds.
+
+    Multiply-adds are those of matrix products, convolutions and attention, half of torch's floating-point operations;
+    norms, activations and sums are not counted, in torchinfo and papers neither.
+    """
 
     name: str
     kind: str
     input: tuple[int, ...]
     shape: tuple[int, ...]
     parameters: int
+    multiply_adds: int
 
 
 def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: Ops = PLAIN) -> list[Row]:
@@ -30,18 +38,24 @@ def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: O
     (height, width) in pixels; `ops` of an own class can record more.
     """
     found: list[Row] = []
+    began = {"": 0}  # operations before a module, by its name
 
     def record(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            own = sum(p.numel() for p in module.parameters())
-            found.append(Row(name, type(module).__name__, tuple(inputs[0].shape), tuple(output.shape), own))
+            own, count = sum(p.numel() for p in module.parameters()), counter.get_total_flops() - began[name]
+            shapes = tuple(inputs[0].shape), tuple(output.shape)
+            found.append(Row(name, type(module).__name__, *shapes, own, count // 2))
 
         return hook
 
-    with torch.device("meta"), torch.no_grad():
-        model = ViT(config).eval()
+    def begin(name: str) -> Any:
+        return lambda *_: began.update({name: counter.get_total_flops()})
+
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model = ViT(config).eval().requires_grad_(False)  # the counter's hooks want gradients of what has some
         for name, module in model.named_modules():
             if name and not isinstance(module, nn.ModuleList):
+                module.register_forward_pre_hook(begin(name))
                 module.register_forward_hook(record(name))
         images = torch.zeros(batch, config.channels, *size)
         tokens, grid = model.embed(images)
@@ -56,17 +70,56 @@ def rows(model: ViT, batch: int = 1) -> list[Row]:
     return [row for row in table if row.name and row.kind not in idle and row.name.count(".") <= 2]
 
 
+def totals(model: ViT, batch: int = 1) -> dict[str, int]:
+    """Return sums over a model, for `batch` images of its own size.
+
+    "parameters", "trainable", "multiply_adds", and in bytes "input_bytes", "output_bytes" (what the modules return, as
+    training keeps it) and "parameter_bytes".
+    """
+    table = run_on_meta(model.config, model.config.image_size, batch)
+    parameters = [*model.parameters()]
+    itemsize = parameters[0].dtype.itemsize
+    names = {row.name for row in table}
+    inner = {name.rpartition(".")[0] for name in names if name}  # of these the parts are counted
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "multiply_adds": table[-1].multiply_adds,
+        "input_bytes": itemsize * math.prod(table[-1].input),
+        "output_bytes": itemsize * sum(math.prod(row.shape) for row in table if row.name not in inner),
+        "parameter_bytes": sum(p.numel() * p.dtype.itemsize for p in parameters),
+    }
+
+
 def summary(model: ViT, batch: int = 1) -> str:
-    """Return a table of modules, output shapes and parameter counts, ready to print.
+    """Return a table of modules, shapes in and out, parameters and multiply-adds, with totals, ready to print.
 
     >>> from vitviz.model.config import preset
-    >>> print(summary(ViT(preset("tiny", depth=1))).splitlines()[-1])
-    all parameters                                                            823,720
+    >>> print(*summary(ViT(preset("tiny", depth=1))).splitlines()[-6].split())
+    parameters 823,720
     """
-    table = [(row.name, row.kind, row.shape, row.parameters) for row in rows(model, batch)]
+    table = [
+        (row.name, row.kind, row.input, row.shape, row.parameters, row.multiply_adds) for row in rows(model, batch)
+    ]
     own = [(name, p) for name, p in model.named_parameters() if "." not in name]
-    table += [(name, "Parameter", tuple(p.shape), p.numel()) for name, p in own]
-    lines = [f"{'module':<24} {'kind':<14} {'output':<20} {'parameters':>20}", "-" * 81]
-    lines += [f"{name:<24} {kind:<14} {' x '.join(map(str, shape)):<20} {n:>20,}" for name, kind, shape, n in table]
-    total = sum(p.numel() for p in model.parameters())
-    return "\n".join([*lines, "-" * 81, f"{'all parameters':<24} {'':<14} {'':<20} {total:>20,}"])
+    table += [(name, "Parameter", (), tuple(p.shape), p.numel(), 0) for name, p in own]
+    cells = [
+        [name, kind, *(" x ".join(map(str, shape)) for shape in shapes), f"{count:,}", f"{work:,}" if work else ""]
+        for name, kind, *shapes, count, work in table
+    ]
+    lines = text_table([["module", "kind", "input", "output", "parameters", "multiply-adds"], *cells], left=4).split(
+        "\n"
+    )
+    sums = totals(model, batch)
+    height, width = model.config.image_size
+    images = f"for {batch} image{'' if batch == 1 else 's'} of {width} x {height} pixels"
+    kinds = {name: f"{sums[f'{name}_bytes'] / 1e6:,.2f} MB" for name in ("input", "output", "parameter")}
+    foot = [
+        ["parameters", f"{sums['parameters']:,}", ""],
+        ["trainable", f"{sums['trainable']:,}", ""],
+        ["multiply-adds", f"{sums['multiply_adds']:,}", images],
+        ["input", kinds["input"], images],
+        ["outputs of all modules", kinds["output"], images],
+        ["parameters in memory", kinds["parameter"], ""],
+    ]
+    return "\n".join([*lines, "", *(line.rstrip() for line in text_table([["total", "", ""], *foot]).split("\n"))])

@@ -18,6 +18,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
 
 # The largest part of an N x N matrix that is held at once while rows are summed, in bytes: what a core's cache holds,
@@ -62,6 +63,8 @@ class BlockTrace:
     lse: Tensor
     probabilities: Tensor | None = None
     cut: bool = False
+
+    __repr__ = short_repr
 
     def image(self, index: int) -> BlockTrace:
         """Return one image of the batch, as a batch of one (views, not copies)."""
@@ -157,6 +160,8 @@ class Kept:
     angles: Angles | None = None
     attention: BlockTrace | None = None
 
+    __repr__ = short_repr
+
     def open(self) -> BlockTrace:
         """Return the attention of this block."""
         return self.attention or BlockTrace(*self.project(self.stream, self.angles), self.lse)
@@ -199,6 +204,15 @@ class Trace:
     blocks: tuple[int, ...]
     kept: tuple[Kept, ...]
     depth: int
+
+    def __repr__(self) -> str:
+        batch, tokens, width = self.tokens.shape
+        rows, columns = self.grid
+        return (
+            f"<Trace of {batch} image{'s' if batch > 1 else ''}: {len(self.blocks)} of {self.depth} blocks, "
+            f"{self.heads} heads, {tokens:,} tokens ({len(self.prefix)} + {rows} x {columns}) of width {width}, "
+            f"{self.nbytes / 1e6:.1f} MB>"
+        )
 
     @property
     def heads(self) -> int:
@@ -323,6 +337,9 @@ class Attentions(Sequence[Tensor]):
 
     def __len__(self) -> int:
         return len(self._trace.blocks)
+
+    def __repr__(self) -> str:
+        return f"<Attentions of {self._trace!r}: index a block for its (B, H, N, N)>"
 
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):

@@ -23,7 +23,7 @@ from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.edits import BlockEdit, EditError, Edits
 from vitviz.model.layers import AttentionPool, Block, PatchEmbed, make_norm
 from vitviz.model.ops import PLAIN, Ops
-from vitviz.model.positions import Angles, resize_positions, rotary_angles, sincos_positions
+from vitviz.model.positions import FIXED, Angles, resize_positions, rotary_angles
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
 
@@ -41,6 +41,8 @@ class Pretrained:
         source: where the weights come from.
         sure_above: probability of the first class from which on at least 90 % of validation images are right; `None`
             where nobody has measured it.
+        assumed: what neither weights nor settings say and was taken from convention, in words: "norm epsilon 1e-06".
+            Of preprocessing and labels it begins with these words: "preprocessing: ImageNet's mean ...".
     """
 
     name: str
@@ -50,6 +52,7 @@ class Pretrained:
     licence: str = "unknown"
     source: str = ""
     sure_above: float | None = None
+    assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, ModelError)
@@ -165,8 +168,8 @@ class ViT(nn.Module):
 
     def positions(self, grid: tuple[int, int]) -> Tensor | None:
         """Return position embeddings for a grid of patches, (1, gh * gw, D); `None` for a model without."""
-        if self.config.positions == "sincos":
-            return sincos_positions(grid, self.config.width).to(self.norm.weight)
+        if fixed := FIXED.get(self.config.positions):
+            return fixed(grid, self.config.width).to(self.norm.weight)
         if self.pos_embed is None or grid == self.config.learned_grid:
             return self.pos_embed
         return resize_positions(self.pos_embed, self.config.learned_grid, grid, self.config.position_antialias)

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import inspect
 import logging
+import time
 from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any, cast, get_type_hints
@@ -49,6 +50,14 @@ class CheckedBlocks(gr.Blocks):
             return ""
         seconds = len(waiting) * self.scheduler.mean(Kind.PHOTO)
         return f"Busy: {len(waiting)} requests are waiting. Try again in about {max(1, seconds):.0f} s."
+
+    def block_thread(self) -> None:
+        """Serve until Ctrl-C, and leave it to the caller to say so."""
+        try:
+            while self.is_running:
+                time.sleep(0.1)
+        finally:
+            self.close(verbose=False)
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **options: Any) -> list[Any]:
         """Check the files in a request's data, at any depth, then hand it to gradio, which checks only some."""

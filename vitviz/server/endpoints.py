@@ -6,7 +6,6 @@ heads, patches (row by row) and classes are counted from 0.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 import logging
@@ -23,7 +22,6 @@ import torch
 from vitviz.analysis.heads import CHEAP, STATISTICS
 from vitviz.attribution.attention import Fusion, rollout
 from vitviz.attribution.registry import method_named
-from vitviz.evaluation.faithfulness import Curve
 from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.server import arguments as args
@@ -44,20 +42,20 @@ from vitviz.server.scenes import (
 )
 from vitviz.server.scheduler import Kind, Scheduler, report
 from vitviz.server.sizes import Pace, cost, faster, largest, sizes
-from vitviz.view import View
+from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web import choices
+from vitviz.web.answers import describe_layers, describe_map, describe_test, rounded
 from vitviz.web.choices import SLOW
 from vitviz.web.examples import Example, examples
+from vitviz.web.numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes
-from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone
+from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 
 TEST = 36.0  # forward passes of one map's test, and 9 for each further one
 BEST = 5  # classes
-LENS = 4  # classes of the logit lens
-MOST_PAGE_BYTES = 160_000_000  # 6,000 tokens of ViT-S
 
 UNCACHED = ("open", "page", "models")  # scenes have a cache of their own; pages are large and rarely asked for twice
-LIGHT = ("block", "attention")
+LIGHT = ("block", "attention", "lecture")
 
 log = logging.getLogger(__name__)
 
@@ -197,15 +195,7 @@ class Endpoints:
         with self.scheduler.run(Kind.LONG if about.cost > SLOW else Kind.SHORT):
             report(f"Computing {about.title}", self._seconds(found, about.cost))
             heatmap, seconds = self._map(found, method, asked)
-        mass = heatmap.describe_prefix_mass()
-        return {
-            "values": [_number(value) for value in heatmap.values.ravel().tolist()],  # (gh, gw), row by row
-            "signed": heatmap.signed,
-            "unit": heatmap.unit,
-            "title": heatmap.title,
-            "note": f"Outside the picture: {mass}" if mass else "",
-            "seconds": seconds,
-        }
+        return describe_map(heatmap, seconds)
 
     def faithfulness(
         self,
@@ -242,15 +232,7 @@ class Endpoints:
 
             progress(0, 1)
             tests = ask_view(found.view, "faithfulness", maps=maps, progress=progress, **asked)
-        return [
-            {
-                "words": test.describe(),
-                "gain": test.gain,
-                "deletion": _curve(test.deletion),
-                "insertion": _curve(test.insertion),
-            }
-            for test in tests
-        ]
+        return [describe_test(test) for test in tests]
 
     def heads(self, scene: args.SceneId, names: args.Names) -> dict[str, Any]:
         """Return statistics of every head: a table (layers x heads) for each name, and why others are missing.
@@ -265,7 +247,7 @@ class Endpoints:
         with self.scheduler.run(Kind.SHORT if set(names) <= set(CHEAP) else Kind.LONG):
             report("Measuring the heads")
             found = ask_view(view, "heads", names=names)
-        values = {name: [[_number(one) for one in row] for row in found[name].tolist()] for name in found.present}
+        values = {name: [[rounded(one) for one in row] for row in found[name].tolist()] for name in found.present}
         return {"values": values, "missing": dict(found.missing)}
 
     def layers(self, scene: args.SceneId) -> dict[str, Any]:
@@ -276,7 +258,21 @@ class Endpoints:
         """
         view = self._scene(scene).view
         with self.scheduler.run(Kind.SHORT):
-            return _layers(view)
+            return describe_layers(view)
+
+    def lecture(self, scene: args.SceneId, block: args.Index | None = None) -> bytes:
+        """Return the numbers behind the lecture as a file of `vitviz.web.numbers`.
+
+        Args:
+            scene: the id of an open photograph.
+            block: whose values, counted from 0. `null` for pixels, filters, positions and prefix tokens.
+        """
+        view = self._scene(scene).view
+        if block is None:
+            return lecture_bytes(view)
+        if block >= view.trace.depth:
+            raise ArgumentError(f"Expected a block from 0 to {view.trace.depth - 1}, got {block}. Choose one of them.")
+        return values_bytes(view.model, view.trace, block)
 
     def intervene(
         self, scene: args.SceneId, patches: args.Patches | None = None, heads: args.Heads | None = None
@@ -339,11 +335,9 @@ class Endpoints:
         """
         found = self._scene(scene)
         trace = found.view.trace
-        queries_and_keys = 4 * trace.depth * trace.heads * trace.tokens.shape[1] * trace.head_width  # 2 bytes each
-        size = queries_and_keys * 4 // 3  # in base64
-        if size > MOST_PAGE_BYTES:
+        if (megabytes := standalone_bytes(trace) / 1e6) > PAGE_MEGABYTES:
             raise ArgumentError(
-                f"Expected a page of at most {MOST_PAGE_BYTES / 1e6:.0f} MB, got {size / 1e6:.0f} MB for "
+                f"Expected a page of at most {PAGE_MEGABYTES} MB, got one of about {megabytes:.0f} MB for "
                 f"{trace.tokens.shape[1]:,} tokens. Choose a smaller input size."
             )
         with self.scheduler.run(Kind.LONG):
@@ -520,48 +514,3 @@ def _classes(view: View, target: int | None, against: int | None) -> dict[str, A
     if against is not None and against == target:
         raise ArgumentError(f"Expected two different classes, got {target} twice. Choose another one.")
     return {"target": target} if against is None else {"contrast": (target, against)}
-
-
-def _curve(curve: Curve) -> dict[str, Any]:
-    def rounded(numbers: Any) -> list[float]:
-        return [float(f"{number:.4g}") for number in numbers.tolist()]
-
-    low, high = curve.band
-    return {
-        "x": rounded(curve.fractions),
-        "y": rounded(curve.probabilities),
-        "low": rounded(low),
-        "high": rounded(high),
-        "random": rounded(curve.random.mean(axis=0)),
-        "n": len(curve.random),
-        "area": curve.area,
-        "chance": curve.random_area,
-    }
-
-
-def _number(value: float) -> float | None:
-    return float(f"{value:.5g}") if np.isfinite(value) else None
-
-
-def _layers(view: View) -> dict[str, Any]:
-    colors = view.token_pca()
-    answer: dict[str, Any] = {
-        "layers": [block + 1 for block in colors.blocks],
-        "colors": _bytes(colors.colors),  # (L, gh, gw, 3)
-        "explained": [round(float(share), 4) for share in colors.explained.sum(1)],
-        "names": [],
-    }
-    if view.names_classes:
-        lens = view.lens(view.best(LENS))
-        answer |= {
-            "names": list(lens.names),
-            "read": [[float(f"{p:.5g}") for p in row] for row in lens.probabilities[:, list(lens.classes)].tolist()],
-            "patches": _bytes(np.moveaxis(lens.patches, 3, 1)),  # (L, gh, gw, K) -> (L, K, gh, gw)
-            "readings": [block + 1 for block in lens.blocks],
-        }
-    return answer
-
-
-def _bytes(shares: Any) -> str:
-    """Return numbers of 0..1 as bytes in base64."""
-    return base64.b64encode(np.rint(255 * np.clip(shares, 0, 1)).astype(np.uint8).tobytes()).decode()

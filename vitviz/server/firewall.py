@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,14 +22,15 @@ from starlette.datastructures import Headers, MutableHeaders, UploadFile
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from vitviz.server.routes import FORM_BYTES, Refused, address, busy, chunks, parse
-from vitviz.server.uploads import UploadError, UploadFolder, check_type
+from vitviz.server.health import OUTCOME, RequestLog
+from vitviz.server.routes import FORM_BYTES, NAMES, Refused, address, busy, chunks, parse
+from vitviz.server.uploads import DiskFullError, UploadError, UploadFolder, check_type
 
 API = "/gradio_api"
 NAME = r"[\w-]{1,64}"
 GET = [
-    r"/", r"/config", r"/theme\.css", r"/robots\.txt", r"/favicon\.ico", r"/manifest\.json", r"/pwa_icon(/\d+)?",
-    r"/(static|assets|svelte)/.+",
+    r"/", r"/healthz", r"/config", r"/theme\.css", r"/robots\.txt", r"/favicon\.ico", r"/manifest\.json",
+    r"/pwa_icon(/\d+)?", r"/(static|assets|svelte)/.+",
     rf"{API}/(info|openapi\.json|startup-events|app_id|theme\.css|queue/data|upload_progress)",
     rf"{API}/heartbeat/{NAME}", rf"{API}/call/(v2/)?{NAME}/{NAME}", rf"{API}/file=.+",
 ]  # fmt: skip
@@ -66,6 +68,7 @@ class Firewall:
         frames: origins that may show the page in a frame, beside its own.
         busy: why no event of an address is taken now, or an empty text.
         mcp: whether tools are served.
+        log: where each request is noted, if it is.
     """
 
     def __init__(
@@ -79,10 +82,11 @@ class Firewall:
         frames: tuple[str, ...],
         busy: Callable[[str], str],
         mcp: bool = False,
+        log: RequestLog | None = None,
         **_options: Any,
     ) -> None:
         self.app, self.uploads, self.max_file, self.checkpoints = app, uploads, max_file, checkpoints
-        self.hosts, self.busy = hosts, busy
+        self.hosts, self.busy, self.log = hosts, busy, log
         self._open: Counter[str] = Counter()
         tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if mcp else {}
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
@@ -100,11 +104,12 @@ class Firewall:
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        begun = False
+        status, began, scope[OUTCOME] = 0, time.perf_counter(), {}
+        scope["path"], scope["root_path"] = below_root(scope), ""
 
         async def answer(message: Message) -> None:
-            nonlocal begun
-            begun = True
+            nonlocal status
+            status = message.get("status", status)
             await self._send(send, message)
 
         visitor = address(scope)
@@ -119,11 +124,13 @@ class Firewall:
             await refused.response(scope, receive, answer)
         except Exception:  # gradio's, on what it does not expect
             log.exception("A request could not be answered.")
-            if not begun:
+            if not status:
                 text = "This request could not be answered. Check it against /gradio_api/info."
                 await PlainTextResponse(text, 500)(scope, receive, answer)
         finally:
             self._open -= Counter([visitor])
+            if self.log is not None:
+                self.log.write(scope, status, began)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, visitor: str) -> None:
         path = route(scope)
@@ -212,7 +219,7 @@ class Firewall:
             files[0].file.seek(0)
             return [str(await anyio.to_thread.run_sync(self.uploads.add, visitor, name, files[0].file))]
         except UploadError as error:
-            raise Refused(415, str(error)) from error
+            raise Refused(507 if isinstance(error, DiskFullError) else 415, str(error)) from error
         finally:
             await form.close()
 
@@ -232,9 +239,19 @@ def check_session(name: object) -> None:
         raise Refused(400, "Expected a session_hash of at most 64 letters and digits.")
 
 
+def below_root(scope: Scope) -> str:
+    """Return the path of a request within this app, whether or not a proxy has cut off the path before it.
+
+    Starlette would take the questions' own folder for that, where the page is served under a path of the same name.
+    """
+    path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
+    is_question = path in {f"/vitviz/{name}" for name in NAMES}
+    return path.removeprefix(root) if path.startswith(f"{root}/") and not is_question else path
+
+
 def route(scope: Scope) -> str:
     """Return the path of a request within this app, without a slash at its end."""
-    return str(scope["path"]).removeprefix(scope.get("root_path", "")).rstrip("/") or "/"
+    return str(scope["path"]).rstrip("/") or "/"
 
 
 def hostname(host: str) -> str:

@@ -1,13 +1,15 @@
 """Run a model where its device is: in this process, or on ZeroGPU in a process that has a GPU for some seconds.
 
 ZeroGPU lends a GPU to functions that carry `spaces.GPU`, which it runs in a process of their own: arguments and results
-are copied, and the models in this process stay on the CPU. Where the package `spaces` is not there, or the Space has
-hardware of its own, the functions below are plain calls.
+are copied, and the models in this process stay on the CPU. The CPU answers where no GPU is lent because a visitor's
+quota is used up or none is free in time. Where the package `spaces` is not there, or the Space has hardware of its own,
+the functions below are plain calls.
 """
 
 from __future__ import annotations
 
 import copyreg
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
@@ -15,6 +17,7 @@ from functools import wraps
 from types import MappingProxyType
 from typing import Any, cast
 
+import gradio as gr
 import torch
 from torch import Tensor
 
@@ -32,7 +35,10 @@ except ImportError:
 BORROWED = spaces is not None and os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true", "t")
 if BORROWED:  # maps hold read-only mappings, which Python does not copy by itself
     copyreg.pickle(MappingProxyType, lambda mapping: (MappingProxyType, (dict(mapping),)))
-OPEN_SECONDS, ASK_SECONDS = 10, 30  # that a call may take of the visitor's quota
+OPEN_SECONDS, ASK_SECONDS = 5, 10  # that a call may take of the visitor's quota; the fewer, the sooner it has a GPU
+CPU = torch.device("cpu")
+
+log = logging.getLogger(__name__)
 
 
 def home_device() -> torch.device:
@@ -44,6 +50,7 @@ def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Make a function of this module run where the GPU is, for at most so many seconds.
 
     Errors with words for the visitor come back as they are: `spaces` would replace them by the name of their class.
+    The last argument of the function is a device. It is given where no GPU is lent, and is then the CPU.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +68,11 @@ def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
         @wraps(function)
         def call(*args: Any) -> Any:
-            result, error = borrowed(*args)
+            try:
+                result, error = borrowed(*args)
+            except gr.Error as refused:
+                log.warning("No GPU was lent for %s, so the CPU computes it: %s", function.__name__, refused)
+                result, error = run(*args, CPU)
             if error is not None:
                 raise error
             return result
@@ -72,9 +83,9 @@ def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @on_gpu(OPEN_SECONDS)
-def run_model(explorer: Explorer, photo: bytes, size: int | None) -> View:
+def run_model(explorer: Explorer, photo: bytes, size: int | None, device: torch.device | None = None) -> View:
     """Open a photograph, and return its view on the device where models stay."""
-    if not BORROWED:
+    if not BORROWED or device == CPU:
         return explorer.open(photo, size=size)
     own = explorer.preprocess
     explorer = Explorer(explorer.model, best_device())
@@ -83,9 +94,9 @@ def run_model(explorer: Explorer, photo: bytes, size: int | None) -> View:
 
 
 @on_gpu(ASK_SECONDS)
-def run_question(view: View, question: str, options: dict[str, Any]) -> Any:
+def run_question(view: View, question: str, options: dict[str, Any], device: torch.device | None = None) -> Any:
     """Call a method of a view that runs the model."""
-    if BORROWED:
+    if BORROWED and device != CPU:
         view = moved(view, view.model.to(best_device()))
     return getattr(view, question)(**options)
 

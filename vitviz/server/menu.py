@@ -170,9 +170,9 @@ def _folder(source: str, folder: Path) -> Entry:
 
 
 def short_licence(licence: str) -> str:
-    """Return a licence's names without what is said about them: "Apache-2.0 (DINOv2); for research" is "Apache-2.0"."""
-    short = re.sub(r"\s*\([^)]*\)", "", licence).split(";")[0].strip()
-    return "licence unknown" if short == "unknown" else short  # the word alone says nothing in a menu
+    """Return a licence without what stands in brackets: "MIT (a); for research" is "MIT; for research"."""
+    short = re.sub(r"\s*\([^)]*\)", "", licence).strip()
+    return "licence unknown" if short.startswith("unknown") else short  # the word alone says nothing in a menu
 
 
 def describe_bytes(count: int) -> str:

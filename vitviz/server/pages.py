@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -10,11 +11,13 @@ from starlette.routing import Route
 
 from vitviz.server.api import CheckedBlocks, add_endpoints
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.health import health_route
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
 from vitviz.server.settings import Settings, settings
 from vitviz.server.uploads import upload_folder
 from vitviz.web import bundle
+from vitviz.web.lecture import lecture_given
 
 START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.value) }});"
 
@@ -36,12 +39,14 @@ class Page(CheckedBlocks):
 
     Args:
         endpoints: that answer.
+        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture`.
 
     Attributes:
-        routes: of the page's questions.
+        routes: of the page's questions, and of the server's health.
     """
 
-    def __init__(self, endpoints: Endpoints) -> None:
+    def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
+        texts = lecture_given(folder=lecture)
         upload_folder()  # before gradio asks where files go
         super().__init__(
             scheduler=endpoints.scheduler,
@@ -51,10 +56,10 @@ class Page(CheckedBlocks):
             delete_cache=(3600, 86400),
         )
         self.endpoints = endpoints
-        self.routes: list[Route] = [Questions(endpoints).route()]
+        self.routes: list[Route] = [Questions(endpoints).route(), health_route(endpoints)]
         with self:
             Application(
-                first_value(endpoints),
+                first_value(endpoints, texts),
                 html_template=bundle.template(),
                 js_on_load=bundle.script() + START.format(colors=bundle.colors()),
                 apply_default_css=False,
@@ -63,16 +68,18 @@ class Page(CheckedBlocks):
             add_endpoints(endpoints)
 
 
-def first_value(endpoints: Endpoints) -> str:
+def first_value(endpoints: Endpoints, lecture: dict[str, Any]) -> str:
     """Return what the page opens with as JSON, so that it is alive without a request."""
     first = endpoints.open(image=endpoints.examples[0].name)
-    return json.dumps({"first": first, "models": endpoints.models(), "notice": endpoints.notice})
+    given = {"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
+    return json.dumps(given)
 
 
-def build(allowed: Settings | None = None) -> Page:
+def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:
     """Return the page, ready to launch. Loads the first model and opens the first example.
 
     Args:
         allowed: what visitors may do; by default what the environment says, see `vitviz.server.settings`.
+        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture`.
     """
-    return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())))
+    return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)

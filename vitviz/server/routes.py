@@ -34,6 +34,7 @@ from vitviz.model.memory import is_out_of_memory
 from vitviz.server import arguments as args
 from vitviz.server.arguments import MAX_PHOTO_BYTES, ArgumentError, check, quote
 from vitviz.server.endpoints import Endpoints, Question
+from vitviz.server.health import OUTCOME
 from vitviz.server.menu import NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import Flight, UnknownScene
 from vitviz.server.scheduler import BusyError, Cancelled, Client
@@ -41,7 +42,7 @@ from vitviz.server.uploads import CHECKPOINT, UploadError
 
 NAMES = (
     *("open", "block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "page", "models"),
-    "checkpoint",
+    *("lecture", "checkpoint"),
 )
 TICK = 0.5  # seconds between two lines of progress
 PHOTO_BYTES = 8 * MAX_PHOTO_BYTES  # photographs of all requests that are open
@@ -224,7 +225,7 @@ class Questions:
         if name == "checkpoint" and not (self.endpoints.menu.settings.upload and self.endpoints.menu.uploads):
             raise Refused(403, NO_UPLOADS)
         async with self._form(name, client, scope, receive) as form:
-            answering = asyncio.create_task(self._stream(name, form, client, send))
+            answering = asyncio.create_task(self._stream(name, form, client, send, scope.get(OUTCOME, {})))
             leaving = asyncio.create_task(left(receive))
             try:
                 await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -234,7 +235,8 @@ class Questions:
                 with suppress(asyncio.CancelledError):
                     await answering
 
-    async def _stream(self, name: str, form: FormData, client: Client, send: Send) -> None:
+    async def _stream(self, name: str, form: FormData, client: Client, send: Send, outcome: Line) -> None:
+        """Send the lines of an answer, and note how it ended."""
         if name == "checkpoint":
             answers = self._checkpoint(form, client)
         else:
@@ -242,8 +244,11 @@ class Questions:
             asked, opened = _json("ask", form.get("ask", "{}")), None if source is None else _json("source", source)
             answers = lines(self.endpoints, name, asked, client, opened, photo)
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+        outcome["outcome"] = "left"
         async with aclosing(answers):
             async for line in answers:
+                if "progress" not in line:
+                    outcome["outcome"] = line["error"]["kind"] if "error" in line else "answered"
                 data = line.get("data")
                 found, last = ({"bytes": len(data)}, data) if isinstance(data, bytes) else (line, b"")
                 text = json.dumps(found, allow_nan=False).encode() + b"\n"

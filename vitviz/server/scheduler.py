@@ -130,6 +130,12 @@ class Scheduler:
                     self._running[kind] += 1  # `run` takes it away
                 raise
 
+    @property
+    def waiting(self) -> int:
+        """Return how many computations wait, of all kinds."""
+        with self._changed:
+            return sum(map(len, self._waiting.values()))
+
     def ahead(self, kind: Kind) -> int:
         """Return how many computations a new one would wait for."""
         with self._changed:

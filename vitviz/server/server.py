@@ -10,11 +10,12 @@ from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
-from gradio import processing_utils, routes
+from gradio import mcp, processing_utils, routes
 
 from vitviz.server.api import CheckedBlocks
 from vitviz.server.arguments import MAX_PHOTO_BYTES
 from vitviz.server.firewall import Firewall
+from vitviz.server.health import RequestLog
 from vitviz.server.routes import MAX_CHECKPOINT_BYTES
 from vitviz.server.settings import Settings, SettingsError, shared
 from vitviz.server.uploads import upload_folder
@@ -57,7 +58,7 @@ def launch(
     Args:
         demo: the page.
         allowed: what its operator allows.
-        host, port: where to listen; gradio's own settings (`GRADIO_SERVER_NAME`, `GRADIO_SERVER_PORT`) by default.
+        host, port: where to listen; what is allowed says the port, and `GRADIO_SERVER_NAME` the host, by default.
         options: passed on to `gr.Blocks.launch`.
 
     Raises:
@@ -69,9 +70,10 @@ def launch(
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in
         os.environ.setdefault("FORWARDED_ALLOW_IPS", "*")
-    # Two inner names of gradio's; gradio is pinned and tests hold both. It would fetch addresses that visitors type,
-    # and its middleware for origins lets all of them in.
+    # Three inner names of gradio's; gradio is pinned and tests hold them. It would fetch addresses that visitors type,
+    # keep photographs of its tools in a folder that all users of this machine share, and let in all origins.
     processing_utils.async_ssrf_protected_download = _refuse_download
+    mcp.DEFAULT_TEMP_DIR = str(upload_folder().root)
     firewall = partial(
         Firewall,
         uploads=upload_folder(),
@@ -81,17 +83,18 @@ def launch(
         frames=allowed.frames,
         busy=demo.busy,
         mcp=allowed.mcp,
+        log=RequestLog() if allowed.log else None,
     )
     setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
     # Nothing passes by the queue: direct calls are refused.
     demo.queue(default_concurrency_limit=2, api_open=False)
     return demo.launch(
         server_name=host,
-        server_port=port,
+        server_port=port or allowed.port,
         share=shared(),  # left to itself gradio shares on hosted notebooks, unasked
         theme=THEME,
         # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
-        head=f"<style>{bundle.style()}</style>",
+        head=f"<style>{bundle.style()}{bundle.lecture_style()}</style>",
         app_kwargs={"routes": list(getattr(demo, "routes", ()))},
         mcp_server=allowed.mcp,
         ssr_mode=False,

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 HERE_ONLY = {"127.0.0.1", "localhost", "::1"}
 SPACES = ("https://huggingface.co", "https://*.hf.space")
 GIGABYTE = 10**9
+NAMES = {  # of all settings; a misspelt one would be ignored, and leave open what it was to close
+    *("VITVIZ_CHECKPOINTS", "VITVIZ_MODELS", "VITVIZ_DEFAULT", "VITVIZ_ALLOW_TYPED", "VITVIZ_ALLOW_UPLOAD"),
+    *("VITVIZ_MODEL_MEMORY", "VITVIZ_MAX_SIDE", "VITVIZ_HOSTS", "VITVIZ_FRAMES", "VITVIZ_MCP", "VITVIZ_LOG"),
+}
+HOST = r"\*|[\w.-]+|\[[0-9a-fA-F:]+\]"  # without scheme, port and path
+ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
 
 
 class SettingsError(ValueError):
@@ -33,6 +40,8 @@ class Settings:
             machine's names: else any site that a visitor opens could make its own name point here and read the page.
         frames: origins that may show the page in a frame, beside its own.
         mcp: whether the endpoints are tools of a Model Context Protocol server too.
+        port: where the page listens; `None` for the first free one from 7860.
+        log: whether each request is a line on standard error.
     """
 
     models: tuple[str, ...] = ()
@@ -44,6 +53,8 @@ class Settings:
     hosts: frozenset[str] = frozenset(HERE_ONLY)
     frames: tuple[str, ...] = ()
     mcp: bool = False
+    port: int | None = None
+    log: bool = False
 
 
 def settings(
@@ -56,6 +67,7 @@ def settings(
     memory: float | None = None,
     side: int | None = None,
     mcp: bool | None = None,
+    port: int | None = None,
     environ: Mapping[str, str] = os.environ,
 ) -> Settings:
     """Return the settings: what is given, else the environment's, else what is safe where the page is served.
@@ -69,6 +81,8 @@ def settings(
     | memory, in GB | VITVIZ_MODEL_MEMORY | 4 |
     | side, in pixels | VITVIZ_MAX_SIDE | 2048; 1024 on a Space |
     | mcp | VITVIZ_MCP=1 or 0 | no |
+    | port | GRADIO_SERVER_PORT, PORT | the first free one from 7860 |
+    | | VITVIZ_LOG=1 or 0 | as for typed, the other way round |
     | | VITVIZ_HOSTS, separated by commas; * for any | this machine's names, a Space's own; any for another host |
     | | VITVIZ_FRAMES, separated by commas | none; Hugging Face on a Space |
 
@@ -77,8 +91,11 @@ def settings(
         environ: the environment; a Space is known by its `SPACE_ID`.
 
     Raises:
-        SettingsError: for a value that is none.
+        SettingsError: for a value that is none, or a name that starts as these do and is none of them.
     """
+    if unknown := sorted(name for name in environ if name.startswith("VITVIZ_") and name not in NAMES):
+        known = ", ".join(sorted(NAMES))
+        raise SettingsError(f"Expected settings among {known}; got {unknown[0]}. Change or unset it.")
     space = bool(environ.get("SPACE_ID"))
     listens = host or environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
     named = _list("VITVIZ_MODELS", environ)
@@ -96,20 +113,35 @@ def settings(
         memory=round(gigabytes * GIGABYTE),
         side=round(pixels),
         hosts=_hosts(environ, here),
-        frames=_list("VITVIZ_FRAMES", environ) or (SPACES if space else ()),
+        frames=_list("VITVIZ_FRAMES", environ, ORIGIN) or (SPACES if space else ()),
         mcp=_flag("VITVIZ_MCP", environ, False) if mcp is None else mcp,
+        port=_port(environ) if port is None else port,
+        log=_flag("VITVIZ_LOG", environ, not here),
     )
 
 
 def _hosts(environ: Mapping[str, str], here: bool) -> frozenset[str]:
-    named = _list("VITVIZ_HOSTS", environ) or _list("SPACE_HOST", environ)
+    named = _list("VITVIZ_HOSTS", environ, HOST) or _list("SPACE_HOST", environ)
     if "*" in named or not (named or here):
         return frozenset()
     return frozenset(HERE_ONLY | {name.lower() for name in named})
 
 
-def _list(name: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(filter(None, (part.strip() for part in environ.get(name, "").split(","))))
+def _list(name: str, environ: Mapping[str, str], form: str = ".*") -> tuple[str, ...]:
+    parts = tuple(filter(None, (part.strip() for part in environ.get(name, "").split(","))))
+    if wrong := [part for part in parts if not re.fullmatch(form, part)]:
+        example = "https://example.org" if form is ORIGIN else "example.org"
+        raise SettingsError(f"Expected names such as {example} in {name}, got {wrong[0]!r}. Change it.")
+    return parts
+
+
+def _port(environ: Mapping[str, str]) -> int | None:
+    """Return the port that the environment names; many hosts say it as PORT."""
+    name = "GRADIO_SERVER_PORT" if environ.get("GRADIO_SERVER_PORT", "").strip() else "PORT"
+    text = environ.get(name, "").strip()
+    if text and not (text.isascii() and text.isdecimal() and 0 < int(text[:9]) < 2**16):
+        raise SettingsError(f"Expected a port from 1 to 65535 in {name}, got {text!r}. Change or unset it.")
+    return int(text) if text else None
 
 
 def shared(environ: Mapping[str, str] = os.environ) -> bool:

@@ -26,6 +26,8 @@ from gradio.processing_utils import hash_file
 from gradio_client.utils import strip_invalid_filename_characters
 from PIL import Image, UnidentifiedImageError
 
+from vitviz.images.heif import kind_of
+
 MAX_BYTES = 2 * 2**30  # of all uploads
 MAX_AGE = 24 * 3600  # seconds
 NAME_BYTES = 80
@@ -35,6 +37,10 @@ NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still th
 
 class UploadError(ValueError):
     """File that this page does not accept, or does not have; the text says what to do."""
+
+
+class DiskFullError(UploadError):
+    """File that the disk has no room for."""
 
 
 class UploadFolder:
@@ -86,7 +92,11 @@ class UploadFolder:
                 pending += node
 
     def add(self, visitor: str, name: str, file: IO[bytes]) -> Path:
-        """Keep a file that a visitor sent, and remove what no longer fits."""
+        """Keep a file that a visitor sent, and remove what no longer fits.
+
+        Raises:
+            DiskFullError: if the disk is full.
+        """
         safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
         partial = self.root / f"partial-{secrets.token_hex(8)}"
         try:
@@ -95,6 +105,10 @@ class UploadFolder:
             target = self.root / hash_file(partial) / safe  # where gradio would copy it to, so it is there once
             target.parent.mkdir(exist_ok=True)
             partial.replace(target)
+        except OSError as error:
+            raise DiskFullError(
+                "Expected room on the server's disk for this file, got none. Try again later."
+            ) from error
         finally:
             partial.unlink(missing_ok=True)
         with self._lock:
@@ -133,6 +147,10 @@ def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
     """
     if checkpoints and name.lower().endswith(CHECKPOINT):
         return
+    head = file.read(512)
+    file.seek(0)
+    if kind_of(head) is not None:  # AVIF and HEIC, which `decode` reads in a process of its own
+        return
     try:
         Image.open(file)  # reads the header only; `decode` has words for what is wrong behind it
     except Image.DecompressionBombError:
@@ -144,8 +162,13 @@ def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
 @cache
 def upload_folder() -> UploadFolder:
     """Make this process's folder, tell gradio of it, and see to it that it goes when the process does."""
-    parent = Path(os.environ.get("GRADIO_TEMP_DIR") or Path(tempfile.gettempdir(), f"vitviz-{_user()}"))
+    own = Path(tempfile.gettempdir(), f"vitviz-{_user()}")
+    parent = Path(os.environ.get("GRADIO_TEMP_DIR") or own)
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if parent == own and hasattr(os, "getuid") and parent.stat().st_uid != os.getuid():
+        raise UploadError(
+            f"Expected {parent} to be this user's, got another's folder. Set GRADIO_TEMP_DIR to your own."
+        )
     remove_leftovers(parent)
     root = parent / f"uploads-{os.getpid()}-{secrets.token_hex(4)}"
     lock = FileLock(_lock_of(root))

@@ -4,11 +4,14 @@ import atexit
 from datetime import timedelta
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
-from accelerate.state import AcceleratorState
-from accelerate.utils import patch_environment
 
+from vitviz.extras import extra
 from vitviz.training.recipes import Recipe
+
+with extra("train"):
+    from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+    from accelerate.state import AcceleratorState
+    from accelerate.utils import patch_environment
 
 _MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
 _PATIENCE = timedelta(days=2)  # processes wait for one that computes features

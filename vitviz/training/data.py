@@ -20,15 +20,16 @@ from torch.utils.data import get_worker_info
 from tqdm import tqdm
 
 from vitviz.formatting import text_table
-from vitviz.images.datasets import Dataset, Samples, find_dataset
+from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.folders import DataError
 from vitviz.images.preprocess import Preprocess
+from vitviz.training.duplicates import Print, find_duplicates, fingerprints
 
 Fit = Literal["crop", "squash"]
 MEMORY = 3 * 2**30
 """Bytes of pixels kept in memory, for both splits together: all of CIFAR-10, or Imagenette at 224 x 224."""
-_LISTED = 24  # classes that are listed one by one
+_LISTED = 24  # classes, or photographs that occur twice, that are listed one by one
 Channels = tuple[float, float, float]
 
 
@@ -73,7 +74,10 @@ class Split:
 
     def pixels(self, index: int) -> Tensor:
         """Return one image at the model's size: (3, H, W) uint8, the very pixels that `preprocess` divides by 255."""
-        picture = self.picture(index)
+        return self.prepare(self.picture(index))
+
+    def prepare(self, picture: Image.Image) -> Tensor:
+        """Return a picture at the model's size: (3, H, W) uint8."""
         if picture.size == self.size[::-1]:
             pixels = np.array(picture).transpose(2, 0, 1)  # (H, W, 3) -> (3, H, W)
         else:
@@ -90,9 +94,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Data(Dataset[Split]):
-    """A data set, checked and ready; `left_out` are files that were skipped, each with its reason."""
+    """A data set, checked and ready.
+
+    Args:
+        left_out: files that were skipped, each with its reason.
+        duplicates: photographs that are in two classes or in both splits, each with its first copy.
+    """
 
     left_out: tuple[str, ...] = ()
+    duplicates: tuple[str, ...] = ()
 
     def preprocess(self, mean: Channels, std: Channels) -> Preprocess:
         """Return the preprocessing to save with a model that was trained on these pixels, normalized so."""
@@ -115,6 +125,9 @@ class Data(Dataset[Split]):
             lines.append("a class has {} to train on, {} to validate on".format(*map(count_range, counts)))
         if self.left_out:
             lines += ["", f"{len(self.left_out)} broken files are left out:", *(f"  {file}" for file in self.left_out)]
+        if self.duplicates:
+            title = f"{len(self.duplicates)} photographs are in two classes or in both splits:"
+            lines += ["", title, _listed(self.duplicates)]
         return "\n".join(lines)
 
     @functools.cached_property
@@ -154,33 +167,43 @@ def open_data(
     size: tuple[int, int],
     fit: Fit = "squash",
     skip_broken: bool = False,
+    allow_duplicates: bool = False,
+    val_share: float | None = None,
+    seed: int = 0,
     memory: int = MEMORY,
     progress: bool = True,
 ) -> Data:
     """Find a data set, download it where it is missing and there is a network, and check every image of it.
 
     Args:
-        name_or_folder: a data set's name; or a folder with train/CLASS/image and val/CLASS/image (or test/).
+        name_or_folder: a data set's name; or a folder with train/CLASS/image and val/CLASS/image (or test/); or with
+            `val_share` one with CLASS/image.
         root: where a named data set lies or is put; by default the user's cache.
         size: (height, width) of the model's input, in pixels.
         fit: "squash" the whole picture to that size, or "crop" its largest centre of that shape.
         skip_broken: leave out files that cannot be read as images, instead of refusing them.
+        allow_duplicates: take a folder in which a photograph is in two classes or in both splits, instead of refusing
+            it; see `vitviz.training.duplicates`. The splits of named data sets are their authors' and are not checked.
+        val_share: of each class's images, drawn by `seed`, that are kept for validation, above 0 and below 1.
+        seed: of that split.
         memory: bytes of pixels that may be kept; a split that does not fit is decoded as it is read.
         progress: write a line that counts up to standard error, when that is a terminal.
 
     Raises:
-        DataError: if it is not there, has classes in one split only, or files that cannot be read (all are named).
+        DataError: if it is not there, has classes in one split only, files that cannot be read (all are named), or
+            photographs in two classes or in both splits.
     """
     if fit not in get_args(Fit):
         raise DataError(f"Expected fit among {', '.join(get_args(Fit))}, got {fit!r}. Choose one.")
     resize = min(size) if fit == "crop" else None
     identity: Channels = (0.0, 0.0, 0.0)
     preprocess = Preprocess(height=size[0], width=size[1], mode=fit, resize=resize, mean=identity, std=(1.0, 1.0, 1.0))
-    found = find_dataset(name_or_folder, root)
+    found = find_dataset(name_or_folder, root, val_share=val_share, seed=seed)
     splits: list[Split] = []
     unread: list[str] = []
+    prints: list[Print] | None = None if found.folder is None or name_or_folder in NAMES else []
     for name, samples in (("train", found.train), ("val", found.val)):
-        split, errors = _open_split(samples, preprocess, memory, f"{found.name}, {name}" if progress else None)
+        split, errors = _open_split(samples, preprocess, memory, f"{found.name}, {name}" if progress else None, prints)
         memory -= 0 if split.images is None else split.images.numel()
         splits.append(split)
         unread += [f"{os.path.relpath(path, found.folder)}: {error}" for path, error in errors.items()]
@@ -199,13 +222,22 @@ def open_data(
     for name, split in (("train", train), ("val", val)):  # without broken files
         if empty := [one for one, count in zip(data.class_ids, data.counts(split), strict=True) if not count]:
             raise DataError(f"Expected images of every class in {name}, got none of {', '.join(empty)}. Add some.")
-    return data
+    copies = _duplicates(prints, splits, found.folder) if prints else []
+    if copies and not allow_duplicates:
+        raise DataError(
+            f"Expected each photograph in one class and one split, got {len(copies)} that are in another too. Remove "
+            f"one of each two, or go on with them (--allow-duplicates):\n{_listed(copies)}"
+        )
+    return replace(data, duplicates=tuple(copies))
 
 
 def _open_split(
-    samples: Samples, preprocess: Preprocess, memory: int, title: str | None
+    samples: Samples, preprocess: Preprocess, memory: int, title: str | None, prints: list[Print] | None
 ) -> tuple[Split, dict[Path, ImageError]]:
-    """Return a split, with its pixels in memory if they fit and without files that cannot be read; and these files."""
+    """Return a split, with its pixels in memory if they fit and without files that cannot be read; and these files.
+
+    The fingerprints of its photographs are added to `prints`, unless that is `None`.
+    """
     split = Split(samples, preprocess)
     if samples.images is not None and samples.images.shape[-2:] == split.size:
         return replace(split, images=samples.images), {}
@@ -217,9 +249,10 @@ def _open_split(
     good: list[int] = []
     errors: dict[Path, ImageError] = {}
 
-    def read(index: int) -> Tensor | ImageError:
+    def read(index: int) -> tuple[Tensor, Print | None] | ImageError:
         try:
-            return split.pixels(index)
+            picture = split.picture(index)
+            return split.prepare(picture), None if prints is None else fingerprints(picture)
         except ImageError as error:
             return error
 
@@ -227,9 +260,11 @@ def _open_split(
     try:
         done = pool.map(read, range(count))
         for index, image in enumerate(tqdm(done, title, count, unit=" images", disable=None if title else True)):
-            if isinstance(image, Tensor):
+            if isinstance(image, tuple):
                 if keep:
-                    pixels[len(good)] = image
+                    pixels[len(good)] = image[0]
+                if prints is not None and image[1] is not None:
+                    prints.append(image[1])
                 good.append(index)
             else:
                 assert samples.paths is not None  # an archive's images are numbers already and cannot be broken
@@ -239,6 +274,24 @@ def _open_split(
     if errors and samples.paths is not None:
         samples = Samples(samples.classes[good], tuple(samples.paths[index] for index in good))
     return Split(samples, preprocess, pixels[: len(good)] if keep else None), errors
+
+
+def _duplicates(prints: list[Print], splits: Sequence[Split], folder: Path | None) -> list[str]:
+    """Return a line for each photograph that is also in another class or split."""
+    paths = [path for split in splits for path in split.samples.paths or ()]
+    groups = [(number, place) for number, split in enumerate(splits) for place in split.classes.tolist()]
+    lines = []
+    for one, other, bits in find_duplicates(prints, groups):
+        first, second = (os.path.relpath(paths[index], folder) for index in (one, other))
+        where = "" if groups[one][0] == groups[other][0] else " (train and val)"
+        alike = "the same pixels" if bits < 0 else f"near duplicates, {bits} of 256 bits differ"
+        lines.append(f"{first} and {second}{where}: {alike}")
+    return lines
+
+
+def _listed(lines: Sequence[str]) -> str:
+    more = [f"and {len(lines) - _LISTED} more"] if len(lines) > _LISTED else []
+    return "\n".join(f"  {line}" for line in (*lines[:_LISTED], *more))
 
 
 def cores() -> int:

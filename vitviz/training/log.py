@@ -3,16 +3,19 @@
 import csv
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from tqdm import tqdm
 
+from vitviz.extras import extra
 from vitviz.formatting import percent
 
 CURVES, EVENTS = "curves.csv", "events"
 _EVERY = 20  # steps between two points of TensorBoard's curves
+LINE_SECONDS = 30  # at most, between two lines where there is no terminal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,11 +44,12 @@ class Epoch:
     images_per_second: float
     seconds: float
 
-    def describe(self, epochs: int) -> str:
-        """Return the row as a line for people."""
+    def describe(self, epochs: int, classes: int) -> str:
+        """Return the row as a line for people; up to five classes top-5 would always be 100 %."""
+        top5 = f", top-5 {percent(self.top5, 4)}" if classes > 5 else ""
         return (
             f"epoch {self.epoch} of {epochs}: loss {self.loss:.4f}, accuracy {percent(self.accuracy, 4)}; validation "
-            f"loss {self.val_loss:.4f}, top-1 {percent(self.top1, 4)}, top-5 {percent(self.top5, 4)}; "
+            f"loss {self.val_loss:.4f}, top-1 {percent(self.top1, 4)}{top5}; "
             f"lr {self.lr:.2g}, {self.images_per_second:,.0f} images/s, {self.seconds:.1f} s"
         )
 
@@ -55,22 +59,30 @@ class Log:
 
     Args:
         out: the folder.
-        epochs: of the whole training.
+        epochs, steps, classes: of the whole training.
         step: where a training goes on; TensorBoard forgets what was logged behind it.
-        progress: a bar on terminals, a line an epoch elsewhere.
+        progress: a bar on terminals; elsewhere a line an epoch, and in long epochs one about every `LINE_SECONDS`.
     """
 
-    def __init__(self, out: Path, epochs: int, step: int, *, progress: bool) -> None:
-        from tensorboardX import SummaryWriter  # takes a while, and only trainings need it
+    def __init__(self, out: Path, epochs: int, steps: int, classes: int, step: int, *, progress: bool) -> None:
+        with extra("train"):
+            from tensorboardX import SummaryWriter  # takes a while, and only trainings need it
 
-        self.out, self.epochs, self.progress = out, epochs, progress
+        self.out, self.epochs, self.total, self.classes, self.progress = out, epochs, steps, classes, progress
+        self._began, self._first, self._said = time.monotonic(), step, time.monotonic()
         self._bar = tqdm(disable=None if progress else True, unit="step", leave=False)
         self._events = SummaryWriter(str(out / EVENTS), purge_step=step + 1 if step else None)
 
     def say(self, text: str) -> None:
         """Write a line for people."""
+        self._said = time.monotonic()
         if self.progress:
             self._bar.write(text, file=sys.stderr)
+
+    def _left(self, number: int) -> str:
+        """Return about how long the rest of the training takes, from what it took since it began or went on."""
+        seconds = (time.monotonic() - self._began) / max(1, number - self._first) * (self.total - number)
+        return str(tqdm.format_interval(seconds))
 
     def begin(self, epoch: int, steps: int, done: int) -> None:
         """Start the bar of an epoch; epochs count from 0."""
@@ -80,8 +92,11 @@ class Log:
 
     def steps(self, number: int, count: int, loss: float, rate: float, speed: float) -> None:
         """Log that the last `count` of `number` steps are done."""
-        self._bar.set_postfix_str(f"loss {loss:.4f}, lr {rate:.2g}, {speed:,.0f} images/s", refresh=False)
+        words = f"loss {loss:.4f}, lr {rate:.2g}, {speed:,.0f} images/s, {self._left(number)} left"
+        self._bar.set_postfix_str(words, refresh=False)
         self._bar.update(count)
+        if self._bar.disable and time.monotonic() - self._said > LINE_SECONDS:
+            self.say(f"step {number:,} of {self.total:,}: {words}")
         if number // _EVERY != (number - count) // _EVERY:
             self._events.add_scalar("train/step_loss", loss, number)
             self._events.add_scalar("train/lr", rate, number)
@@ -89,7 +104,7 @@ class Log:
     def epoch(self, rows: Sequence[Epoch]) -> None:
         """Log the last of these epochs, and write the table of all."""
         row = rows[-1]
-        self.say(row.describe(self.epochs))
+        self.say(row.describe(self.epochs, self.classes))
         for name in ("loss", "accuracy", "val_loss", "top1", "top5", "images_per_second"):
             self._events.add_scalar(f"epoch/{name}", getattr(row, name), row.step)
         lines = [

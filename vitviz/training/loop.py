@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.accuracy import Accuracy, measure_accuracy
+from vitviz.extras import extra
 from vitviz.model.devices import best_device, describe_device, device_named, threads_for
 from vitviz.model.vit import ViT
 from vitviz.training import TrainingError, loaders
@@ -29,13 +29,17 @@ from vitviz.training.data import Data
 from vitviz.training.features import FeatureCache
 from vitviz.training.interrupts import Stopped, deferred_interrupts
 from vitviz.training.log import Epoch, Log
-from vitviz.training.losses import Teacher, training_loss
+from vitviz.training.losses import training_loss
 from vitviz.training.network import MeanLogits, Network, freeze, mean_logits, set_dropout
-from vitviz.training.optim import adamw, running_mean, warmup_cosine
+from vitviz.training.optim import make_optimizer, running_mean, warmup_then
 from vitviz.training.recipes import Recipe
 from vitviz.training.state import Progress, find_state, load_state, read_progress, save_state
+from vitviz.training.teachers import Classifier, Teacher
 from vitviz.training.transfer import check_fits
 from vitviz.weights.checkpoint import fingerprint
+
+with extra("train"):
+    from accelerate.utils import gather_object
 
 CACHE = "cache"
 _ALL_PATCHES_FROM = 0.8  # the share of the training after which images keep all patches
@@ -99,7 +103,7 @@ class Trainer:
         out: str | os.PathLike[str],
         *,
         device: torch.device | str | None = None,
-        teacher: ViT | None = None,
+        teacher: ViT | Classifier | None = None,
         resume: bool = False,
         save_every: float = 180.0,
         progress: bool = True,
@@ -137,19 +141,20 @@ class Trainer:
             processes, rank = self.accelerator.num_processes, self.accelerator.process_index
             stack.enter_context(torch.random.fork_rng([self.device] if self.device.type == "cuda" else []))
             torch.manual_seed(recipe.seed + rank)
-            set_dropout(model.to(self.device), recipe.dropout, recipe.path_dropout)
+            set_dropout(model.to(self.device), recipe.dropout, recipe.path_dropout, recipe.attention_dropout)
             if self.teacher is not None:
                 self.teacher.model.to(self.device)
             freeze(model, recipe.unfreeze_last)
             tokens = recipe.batch // (processes * recipe.accumulate) * math.prod(self.grid)
-            width = max(model.config.width, self.teacher.model.config.width if self.teacher else 0)
+            width = max(model.config.width, self.teacher.width if self.teacher else 0)
             stack.enter_context(threads_for(tokens * width, self.device))
             stack.callback(self.__dict__.pop, "batches", None)  # which ends the loader's workers
             self._prepare(loaders.StepSampler(recipe, self.data.train.classes, 0, rank, processes))
             self.interrupt = stack.enter_context(deferred_interrupts())
             self.log = None
             if self.accelerator.is_main_process:
-                self.log = Log(self.out, recipe.epochs, self.progress.step, progress=self.show)
+                about = recipe.epochs, self.total, len(self.data.labels)
+                self.log = Log(self.out, *about, self.progress.step, progress=self.show)
                 stack.callback(self.log.close)
                 for note in [*self._notes(), *([f"Going on after {self._where()}."] if self.progress.step else [])]:
                     self.log.say(note)
@@ -188,7 +193,7 @@ class Trainer:
             "labels": list(data.labels),
             "data": data.fingerprint,
             "frozen": fingerprint(model, frozen) if frozen else None,
-            "teacher": None if self.teacher is None else fingerprint(self.teacher.model),
+            "teacher": None if self.teacher is None else self.teacher.fingerprint(),
         }
         folder = find_state(self.out, resume=self.resume)
         self.progress = read_progress(folder, self.settings) if folder else Progress()
@@ -197,8 +202,9 @@ class Trainer:
         self.network = Network(model, recipe.unfreeze_last if self.features else None, self.grid, recipe.patch_dropout)
         self.parameters = [one for one in model.parameters() if one.requires_grad]
         self.average = running_mean(self.network, recipe.ema) if recipe.ema else None
-        optimizer = adamw(model, recipe)
-        self.lr_share = warmup_cosine(self.total, round(recipe.warmup * self.steps), recipe.final_lr)
+        optimizer = make_optimizer(model, recipe)
+        warmup = round(recipe.warmup * self.steps)
+        self.lr_share = warmup_then(recipe.schedule, self.total, warmup, recipe.final_lr)
         self.scheduler = LambdaLR(optimizer, self.lr_share)
         self.peak_lr: float = max(group["initial_lr"] for group in optimizer.param_groups)
         compiled: Any = torch.compile(self.network) if recipe.compile else self.network

@@ -134,10 +134,13 @@ def freeze(model: ViT, unfreeze_last: int | None) -> None:
         parameter.requires_grad_(name.startswith(modules))
 
 
-def set_dropout(model: ViT, dropout: float, path_dropout: float) -> None:
-    """Set a model's dropout and stochastic depth, in its modules and in its config, which is saved with it."""
-    model.config = replace(model.config, dropout=dropout, path_dropout=path_dropout)
+def set_dropout(model: ViT, dropout: float, path_dropout: float, attention_dropout: float = 0.0) -> None:
+    """Set a model's dropouts and stochastic depth, in its modules and in its config, which is saved with it."""
+    model.config = replace(
+        model.config, dropout=dropout, path_dropout=path_dropout, attention_dropout=attention_dropout
+    )
     for index, block in enumerate(model.blocks):
+        block.attn.attention_dropout = attention_dropout
         block.drop_path.rate = path_dropout * index / max(1, model.config.depth - 1)
     for module in model.modules():
         if isinstance(module, nn.Dropout):

@@ -1,4 +1,4 @@
-"""From gradients to weights: parameter groups, the learning rate of a step, the running mean of the weights.
+"""Update weights from gradients: parameter groups, the learning rate of a step, the running mean of the weights.
 
 Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization" (AdamW); Bao et al. 2022, "BEiT" (a learning rate
 for each layer); Loshchilov and Hutter 2017, "SGDR" (cosine); Goyal et al. 2017 (warm-up).
@@ -33,8 +33,8 @@ def layer_of(name: str, config: ViTConfig) -> int:
     return int(rest.partition(".")[0]) + 1 if first == "blocks" else 0
 
 
-def adamw(model: ViT, recipe: Recipe) -> torch.optim.AdamW:
-    """Return AdamW over a model's parameters that learn, grouped by learning rate and weight decay.
+def make_optimizer(model: ViT, recipe: Recipe) -> torch.optim.Optimizer:
+    """Return AdamW or SGD over a model's parameters that learn, grouped by learning rate and weight decay.
 
     Weight decay applies to matrices and filters, not to biases, norms, scales, tokens and positions.
     `timm.optim.param_groups_layer_decay` has no rate of its own for the classifier, so the groups are made here.
@@ -50,20 +50,24 @@ def adamw(model: ViT, recipe: Recipe) -> torch.optim.AdamW:
             decay = recipe.weight_decay if decays else 0.0
             groups.setdefault((rate, decay), []).append(parameter)
     made = [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
+    if recipe.optimizer == "sgd":
+        return torch.optim.SGD(made, lr=recipe.lr, momentum=recipe.betas[0], nesterov=True)
     return torch.optim.AdamW(made, lr=recipe.lr, betas=recipe.betas, fused=True)
 
 
-def warmup_cosine(steps: int, warmup: int, final: float = 0.0) -> Callable[[int], float]:
+def warmup_then(schedule: str, steps: int, warmup: int, final: float = 0.0) -> Callable[[int], float]:
     """Return the share of the peak learning rate as a function of the step, counted from 0.
 
-    Linear from 1 / warmup to 1 in the first `warmup` steps, then a cosine that would reach `final` at step `steps`.
+    Linear from 1 / warmup to 1 in the first `warmup` steps, then constant, or a cosine or line that would reach `final`
+    at step `steps`.
     """
 
     def share(step: int) -> float:
         if step < warmup:
             return (step + 1) / warmup
-        done = min(1.0, (step - warmup) / max(1, steps - warmup))
-        return final + (1.0 - final) * 0.5 * (1.0 + math.cos(math.pi * done))
+        done = 0.0 if schedule == "constant" else min(1.0, (step - warmup) / max(1, steps - warmup))
+        left = 1.0 - done if schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
+        return final + (1.0 - final) * left
 
     return share
 

@@ -47,15 +47,18 @@ class Recipe:
     lr: float = _number(1e-3, ABOVE_ZERO, INF, "learning rate after warm-up, for a step of a whole batch")
     head_lr: float | None = _number(None, ABOVE_ZERO, INF, "that of the classifier (default: the same)")
     layer_decay: float = _number(1.0, ABOVE_ZERO, 1, "rate of a block as a share of the next one's")
-    weight_decay: float = _number(0.05, 0, INF, "of AdamW; not of biases, norms, scales, tokens and positions")
-    betas: tuple[float, float] = _number((0.9, 0.999), 0, BELOW_ONE, "of AdamW", count=2)
+    optimizer: Literal["adamw", "sgd"] = _choice("adamw", "AdamW, or SGD with Nesterov's momentum")
+    weight_decay: float = _number(0.05, 0, INF, "not of biases, norms, scales, tokens and positions")
+    betas: tuple[float, float] = _number((0.9, 0.999), 0, BELOW_ONE, "of AdamW; the first is SGD's momentum", count=2)
+    schedule: Literal["cosine", "linear", "constant"] = _choice("cosine", "of the rate after warm-up")
     warmup: float = _number(1.0, 0, INF, "epochs in which the rate grows linearly")
-    final_lr: float = _number(0.0, 0, 1, "rate at the end of the cosine, as a share of --lr")
+    final_lr: float = _number(0.0, 0, 1, "rate at the end of the schedule, as a share of --lr")
     balance: float = _number(
         0.0, 0, 1, "sample a class of n images by n^(1 - X), with replacement: 0.5 by square root, 1 evenly"
     )
     smoothing: float = _number(0.0, 0, BELOW_ONE, "label smoothing: share of the target that all classes get")
     dropout: float = _number(0.0, 0, BELOW_ONE, "of tokens and branches")
+    attention_dropout: float = _number(0.0, 0, BELOW_ONE, "of attention probabilities")
     path_dropout: float = _number(0.0, 0, BELOW_ONE, "stochastic depth of the last block; of others linearly less")
     patch_dropout: float = _number(
         0.0, 0, BELOW_ONE, "share of patches that an image goes without; none in the last fifth"
@@ -98,6 +101,13 @@ class Recipe:
             raise TrainingError(f"Expected resized_crop as (least, most), got {self.resized_crop}. Swap them.")
         if self.resized_crop is not None and self.crop_padding:
             raise TrainingError("Expected crop_padding or resized_crop, got both. Leave one out.")
+        if self.schedule == "constant" and self.final_lr:
+            raise TrainingError(
+                f"Expected no final_lr for a constant schedule, got {self.final_lr:g}. Leave it out, or choose cosine "
+                "or linear."
+            )
+        if self.optimizer == "sgd" and not self.betas[0]:
+            raise TrainingError("Expected momentum for SGD, got 0. Give --betas, of which it takes the first.")
         if self.alpha and self.distill == "none":
             raise TrainingError("Expected no alpha without a teacher, got one and distill='none'. Choose soft or hard.")
         if self.patch_dropout and self.unfreeze_last is not None and not self.augments:

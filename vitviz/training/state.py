@@ -11,10 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
 from safetensors import SafetensorError
 
+from vitviz.extras import extra
 from vitviz.training import TrainingError
+
+with extra("train"):
+    from accelerate import Accelerator
 
 STATES = "state"
 _PROGRESS, _UNFINISHED, _OLD_STATE = "progress.json", "unfinished", "state.safetensors"

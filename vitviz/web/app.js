@@ -8,25 +8,28 @@ import { Explore } from './views/explore.js';
 import { Frame } from './views/frame.js';
 import { Heads } from './views/heads.js';
 import { Layers } from './views/layers.js';
+import { Lecture } from './views/lecture.js';
 import { Source } from './views/source.js';
 import { TopBar } from './views/topbar.js';
 
 /** The views and the places of app.html that they fill. */
 export const VIEWS = {
   '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads, '.vv-layers-view': Layers,
-  '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
+  '.vv-lecture': Lecture, '.vv-source': Source, '.vv-top': TopBar, '.vv-debug': Debug,
 };
 
 /**
  * Start the app in `root`, which has app.html in it.
  * @param {HTMLElement} root
- * @param {{colors: Record<string, string>, first: any, models: any, notice?: string}} given - the first scene's
- *   manifest; the list of models, examples, methods and statistics: the page opens without asking; a first message
+ * @param {{colors: Record<string, string>, first: any, models: any, lecture: import('./page.js').Lectured,
+ *   notice?: string}} given - the first scene's manifest; the list of models, examples, methods and statistics: the
+ *   page opens without asking; the lecture's texts; a first message
  */
-export function start(root, { colors, first, models, notice }) {
+export function start(root, { colors, first, models, lecture, notice }) {
   const photos = new Photos();
   const backend = serverBackend({ base: document.baseURI, photos, first, models });
-  const page = mount(root, { colors, backend, photos, first, models, search: window.location.search }, VIEWS);
+  const search = window.location.search;
+  const page = mount(root, { colors, backend, photos, first, models, lecture, search }, VIEWS);
   if (notice) page.store.dispatch({ type: 'message', texts: [notice] });
   window.vitviz = page; // for tests and benchmarks alone
   return page;

@@ -22,7 +22,7 @@ COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray
 
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
-_COMMENT = re.compile(r"^[ \t]*(?:/\*\*.*?\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # whole lines
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
@@ -94,3 +94,9 @@ def frame() -> str:
 def style() -> str:
     """Return the page's style sheet."""
     return (HERE / "style.css").read_text(encoding="utf-8")
+
+
+@cache
+def lecture_style() -> str:
+    """Return the style sheet of the lecture, which comes after the page's."""
+    return (HERE / "lecture.css").read_text(encoding="utf-8")

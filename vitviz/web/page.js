@@ -12,6 +12,8 @@ import { Progress } from './effects/progress.js';
 import { SceneEffects } from './effects/scene.js';
 
 /** @typedef {import('./effects/scene.js').Scene} Scene */
+/** @typedef {{title: string, body: string, question: string, answer: string}} Text - HTML of a step of the lecture */
+/** @typedef {{lang: string, texts: Record<string, Text[]>}} Lectured - the eight steps in each language */
 
 const HOME = 'vitviz-model'; // where the browser keeps the model that a person chose last
 
@@ -43,9 +45,11 @@ const home = {
  * @param {import('./effects/photos.js').Photos | null} given.photos
  * @param {import('./core/manifest.js').Manifest} given.first - of the scene that the page opens with
  * @param {string} given.search - the query string @param {any} given.models - Models; null without a server
+ * @param {Lectured | null} [given.lecture] - texts of the lecture, and the language that the page opens in
  * @param {Record<string, any>} places - views by their selectors
  */
-export function mount(root, { colors: encoded, backend: asked, photos, first, search, models }, places) {
+export function mount(root, { colors: encoded, backend: asked, photos, first, search, models, lecture = null },
+  places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
   const { state, messages } = parse(search);
@@ -63,7 +67,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     act: (/** @type {string} */ what) => leave(what, page),
-    models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
+    lecture, models: /** @type {import('./backends/backend.js').Models} */ (models), views: /** @type {any[]} */ ([]),
   };
   page.views = Object.entries(places).flatMap(([selector, View]) => {
     const place = root.matches(selector) ? root : root.querySelector(selector);

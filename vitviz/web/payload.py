@@ -39,7 +39,7 @@ from vitviz.attribution.attention import Fusion, rollout_matrix
 from vitviz.model.devices import double
 from vitviz.model.trace import Trace
 
-__all__ = ["Dtype", "PayloadError", "block_bytes", "rollout_bytes"]
+__all__ = ["LARGEST_HALF", "Dtype", "PayloadError", "balance", "block_bytes", "count_bytes", "rollout_bytes"]
 
 Dtype = Literal["float16", "float32"]
 
@@ -121,6 +121,14 @@ def rollout_bytes(
     return _packed(b"VVR1", trace, dtype, (1, len(matrix), len(matrix), start), [matrix])
 
 
+def count_bytes(trace: Trace, *, rollout: bool) -> int:
+    """Return the length of all block files and the rollout file in half precision, without making them."""
+    tokens, channels = trace.tokens.shape[1], trace.heads * trace.head_width
+    rows = trace.heads * tokens * (8 + 4 + 4)  # log-sum-exp and two means
+    blocks = trace.depth * (HEADER.size + rows + 2 * 2 * tokens * channels)
+    return blocks + (HEADER.size + 2 * tokens**2 if rollout else 0)
+
+
 def _check(trace: Trace, dtype: str) -> None:
     if dtype not in get_args(Dtype):
         raise PayloadError(f"Expected float16 or float32 as the dtype, got {dtype!r}. Use one of them.")
@@ -129,16 +137,25 @@ def _check(trace: Trace, dtype: str) -> None:
         raise PayloadError(f"Expected the trace of one image, got a batch of {batch}; pass trace.image(0).")
 
 
-def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries and keys (H, N, d) as halves, centred and balanced, and the log-sum-exp that goes with them."""
-    queries, keys, lse = double(queries), double(keys), double(lse)
+def balance(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what a file in half precision takes off a block's keys and queries (H, N, d): (H, 1, d) each, float64.
+
+    The mean key, and a power of two by which queries are multiplied and keys divided.
+    """
+    queries, keys = double(queries), double(keys)
     centre = keys.mean(1, keepdim=True)  # (H, 1, d)
-    shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
-    keys = keys - centre
-    most_q, most_k = queries.abs().amax(1, keepdim=True), keys.abs().amax(1, keepdim=True)  # (H, 1, d)
+    most_q, most_k = queries.abs().amax(1, keepdim=True), (keys - centre).abs().amax(1, keepdim=True)  # (H, 1, d)
     # A power of two that makes the two largest about equal. Where one is zero there is nothing to balance.
     exponent = (0.5 * (most_k.log2() - most_q.log2())).round()
-    factor = torch.where(exponent.isfinite(), exponent, 0.0).exp2()
+    return centre, torch.where(exponent.isfinite(), exponent, 0.0).exp2()
+
+
+def _halved(queries: Tensor, keys: Tensor, lse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return queries and keys (H, N, d) as halves, centred and balanced, and the log-sum-exp that goes with them."""
+    centre, factor = balance(queries, keys)
+    queries, keys, lse = double(queries), double(keys), double(lse)
+    shift = (queries @ centre.mT).squeeze(-1)  # (H, N, d) @ (H, d, 1) -> (H, N)
+    keys = keys - centre
     return _half(queries * factor, "queries"), _half(keys / factor, "keys"), (lse - shift).float()
 
 

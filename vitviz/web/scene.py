@@ -7,7 +7,7 @@ import html
 import io
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,11 +21,13 @@ from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
 from vitviz.view import View
 from vitviz.web import bundle
-from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.lecture import lecture_given
+from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
 LEAST_SIDE = 512  # marks are drawn on it: lines a pixel wide would hide the patches of a photograph of 32 pixels
 SEEN_SIDE = 640  # pixels; what the model saw is shown no larger
+PICTURE_BYTES = 300_000  # of a page's two pictures, about
 ROLLOUT_TOKENS = 600  # up to here the whole rollout matrix goes along: it grows with N², its computing with N³
 
 
@@ -89,7 +91,7 @@ class Scene:
             predictions=[(label, probability, index) for (label, probability), index in best],
             labels=view.labels,
             sure_above=view.sure_above,
-            caveat=_caveat(view) or caveat,
+            caveat=" ".join(filter(None, (_caveat(view) or caveat, _assumptions(view)))),
             device=view.device,
             seconds=view.seconds,
             seen=view.seen(),
@@ -160,15 +162,20 @@ def _caveat(view: View) -> str:
     return ""
 
 
+def _assumptions(view: View) -> str:
+    """Return what neither the model's weights nor its settings told."""
+    about = view.model.pretrained
+    return f"Assumed of this model: {'; '.join(about.assumed)}." if about and about.assumed else ""
+
+
 def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:
-    mass = heatmap.describe_prefix_mass()
     return {
         "id": f"map-{index + 1}",
         "title": heatmap.title,
         "values": [float(value) for value in heatmap.values.ravel()],  # (gh, gw), row by row
         "signed": heatmap.signed,
         "unit": heatmap.unit,
-        "note": f"Outside the picture: {mass}." if mass else "",
+        "note": heatmap.note,
     }
 
 
@@ -188,7 +195,7 @@ def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
     return {"url": url, "width": picture.width, "height": picture.height}
 
 
-def standalone(scene: Scene, search: str = "") -> str:
+def standalone(scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] | None = None) -> str:
     """Return one HTML file with the photograph, queries and keys and the page: it opens from disk without a network.
 
     Up to 600 tokens rollout from every token is in it; above, the page shows attention only.
@@ -196,28 +203,47 @@ def standalone(scene: Scene, search: str = "") -> str:
     Args:
         scene: of one photograph and model.
         search: the query string of the view that the page opens with, as in the page's address.
+        lecture: its numbers (see `vitviz.web.numbers.lecture_parts`), if the lecture is to be in the file.
     """
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
     if scene.rolls_out:
         files["rollout"] = rollout_bytes(trace)
+    files |= lecture or {}
     parts = "".join(
         f'<script type="text/plain" id="{name}">{base64.b64encode(data).decode()}</script>\n'
         for name, data in files.items()
     )
-    title = html.escape(" · ".join(part for part in (scene.summary, scene.title, "vitviz") if part))
-    filling = {
-        "title": title,
-        "style": bundle.style(),
-        "template": bundle.template(),
-        "parts": parts,
-        "script": bundle.script("alone.js"),
-        "colors": bundle.colors(),
-        "manifest": _script({**scene.manifest("page"), "badge": None}),  # times differ: the same view is the same page
-        "search": _script(search),
-    }
+    return standalone_frame(
+        title=html.escape(" · ".join(part for part in (scene.summary, scene.title, "vitviz") if part)),
+        parts=parts,
+        manifest=_script({**scene.manifest("page"), "badge": None}),  # times differ: the same view is the same page
+        search=_script(search),
+        lecture=_script(lecture_given()) if lecture else "null",
+        entry="alone_lecture.js" if lecture else "alone.js",
+    )
+
+
+def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
+    """Return the page that stands alone, with `@@name@@` in the place of what is not given.
+
+    Args:
+        entry: the script of the page.
+        filling: title, parts, manifest, search and lecture, as HTML.
+    """
+    scripts = {"script": bundle.script(entry), "colors": bundle.colors()}
+    style = bundle.style() + (bundle.lecture_style() if entry == "alone_lecture.js" else "")
+    filling |= {"style": style, "template": bundle.template(), **scripts}
     # One pass, so that nothing that was filled in is taken for a place to fill.
-    return re.sub(r"@@(\w+)@@", lambda place: filling[place[1]], bundle.frame())
+    return re.sub(r"@@(\w+)@@", lambda place: filling.get(place[1], place[0]), bundle.frame())
+
+
+def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:
+    """Return about how long the file of `standalone` is, without making it."""
+    files = count_bytes(trace, rollout=trace.tokens.shape[1] <= ROLLOUT_TOKENS)
+    shell = sum(map(len, (bundle.style(), bundle.template(), bundle.script("alone.js"), bundle.colors())))
+    numbers = sum(22 * one.values.size for one in maps)  # digits of a map's values
+    return files * 4 // 3 + shell + numbers + PICTURE_BYTES  # base64 takes four bytes for three
 
 
 def _script(value: Any) -> str:

@@ -1,4 +1,5 @@
 // A static site: the app's page, with the model in the visitor's own browser.
+import { needs } from './backends/needs.js';
 import { onnxBackend } from './backends/onnx.js';
 import { Photos } from './effects/photos.js';
 import { mount } from './page.js';
@@ -7,12 +8,15 @@ import { VIEWS } from './app.js';
 /**
  * Start a static site in `root`, which has app.html in it.
  * @param {HTMLElement} root
- * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site}} given
+ * @param {{colors: Record<string, string>, first: any, site: import('./backends/onnx.js').Site,
+ *   lecture: import('./page.js').Lectured}} given
  */
-export function start(root, { colors, first, site }) {
+export function start(root, { colors, first, site, lecture }) {
   const photos = new Photos();
+  const { deviceMemory } = /** @type {any} */ (navigator); // in Chromium alone, and over https
+  for (const entry of site.models.groups[0].entries) entry.needs = needs(site.about[entry.source], deviceMemory);
   const backend = onnxBackend({ base: document.baseURI, site, first, photos });
-  const given = { colors, backend, photos, first, models: site.models, search: window.location.search };
+  const given = { colors, backend, photos, first, models: site.models, lecture, search: window.location.search };
   const page = mount(root, given, VIEWS);
   navigator.serviceWorker?.register('service.js').catch(() => null); // without it the page works, only not offline
   window.vitviz = page; // for tests and benchmarks alone

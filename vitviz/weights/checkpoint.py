@@ -22,6 +22,7 @@ from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 
 FORMAT = 1
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # of `Pretrained`, beside `Preprocess`
+_OPTIONAL = ("sure_above", "assumed")  # written where there are any
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
@@ -53,8 +54,7 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
         "preprocess": about.preprocess.to_dict(),
         **{name: getattr(about, name) for name in _FACTS},
     }
-    if about.sure_above is not None:
-        config["sure_above"] = about.sure_above
+    config |= {name: value for name in _OPTIONAL if (value := getattr(about, name)) not in (None, ())}
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(config, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -101,12 +101,11 @@ def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
             f"Expected a checkpoint of vitviz in format {FORMAT}, got {data.get('format')!r} in {str(path)!r}. "
             "Use a folder that vitviz saved; one of another library has to be converted first."
         )
-    needed = ("format", "model", "preprocess", *_FACTS)
+    facts = (*_FACTS, *(name for name in _OPTIONAL if name in data))
     try:
-        check_names(data, (*needed, "sure_above") if "sure_above" in data else needed, CheckpointError, complete=True)
+        check_names(data, ("format", "model", "preprocess", *facts), CheckpointError, complete=True)
         config = ViTConfig.from_dict(data["model"])
-        facts = {name: data[name] for name in (*_FACTS, "sure_above") if name in data}
-        about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **facts)
+        about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **{name: data[name] for name in facts})
         _check_about(config, about)
     except ValueError as error:
         raise CheckpointError(f"Expected settings that fit together, got others in {str(path)!r}: {error}") from error

@@ -31,7 +31,7 @@ MAX_PICKLE_BYTES = 4 * 2**20  # beside the numbers; that of a ViT-g with its opt
 
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's two formats; the second is that before torch 1.6
 _ADVICE = 'Save the weights alone: torch.save({"state_dict": model.state_dict()}, path).'
-_DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) where there are no registers
 _COUNTING = ("position_ids",)  # 0, 1, 2, ... in older files; no weights, so they may be integers
 
@@ -198,10 +198,10 @@ def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
         plain = (
             type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and tensor.device.type == "cpu"
         )
-        if not plain or tensor.dtype not in _DTYPES:
+        if not plain or tensor.dtype not in DTYPES:
             kind = tensor.dtype if plain else f"{tensor.layout} on {tensor.device.type}"
             raise CheckpointError(
-                f"Expected weights in {', '.join(map(str, _DTYPES))}, got {kind} in {name!r:.120} of {str(path)!r}. "
+                f"Expected weights in {', '.join(map(str, DTYPES))}, got {kind} in {name!r:.120} of {str(path)!r}. "
                 "Expand quantised or sparse weights first."
             )
         if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # it may claim any size for nothing

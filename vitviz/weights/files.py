@@ -1,7 +1,7 @@
 """Single files of weights, without the settings they were trained with.
 
 A file says names and shapes and nothing else. `infer` tells the architecture from them; what they cannot say is taken
-from the field's convention where there is one, and written down in `Pretrained.source`, or asked for.
+from the field's convention where there is one, and written down in `Pretrained.assumed`, or asked for.
 """
 
 import os
@@ -36,7 +36,7 @@ def load_file(path: str | os.PathLike[str], *, family: str | None = None, heads:
         heads: attention heads in each block, where the width is none of the published ones.
 
     Returns:
-        The model. `pretrained.source` says what was assumed; there are no labels, because the file has none.
+        The model. `pretrained.assumed` says what was assumed; there are no labels, because the file has none.
 
     Raises:
         CheckpointError: if the file is damaged, hostile, or holds something else than weights.
@@ -51,10 +51,12 @@ def load_file(path: str | os.PathLike[str], *, family: str | None = None, heads:
     inferred = Architecture(shapes, family=family, heads=heads)
     checks.check_tensors({name: tensor for name, tensor in tensors.items() if name not in inferred.unread}, path)
     nest = (f"the weights under {'.'.join(under)!r}",) if under else ()
+    preprocess = inferred.preprocess()
     about = Pretrained(
         name=path.stem,
-        preprocess=inferred.preprocess(),
+        preprocess=preprocess,
         source=f"file {path.name}, read as {inferred.describe((*nest, *left_out))}",
+        assumed=(*inferred.assumed, f"preprocessing: {preprocess.describe()}"),
     )
     return checks.assemble(inferred.config, inferred.convert(tensors), about, where=where)
 

@@ -33,7 +33,7 @@ WHY_NOT = {
     "CrossVit": "it has two streams of patches of two sizes",
     "TNT": "it has a second transformer inside every patch",
     "Xcit": "its attention runs between channels, not between patches",
-    "NaFlexVit": "it takes lists of patches; build the same model with use_naflex=False",
+    "NaFlexVit": "it takes lists of patches of any number; load the vit_ model of the same size",
     **dict.fromkeys(_PARALLEL, "attention and MLP lie side by side in its blocks"),
     "ParallelThingsBlock": "several attentions lie side by side in its blocks",
     **dict.fromkeys(_POST_NORM, "its blocks norm what a branch returns, not what it is given"),
@@ -46,18 +46,19 @@ WHY_NOT = {
 """The reason why a model with this timm class in it cannot be converted."""
 
 
-_ADVICE = "Set model.pretrained_cfg = None to convert the model without, and choose a Preprocess yourself."
+_ADVICE = "Set model.pretrained_cfg = None, and say how images are prepared: vitviz.load(model, preprocess=...)."
 
 
 @checked_settings()
-def convert_timm(model: nn.Module) -> ViT:
+def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """Convert a model built by timm to a `ViT` of the same outputs and attentions: float32, in eval mode, a copy.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and their kin), its distilled form
     (DeiT) and `Eva` with learned positions or DINOv3's rotary ones. Dropout rates are not carried over.
 
-    >>> import timm                                                                  # doctest: +SKIP
-    >>> model = convert_timm(timm.create_model("vit_tiny_patch16_224", pretrained=True))   # doctest: +SKIP
+    Args:
+        model: built by timm.
+        cfg: the `pretrained_cfg` of published weights, if these are they: what travels with them; `None` for others.
 
     Raises:
         ConvertError: with the reason, for a model that has no single N x N attention in each block, or uses
@@ -69,7 +70,6 @@ def convert_timm(model: nn.Module) -> ViT:
     new = naming.TIMM.convert(state, config)
     if interleaved:
         _separate_halves(new, config)
-    cfg = getattr(model, "pretrained_cfg", None)
     return assemble(config, new, about_timm(cfg, config) if cfg else None)
 
 
@@ -116,17 +116,17 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
     if type(stem.norm) is not nn.Identity:
         _refuse("its patch embedding ends in a norm")
     patch = stem.patch_size
-    if patch[0] != patch[1] or any(side % patch[0] for side in stem.img_size):
-        _refuse(
-            f"its images of {stem.img_size} do not divide into square patches, with {patch} for a patch; "
-            "build it with another img_size"
-        )
+    if patch[0] != patch[1]:
+        _refuse(f"its patches of {patch} are no squares")
+    if getattr(stem, "dynamic_img_pad", False) and any(side % patch[0] for side in stem.img_size):
+        _refuse(f"it pads images of {stem.img_size} to patches of {patch}; build it with dynamic_img_pad=False")
     block, *others = (_block_settings(block) for block in blocks)
     for index, other in enumerate(others, 1):
         if differ := [name for name in block if block[name] != other[name]]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
     settings = block | {
-        "image_size": tuple(stem.img_size),
+        # Without the pixels at the right and at the bottom that fill no patch, which timm leaves out too.
+        "image_size": tuple(side // patch[0] * patch[0] for side in stem.img_size),
         "patch_size": patch[0],
         "channels": stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
@@ -306,17 +306,12 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
     Raises:
         ConvertError: if the `pretrained_cfg` is incomplete, or asks for preprocessing that `Preprocess` cannot do.
     """
-    needed = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
-    if missing := ", ".join(name for name in needed if cfg.get(name) is None):
-        raise ConvertError(
-            f"Expected a pretrained_cfg that says how images are prepared, got one without {missing}. {_ADVICE}"
-        )
     labels, class_ids = _labels(cfg, config.classes)
     name = ".".join(str(cfg[part]) for part in ("architecture", "tag") if cfg.get(part))
     hub = cfg.get("hf_hub_id")
     return Pretrained(
         name=name or "timm model",
-        preprocess=_preprocess(cfg, config),
+        preprocess=preprocess_timm(cfg, config),
         labels=labels,
         class_ids=class_ids,
         licence=cfg.get("license") or "unknown",
@@ -324,8 +319,38 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
     )
 
 
-def _preprocess(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
-    """Return timm's evaluation transform (`timm.data.create_transform`) for images of the model's size."""
+@checked_settings()
+def object_timm(model: nn.Module, config: ViTConfig) -> Pretrained | None:
+    """Return what a model in memory says of itself; `None` where it has no `pretrained_cfg`.
+
+    The `pretrained_cfg` is that of the published weights, which these need not be: its name, address and licence are
+    left out, and its labels are said to be assumed.
+    """
+    cfg: Any = getattr(model, "pretrained_cfg", None)
+    if not cfg:
+        return None
+    labels, class_ids = _labels(cfg, config.classes)
+    return Pretrained(
+        name=cfg.get("architecture") or type(model).__name__,
+        preprocess=preprocess_timm(cfg, config),
+        labels=labels,
+        class_ids=class_ids,
+        source="timm model in memory, prepared as its pretrained_cfg says",
+        assumed=(f"labels: the {len(labels):,} of its pretrained_cfg",) if labels else (),
+    )
+
+
+def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
+    """Return timm's evaluation transform (`timm.data.create_transform`) for images of the model's size.
+
+    Raises:
+        ConvertError: if settings are missing, or ask for what `Preprocess` cannot do.
+    """
+    needed = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
+    if missing := ", ".join(name for name in needed if cfg.get(name) is None):
+        raise ConvertError(
+            f"Expected a pretrained_cfg that says how images are prepared, got one without {missing}. {_ADVICE}"
+        )
     (height, width), share, mode = config.image_size, cfg["crop_pct"], cfg["crop_mode"]
     if config.channels != 3:
         raise ConvertError(f"Expected a model that reads 3 channels, got one that reads {config.channels}. {_ADVICE}")

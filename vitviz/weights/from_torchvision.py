@@ -57,13 +57,7 @@ def about_torchvision(weights: Any) -> Pretrained:
     Raises:
         ConvertError: for weights whose transforms are not those of image classification.
     """
-    transforms, meta = weights.transforms(), weights.meta
-    needed = ("resize_size", "crop_size", "mean", "std", "interpolation")
-    if missing := [name for name in needed if not hasattr(transforms, name)]:
-        raise ConvertError(
-            f"Expected the transforms of an image classifier, got some without {', '.join(missing)}. "
-            "Use weights of a Vision Transformer."
-        )
+    preprocess, meta = preprocess_torchvision(weights.transforms()), weights.meta
     licence = "unknown: torchvision (BSD-3-Clause) states none for these weights"
     if _SWAG in f"{meta.get('license', '')} {meta.get('recipe', '')}":
         licence = f"CC-BY-NC-4.0 ({meta['license']})"
@@ -71,16 +65,31 @@ def about_torchvision(weights: Any) -> Pretrained:
         licence = str(meta["license"])
     return Pretrained(
         name=f"{re.sub('_Weights$', '', type(weights).__name__)} {weights.name}",
-        preprocess=Preprocess(
-            height=transforms.crop_size[0],
-            width=transforms.crop_size[0],
-            mode="crop",
-            resize=transforms.resize_size[0],
-            interpolation=transforms.interpolation.value,
-            mean=tuple(transforms.mean),
-            std=tuple(transforms.std),
-        ),
+        preprocess=preprocess,
         labels=tuple(meta["categories"]),
         licence=licence,
         source=f"{weights.url} ({meta['recipe']})",
+    )
+
+
+def preprocess_torchvision(transforms: Any) -> Preprocess:
+    """Return the steps of a weights' `transforms()`.
+
+    Raises:
+        ConvertError: for those of another task than image classification.
+    """
+    needed = ("resize_size", "crop_size", "mean", "std", "interpolation")
+    if missing := [name for name in needed if not hasattr(transforms, name)]:
+        raise ConvertError(
+            f"Expected the transforms of an image classifier, got some without {', '.join(missing)}. "
+            "Use weights of a Vision Transformer."
+        )
+    return Preprocess(
+        height=transforms.crop_size[0],
+        width=transforms.crop_size[0],
+        mode="crop",
+        resize=transforms.resize_size[0],
+        interpolation=transforms.interpolation.value,
+        mean=tuple(transforms.mean),
+        std=tuple(transforms.std),
     )

@@ -30,6 +30,7 @@ _DEFAULTS: dict[str, Any] = {
     "num_channels": 3,
 }
 VIT_DEFAULTS = _DEFAULTS | {"layer_norm_eps": 1e-12, "qkv_bias": True}
+MSN_DEFAULTS = VIT_DEFAULTS | {"layer_norm_eps": 1e-6}
 DINOV2_DEFAULTS: dict[str, Any] = {"hidden_act": "gelu", "layer_norm_eps": 1e-6, "num_channels": 3, "qkv_bias": True}
 DINOV2_DEFAULTS |= {"layerscale_value": 1.0, "use_swiglu_ffn": False}
 DINOV2_DEFAULTS |= {"num_register_tokens": 4}  # with registers only
@@ -176,13 +177,25 @@ def convert_transformers(
         ConvertError: if the family or a setting is not supported, or tensors are not those of the family.
         CheckpointError: if tensors are missing, too many, shaped otherwise or not finite.
     """
+    config, names = read_settings(settings)
+    return assemble(config, names.convert(state, config), about, where=where)
+
+
+def read_settings(settings: Mapping[str, Any]) -> Converted:
+    """Return the config that settings describe, and the names of its tensors.
+
+    Raises:
+        ConvertError: if the family or a setting is not supported.
+    """
     kind = settings.get("model_type")
     kind = kind if isinstance(kind, str) else None
     if kind not in FAMILIES:
         why = REFUSED.get(kind or "", "it is not known")
+        biases = ("use_relative_position_bias", "use_shared_relative_position_bias")
+        if why == _BIAS and not any(settings.get(name) for name in biases):
+            why = "its tensors have names that are not read, also without a relative position bias"
         raise ConvertError(f"Expected one of {', '.join(FAMILIES)}, got model_type {kind!r}: {why}.")
-    config, names = FAMILIES[kind](settings)
-    return assemble(config, names.convert(state, config), about, where=where)
+    return FAMILIES[kind](settings)
 
 
 def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
@@ -206,17 +219,19 @@ def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
-    """Read ViT, and what has its shape: Google's, DINO's, DeiT's without and with distillation token.
+    """Read ViT, and what has its shape: Google's, DINO's, MSN's, I-JEPA's, DeiT's without and with distillation token.
 
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; Caron et al. 2021, "Emerging Properties in Self-Supervised
     Vision Transformers"; Touvron et al. 2021, "Training data-efficient image transformers". The classifier reads the
-    class token; without one, the model returns that token. `DeiTForImageClassificationWithTeacher` has two classifiers,
+    class token; without one, the model returns that token. I-JEPA (Assran et al. 2023) has none, and the mean over
+    patches is read. `DeiTForImageClassificationWithTeacher` has two classifiers,
     whose logits are averaged; `DeiTForImageClassification` has the class token's alone.
     """
-    stem = "DeiT" if settings.get("model_type") == "deit" else "ViT"
+    stem = {"deit": "DeiT", "vit_msn": "ViTMSN", "ijepa": "IJepa"}.get(str(settings.get("model_type")), "ViT")
     classes = (f"{stem}Model", f"{stem}ForImageClassification")
-    checked = Settings(settings, stem, VIT_DEFAULTS)
-    bare = checked.architecture(classes if stem == "ViT" else (*classes, f"{classes[1]}WithTeacher")) == classes[0]
+    checked = Settings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
+    bare = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes) == classes[0]
+    without_token = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
     config = _config(
         checked,
         square=False,
@@ -224,6 +239,7 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
         qkv_bias=checked.get("qkv_bias"),
         classes=0 if bare else len(labels(settings)),
         distillation_token=stem == "DeiT",
+        **without_token,
     )
     return config, naming.DEIT if stem == "DeiT" else naming.VIT
 
@@ -287,7 +303,7 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
 
 
 def _clip(settings: Mapping[str, Any]) -> Converted:
-    """Read CLIP's vision tower, with or without its projection, or inside a `CLIPModel`.
+    """Read CLIP's vision tower, with or without its projection, or inside a `CLIPModel`; also those of its kin.
 
     Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". There is no
     classifier: the model returns the class token after the final norm, before the projection to the text's space.
@@ -295,8 +311,14 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     if settings.get("architectures") == ["CLIPForImageClassification"]:
         expected = "another: its classifier reads the mean over patches without the final norm"
         raise Settings(settings, "CLIP", {}).refuse("architectures", expected)
-    checked, _ = _tower(settings, "CLIP", ("CLIPVisionModel", "CLIPVisionModelWithProjection"), CLIP_DEFAULTS)
+    stem = CLIPS[str(settings.get("model_type")).removesuffix("_vision_model")]
+    alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection")
+    checked, _ = _tower(settings, stem, alone, CLIP_DEFAULTS)
     return _config(checked, classes=0, norm_pre=True, norm_pooled=True, patch_bias=False), naming.CLIP
+
+
+CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP", "altclip": "AltCLIP"}
+"""Families whose vision tower is CLIP's, by model_type, with the beginning of their classes' names."""
 
 
 def _siglip(settings: Mapping[str, Any]) -> Converted:
@@ -322,7 +344,7 @@ def _tower(
 
     An older file has the settings of the tower under a second name, which wins there.
     """
-    if settings.get("model_type") != family.lower():
+    if str(settings.get("model_type")).endswith("_vision_model"):
         return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)
     kind = Settings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
     names = ("vision_config_dict", "vision_config")
@@ -340,8 +362,10 @@ FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
     "dinov2": _dinov2,
     "dinov2_with_registers": _dinov2,
     "dinov3_vit": _dinov3,
-    "clip": _clip,
-    "clip_vision_model": _clip,
+    "vit_msn": _vit,
+    "ijepa": _vit,
+    **{f"{kind}_vision_model": _clip for kind in CLIPS},
+    **dict.fromkeys(("clip", "metaclip_2", "chinese_clip"), _clip),
     "siglip": _siglip,
     "siglip_vision_model": _siglip,
 }
@@ -353,9 +377,14 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit"), _WINDOWS),
     **dict.fromkeys(("beit", "data2vec-vision"), _BIAS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
+    "altclip": "only its vision tower is read; save that alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",
     "vit_mae": "it hides three quarters of the patches; the encoders fine-tuned from it have model_type 'vit'",
     "siglip2": "it takes cut patches of any number with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
+    **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it turns the class token by a learned angle (rotary positions)"),
+    **dict.fromkeys(
+        ("aimv2", "aimv2_vision_model"), "it norms by the root mean square, and after its patch projection"
+    ),
     "dinov3_convnext": "it is a convolutional network without attention",
-    "timm_wrapper": "it is a timm model in another coat; convert it as one of timm",
+    "timm_wrapper": "it is a timm model in another coat; in memory load its timm_model",
 }

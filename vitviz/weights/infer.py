@@ -25,10 +25,13 @@ from vitviz.weights.naming import NAMINGS, Naming, State
 
 Shapes = Mapping[str, tuple[int, ...]]
 
-_IMAGENET = Preprocess(resize=256)
-_CLIP = Preprocess(resize=224, mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711))
-_HALF = Preprocess(mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-_COLORS = {_IMAGENET: "ImageNet", _CLIP: "CLIP", _HALF: "0.5 for"}
+CONVENTIONS = {
+    "imagenet": Preprocess(resize=256),
+    "clip": Preprocess(resize=224, mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)),
+    "half": Preprocess(mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+}
+"""How photographs are usually prepared, by the name of the mean and standard deviation; at 224 pixels."""
+_IMAGENET, _CLIP, _HALF = CONVENTIONS.values()
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ FAMILIES: dict[str, Family] = {
     "clip-quickgelu": Family("CLIP with QuickGELU (OpenAI)", _CLIP, norm_eps=1e-5, activation="quick_gelu"),
     "siglip": Family("SigLIP", _HALF),
     "siglip-tanh": Family("SigLIP 2 and SO400M/16 in timm's form", _HALF, activation="gelu_tanh"),
-    "torchvision": Family("torchvision's VisionTransformer"),
+    "torchvision": Family("torchvision's VisionTransformer", Preprocess(resize=256, interpolation="bilinear")),
 }
 """Values of `--family`. Epsilons and activations are those of timm's form; `Naming.convention` has the others."""
 
@@ -192,16 +195,10 @@ class Architecture:
         return FAMILIES[self.family].preprocess.at(max(self.config.image_size), self.config.patch_size)
 
     def describe(self, more: Iterable[str] = ()) -> str:
-        """Return what was inferred, and everything that was assumed, for people."""
-        prepared, colors = self.preprocess(), _COLORS[FAMILIES[self.family].preprocess]
-        how = f"cut from a shorter side of {prepared.resize}" if prepared.mode == "crop" else "squashed"
+        """Return what was inferred, for people."""
         library = "facebookresearch's" if self.facebook else self.naming.library
         left_out = (f"without the {what}" for what in sorted(set(self.unread.values())) if what)
-        return (
-            f"{', '.join((f'{self.family} in {library} names', *more, *left_out))}; "
-            f"{'; '.join(f'{one} assumed' for one in self.assumed)}; preprocessing assumed: "
-            f"{colors} mean and standard deviation, {prepared.height} x {prepared.width} pixels, {how} (bicubic)"
-        )
+        return ", ".join((f"{self.family} in {library} names", *more, *left_out))
 
     def _naming(self) -> Naming:
         """Return the first naming whose marks are there."""

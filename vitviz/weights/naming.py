@@ -259,7 +259,7 @@ VIT = Naming(
         | {"mlp.weights_in": "mlp.fc1", "mlp.weights_out": "mlp.fc2"},
     ),
     marks=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
-    bases=("vit.",),
+    bases=("vit.", "ijepa."),
     unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": ""},  # for training, and for tasks that fine-tune it
     convention={"norm_eps": 1e-12},
 )

@@ -4,18 +4,21 @@ What is in the cache needs no network. What is not, and cannot be fetched, is sa
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
 import torch
+from torch import nn
 
+from vitviz.extras import extra
 from vitviz.images.datasets import CONNECT_SECONDS, reachable
 from vitviz.images.torchvision_import import import_torchvision
-from vitviz.model.vit import ViT
-from vitviz.weights.from_timm import config_of, convert_timm
-from vitviz.weights.from_torchvision import BUILDERS, convert_torchvision
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights.from_timm import about_timm, config_of, convert_timm
+from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, convert_torchvision
 from vitviz.weights.transformers_folder import load_transformers_folder
 
 ABOUT = ("config.json", "preprocessor_config.json", "processor_config.json", "README.md")
@@ -114,11 +117,17 @@ def _unreachable(what: str, where: str, why: str = "") -> RemoteError:
     )
 
 
-def _hugging_face(name: str) -> ViT:
+def hub_folder(name: str) -> Path:
+    """Return the local folder of a model of Hugging Face, from the cache or the hub; raises as `fetch`."""
     safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
     folder = cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
     if not any((*folder.glob(SAFE[0]), *folder.glob(OLD[0]))):  # an old repository
         folder = fetch(name, (*ABOUT, *OLD), old)
+    return folder
+
+
+def _hugging_face(name: str) -> ViT:
+    folder = hub_folder(name)
     return load_transformers_folder(folder, name=name, licence=_licence(folder))
 
 
@@ -130,19 +139,44 @@ def _licence(folder: Path) -> str:
     return found[1].strip("'\"") if found else "unknown"
 
 
+def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
+    """Load any classifier of torchvision or timm by its name there, in eval mode, with its labels and preprocessing.
+
+    Raises:
+        RemoteError: if the library does not have it, is not installed, or cannot be reached and has not cached it.
+        ConvertError: if what it says of preprocessing is not that of image classification.
+    """
+    if library == "torchvision":
+        import_torchvision()
+        from torchvision import models
+
+        known = models.list_models(models)
+        model, weights = _torchvision_model(name, known, "list_models(torchvision.models) lists them")
+        return model.eval(), about_torchvision(weights)
+    built: Any = _timm_model(name)
+    cfg = built.pretrained_cfg
+    channels, height, width = cfg["input_size"]
+    sizes = ViTConfig(image_size=(height, width), patch_size=1, channels=channels, classes=built.num_classes)
+    return built.eval(), about_timm(cfg, sizes)
+
+
 def _timm(name: str) -> ViT:
+    model: Any = _timm_model(name, config_of)  # refuses what we cannot show before anything is fetched
+    return convert_timm(model, model.pretrained_cfg)
+
+
+def _timm_model(name: str, check: Callable[[nn.Module], object] = lambda _model: None) -> nn.Module:
+    """Load a model of timm that passes `check`, which gets it without weights."""
     import_torchvision()  # timm imports it, and its own way may fail
-    try:
+    with extra("convert"):
         import timm
-    except ImportError as error:
-        raise RemoteError(f"Expected the package timm for timm:{name}, got none. Run pip install timm.") from error
     if not timm.is_model(name.split(".")[0]):
         near = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
         raise RemoteError(
             f"Expected a model of timm, got {name!r}. timm.list_pretrained() lists them{near and f': {near}, ...'}."
         )
     with torch.device("meta"):
-        config_of(timm.create_model(name.split(".")[0]))  # refuses what we cannot show before anything is fetched
+        check(timm.create_model(name.split(".")[0]))
     about = timm.get_pretrained_cfg(name)
     if about is None or not about.hf_hub_id:
         raise RemoteError(
@@ -150,16 +184,22 @@ def _timm(name: str) -> ViT:
         )
     folder = fetch(about.hf_hub_id, ("model.safetensors",), ("model.safetensors",))
     file = str(folder / "model.safetensors")
-    return convert_timm(timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file}))
+    model: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file})
+    return model
 
 
 def _torchvision(name: str) -> ViT:
+    return convert_torchvision(*_torchvision_model(name, BUILDERS, ", ".join(BUILDERS)))
+
+
+def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tuple[nn.Module, Any]:
+    """Load a model of torchvision, one of these, and return it with the member of the enum of its weights."""
     import_torchvision()
     from torchvision import models
 
     architecture, _, tag = name.partition(".")
-    if architecture not in BUILDERS:
-        raise RemoteError(f"Expected one of {', '.join(BUILDERS)} of torchvision, got {architecture!r}. Choose one.")
+    if architecture not in builders:
+        raise RemoteError(f"Expected a model of torchvision, got {architecture!r}. Choose one: {listed}.")
     known: Any = models.get_model_weights(architecture)
     if tag and tag not in known.__members__:
         raise RemoteError(
@@ -178,9 +218,10 @@ def _torchvision(name: str) -> ViT:
             f"Expected torchvision:{name} from {address.hostname} or in {str(place)!r}, got {_first_line(error)}. If "
             "that file is there, remove it and try again."
         ) from error
-    model = models.get_model(architecture, image_size=weights.meta["min_size"][0])
+    settings = {"image_size": weights.meta["min_size"][0]} if architecture in BUILDERS else {}
+    model: nn.Module = models.get_model(architecture, **settings)
     model.load_state_dict(state)
-    return convert_torchvision(model, weights)
+    return model, weights
 
 
 LIBRARIES: dict[str, Callable[[str], ViT]] = {"torchvision": _torchvision, "timm": _timm, "hf": _hugging_face}

@@ -17,7 +17,7 @@ from vitviz.images.preprocess import Interpolation, Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
-from vitviz.weights.from_transformers import Settings, convert_transformers, labels
+from vitviz.weights.from_transformers import Settings, convert_transformers, labels, read_settings
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
 _IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
@@ -30,18 +30,26 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "DeiT": _CUT | _HALF | {"size": 256},
     "DINOv3ViT": _ALL | _IMAGENET | {"resample": 2, "size": 224},
     "CLIP": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
+    "ChineseCLIP": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Bit": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Siglip": _ALL | _HALF | {"resample": 3, "size": 224},
 }
-_SHORTER = {"CLIP", "Bit"}  # for these one number as the size is that of the shorter side; for others of a square
+_SHORTER = {
+    "CLIP",
+    "ChineseCLIP",
+    "Bit",
+}  # for these one number as the size is that of the shorter side; for others of a square
 _USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
+_USUAL |= {"metaclip": "CLIP", "chinese": "CLIP", "altclip": "CLIP", "ijepa": "ViT"}
+# What the published models of a family say otherwise than their processor assumes.
+_PUBLISHED: dict[str, dict[str, Any]] = {"deit": _IMAGENET, "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}}}
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
 
 @checked_settings()
 def about_transformers(
     settings: Mapping[str, Any],
-    preprocessor: Mapping[str, Any],
+    preprocessor: Mapping[str, Any] | None,
     name: str,
     *,
     licence: str = "unknown",
@@ -56,7 +64,8 @@ def about_transformers(
 
     Args:
         settings: the model's `config.json`.
-        preprocessor: the `preprocessor_config.json` beside it.
+        preprocessor: the `preprocessor_config.json` beside it; `None` where there is none, and what is usual in the
+            family is assumed.
         name: short name for people and menus.
         licence: SPDX name or a sentence; the two files do not say.
         source: where the weights come from.
@@ -64,12 +73,13 @@ def about_transformers(
     Raises:
         ConvertError: for steps that `Preprocess` does not have, or values that are not what they should be.
     """
+    preprocess = _usual(settings) if preprocessor is None else preprocess_transformers(settings, preprocessor)
+    named = labels(settings) if "ForImageClassification" in str(settings.get("architectures")) else ()
+    assumed = [] if preprocessor is not None else [f"preprocessing: {preprocess.describe()}"]
+    if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
+        assumed.append("labels: LABEL_0, LABEL_1, ..., because no names were saved")
     return Pretrained(
-        name=name,
-        preprocess=_preprocess(settings, preprocessor),
-        labels=labels(settings) if "ForImageClassification" in str(settings.get("architectures")) else (),
-        licence=licence,
-        source=source,
+        name=name, preprocess=preprocess, labels=named, licence=licence, source=source, assumed=tuple(assumed)
     )
 
 
@@ -78,8 +88,9 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     """Load the model in a folder that `save_pretrained` wrote: float32, on the CPU, in eval mode.
 
     Args:
-        path: a folder with `config.json`, `preprocessor_config.json` and the weights: `model.safetensors`, the same in
-            several files with an index, or `pytorch_model.bin`.
+        path: a folder with `config.json` and the weights: `model.safetensors`, the same in several files with an index,
+            or `pytorch_model.bin`. Without a `preprocessor_config.json` the family's usual preprocessing is assumed.
+            What a `Trainer` leaves beside them in its `checkpoint-500` is not read.
         name: for people and menus; by default the folder's name.
         licence: SPDX name or a sentence; the files do not say.
 
@@ -90,25 +101,24 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     folder = Path(path)
     settings, title = read_json(folder / CONFIG), name or folder.resolve().name
     about = about_transformers(
-        settings, _read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"
+        settings, read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"
     )
-    return convert_transformers(_tensors(folder), settings, about, where=repr(str(folder)))
+    return convert_transformers(read_tensors(folder), settings, about, where=repr(str(folder)))
 
 
 # --- files
 
 
-def _read_preprocessor(folder: Path) -> dict[str, Any]:
-    """Read the image processor's file; a processor of images and texts keeps it in one of its own."""
-    joint = folder / "processor_config.json"
-    if not (folder / "preprocessor_config.json").is_file() and joint.is_file():
+def read_preprocessor(folder: Path) -> dict[str, Any] | None:
+    """Read the image processor's file, `None` without; a processor of images and texts keeps it in one of its own."""
+    own, joint = folder / "preprocessor_config.json", folder / "processor_config.json"
+    if not own.is_file() and joint.is_file():
         inner = read_json(joint).get("image_processor")
-        if isinstance(inner, dict):
-            return inner
-    return read_json(folder / "preprocessor_config.json")
+        return inner if isinstance(inner, dict) else None
+    return read_json(own) if own.is_file() else None
 
 
-def _tensors(folder: Path) -> dict[str, Tensor]:
+def read_tensors(folder: Path) -> dict[str, Tensor]:
     """Return all tensors of the folder by name, from the first kind of file that is there."""
     index = folder / f"{WEIGHTS}.index.json"
     if index.is_file() and not (folder / WEIGHTS).is_file():
@@ -158,7 +168,20 @@ def _load(path: Path) -> dict[str, Tensor]:
 # --- preprocessing
 
 
-def _preprocess(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Preprocess:
+def _usual(settings: Mapping[str, Any]) -> Preprocess:
+    """Return the family's usual preprocessing, at the size of the model; DINOv2 is fed less than its position table."""
+    config, family = read_settings(settings)[0], str(settings.get("model_type")).partition("_")[0]
+    usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(family, {}))
+    size = usual.height if family == "dinov2" else max(config.image_size)
+    return usual.at(size, config.patch_size)
+
+
+def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Preprocess:
+    """Return an image processor's steps for a model; see `about_transformers`.
+
+    Raises:
+        ConvertError: for steps that `Preprocess` does not have, or values that are not what they should be.
+    """
     kind = _kind(settings, preprocessor)
     # A setting that is null takes the default of its processor, as in transformers.
     given = {key: value for key, value in preprocessor.items() if value is not None}

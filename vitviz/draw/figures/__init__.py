@@ -12,6 +12,10 @@ b'<?xml'
 - `places`: `positions`, position embeddings and their similarity.
 - `drawing`: `shapes`, every shape from pixels to logits; `route` returns them as data.
 - `counts`: `parameters` by module.
+- `paper`: `rollout_sheet`, photographs beside their rollout, and `inside`, filters, positions and attention distance:
+  figures 6 and 7 of Dosovitskiy et al. 2021.
+- `maps`: `overlay`, `heads`, `layers`, `matrix`, `methods`, maps over the photograph.
+- `answers`: `curves`, `lens`, `decomposition`, of a prediction.
 - `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training.
 
 A figure of a `View` takes `photo`, the photograph's name for the caption, and `dark`, light words on a dark ground; it
@@ -25,7 +29,7 @@ import os
 from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vitviz.draw.colors import DrawError
 from vitviz.view import View
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = ("patches", "features", "embedding", "positions", "shapes", "parameters")
+KINDS = ("overlay", "heads", "layers", "matrix", "methods", "curves", "lens", "decomposition")  # of what was asked
+ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # of `vitviz figures`; a path is all of `NAMES`
 FORMATS = ("png", "svg", "pdf")
 # Without these, a file says when it was written, and by which version of matplotlib.
 METADATA: dict[str, dict[str, str | None]] = {
@@ -44,24 +50,28 @@ METADATA: dict[str, dict[str, str | None]] = {
 
 
 def draw(
-    view: View, only: Collection[str] = NAMES, *, photo: str = "", dark: bool = False, filters: int = 24
+    view: View, only: Collection[str] = NAMES, *, photo: str = "", dark: bool = False, filters: int = 24, **asked: Any
 ) -> dict[str, Figure]:
-    """Return figures by name, in the order of `NAMES`.
+    """Return figures by name, in the order of `NAMES` and `KINDS`.
 
     Args:
         view: of `Explorer.open`.
-        only: some of `NAMES`.
+        only: some of `NAMES` and `KINDS`.
         photo: the photograph's name, for the captions.
         dark: light words on a dark ground.
         filters: how many filters of the patch embedding are shown; fewer where the model has fewer.
+        asked: for `KINDS`, the fields of `vitviz.draw.figures.maps.Asked`: block, head, query, method, target, methods.
 
     Raises:
         DrawError: if there is no such figure, or fewer than one filter is asked for.
     """
-    if unknown := [name for name in only if name not in NAMES]:
-        raise DrawError(f"Expected figures among {', '.join(NAMES)}, got {', '.join(unknown)}. Choose some of them.")
-    from vitviz.draw.figures import counts, drawing, places, tokens
+    if unknown := [name for name in only if name not in (*NAMES, *KINDS)]:
+        raise DrawError(
+            f"Expected figures among {', '.join((*NAMES, *KINDS))}, got {', '.join(unknown)}. Choose some of them."
+        )
+    from vitviz.draw.figures import answers, counts, drawing, maps, places, tokens
 
+    given = maps.Asked(**asked)
     figures: dict[str, Callable[..., Figure]] = {
         "patches": tokens.patches,
         "features": partial(tokens.features, filters=filters),
@@ -69,8 +79,10 @@ def draw(
         "positions": places.positions,
         "shapes": drawing.shapes,
         "parameters": counts.parameters,
+        **{name: partial(getattr(maps, name), asked=given) for name in KINDS[:5]},
+        **{name: partial(getattr(answers, name), asked=given) for name in KINDS[5:]},
     }
-    return {name: figures[name](view, photo=photo, dark=dark) for name in NAMES if name in only}
+    return {name: figures[name](view, photo=photo, dark=dark) for name in (*NAMES, *KINDS) if name in only}
 
 
 def encode(figure: Figure, format: str) -> bytes:

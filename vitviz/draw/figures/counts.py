@@ -32,6 +32,7 @@ MODULES = (
 UNITS = ((1_000_000, "parameters, in millions"), (1_000, "parameters, in thousands"), (1, "parameters"))
 COMPUTED = {
     "sincos": "The sinusoidal positions are computed, not learned. ",
+    "sincos1d": "The sinusoidal positions are computed, not learned. ",
     "rotary": "The rotary positions are computed, not learned. ",
     "none": "The model has no positions. ",
 }

@@ -273,7 +273,7 @@ def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape])
         Stage(f"Convolution {p} × {p}, stride{NBSP}{p}", out["patch_embed.proj"], "embedding"),
         Stage("Flatten, transpose", out["patch_embed"], "embedding"),
     ]
-    if config.positions in ("learned", "sincos"):
+    if config.positions in ("learned", "sincos", "sincos1d"):
         kind = "learned" if config.positions == "learned" else "sinusoidal"
         if kind == "learned" and config.learned_grid != (gh, gw):
             kind = "interpolated"

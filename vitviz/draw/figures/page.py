@@ -26,6 +26,7 @@ from torch import Tensor
 
 from vitviz.draw import colors, text
 from vitviz.formatting import number
+from vitviz.model.vit import ViT
 from vitviz.view import View
 
 Floats: TypeAlias = NDArray[np.float32]
@@ -113,6 +114,11 @@ def wrap(words: str, size: float, width: float, bold: bool = False) -> list[str]
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
+def shorten(words: str, size: float, width: float) -> str:
+    """Return as much of one line as fits `width` inches, with an ellipsis where some of it does not."""
+    return text.shorten(words, width, lambda line: measure(line, size))
+
+
 def line_of(size: float) -> float:
     """Return the distance of lines, in inches."""
     return 1.4 * size / 72
@@ -148,6 +154,13 @@ def heat(axes: Axes, values: Floats, reach: float, dark: bool) -> AxesImage:
         extent=(0.5, columns + 0.5, rows + 0.5, 0.5),
         interpolation="nearest" if max(rows, columns) < 2 * SCREEN_DPI else "antialiased",
     )
+
+
+def hide_axes(axes: Axes) -> None:
+    """Take ticks, their numbers and the frame away from a picture."""
+    axes.set(xticks=[], yticks=[])
+    axes.patch.set_visible(False)
+    axes.spines[:].set_visible(False)
 
 
 def count(axes: Axes) -> None:
@@ -189,17 +202,19 @@ def reach_of(*arrays: Floats) -> float:
 
 def describe(view: View, photo: str) -> str:
     """Return two sentences for a caption: the photograph, by its name if it has one, and the model."""
-    config, (height, width), (rows, columns), (across, down) = (
-        view.model.config, view.size, view.trace.grid, view.photo.size
-    )  # fmt: skip
-    about = view.model.pretrained
-    name = about.name if about and about.name else "A Vision Transformer"
-    blocks, heads, patch = counted(config.depth, "block"), counted(config.heads, "head"), config.patch_size
+    (height, width), (rows, columns), (across, down) = view.size, view.trace.grid, view.photo.size
     return (
         f"Photograph: {f'{photo}, ' if photo else ''}{across} × {down} pixels; the model reads it at "
-        f"{width} × {height}, {rows} × {columns} patches (rows × columns). {name}: {blocks} of {heads}, width "
-        f"{config.width}, patches of {patch} × {patch}."
+        f"{width} × {height}, {rows} × {columns} patches (rows × columns). {describe_model(view.model)}"
     )
+
+
+def describe_model(model: ViT) -> str:
+    """Return a sentence for a caption: the model's name and its shape."""
+    config, about = model.config, model.pretrained
+    name = about.name if about and about.name else "A Vision Transformer"
+    blocks, heads, patch = counted(config.depth, "block"), counted(config.heads, "head"), config.patch_size
+    return f"{name}: {blocks} of {heads}, width {config.width}, patches of {patch} × {patch}."
 
 
 def counted(count: int, one: str) -> str:

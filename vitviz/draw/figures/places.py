@@ -4,6 +4,7 @@ Dosovitskiy et al. 2021, figure 7, center; Su et al. 2021 (RoFormer) for rotatio
 tokens, D width, d head width.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from vitviz.draw.colors import SEQUENTIAL
 from vitviz.draw.figures.page import Floats, array, bar, describe, heat, new_page, reach_of, styled
-from vitviz.model.positions import sincos_positions
+from vitviz.model.positions import sincos1d_positions, sincos_positions
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
@@ -53,7 +54,7 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     model, (gh, gw) = view.model, view.trace.grid
     step = -(-max(gh, gw) // SHOWN)
     rows, columns = range(0, gh, step), range(0, gw, step)
-    tables = _tables(model, (gh, gw), torch.tensor([r * gw + c for r in rows for c in columns]))
+    tables = positions_of(model, (gh, gw), torch.tensor([r * gw + c for r in rows for c in columns]))
     prefix = _prefix(model)
     shape = (len(rows) * gh + len(rows) - 1) / (len(columns) * gw + len(columns) - 1)  # of all maps: height / width
     places: list[Any] = [["table 0", "alike 0"]]
@@ -79,11 +80,11 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         panel = axes[f"table {index}"]
         panel.set(title=table.title, xlabel=table.channel, ylabel="patch, in reading order")
         bar(heat(panel, table.values, table.reach, dark), panel, table.unit)
-        _draw_similarity(axes[f"alike {index}"], table, (rows, columns), (gh, gw))
+        draw_similarity(axes[f"alike {index}"], table, (rows, columns), (gh, gw))
     return figure
 
 
-def _tables(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
+def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
     """Return the model's own positions, if it has any, and the sinusoidal ones."""
     config, found = model.config, []
     own = model.positions(grid)  # (1, gh * gw, D)
@@ -95,8 +96,12 @@ def _tables(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Table]:
         found.append(Table("Rotary: cosines of the angles", half, pair, "cosine", 1.0, _cosines(both, chosen)))
     elif config.positions == "learned" and own is not None:
         found.append(_table("Learned positions", own[0], chosen))
+    elif config.positions == "sincos1d":
+        found.append(_table("One-dimensional sinusoids", sincos1d_positions(grid, config.width)[0], chosen))
     width = max(4, config.width // 4 * 4)
     name = "Sinusoidal positions" if width == config.width else f"Sinusoidal, width {width}"
+    if config.positions == "sincos1d":
+        name = "Two-dimensional sinusoids"
     return [*found, _table(name, sincos_positions(grid, width)[0], chosen)]
 
 
@@ -130,6 +135,8 @@ def _caption(model: ViT) -> str:
         + {
             "learned": f"The model learned its positions on a grid of {grid}; they are interpolated to others.",
             "sincos": "The model has fixed sinusoidal positions: a quarter each of sin x, cos x, sin y and cos y.",
+            "sincos1d": "The model has fixed sinusoidal positions of the place in reading order, sin and cos by turns: "
+            "the patch at the end of a row is near the first of the next. Beside it those of row and column.",
             "rotary": "Rotary: no position embedding. The model turns queries and keys by these angles in every block; "
             "the sinusoidal positions are for comparison.",
             "none": "This model has no positions at all; the sinusoidal ones are for comparison.",
@@ -137,7 +144,7 @@ def _caption(model: ViT) -> str:
     )
 
 
-def _draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: tuple[int, int]) -> None:
+def draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: tuple[int, int]) -> None:
     """Draw a small map for each chosen position, in its place, with one patch of room between them."""
     (rows, columns), (gh, gw) = shown, grid
     drawn = np.full((len(rows), gh + 1, len(columns), gw + 1), np.nan, np.float32)
@@ -147,7 +154,7 @@ def _draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid:
     image = axes.imshow(
         np.ma.masked_invalid(drawn),
         cmap=SEQUENTIAL,
-        vmin=min(0.0, float(table.cosines.min())),
+        vmin=math.floor(min(0.9, float(table.cosines.min())) * 20) / 20,  # fixed positions are alike: 0.65 and more
         vmax=1.0,
         interpolation="nearest",
         extent=(-x, len(columns) - 1 + x, len(rows) - 1 + y, -y),

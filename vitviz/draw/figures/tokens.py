@@ -1,4 +1,4 @@
-"""From a photograph to tokens: patches, feature maps of the patch embedding, the table of tokens.
+"""Draw how a photograph becomes tokens: patches, feature maps of the patch embedding, the table of tokens.
 
 Dosovitskiy et al. 2021, section 3.1. Shapes: gh x gw patches of p x p pixels, P prefix tokens, N = P + gh * gw tokens,
 D width.
@@ -118,7 +118,8 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     flat = page.array(model.patch_embed(view.images)[0])  # (gh * gw, D)
     tokens = page.array(model.embed(view.images)[0][0])  # (N, D)
     prefix, reach = config.prefix, page.reach_of(flat, tokens)
-    added = {"learned": "learned positions added", "sincos": "sinusoidal positions added"}.get(config.positions)
+    kinds = {"learned": "learned", "sincos": "sinusoidal", "sincos1d": "sinusoidal"}
+    added = f"{kinds[config.positions]} positions added" if config.positions in kinds else None
     steps = [added, "layer norm" if config.norm_pre else None]
     words = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
     caption = (

@@ -1,5 +1,7 @@
 // The interface between the page and whatever computes: a server, or what a file has in itself.
 
+import { isKept } from '../core/state.js';
+
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {{id: string, source: Source}} Known - a scene that was opened */
@@ -10,7 +12,7 @@
  * @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk
  */
 
-/** @typedef {{source: string, words: string, tip?: string}} Entry - a model */
+/** @typedef {{source: string, words: string, tip?: string, needs?: string}} Entry - a model, and what it needs */
 /** @typedef {Entry & {classes: number}} Larger - one that knows more classes */
 /**
  * What there is to choose from. Methods and statistics: see views/explain.js and views/heads.js.
@@ -24,7 +26,8 @@
 /**
  * Every backend has these; tests/web/test_backends.py holds each to the same answers.
  * @typedef {object} Backend
- * @property {{open: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean}} can - what it can do
+ * @property {{open: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean,
+ *   lecture: boolean}} can - what it can do
  * @property {(source: Source, how?: How) => Promise<Manifest>} open
  * @property {(scene: Known, block: number, how?: How) => Promise<ArrayBuffer>} block - a file of `vitviz.web.payload`
  * @property {(scene: Known, ask: RolloutAsk, how?: How) => Promise<ArrayBuffer>} rollout - a file, or a row of float32
@@ -34,6 +37,8 @@
  *   Promise<any>} faithfulness
  * @property {(scene: Known, ask: {names: string[]}, how?: How) => Promise<any>} heads
  * @property {(scene: Known, ask?: {}, how?: How) => Promise<any>} layers
+ * @property {(scene: Known, ask: {block?: number}, how?: How) => Promise<ArrayBuffer>} lecture - a file of
+ *   `vitviz.web.numbers`: of the scene, or of a block
  * @property {(scene: Known, ask: {patches: number[], heads: [number, number][]}, how?: How) => Promise<any>} intervene
  * @property {(scene: Known, ask: {search: string}, how?: How) => Promise<ArrayBuffer>} page
  * @property {(how?: How) => Promise<Models>} models
@@ -48,6 +53,38 @@ export class BackendError extends Error {
     this.name = 'BackendError';
     this.kind = kind;
   }
+}
+
+/**
+ * A photograph: one that this browser keeps, by its hash, or a picture of the page's own site, by its address.
+ * @param {string} photo @param {{get: (hash: string) => Promise<Blob | null>}} photos
+ * @param {string} base - the address of the page's folder @param {How} how
+ */
+export async function photographOf(photo, photos, base, { signal } = {}) {
+  if (isKept(photo)) {
+    const blob = await photos.get(photo);
+    if (blob) return blob;
+    const message = 'This link names a photograph that is only in the browser in which it was opened.';
+    throw new BackendError(message, 'refused');
+  }
+  const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
+  if (address?.origin !== new URL(base).origin) {
+    const message = `Expected the address of a picture of this site, got ${photo}. Save the picture, and drop it here.`;
+    throw new BackendError(message, 'refused');
+  }
+  const answer = await fetch(address, { signal, mode: 'same-origin' }).catch((error) => {
+    if (isAbort(error)) throw error;
+    return null;
+  });
+  if (answer?.ok) return answer.blob();
+  const message = `Expected a picture of this site at ${photo}, got none. Check the address, or choose a file.`;
+  throw new BackendError(message, answer ? 'refused' : 'offline');
+}
+
+/** Whether two questions ask the same. @param {any} one @param {any} other */
+export function isSame(one, other) {
+  const sorted = (/** @type {any} */ ask) => JSON.stringify(Object.entries(ask).sort(([a], [b]) => (a < b ? -1 : 1)));
+  return sorted(one) === sorted(other);
 }
 
 /** Whether an error only says that nobody waits any more. @param {any} error */

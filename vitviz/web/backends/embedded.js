@@ -2,7 +2,7 @@
 import { decoded } from '../compute/payload.js';
 import { rolloutOptions } from '../compute/query.js';
 import { INITIAL } from '../core/state.js';
-import { BackendError } from './backend.js';
+import { BackendError, isSame } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
@@ -11,9 +11,10 @@ import { BackendError } from './backend.js';
 /**
  * @param {import('../core/manifest.js').Manifest} manifest
  * @param {(name: string) => string | null | undefined} read - the text of a part, base64
+ * @param {boolean} [lecture] - whether the page has the lecture in it
  * @returns {Backend}
  */
-export function embeddedBackend(manifest, read) {
+export function embeddedBackend(manifest, read, lecture = false) {
   const why = 'it was cut short when it was saved or sent';
   const options = Object.entries(rolloutOptions(INITIAL, manifest.depth)); // of the one matrix that is here
   /** @param {Known} scene @param {string} name @param {How} [how] */
@@ -33,14 +34,26 @@ export function embeddedBackend(manifest, read) {
     const message = 'This page stands alone and has no server to ask. Open the photograph in the app.';
     throw new BackendError(message, 'refused');
   };
+  /** What was asked when the page was saved; else nothing. @param {string} name */
+  const answer = (name) => async (/** @type {Known} */ scene, /** @type {any} */ ask, /** @type {How} */ how = {}) => {
+    if (!lecture) return no();
+    const kept = JSON.parse(new TextDecoder().decode(await file(scene, 'answers', how)));
+    const found = kept.find((/** @type {any} */ one) => one.name === name && isSame(one.ask, ask ?? {}));
+    return found ? found.answer : no();
+  };
   return {
-    can: { open: false, rollout: false, explain: false, page: false, link: false },
+    can: { open: false, rollout: false, explain: false, page: false, link: false, lecture },
     open: async () => manifest,
     block: (scene, block, how) => file(scene, `block-${block}`, how),
     rollout(scene, ask, how) {
       const usual = options.every(([name, value]) => /** @type {any} */ (ask)[name] === value);
       return ask.token === null && usual ? file(scene, 'rollout', how) : no();
     },
-    explain: no, faithfulness: no, heads: no, layers: no, intervene: no, page: no, models: no, upload: no,
+    lecture: (scene, { block }, how) => (lecture
+      ? file(scene, block === undefined ? 'lecture' : `values-${block}`, how) : no()),
+    explain: answer('explain'),
+    faithfulness: answer('faithfulness'),
+    layers: answer('layers'),
+    heads: no, intervene: no, page: no, models: no, upload: no,
   };
 }

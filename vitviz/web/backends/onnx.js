@@ -1,5 +1,7 @@
 // The backend of a static site: the model runs in a worker of the visitor's own browser, and examples are files.
-import { BackendError } from './backend.js';
+import { BackendError, photographOf } from './backend.js';
+import { lack } from './needs.js';
+import { standalone } from './standalone.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
@@ -14,8 +16,11 @@ import { BackendError } from './backend.js';
  * @property {Record<string, About>} about - of each model
  * @property {Record<string, {file: string, scenes: Record<string, string>}>} examples - the file of each, and the
  *   folder of what each model made of it
- * @property {string} worker
+ * @property {string} worker @property {string} alone - the frame of a page that is saved
  */
+
+/** @type {import('./backend.js').RolloutAsk} */
+const PLAIN = { token: null, fuse: 'mean', discard: 0, residual: 0.5, start: 0 }; // the options of the files
 
 /** @param {string} why */
 const refused = (why) => async () => { throw new BackendError(why, 'refused'); };
@@ -72,12 +77,7 @@ export function onnxBackend({ base, site, first, photos }) {
   /** @param {Source} source @param {How} [how] @returns {Promise<Blob>} */
   async function photograph({ image, photo }, how) {
     if (image) return (await file(site.examples[image].file, how)).blob();
-    const blob = photo ? await photos.get(photo) : null;
-    if (!blob) {
-      const message = 'This link names a photograph that is only in the browser in which it was opened.';
-      throw new BackendError(message, 'refused');
-    }
-    return blob;
+    return photographOf(/** @type {string} */ (photo), photos, base, how);
   }
 
   /** @param {Source} source */
@@ -98,6 +98,7 @@ export function onnxBackend({ base, site, first, photos }) {
   async function ask(name, { id: scene, source }, ask = {}, { signal, progress } = {}) {
     const about = named(source);
     if (scene !== idOf(source)) throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
+    if (lack()) throw new BackendError(lack(), 'refused');
     const photo = await photograph(source, { signal });
     signal?.throwIfAborted();
     const id = count += 1;
@@ -122,12 +123,12 @@ export function onnxBackend({ base, site, first, photos }) {
   const question = (name) => (/** @type {Known} */ scene, /** @type {any} */ more, /** @type {How} */ how = {}) =>
     ask(name, scene, more, how);
 
-  /** Whether these are the options of the files. @param {import('./backend.js').RolloutAsk} ask */
-  const plain = ({ token, fuse, discard, residual, start }) => (
-    token === null && fuse === 'mean' && discard === 0 && residual === 0.5 && start === 0);
+  /** Whether these are the options of the files. @param {any} ask */
+  const plain = (ask) => Object.entries(PLAIN).every(([name, value]) => ask[name] === value);
 
-  return {
-    can: { open: true, rollout: true, explain: true, page: false, link: true },
+  /** @type {Backend} */
+  const backend = {
+    can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async open(source, how) {
       const about = named(source);
       if (source.size) {
@@ -152,13 +153,29 @@ export function onnxBackend({ base, site, first, photos }) {
       if (!place || !plain(options)) return ask('rollout', scene, options, how);
       return (await file(`${place}/rollout.bin`, how)).arrayBuffer();
     },
+    async lecture(scene, { block }, how) {
+      const place = ready(scene);
+      if (!place) return ask('lecture', scene, { block }, how);
+      const name = block === undefined ? 'lecture' : `values-${block}`;
+      return (await file(`${place}/${name}.bin`, how)).arrayBuffer();
+    },
     explain: question('explain'),
     faithfulness: question('faithfulness'),
     heads: question('heads'),
     layers: question('layers'),
     intervene: question('intervene'),
-    page: refused('This site saves no pages. Save a picture, or copy the link.'),
+    async page(scene, { search }, how) {
+      const manifest = await backend.open(scene.source, how);
+      /** @type {Record<string, ArrayBuffer>} */
+      const files = {};
+      for (let block = 0; block < manifest.depth; block += 1) {
+        files[`block-${block}`] = await backend.block(scene, block, how);
+      }
+      if (manifest.rollout) files.rollout = await backend.rollout(scene, PLAIN, how);
+      return standalone(await (await file(site.alone, how)).text(), manifest, files, search);
+    },
     models: async () => site.models,
     upload: refused('This site takes no checkpoints. Use vitviz app.'),
   };
+  return backend;
 }

@@ -1,5 +1,5 @@
 // The backend that asks a vitviz server. Each question is one request, so that any replica can answer it.
-import { BackendError, isAbort } from './backend.js';
+import { BackendError, isAbort, photographOf } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
@@ -97,12 +97,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     if (source) {
       const { image, model, size } = source;
       body.set('source', JSON.stringify({ image, model, size }));
-      const photo = source.photo ? await photos.get(source.photo) : null;
-      if (source.photo && !photo) {
-        const message = 'This link names a photograph that is only in the browser in which it was opened.';
-        throw new BackendError(message, 'refused');
-      }
-      if (photo) body.set('photo', photo, 'photo');
+      if (source.photo) body.set('photo', await photographOf(source.photo, photos, base, { signal }), 'photo');
     }
     return send(name, body, { signal, progress });
   }
@@ -130,7 +125,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     (one[part] ?? null) === (other[part] ?? null)));
 
   return {
-    can: { open: true, rollout: true, explain: true, page: true, link: true },
+    can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async open(source, how) {
       if (first && same(source, first)) return first;
       return post('open', {}, source, how);
@@ -142,6 +137,7 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     heads: question('heads'),
     layers: (scene, more = {}, how = {}) => ask('layers', scene, more, how),
     intervene: question('intervene'),
+    lecture: question('lecture'),
     page: question('page'),
     models: async (how) => models ?? post('models', {}, null, how),
     async upload(file, how) {

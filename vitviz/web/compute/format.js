@@ -132,6 +132,16 @@ export function settings({ mode, discard, residual, gamma }) {
   return parts.join(' · ');
 }
 
+/**
+ * What a map's own scale leaves out, in a sentence; empty where it leaves out nothing.
+ * @param {{clipped: number, vmax: number, most: number}} scale @param {(value: number) => string} unit
+ */
+export function clippedWords({ clipped, vmax, most }, unit) {
+  if (clipped === 0) return '';
+  const patches = clipped === 1 ? '1 patch' : `${clipped} patches`;
+  return `Colours end at ${unit(vmax)}; ${patches} beyond it (up to ${unit(most)}) marked by a dot.`;
+}
+
 /** A file's name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */
 export function fileName(parts, ending) {
   const words = parts.filter(Boolean).join('-').replace(/[^\p{L}\p{N}_.-]+/gu, '-').replace(/-{2,}/g, '-');

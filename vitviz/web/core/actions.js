@@ -1,5 +1,6 @@
 // What each action makes of the state. Pure and total: an unknown action changes nothing.
-import { INITIAL, PANE, ROLLOUT, SOURCE, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf } from './state.js';
+import { INITIAL, PANE, ROLLOUT, SOURCE, STEPS, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf,
+} from './state.js';
 import { ADDRESSED, format, parse, writeQuery } from './url.js';
 
 /** @typedef {import('./state.js').State} State */
@@ -237,6 +238,7 @@ const ACTIONS = {
   start: started,
   play: (state) => ({ ...state, playing: !state.playing }),
   step: stepped,
+  turn: (state, { by }) => ({ ...state, step: 1 + clamp(state.step - 1 + by, STEPS) }),
   message: (state, { texts }) => ({ ...state, messages: texts }),
 };
 
@@ -246,7 +248,7 @@ export function reduce(state, action) {
 }
 
 /** Fields whose changes are no entry in the history: they are set by dragging, or pass. */
-const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', 'removed', ...Object.keys(ROLLOUT)]);
+const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', 'lang', 'qr', 'removed', ...Object.keys(ROLLOUT)]);
 /** Actions that a person did not ask for one by one. */
 const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
 

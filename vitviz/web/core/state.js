@@ -9,7 +9,8 @@
  * What a scene is made from. null stands for what the page opens with.
  * @typedef {object} Source
  * @property {string | null} image - an example's name
- * @property {string | null} photo - the hash of the visitor's own photograph, which stays in this browser
+ * @property {string | null} photo - the hash of the visitor's own photograph, which stays in this browser, or the
+ *   address of a picture of the same site
  * @property {string | null} model
  * @property {number | null} size - input size in pixels; null for the model's own
  */
@@ -61,6 +62,8 @@
  * @property {boolean} shared - one scale for all thumbnails
  * @property {boolean} numbered - number the strongest patches
  * @property {string} tab @property {string | null} theme - 'light', 'dark' or null: as the browser wants it
+ * @property {number} step - Lecture: 1..8 @property {string | null} lang - 'en', 'zh', or null: what the page opens in
+ * @property {boolean} qr - Lecture: the link is shown as a QR code
  * @property {string | null} method @property {number | null} target @property {number | null} against
  * @property {string | null} statistic @property {string[]} off - heads that are off, as "block,head" from 0
  * @property {number | null} lensClass
@@ -90,6 +93,8 @@
 /** What rollout is made with, as the files that come with a photograph are. */
 export const ROLLOUT = Object.freeze({ fuse: 'mean', discard: 0, residual: 0.5, start: 1 });
 
+export const STEPS = 8; // of the lecture
+
 export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null });
 
 /** @type {Readonly<State>} */
@@ -97,7 +102,8 @@ export const INITIAL = Object.freeze({
   ...SOURCE, block: null, head: 'mean', scene: null, beside: null, pane: 0,
   query: null, queryScene: null, base: null, direction: 'row', mode: 'attention', ...ROLLOUT,
   color: null, opacity: 0.75, overlay: 'spotlight', smooth: false, grid: false, gamma: 1, shared: false, numbered: true,
-  tab: 'explore', theme: null, method: null, target: null, against: null, statistic: null, off: [], lensClass: null,
+  tab: 'explore', theme: null, step: 1, lang: null, qr: false, method: null, target: null, against: null,
+  statistic: null, off: [], lensClass: null,
   pointer: null, thumbnail: null, full: false, help: false, bare: false, playing: false, pace: 600, messages: [],
   linked: false, removed: 0, erased: [], started: [],
 });
@@ -113,6 +119,11 @@ export function pick(from, keys) {
 /** What a pane shows: of the state, or of the pane beside. @param {State} state @param {number} pane */
 export function paneOf(state, pane) {
   return /** @type {PaneState | null} */ (pane === state.pane ? state : state.beside);
+}
+
+/** Whether this is the hash of a photograph that the browser keeps. @param {string} photo */
+export function isKept(photo) {
+  return /^[0-9a-f]{8,64}$/.test(photo);
 }
 
 /** @param {PaneState} pane @returns {Source} */

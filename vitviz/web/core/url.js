@@ -1,6 +1,6 @@
 // The address is a projection of the state: `?image=church&layer=12&head=4&from=7,4`. Nothing here throws: addresses
 // are typed by strangers, and what cannot be read is left out and reported.
-import { INITIAL, PANE, pick } from './state.js';
+import { INITIAL, PANE, STEPS, isKept, pick } from './state.js';
 
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./state.js').Query} Query */
@@ -75,15 +75,19 @@ const LAYER = [ordinal, (block) => String(block + 1), 'a layer, counted from 1']
 /** @type {Kind} */
 const SWITCH = [either('1', '0'), (on) => (on ? '1' : '0'), '1 or 0'];
 /** @type {Kind} */
-const HASH = [(text) => (/^[0-9a-f]{8,64}$/.test(text) ? text : BAD), same, 'a photograph of this browser'];
+const PHOTO = [(text) => (isKept(text) || /^[^\p{Cc}]{1,300}\.\w{3,5}$/u.test(text) ? text : BAD), same,
+  'a photograph of this browser, or the address of a picture of this site'];
 
 /** The parts of an address in order: name, field of the state, reading, writing, what it may be. */
 /** @type {[part: string, field: string, ...Kind][]} */
 const PARTS = [
-  ['tab', 'tab', oneOf('explore', 'explain', 'heads', 'layers', 'help'), same,
-    'explore, explain, heads, layers or help'],
+  ['tab', 'tab', oneOf('explore', 'explain', 'heads', 'layers', 'lecture', 'help'), same,
+    'explore, explain, heads, layers, lecture or help'],
+  ['step', 'step', (text) => (/^[1-9]$/.test(text) && Number(text) <= STEPS ? Number(text) : BAD), same,
+    `a step, 1 to ${STEPS}`],
+  ['lang', 'lang', oneOf('en', 'zh'), same, 'en or zh'],
   ['image', 'image', name, same, 'the name of an example'],
-  ['photo', 'photo', ...HASH],
+  ['photo', 'photo', ...PHOTO],
   ['model', 'model', name, same, 'the name of a model'],
   ['size', 'size', ...SIZE],
   ['layer', 'block', ...LAYER],

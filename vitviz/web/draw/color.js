@@ -6,7 +6,10 @@
  * @property {number} vmin
  * @property {number} vmax
  * @property {boolean} signed
+ * @property {number} [clipped] - patches beyond the end of a map's own scale, which are marked
  */
+
+const [OWN_QUANTILE, FAR, FEW] = [0.99, 1.5, 16]; // as in vitviz.heatmap
 
 /**
  * The scale over everything that is compared: one map for "each its own", all maps of a wall for "shared".
@@ -27,6 +30,39 @@ export function scaleOver(maps, signed = false) {
     throw new RangeError(`scale: expected finite numbers, got a range from ${vmin} to ${vmax}.`);
   }
   return signed ? around(Math.max(Math.abs(vmin), Math.abs(vmax))) : { vmin, vmax, signed };
+}
+
+/**
+ * The scale of one map: its minimum and maximum, or less where a few patches outshine all others (`Scale.own`): then it
+ * ends at the value that 99 of 100 patches do not exceed.
+ * @param {ArrayLike<number>} map - all finite @param {boolean} signed - symmetric about zero
+ * @returns {Scale & {clipped: number, most: number}} `most`: the largest value, or size when signed
+ */
+export function ownScale(map, signed = false) {
+  const { vmin, vmax } = scaleOver([map], signed);
+  const low = signed ? 0 : vmin;
+  const top = new Float64Array(map.length - Math.floor(OWN_QUANTILE * (map.length - 1))).fill(-Infinity); // ascending
+  for (let i = 0; i < map.length; i += 1) {
+    const value = signed ? Math.abs(map[i]) : map[i];
+    if (value <= top[0]) continue;
+    let place = 0;
+    for (; place + 1 < top.length && top[place + 1] < value; place += 1) top[place] = top[place + 1];
+    top[place] = value;
+  }
+  const far = map.length >= FEW && top[0] > low && vmax - low > FAR * (top[0] - low);
+  const end = far ? top[0] : vmax;
+  const clipped = top.reduce((count, value) => count + Number(value > end), 0);
+  return { vmin: signed ? -end : low, vmax: end, signed, clipped, most: vmax };
+}
+
+/**
+ * The patches beyond a map's own scale, in reading order.
+ * @param {ArrayLike<number>} map @param {Scale} scale @returns {number[]}
+ */
+export function beyond(map, { vmax, signed, clipped = 0 }) {
+  if (clipped === 0) return [];
+  return Array.from(map, (value, place) => ((signed ? Math.abs(value) : value) > vmax ? place : -1))
+    .filter((place) => place >= 0);
 }
 
 /** @param {number} reach @returns {Scale} */

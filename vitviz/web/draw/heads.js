@@ -1,6 +1,6 @@
 // Small maps that follow the query: the heads of a layer, all layers, or the whole model. Every thumbnail is a button;
 // what it shows is drawn behind it, on one sheet for the whole wall.
-import { colorGrid, faded, indices, scaleOver } from './color.js';
+import { colorGrid, faded, indices, ownScale, scaleOver } from './color.js';
 import { contextOf, find, write } from './dom.js';
 import { oneTabStop, roving } from './roving.js';
 import { placed, stamp } from './sheet.js';
@@ -184,7 +184,7 @@ export class Thumbnails {
       this.turn(place, off(item));
       if (map === null) return;
       const patches = map.subarray(prefix);
-      indices(patches, common ?? scaleOver([patches], signed), gamma, this.index[place]);
+      indices(patches, common ?? ownScale(patches, signed), gamma, this.index[place]);
       this.there[place] = 1;
     });
     if (this.places && this.ratio !== (window.devicePixelRatio || 1)) this.measure();

@@ -1,7 +1,7 @@
 // The whole picture, as vitviz.draw.overlay draws it: the map over the photograph, hatching over what was not seen,
 // lines between patches, a frame around the query. Pure: pixels in, pixels out. The page draws the same parts as
 // layers.
-import { indices, packed, rint, scaleOver } from './color.js';
+import { beyond, indices, ownScale, packed, rint } from './color.js';
 import { Heat } from './heat.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -62,12 +62,16 @@ export function overlay(photo, values, grid, geometry, colors, look = {}) {
   const out = look.gray ? grayed(photo) : photo.slice();
   const heat = new Heat(geometry, grid);
   const index = new Uint8Array(grid[0] * grid[1]);
-  indices(values, look.scale ?? scaleOver([values], look.signed), gamma, index);
+  const scale = look.scale ?? ownScale(values, look.signed);
+  indices(values, scale, gamma, index);
   const painted = new Uint32Array(width * height);
   heat.paint(index, packed(colors), smooth, painted);
   lay(out, new Uint8ClampedArray(painted.buffer), heat.region, width, Math.fround(alpha));
   if (unseen) hatchAround(out, geometry.image, heat.region);
   if (look.grid) drawGrid(out, geometry.image, heat.xs, heat.ys);
+  for (const patch of beyond(values, scale)) {
+    for (const tinted of dotBoxes(heat.xs, heat.ys, patch)) tint(out, out, width, tinted);
+  }
   if (query !== null) outline(out, geometry.image, heat.xs, heat.ys, query);
   return out;
 }
@@ -207,6 +211,24 @@ export function frameBoxes(image, xs, ys, query) {
     [left, top, right, bottom] = [left + wide, top + wide, right - wide, bottom - wide];
   }
   return boxes;
+}
+
+/**
+ * A white square in a dark casing in the middle of a patch, a quarter as wide: the patch is beyond the scale.
+ * @param {Int32Array} xs - (gw + 1) @param {Int32Array} ys - (gh + 1) @param {number} patch - in reading order
+ * @returns {Tint[]}
+ */
+export function dotBoxes(xs, ys, patch) {
+  const [row, column] = [Math.floor(patch / (xs.length - 1)), patch % (xs.length - 1)];
+  const [width, height] = [xs[column + 1] - xs[column], ys[row + 1] - ys[row]];
+  const side = Math.floor(Math.min(width, height) / 4);
+  if (side < 1) return [];
+  const casing = Math.max(1, Math.floor(side / 4));
+  const [left, top] = [xs[column] + Math.floor((width - side) / 2), ys[row] + Math.floor((height - side) / 2)];
+  /** @param {number[]} color @param {number} more @returns {Tint} */
+  const square = (color, more) => ({ color, amount: 1,
+    box: [left - more, top - more, left + side + more, top + side + more] });
+  return [square(DARK, casing), square(WHITE, 0)];
 }
 
 /**

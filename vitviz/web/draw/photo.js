@@ -4,7 +4,8 @@ import { captioned } from './caption.js';
 import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
 import { Heat } from './heat.js';
-import { frameBoxes, gridBoxes, hatchAround } from './overlay.js';
+import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
+import { atPrintSize } from './saved.js';
 import { contextOf, find, write } from './dom.js';
 
 /** @typedef {import('../compute/geometry.js').Geometry} Geometry */
@@ -17,7 +18,7 @@ const HTML = `
 <figcaption>
   <p class="vv-line"><strong class="vv-title"></strong><span class="vv-answer"></span></p>
   <p class="vv-scale"><span class="vv-low"></span><canvas class="vv-bar" width="256" height="1"></canvas
-  ><span class="vv-high"></span><span class="vv-unit"></span></p>
+  ><span class="vv-high"></span><span class="vv-unit"></span><span class="vv-most"></span></p>
 </figcaption>`;
 
 /** @param {number[]} color @param {number} amount */
@@ -149,11 +150,15 @@ export class Pane {
     this.heat.canvas.style.opacity = String(this.opacity);
   }
 
-  /** Lines between patches, and a frame around the query. @param {boolean} grid @param {Pair | null} [query] */
-  mark(grid, query) {
+  /**
+   * Lines between patches, dots on patches beyond the scale, and a frame around the query.
+   * @param {boolean} grid @param {Pair | null} [query] @param {number[]} [beyond] - patches in reading order
+   */
+  mark(grid, query, beyond = []) {
     const { marks, enlarge, geometry } = this;
     marks.clearRect(0, 0, ...geometry.image);
     const boxes = grid ? gridBoxes(geometry.image, enlarge.xs, enlarge.ys) : [];
+    for (const patch of beyond) boxes.push(...dotBoxes(enlarge.xs, enlarge.ys, patch));
     if (query) boxes.push(...frameBoxes(geometry.image, enlarge.xs, enlarge.ys, query));
     for (const { color, amount, box: [left, top, right, bottom] } of boxes) {
       if (right <= left || bottom <= top) continue;
@@ -268,10 +273,12 @@ export class Pane {
   }
 
   /**
-   * Words around the picture; `details`: how it was made, for its caption as a file.
-   * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string}} words
+   * Words around the picture; `details`: how it was made, for its caption as a file; `most`: the largest number where
+   * the scale ends below it.
+   * @param {{title: string, answer: string, low: string, high: string, unit: string, details?: string,
+   *   most?: string}} words
    */
-  say({ title, answer, low, high, unit, details = '' }) {
+  say({ title, answer, low, high, unit, details = '', most = '' }) {
     this.said = { title, low, high, unit, details };
     /** @param {string} name @param {string} words */
     const text = (name, words) => write(find(this.element, name), words);
@@ -280,14 +287,16 @@ export class Pane {
     text('.vv-low', low);
     text('.vv-high', high);
     text('.vv-unit', unit);
+    text('.vv-most', most && `● up to ${most}`); // the dot of patches beyond the scale
   }
 
   /**
    * The colour bar: gamma bends it as it bends the map.
    * @param {Uint8Array} bytes - (256, 3) @param {number} gamma @param {boolean} signed
+   * @param {number} [clipped] - patches beyond its end, which becomes an arrow
    */
-  bar(bytes, gamma, signed) {
-    const barred = [bytes, gamma, signed];
+  bar(bytes, gamma, signed, clipped = 0) {
+    const barred = [bytes, gamma, signed, clipped > 0];
     if (barred.every((one, place) => one === this.barred[place])) return;
     this.barred = barred;
     const index = new Uint8Array(256);
@@ -295,17 +304,22 @@ export class Pane {
     const table = packed(bytes);
     const pixels = Uint32Array.from(index, (one) => table[one]);
     const bar = contextOf(find(this.element, '.vv-bar'));
+    bar.canvas.classList.toggle('vv-beyond', clipped > 0);
+    bar.canvas.classList.toggle('vv-signed', signed);
     bar.putImageData(new ImageData(new Uint8ClampedArray(pixels.buffer), 256, 1), 0, 0);
   }
 
   /**
    * What is seen, with its caption below.
    * @param {string} about - the model, what it says, and of which photograph
+   * @param {boolean} print - at least as wide as print needs
    */
-  captioned(about) {
+  captioned(about, print = false) {
     const { low, high, unit, details } = this.said;
     const scale = low && this.opacity > 0 ? { bar: find(this.element, '.vv-bar'), low, high, unit } : null;
-    return captioned(this.flat(), { title: this.titled, scale, lines: [scale ? details : '', about].filter(Boolean) });
+    const flat = print ? atPrintSize(this.flat()) : this.flat();
+    return captioned(flat, { title: this.titled, scale,
+      lines: [scale ? details : '', about].filter(Boolean) });
   }
 
   /** What a file of the picture shows: without colors it is the photograph alone. */

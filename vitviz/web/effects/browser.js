@@ -1,6 +1,7 @@
 // What the state does to the browser: the address and its history, full screen, the animation; and what leaves the
 // page.
 import { isStep } from '../core/actions.js';
+import { isKept } from '../core/state.js';
 import { format } from '../core/url.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -81,17 +82,23 @@ export function download(blob, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
 }
 
+/** The whole link to what is shown. @param {Store} store */
+export function addressOf(store) {
+  return new URL(format(store.get(), window.location.search) || window.location.pathname, window.location.href).href;
+}
+
 /** @param {Store} store */
 export async function copyLink(store) {
   const state = store.get();
-  const address = new URL(format(state, window.location.search) || window.location.pathname, window.location.href);
-  const own = state.photo === null ? '' : ' Your photograph is not in it: it stays in this browser.';
+  const own = isKept(state.photo ?? '') ? ' Your photograph is not in it: it stays in this browser.' : '';
   const say = (/** @type {string} */ text) => store.dispatch({ type: 'message', texts: [`${text}${own}`] });
   try {
-    await navigator.clipboard.writeText(address.href);
+    await navigator.clipboard.writeText(addressOf(store));
     say('The link is copied.');
   } catch (error) {
     const { message } = /** @type {Error} */ (error);
-    say(`The browser does not allow copying (${message}). The link is in the address bar.`);
+    const framed = window.parent !== window; // then the address bar has another site's address
+    const where = framed ? `This is the link: ${addressOf(store)}` : 'The link is in the address bar.';
+    say(`The browser does not allow copying (${message}). ${where}`);
   }
 }

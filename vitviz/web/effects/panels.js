@@ -4,7 +4,7 @@ import { isAbort } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
 /** @typedef {import('./scene.js').Scene} Scene */
-/** @typedef {[name: 'explain' | 'faithfulness' | 'heads' | 'layers' | 'intervene', ask: any]} Question */
+/** @typedef {[name: 'explain' | 'faithfulness' | 'heads' | 'layers' | 'lecture' | 'intervene', ask: any]} Question */
 /** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
 
 const MOST = 120; // answers that are kept; the one not looked at for longest is dropped

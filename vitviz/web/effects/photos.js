@@ -35,12 +35,12 @@ export class Photos {
     this.held = new Map();
   }
 
-  /** @param {Blob} blob @returns {Promise<string>} its hash */
+  /** Keep a photograph; nobody waits for the database. @param {Blob} blob @returns {Promise<string>} its hash */
   async add(blob) {
     const hash = hashOf(new Uint8Array(await blob.arrayBuffer()));
     this.held.set(hash, blob);
     for (const old of [...this.held.keys()].slice(0, -MOST)) this.held.delete(old);
-    await this.keep(hash, blob).catch(() => null); // private windows have no database: then a reload forgets it
+    this.keep(hash, blob).catch(() => null); // private windows have no database: then a reload forgets it
     return hash;
   }
 

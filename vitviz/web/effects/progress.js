@@ -8,7 +8,7 @@
 /** @type {Record<string, string>} */
 const WORDS = {
   open: 'Looking at the photograph', rollout: 'Computing rollout', explain: 'Computing a map',
-  faithfulness: 'Testing maps', heads: 'Measuring heads', layers: 'Reading the layers',
+  faithfulness: 'Testing maps', heads: 'Measuring heads', layers: 'Reading the layers', lecture: 'Fetching numbers',
   intervene: 'Running the model without them',
   page: 'Writing the page', upload: 'Sending the checkpoint',
 };

@@ -19,13 +19,13 @@ const PAUSE = 250; // milliseconds without a change before rollout is asked for
 
 /** What one model made of one photograph at one input size, as far as it is loaded. */
 export class Scene {
-  /** @param {Manifest} manifest @param {Source} source @param {CanvasImageSource} image - the photograph, decoded */
-  constructor(manifest, source, image) {
+  /** @param {Manifest} manifest @param {Source} source */
+  constructor(manifest, source) {
     const { id, depth, prefix, photo, frame, grid } = manifest;
     this.id = id;
     this.source = source;
     this.manifest = manifest;
-    this.image = image;
+    this.image = /** @type {CanvasImageSource} */ (/** @type {unknown} */ (null)); // the photograph, once it is decoded
     this.grid = grid;
     /** @type {import('../compute/geometry.js').Geometry} */
     this.geometry = { image: [photo.width, photo.height], frame };
@@ -104,18 +104,20 @@ export class SceneEffects {
     const request = { source, controller };
     this.requests[pane] = request;
     const latest = () => this.requests[pane] === request;
+    /** @type {Scene | undefined} */
+    let scene;
     try {
       const manifest = await backend.open(source, { signal: controller.signal });
-      const image = scenes.get(manifest.id)?.image ?? await decode(manifest.photo.url);
       if (!latest()) return;
+      scene = scenes.get(manifest.id) ?? this.begin(manifest, source, pane);
+      scene.image ??= await decode(manifest.photo.url);
+      if (!latest()) return void this.leave(scene);
       this.requests[pane] = null;
-      const { image: name, model, size } = manifest;
-      const canonical = { image: name, photo: name === null ? source.photo : null, model, size };
-      const scene = scenes.get(manifest.id) ?? new Scene(manifest, canonical, image);
       scenes.set(scene.id, scene);
       store.dispatch({ type: 'opened', pane, carried: this.carried(scene, pane),
-        scene: { id: scene.id, source: canonical, limits: limitsOf(manifest, backend.can.rollout, colors) } });
+        scene: { id: scene.id, source: scene.source, limits: limitsOf(manifest, backend.can.rollout, colors) } });
     } catch (error) {
+      if (scene) this.leave(scene);
       if (isAbort(error) || !latest()) return;
       this.requests[pane] = null;
       if (paneOf(store.get(), pane)?.model === null && this.page.forget(source.model)) { // the page's own is next
@@ -125,6 +127,26 @@ export class SceneEffects {
       this.refused[pane] = source;
       store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message });
     }
+  }
+
+  /**
+   * Load the block that a pane will show while the browser decodes the photograph.
+   * @param {Manifest} manifest @param {Source} source @param {number} pane
+   */
+  begin(manifest, source, pane) {
+    const held = this.blocks.get(manifest.id);
+    if (held) return held.scene; // it begins in the other pane too
+    const { image, model, size, depth } = manifest;
+    const scene = new Scene(manifest, { image, photo: image === null ? source.photo : null, model, size });
+    this.start(scene, Math.min(paneOf(this.page.store.get(), pane)?.block ?? Infinity, depth - 1));
+    return scene;
+  }
+
+  /** Stop loading a scene that is not shown. @param {Scene} scene */
+  leave(scene) {
+    if (this.page.scenes.has(scene.id)) return;
+    this.blocks.get(scene.id)?.stop();
+    this.blocks.delete(scene.id);
   }
 
   /**

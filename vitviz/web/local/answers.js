@@ -29,15 +29,26 @@ function weightsOf({ run: { logits } }, { target, against }) {
  * @param {{method: string, target: number | null, against: number | null}} ask
  */
 export async function explain(asked, ask) {
-  const { model, run, gone } = asked;
+  const key = JSON.stringify([ask.method, ask.target, ask.against]);
+  const found = asked.run.answers.get(key) ?? await computed(asked, ask);
+  asked.run.answers.set(key, found);
+  return found;
+}
+
+/** @param {Asked} asked @param {{method: string, target: number | null, against: number | null}} ask */
+async function computed(asked, ask) {
+  const { model, run, gone, tell } = asked;
   const { prefix } = model.about;
   const { title, signed } = model.about.methods[ask.method];
   const began = performance.now();
-  const scores = await METHODS[ask.method]({ model, run, weights: weightsOf(asked, ask), gone });
+  const scores = await METHODS[ask.method]({ model, run, weights: weightsOf(asked, ask), gone, tell });
   const shown = IN_SHARES.includes(ask.method) ? percent : score;
-  const note = prefix.map((name, n) => `${shown(scores[n])} on ${name}`).join(', ');
-  return { values: [...scores.subarray(prefix.length)], signed, unit: IN_SHARES.includes(ask.method) ? 'attention'
-    : 'score', title, note: note && `Outside the picture: ${note}`, seconds: (performance.now() - began) / 1000 };
+  const mass = prefix.map((name, n) => `${shown(scores[n])} on ${name}`).join(', ');
+  const values = [...scores.subarray(prefix.length)];
+  const blank = values.every((one) => one === values[0]);
+  const note = `${mass && `Outside the picture: ${mass}. `}${blank ? 'Blank: all patches score the same.' : ''}`.trim();
+  return { values, signed, unit: IN_SHARES.includes(ask.method) ? 'attention' : 'score', title, note,
+    seconds: (performance.now() - began) / 1000 };
 }
 
 /**
@@ -45,7 +56,7 @@ export async function explain(asked, ask) {
  * @param {Asked} asked @param {{patches: number[], heads: [number, number][]}} ask
  */
 export async function intervene({ model, run, gone }, { patches, heads }) {
-  const logits = await model.without(run.stream[0], new Set(patches), heads, gone);
+  const logits = await model.without(run, new Set(patches), heads, gone);
   const [before, after] = [softmax(run.logits), softmax(logits)];
   const order = [...before.keys()].sort((a, b) => Math.max(before[b], after[b]) - Math.max(before[a], after[a]));
   const best = order.slice(0, BEST).sort((a, b) => before[b] - before[a]);
@@ -76,7 +87,7 @@ export async function faithfulness(asked, { methods, target, against }) {
   const { model, run, gone, tell } = asked;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
-  const least = model.about.prefix[0] === 'CLS' && !model.about.pooling.includes('mean') ? 0 : 1;
+  const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
   const counts = [...new Set(Array.from({ length: STEPS + 1 }, (_, i) => (
     Math.max(least, Math.round(((STEPS - i) / STEPS) * patches)))))];
   const weights = weightsOf(asked, { target, against });
@@ -92,7 +103,7 @@ export async function faithfulness(asked, { methods, target, against }) {
     const found = [whole];
     for (const count of counts.slice(1)) {
       tell({ text: methods.length === 1 ? 'Testing the map' : `Testing ${methods.length} maps`, done, of });
-      found.push(probability(await model.without(run.stream[0], new Set(order.slice(count)), [], gone)));
+      found.push(probability(await model.without(run, new Set(order.slice(count)), [], gone)));
       done += 1;
     }
     return found;
@@ -166,7 +177,7 @@ export async function heads(asked, { names }) {
       const lost = [];
       for (let head = 0; head < count; head += 1) {
         tell({ text: 'Switching heads off', done: block * count + head, of: depth * count });
-        const logits = await model.without(run.stream[0], new Set(), [[block, head]], gone);
+        const logits = await model.without(run, new Set(), [[block, head]], gone);
         lost.push([before - softmax(logits)[best], run.logits[best] - logits[best]]);
       }
       values.ablation_probability.push(lost.map(([probability]) => probability));

@@ -10,10 +10,13 @@ import { widen } from '../compute/half.js';
  * @property {string} source @property {string} title @property {string[]} labels @property {number | null} sureAbove
  * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
  * @property {number} width @property {number} patch
- * @property {'cls' | 'mean' | 'cls+mean'} pooling @property {boolean} distilled
+ * @property {number | null} rotary - the base of rotary positions
+ * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling @property {boolean} distilled
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean}>} methods
  * @property {Record<string, [number, number]>} parts - where the weights of each begin, and how many they are
  * @property {Record<string, File>} files - by name
+ * @property {File} lecture - what `vitviz.web.numbers.model_bytes` returns
+ * @property {number} download - bytes of all files and of the runtime
  * @property {{height: number, width: number, logits: number[]}} check - the logits of pixels that `ramp` makes
  */
 /** @typedef {{url: string, bytes: number, crc: number}} File */
@@ -39,6 +42,15 @@ export function ramp(size) {
   return Float32Array.from({ length: size }, (_, i) => ((i * 37) % 129) / 64 - 1);
 }
 
+/** Keep what is made, unless that fails. @template T @param {Map<string, Promise<T>>} held @param {string} key
+ * @param {() => Promise<T>} make */
+function once(held, key, make) {
+  const found = held.get(key) ?? make();
+  held.set(key, found);
+  found.catch(() => held.delete(key));
+  return found;
+}
+
 export class Graphs {
   /**
    * @param {any} ort - onnxruntime-web @param {About} about
@@ -50,6 +62,8 @@ export class Graphs {
     this.read = read;
     /** @type {Map<string, Promise<any>>} */
     this.sessions = new Map();
+    /** @type {Map<string, Promise<Uint8Array>>} */
+    this.files = new Map();
     this.halves = /** @type {Uint16Array} */ (new Uint16Array(0));
   }
 
@@ -61,19 +75,23 @@ export class Graphs {
 
   /** @param {string} graph @param {string} part */
   session(graph, part) {
-    const key = `${graph} ${part}`;
-    const found = this.sessions.get(key) ?? this.make(graph, part);
-    this.sessions.set(key, found);
-    return found;
+    return once(this.sessions, `${graph} ${part}`, () => this.make(graph, part));
   }
 
   /** @param {string} graph @param {string} part */
   async make(graph, part) {
     const [start, count] = this.about.parts[part];
     const numbers = widen(this.halves.subarray(start, start + count), new Float32Array(count));
-    const bytes = await this.read(this.about.files[graph], graph);
+    const bytes = await once(this.files, graph, () => this.read(this.about.files[graph], graph));
     return this.ort.InferenceSession.create(bytes, { executionProviders: ['wasm'], logSeverityLevel: 3,
       externalData: [{ path: 'weights', data: new Uint8Array(numbers.buffer) }] });
+  }
+
+  /** Let a session go, with its copy of the weights. @param {string} graph @param {string} part */
+  async release(graph, part) {
+    const session = await this.session(graph, part);
+    this.sessions.delete(`${graph} ${part}`);
+    await session.release();
   }
 
   /**

@@ -3,6 +3,7 @@ import { explain, faithfulness, heads, intervene } from './answers.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, crc32, ramp } from './graphs.js';
 import { layers } from './layers.js';
+import { lectureFile, valuesFile } from './lecture.js';
 import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
 import { rollOut, weightsOf } from './rollout.js';
@@ -116,6 +117,10 @@ export function start(self, ort, runtime) {
       const matrix = new Float32Array(one.tokens ** 2);
       rows.forEach((row, n) => matrix.set(row, n * one.tokens));
       return rolloutFile(matrix, one, options.start);
+    },
+    async lecture(opened, { block }) {
+      if (block !== undefined) return valuesFile(opened, block);
+      return lectureFile(opened, await read(opened.model.about.lecture, 'numbers of the model'));
     },
     explain, faithfulness, heads, intervene, layers,
   };

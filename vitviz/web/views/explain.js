@@ -1,11 +1,14 @@
 // Why the model said that: one map a method, a test beside each, and what happens without the patches it names.
 import { chart, fill, moved } from '../draw/charts.js';
-import { colorGrid, indices, scaleOver } from '../draw/color.js';
+import { beyond, colorGrid, indices, ownScale } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
-import { escaped, percent, progressWords, score, whole } from '../compute/format.js';
+import { clippedWords, escaped, percent, progressWords, score, whole } from '../compute/format.js';
 import { contextOf, write } from '../draw/dom.js';
+import { together } from '../draw/saved.js';
+import { csv } from '../compute/numbers.js';
+import { chartChoices, mapChoices, aboutOf, nameOf, saveMenu, withWords } from './save.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -52,12 +55,45 @@ export class Explain extends View {
     this.barred = null; // the answer whose bars are shown
     /** @type {Found | null | undefined} */
     this.drawn = null;
+    this.beyond = /** @type {number[]} */ ([]);
     for (const select of this.all('[data-ask]')) select.addEventListener('change', () => this.asked());
     root.addEventListener('click', ({ target }) => (
       this.clicked(/** @type {any} */ (target).closest('[data-do], [data-method]')?.dataset)));
     const away = this.find('[data-do=away]');
     away.addEventListener('input', () => this.change({ removed: Number(away.value) }));
     roving(this.find('.vv-methods'));
+    this.saves();
+  }
+
+  /** Menus that save the map, the curves of its test, and the maps side by side. */
+  saves() {
+    const { page, pane } = this;
+    const name = (/** @type {string} */ what) => () => nameOf(this.scene, what);
+    saveMenu(page, this.find('.vv-pane figcaption'), 'this map', mapChoices(() => this.scene
+      && { scene: this.scene, pane, saved: this.saved() }), () => nameOf(this.scene, pane.titled));
+    saveMenu(page, this.find('.vv-testing'), 'the curves', chartChoices(this.find('.vv-charts'), () => (
+      this.charted ? curvesCsv(this.charted) : null)), name('test'));
+    /** @type {() => Row[]} */
+    const made = () => this.made ?? [];
+    saveMenu(page, this.find('.vv-beside'), 'the maps side by side', [
+      { words: 'Picture (PNG)', ending: 'png', make: () => withWords(together(this.all('.vv-all canvas'),
+        made().map(({ method: { title } }) => title), Math.min(4, made().length)),
+      String(this.find('.vv-one-scale').textContent), [aboutOf(this.scene)]) },
+      { words: 'Numbers (CSV)', ending: 'csv', make: () => {
+        const [, gw] = this.scene.grid;
+        return csv(['row', 'column', ...made().map(({ method }) => method.name)], made()[0].found.values.map((_, i) => (
+          [Math.floor(i / gw), i % gw, ...made().map(({ found }) => found.values[i])])));
+      } }], name('methods'));
+  }
+
+  /** The chosen map with the question that Python is asked for it. @returns {import('./save.js').Saved | null} */
+  saved() {
+    const { found, shown } = this;
+    if (!found) return null;
+    const [, { method, target, against }] = this.map(shown);
+    const aim = against !== null ? { contrast: [target, against] } : target !== null ? { target } : {};
+    return { values: found.values, title: found.title, unit: found.unit, signed: found.signed, outside: {},
+      question: { call: 'explain', method, ...aim } };
   }
 
   // What is asked
@@ -264,7 +300,7 @@ export class Explain extends View {
       if (held) this.find(`[data-method="${held}"]`)?.focus({ preventScroll: true });
       this.all('.vv-methods canvas').forEach((canvas, place) => {
         const { found } = rows[place];
-        if (found) this.small(canvas, found.values, scaleOver([found.values], found.signed));
+        if (found) this.small(canvas, found.values, ownScale(found.values, found.signed));
       });
       this.beside(rows.filter(({ found }) => found), tested);
       this.pressed = '';
@@ -296,6 +332,7 @@ export class Explain extends View {
    * @param {Row[]} made @param {number} tested
    */
   beside(made, tested) {
+    this.made = made;
     this.find('.vv-beside').hidden = made.length < 2;
     if (made.length < 2) return;
     const shares = made.map(({ found: { values } }) => {
@@ -343,14 +380,16 @@ export class Explain extends View {
       if (!found) this.pane.clear();
       else {
         const index = new Uint8Array(found.values.length);
-        indices(found.values, scaleOver([found.values], found.signed), 1, index);
+        const scale = ownScale(found.values, found.signed);
+        indices(found.values, scale, 1, index);
         const name = found.signed ? SIGNED : 'viridis';
         this.pane.paint(index, this.page.tables[name], { smooth: false, opacity, overlay, signed: found.signed });
         this.index = index;
-        this.pane.bar(this.page.colors[name], 1, found.signed);
+        this.pane.bar(this.page.colors[name], 1, found.signed, scale.clipped);
+        this.beyond = beyond(found.values, scale);
       }
     }
-    this.pane.mark(false, null);
+    this.pane.mark(false, null, found ? this.beyond : []);
     this.pane.cover(this.gone);
     this.pane.point([], this.under);
   }
@@ -360,14 +399,15 @@ export class Explain extends View {
     const { found, under, shown: { method } } = this;
     const running = this.maps.progress(scene, this.map(this.shown));
     const unit = found?.unit === 'attention' ? percent : score;
-    const scale = found && scaleOver([found.values], found.signed);
+    const scale = found && ownScale(found.values, found.signed);
     this.pane.say({ title: found?.title ?? method.title, answer: scene.said, low: scale ? unit(scale.vmin) : '',
       high: scale ? unit(scale.vmax) : '', unit: found?.signed ? 'against · for' : found?.unit ?? '' });
     const at = under && found ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
       unit(found.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
     write(this.find('.vv-note'), running ? progressWords(running, `${method.title} is being computed`)
       : `${at}${method.about}`);
-    write(this.find('.vv-about'), [method.paper, found?.note].filter(Boolean).join(' · '));
+    const clipped = scale ? clippedWords(scale, unit) : '';
+    write(this.find('.vv-about'), [method.paper, clipped, found?.note].filter(Boolean).join(' · '));
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(found);
     write(run, running ? 'Stop' : `Run ${method.title}: this may take minutes`);
@@ -418,4 +458,15 @@ export class Explain extends View {
     else if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
     this.barred = answer ?? this.barred;
   }
+}
+
+/** The curves of a test as a table. @param {any} test @returns {string} */
+function curvesCsv(test) {
+  /** @param {string} kind */
+  const rowsOf = (kind) => {
+    const { x, y, random, low, high } = test[kind];
+    return x.map((/** @type {number} */ one, /** @type {number} */ i) => [kind, one, y[i], random[i], low[i], high[i]]);
+  };
+  const rows = ['deletion', 'insertion'].flatMap(rowsOf);
+  return csv(['kind', 'fraction', 'probability', 'random', 'low', 'high'], rows);
 }

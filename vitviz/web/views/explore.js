@@ -1,19 +1,24 @@
 // The Explore view: one or two panes, the thumbnails, the readout. It reads the state and the scenes, and writes pixels
 // and text; what a person does becomes an action.
 import { queryOn, rolloutOptions, sameClasses, tokenOn } from '../compute/query.js';
-import { count, fileName, percent, queryWords, score, settings, title, whole } from '../compute/format.js';
+import {
+  clippedWords, count, fileName, percent, queryWords, score, settings, title, whole,
+} from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { tokenOf } from '../compute/geometry.js';
+import { npz } from '../compute/numbers.js';
 import { massWords, massesOf, read, sentences } from '../compute/readout.js';
 import { prefixKinds } from '../compute/statistics.js';
+import { showable } from '../core/actions.js';
 import { paneOf } from '../core/state.js';
-import { indices, scaleOver } from '../draw/color.js';
+import { beyond, indices, ownScale } from '../draw/color.js';
 import { Thumbnails, headItems, layerItems, cellItems } from '../draw/heads.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
 import { Controls } from './controls.js';
 import { listen } from './keyboard.js';
 import { Predictions } from './predictions.js';
+import { aboutOf, mapChoices, mapsChoices, nameOf, saveMenu, withWords } from './save.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -62,6 +67,73 @@ export class Explore extends View {
     this.matrix = new Matrix(this.find('.vv-matrix-place'), (cell) => this.point(cell), (cell) => this.pickCell(cell));
     for (const fold of root.querySelectorAll('details')) fold.addEventListener('toggle', () => page.changed());
     listen(root, page);
+    this.saves();
+  }
+
+  /** Menus that save the small maps. */
+  saves() {
+    const place = () => this.placeNow(this.page.store.get().pane);
+    /** @param {string} selector @param {string} what @param {Thumbnails} maps @param {number} columns */
+    const add = (selector, what, maps, columns) => {
+      /** @param {Item} item */
+      const placed = ({ block, head }) => {
+        const now = place();
+        const fusion = typeof now?.place.head === 'string' ? now.place.head : 'mean';
+        return { block: block ?? now?.place.block ?? 0, head: head ?? fusion };
+      };
+      const shown = () => {
+        const now = place();
+        return now && { scene: now.scene, maps, columns, title: `${what}, ${now.from}`, placed,
+          words: String(this.find(selector).textContent).trim() };
+      };
+      const values = (/** @type {Item} */ item) => {
+        const [now, { block, head }] = [place(), placed(item)];
+        return now && now.scene.answers.map(block, head, now.question);
+      };
+      saveMenu(this.page, this.find(selector), what.toLowerCase(), mapsChoices(shown, values),
+        () => nameOf(place()?.scene, what), 'beforebegin');
+    };
+    add('.vv-heads-title', 'Heads of the layer', this.heads, 5);
+    add('.vv-layers-title', 'All layers', this.layers, 6);
+    add('.vv-scale-words', 'All heads of all layers', this.grid, 12);
+    saveMenu(this.page, this.find('.vv-matrix-place p'), 'the matrix', this.matrixChoices(place),
+      () => nameOf(place()?.scene, 'matrix'), 'beforebegin');
+  }
+
+  /** @param {() => any} place @returns {import('./save.js').Choice[]} */
+  matrixChoices(place) {
+    const { matrix } = this;
+    return [
+      { words: 'Picture (PNG)', ending: 'png', make: () => (matrix.block && place()
+        ? withWords(matrix.canvas, String(matrix.words.textContent), [aboutOf(place().scene)]) : null) },
+      { words: 'Numbers (NPZ)', ending: 'npz', make: () => (matrix.block && matrix.next >= matrix.tokens.length
+        ? npz({ values: { data: matrix.values, shape: [matrix.tokens.length, matrix.tokens.length] },
+          tokens: { data: matrix.tokens, shape: [matrix.tokens.length] },
+          record: JSON.stringify({ block: matrix.block.block, head: matrix.head,
+            model: place()?.scene.manifest.model }) }) : null) },
+    ];
+  }
+
+  /** What a pane shows now, and where. @param {number} pane */
+  placeNow(pane) {
+    const state = showable(this.page.store.get());
+    const scene = this.sceneOf(pane);
+    const showing = paneOf(state, pane);
+    if (!scene || !showing) return null;
+    const place = this.placeOn(state, showing, scene);
+    const question = { token: tokenOf(place.query, scene.manifest.prefix, scene.manifest.grid),
+      direction: place.direction };
+    const from = `${place.direction === 'row' ? 'from' : 'to'} ${queryWords(place.query)}`;
+    return { place, scene, question, from };
+  }
+
+  /** @param {number} pane */
+  saved(pane) {
+    const now = this.placeNow(pane);
+    if (!now) return null;
+    const { place, scene } = now;
+    const shown = this.shown(place, scene);
+    return { scene, pane: this.panes[pane].pane, saved: shown.values && savedOf(place, scene, shown, shown.values) };
   }
 
   /** @param {HTMLElement} element */
@@ -82,6 +154,8 @@ export class Explore extends View {
       resized: () => this.page.changed(),
     }, LABEL);
     element.addEventListener('focusin', () => this.activate(number()));
+    saveMenu(this.page, element.querySelector('figcaption'), 'this map', mapChoices(() => this.saved(number())),
+      () => nameOf(scene(), pane.titled));
     this.panes.push({ pane, scene: null, index: new Uint8Array(0), signed: false });
   }
 
@@ -144,9 +218,8 @@ export class Explore extends View {
   /** The active pane as a picture with a caption, and the name of its file. */
   picture() {
     const { pane, scene } = this.panes[this.page.store.get().pane];
-    const { title: model, image } = /** @type {Scene} */ (scene).manifest;
-    const about = [model, scene?.said, image].filter(Boolean).join(' · ');
-    return { canvas: pane.captioned(about), name: fileName(['vitviz', image, model, pane.titled], 'png') };
+    const about = aboutOf(/** @type {Scene} */ (scene));
+    return { canvas: pane.captioned(about), name: fileName(['vitviz', ...nameOf(scene, pane.titled)], 'png') };
   }
 
   /** As many panes as the state has. @param {State} state */
@@ -200,19 +273,28 @@ export class Explore extends View {
       one.scene = scene;
       one.pane.open(scene.image, scene.geometry, scene.grid);
     }
-    const block = Math.min(showing.block ?? Infinity, scene.manifest.depth - 1);
-    const place = { ...state, block, head: showing.head, query: queryOn(state, scene, this.page.scenes) };
+    const place = this.placeOn(state, showing, scene);
+    const { block } = place;
     const shown = this.shown(place, scene);
     one.signed = shown.signed;
     one.pane.element.classList.toggle('vv-waiting', shown.values === null && !shown.missing);
-    one.pane.mark(state.grid, shown.patch);
     const active = pane === state.pane;
     const { values } = shown;
+    if (values === null) one.pane.mark(state.grid, shown.patch);
     if (values !== null) this.drawMap(place, scene, one, { ...shown, values }, active);
     else if (shown.missing) this.drawMissing(one.pane, shown.missing, active);
     else return this.advance(scene.answers.sweep(block, showing.head, shown.question), block, active);
     this.page.drew();
     return false;
+  }
+
+  /**
+   * @param {State} state @param {{block: number | null, head: State['head']}} showing @param {Scene} scene
+   * @returns {Place}
+   */
+  placeOn(state, { block, head }, scene) {
+    return { ...state, block: Math.min(block ?? Infinity, scene.manifest.depth - 1), head,
+      query: queryOn(state, scene, this.page.scenes) };
   }
 
   /** @param {Place} place @param {Scene} scene @returns {Shown} */
@@ -246,15 +328,17 @@ export class Explore extends View {
     const prefix = shown.values.length - manifest.grid[0] * manifest.grid[1];
     const { bytes, table } = this.coloring(place, shown.signed);
     const patches = shown.values.subarray(prefix);
-    const scale = scaleOver([patches], shown.signed);
+    const scale = ownScale(patches, shown.signed);
+    pane.mark(place.grid, shown.patch, beyond(patches, scale));
     if (one.index.length !== patches.length) one.index = new Uint8Array(patches.length);
     indices(patches, scale, place.gamma, one.index);
     pane.paint(one.index, table, { ...place, signed: shown.signed });
     const unit = shown.unit === 'attention' ? percent : score;
     pane.say({ title: title(place, manifest, rolloutOptions(place, manifest.depth), shown.name), answer: said,
       low: unit(scale.vmin), high: unit(scale.vmax), unit: shown.unit === 'attention' ? 'of attention' : shown.unit,
-      details: settings(place) });
-    pane.bar(bytes, place.gamma, shown.signed);
+      details: [settings(place), clippedWords(scale, unit)].filter(Boolean).join(' · '),
+      most: scale.clipped ? unit(scale.most) : '' });
+    pane.bar(bytes, place.gamma, shown.signed, scale.clipped);
     const reading = read(shown.values, { kinds: prefix ? kinds : kinds.subarray(0, 0), grid: manifest.grid },
       shown.question.token, shown.patch, shown.signed);
     const { pointer } = place;
@@ -375,6 +459,23 @@ export class Explore extends View {
     this.matrix.mark(tokenOn(state, scene, this.page.scenes), under);
     return more;
   }
+}
+
+/**
+ * A map with the question that Python is asked for it, where there is one.
+ * @param {Place} place @param {Scene} scene @param {Shown} shown @param {Float32Array} values
+ * @returns {import('../compute/numbers.js').Saved}
+ */
+function savedOf(place, { manifest }, { unit, signed, name }, values) {
+  const { mode, direction, block, head, query } = place;
+  const [gh, gw] = manifest.grid;
+  const prefix = values.length - gh * gw;
+  const rolling = rolloutOptions(place, manifest.depth);
+  const question = direction !== 'row' ? {} : mode === 'attention' ? { call: 'attention', block, head, query }
+    : mode === 'rollout' ? { call: 'rollout', query, ...rolling } : {};
+  const outside = Object.fromEntries(manifest.prefix.slice(0, prefix).map((one, i) => [one, values[i]]));
+  return { values: values.slice(prefix), title: title(place, manifest, rolling, name), unit, signed, outside,
+    question };
 }
 
 /**

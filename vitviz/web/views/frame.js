@@ -1,6 +1,7 @@
 // What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
+import { TABS, languageOf } from '../core/words.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { View } from './view.js';
 
@@ -19,6 +20,7 @@ export class Frame extends View {
     this.main.classList.toggle('vv-alone', !page.backend.can.open);
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // of the photographs
+    this.lang = ''; // of the tabs and the lecture
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.dark.addEventListener('change', () => page.changed());
     root.addEventListener('click', (event) => this.clicked(event));
@@ -31,11 +33,12 @@ export class Frame extends View {
     const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
     /** @type {Record<string, () => Partial<State>>} */
     const changes = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
+      lang: () => ({ lang: this.lang === 'zh' ? 'en' : 'zh' }),
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
     if (changes[what]) this.change(changes[what]());
     if (what !== 'skip') return;
     event.preventDefault();
-    this.find('.vv-tab:not([hidden]) .vv-picture')?.focus();
+    this.all('.vv-tab:not([hidden]) .vv-picture').find((one) => one.getClientRects().length)?.focus();
   }
 
   isDark() {
@@ -48,12 +51,25 @@ export class Frame extends View {
     const before = this.state;
     this.state = state;
     this.root.classList.toggle('dark', this.isDark());
+    this.speak(languageOf(state.lang, this.page.lecture));
     if (state.tab !== before?.tab) this.turn(state.tab);
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
     if (state.messages !== before?.messages) this.tell(state.messages);
     this.arrange(state);
     this.report();
     return false;
+  }
+
+  /** Tabs and lecture have two languages; all else is English. @param {string} lang */
+  speak(lang) {
+    if (lang === this.lang) return;
+    this.lang = lang;
+    if (!this.tabs.length) return;
+    document.documentElement.lang = lang;
+    for (const one of this.tabs) write(one, TABS[lang][one.dataset.tab]);
+    for (const one of this.all('.vv-top, .vv-another, .vv-message, .vv-source, .vv-status, .vv-tab:not(.vv-lecture)')) {
+      one.lang = 'en';
+    }
   }
 
   /** @param {string} chosen */

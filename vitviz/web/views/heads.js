@@ -1,14 +1,16 @@
 // The heads as a table, layers down and heads across, colored by what tells them apart; the map of the one under the
 // pointer on the photograph; and the classes without some of them.
 import { dots, fill, moved } from '../draw/charts.js';
-import { indices, scaleOver } from '../draw/color.js';
+import { beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
 import { escaped, percent, progressWords, score, title } from '../compute/format.js';
+import { csv } from '../compute/numbers.js';
 import { write } from '../draw/dom.js';
+import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -70,6 +72,21 @@ export class Heads extends View {
       this.clicked(/** @type {any} */ (target).closest('[data-place], [data-do]')?.dataset)));
     const select = this.find('[data-ask=statistic]');
     select.addEventListener('change', () => this.change({ statistic: select.value }));
+    /** @type {import('./save.js').Saved | null} */
+    this.saved = null; // the map over the photograph
+    saveMenu(page, this.find('.vv-pane figcaption'), 'this map', mapChoices(() => this.scene
+      && { scene: this.scene, pane: this.pane, saved: this.saved }), () => nameOf(this.scene, this.pane.titled));
+    saveMenu(page, this.find('.vv-choosing'), 'the statistic', chartChoices(this.find('.vv-charts'), () => (
+      this.colored?.values ? this.asCsv() : null)), () => nameOf(this.scene, this.colored?.statistic.title),
+    'beforeend');
+  }
+
+  /** The numbers of the table, with the columns of `HeadStatistics.save`. */
+  asCsv() {
+    const { values, statistic: { name, unit } } = this.colored;
+    const rows = values.flatMap((/** @type {number[]} */ row, /** @type {number} */ block) => (
+      row.map((value, head) => [block, head, value])));
+    return csv(['block (from 0)', 'head (from 0)', unit ? `${name} [${unit}]` : name], rows);
   }
 
   // What a person does
@@ -231,18 +248,23 @@ export class Heads extends View {
     const row = answers.map(block, /** @type {State['head']} */ (head), { token, direction: state.direction });
     const { pane } = this;
     pane.element.classList.toggle('vv-waiting', row === null);
-    pane.mark(false, Array.isArray(query) ? query : null);
+    const patch = Array.isArray(query) ? query : null;
+    pane.mark(false, patch);
     pane.point([], null);
     if (row === null) return;
     const patches = row.subarray(manifest.prefix.length);
-    const scale = scaleOver([patches]);
+    const scale = ownScale(patches);
+    pane.mark(false, patch, beyond(patches, scale));
     const index = new Uint8Array(patches.length);
     indices(patches, scale, state.gamma, index);
     const off = state.off.includes(`${block},${head}`);
     const color = off ? 'gray' : state.color ?? 'viridis';
     pane.paint(index, this.page.tables[color], { ...state, signed: false });
-    pane.bar(this.page.colors[color], state.gamma, false);
+    pane.bar(this.page.colors[color], state.gamma, false, scale.clipped);
     const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
+    const outside = Object.fromEntries(manifest.prefix.map((one, i) => [one, row[i]]));
+    this.saved = { values: patches.slice(), title: words, unit: 'attention', signed: false, outside,
+      question: state.direction === 'row' ? { call: 'attention', block, head, query } : {} };
     pane.say({ title: off ? `${words}: off` : words, answer: scene.said, unit: 'of attention',
       low: percent(scale.vmin), high: percent(scale.vmax) });
   }

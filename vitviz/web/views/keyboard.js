@@ -58,3 +58,27 @@ function press({ store, scenes }, event) {
   const from = action.type === 'move' && scene ? { from: queryOn(state, scene, scenes) } : {};
   store.dispatch(missing ? { type: 'message', texts } : { ...action, ...from });
 }
+
+const TURNS = Object.freeze({ PageUp: -1, PageDown: 1, ArrowLeft: -1, ArrowRight: 1 });
+
+/**
+ * The keys of the lecture, which presenter remotes send too. Arrows turn the page unless something that has the focus
+ * needs them: a photograph, a slider, a list.
+ * @param {HTMLElement} root - the lecture @param {import('./explore.js').Page} page
+ */
+export function listenSteps(root, page) {
+  document.addEventListener('keydown', (event) => {
+    const target = /** @type {any} */ (event.target);
+    const inside = root.contains(target);
+    if (!root.getClientRects().length || isTyping(target) || target.closest('dialog')) return;
+    if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+    const by = /** @type {Record<string, number>} */ (TURNS)[event.key];
+    const arrow = event.key.startsWith('Arrow');
+    const photograph = target.closest('.vv-picture');
+    if (arrow && !photograph && target.closest('input, [role=tablist], [data-arrows]')) return;
+    if (by && !(arrow && photograph)) {
+      event.preventDefault();
+      page.store.dispatch({ type: 'turn', by });
+    } else if (inside || target === document.body) press(page, event);
+  });
+}

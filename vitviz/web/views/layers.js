@@ -7,7 +7,10 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
 import { escaped, percent, playWords, progressWords, whole } from '../compute/format.js';
+import { csv } from '../compute/numbers.js';
 import { contextOf, write } from '../draw/dom.js';
+import { together } from '../draw/saved.js';
+import { aboutOf, chartChoices, mapChoices, nameOf, saveMenu, withWords } from './save.js';
 import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -49,6 +52,30 @@ export class Layers extends View {
     root.addEventListener('click', ({ target }) => (
       this.choose(/** @type {any} */ (target).closest('[data-layer]')?.dataset)));
     for (const wall of ['.vv-alike', '.vv-read']) roving(this.find(wall));
+    this.saves();
+  }
+
+  /** Menus that save the map, the chart and the small maps. */
+  saves() {
+    const { page, pane } = this;
+    const [picture] = mapChoices(() => this.scene && { scene: this.scene, pane, saved: null });
+    saveMenu(page, this.find('.vv-pane figcaption'), 'this map', [picture], () => nameOf(this.scene, pane.titled));
+    saveMenu(page, this.find('.vv-side'), 'the chart', chartChoices(this.find('.vv-charts'), () => {
+      if (!this.answer?.names.length) return null;
+      const { names, readings, read } = this.answer; // the columns of `LogitLens.to_pandas`
+      return csv(['block', ...names], readings.map((layer, at) => [layer - 1, ...read[at]]));
+    }), () => nameOf(this.scene, 'layers'));
+    for (const kind of ['alike', 'read']) {
+      /** @type {import('./save.js').Choice} */
+      const choice = { words: 'Picture (PNG)', ending: 'png', make: () => {
+        const maps = this.all(`.vv-${kind} canvas`);
+        const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
+        const title = kind === 'read' ? `${this.read}, read from every patch` : 'What the patches are alike in';
+        return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
+      } };
+      saveMenu(page, this.find(`.vv-${kind}`), 'the small maps', [choice], () => nameOf(this.scene, kind),
+        'beforebegin');
+    }
   }
 
   /** @param {DOMStringMap | undefined} what */

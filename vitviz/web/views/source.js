@@ -136,6 +136,9 @@ export class Source extends View {
       this.image = state.image;
       this.press('[data-kind=example]', ({ value }) => value === state.image);
     }
+    const model = state.model ?? this.page.models.default;
+    const entries = this.page.models.groups.flatMap((group) => group.entries);
+    this.say('.vv-needs', entries.find(({ source }) => source === model)?.needs ?? '');
     const scene = this.page.scenes.get(state.scene?.id ?? '');
     if (!scene) return false;
     if (this.isNew(scene)) this.sizes(scene.manifest, state.size);

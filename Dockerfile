@@ -1,0 +1,36 @@
+# The app on a processor: docker compose up, or docker build -t vitviz . && docker run -p 7860:7860 vitviz
+FROM python:3.11-slim
+
+ENV PYTHONDONTWRITEBYTECODE=1 \
+    PYTHONUNBUFFERED=1 \
+    PIP_NO_CACHE_DIR=1 \
+    PIP_DISABLE_PIP_VERSION_CHECK=1
+
+WORKDIR /app
+COPY requirements.txt requirements.lock ./
+# torch for processors, which brings no CUDA and has an index of its own; then all other packages by their hashes.
+RUN grep -E '^(torch|torchvision)==' requirements.txt > torch.txt \
+    && pip install --no-deps --index-url https://download.pytorch.org/whl/cpu -r torch.txt \
+    && pip install --no-deps --require-hashes -r requirements.lock
+
+RUN useradd --uid 1000 --no-create-home vitviz \
+    && install --directory --owner vitviz /data
+COPY app.py LICENSE THIRD_PARTY_NOTICES.md ./
+COPY vitviz vitviz
+COPY checkpoints checkpoints
+COPY examples examples
+
+# Nothing is written but caches of models (/data) and uploads (/tmp): the rest may be read-only.
+ENV GRADIO_SERVER_NAME=0.0.0.0 \
+    GRADIO_SERVER_PORT=7860 \
+    GRADIO_TEMP_DIR=/tmp/vitviz \
+    HOME=/data \
+    XDG_CACHE_HOME=/data \
+    HF_HOME=/data/huggingface \
+    TORCH_HOME=/data/torch
+USER 1000
+VOLUME /data
+EXPOSE 7860
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=3 \
+    CMD ["python", "-c", "import os, urllib.request as web; web.urlopen(f'http://127.0.0.1:{os.environ[\"GRADIO_SERVER_PORT\"]}/healthz', timeout=8)"]
+CMD ["python", "app.py"]

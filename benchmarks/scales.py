@@ -1,0 +1,92 @@
+"""Measure how much of a map its colors show: rollout from several first layers beside other methods.
+
+    python benchmarks/scales.py photos                        # any folder; both bundled models of photographs, 50 files
+    python benchmarks/scales.py photos --limit 12 --gain      # also faithfulness: a minute or more for each model
+
+"strongest" is the strongest patch over the 99th percentile of the map (the median photograph; then the one worse
+than nine of ten): 8 means that one patch takes seven eighths of the colors. "full" is the share of patches above a
+quarter of the colors where these run from the map's minimum to its maximum, "own" the same on the scale of pictures
+(`Scale.own`), "clipped" the share of photographs on which that scale leaves patches out. "edge" is the share whose
+strongest patch lies in the outermost ring, "gain" the area by which deletion and insertion beat random orders.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
+
+import vitviz
+from vitviz.formatting import text_table
+from vitviz.heatmap import Scale
+from vitviz.images.folders import find_images, spread
+from vitviz.view import View
+
+OTHERS = ("attention", "value_attention", "gradient_rollout", "attention_gradcam", "gae", "attn_lrp")
+
+
+def starts(depth: int) -> dict[str, int]:
+    """Return first layers, counted from 0, by the name of the row."""
+    return {
+        f"rollout from layer {start + 1} of {depth}": start for start in sorted({0, *range(2, depth, 2), depth - 1})
+    }
+
+
+def maps(view: View) -> dict[str, Any]:
+    """Return the maps of one photograph by the name of the row."""
+    rolled = {name: partial(view.rollout, start=start) for name, start in starts(view.trace.depth).items()}
+    return {name: make() for name, make in (rolled | {one: partial(view.explain, one) for one in OTHERS}).items()}
+
+
+def measure(values: NDArray[np.float32], signed: bool) -> list[float]:
+    """Return the strongest patch over the 99th percentile, what is seen on two scales, and where the strongest lies."""
+    scale, sizes = Scale.own(values, signed), np.abs(values) if signed else values
+    low, high, most = 0.0 if signed else float(sizes.min()), float(np.quantile(sizes, 0.99)), float(sizes.max())
+    seen = [float((sizes > low + 0.25 * (end - low)).mean()) for end in (most, scale.vmax)]
+    row, column = divmod(int(sizes.argmax()), sizes.shape[1])
+    edge = row in (0, sizes.shape[0] - 1) or column in (0, sizes.shape[1] - 1)
+    return [most / max(high, 1e-12), *seen, float(scale.clipped > 0), float(edge)]
+
+
+def main() -> None:
+    """Print one table for each model."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--models", nargs="+", default=["dinov2-s14-everyday", "dinov2-s14-imagenette"])
+    parser.add_argument("--limit", type=int, default=50)
+    parser.add_argument("--gain", action="store_true", help="measure faithfulness too")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    photos = [path for path, _ in spread(find_images(args.folder), args.limit)]
+    for name in args.models:
+        found: dict[str, list[list[float]]] = {}
+        explorer = vitviz.Explorer(name)
+        for path in photos:
+            view = explorer.open(path)
+            made = maps(view)
+            tests = view.faithfulness([*made.values()], view.best(1)[0], steps=16, random=4) if args.gain else []
+            gains = [[one.gain] for one in tests] or [[]] * len(made)
+            for (row, heatmap), gain in zip(made.items(), gains, strict=True):
+                found.setdefault(row, []).append([*measure(heatmap.values, heatmap.signed), *gain])
+        print(f"\n{name}, {len(photos)} photographs")
+        head = ["map", "strongest", "of ten", "full", "own", "clipped", "edge", *(["gain"] if args.gain else [])]
+        lines = []
+        for row, numbers in found.items():
+            columns = np.array(numbers).T
+            shown = [f"{np.median(columns[0]):.1f}", f"{np.quantile(columns[0], 0.9):.1f}"]
+            shown += [f"{column.mean():.0%}" for column in columns[1:5]]
+            lines.append([row, *shown, *(f"{column.mean():.3f}" for column in columns[5:])])
+        print(text_table([head, *lines], left=0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+"""Write the folder of a Hugging Face Space: exactly the files that are pushed to it.
+
+    python scripts/make_space.py static|zerogpu|cpu [FOLDER]       # build/space-KIND by default
+
+`static` is a site without a server, `cpu` the app on a Space's processor, `zerogpu` the app with a GPU for some
+seconds. docs/hosting.md has the steps from the folder to a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from vitviz.export.static import write_site  # noqa: E402 - of the checkout, wherever this is started
+
+KINDS = ("static", "zerogpu", "cpu")
+FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints", "examples")
+WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyi", ".*")
+UNUSED = {"accelerate", "tensorboardX", "imagehash", "av"}  # of training and films: no page needs them
+BY_THE_HOST = {"gradio"}  # that the front matter pins
+CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # the index's own torch brings gigabytes of CUDA
+PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU has few versions
+HARDWARE = {"cpu": "cpu-basic", "zerogpu": "zero-a10g"}
+LARGE = 10 * 10**6  # bytes from which the hub takes files by LFS alone
+FRONT = """---
+title: vitviz
+emoji: 🔍
+colorFrom: indigo
+colorTo: gray
+sdk: gradio
+sdk_version: {gradio}
+python_version: "{python}"
+app_file: app.py
+suggested_hardware: {hardware}
+license: apache-2.0
+short_description: See inside a Vision Transformer, on your own photo
+---
+
+Drop a photograph, read what a Vision Transformer sees in it, point at a patch, and every head of every layer shows
+where it looks from there. `make space KIND={kind}` of vitviz wrote this folder.
+"""
+
+
+def make(kind: str, folder: Path) -> None:
+    """Write a Space's folder, in place of an earlier one.
+
+    Args:
+        kind: one of `KINDS`.
+        folder: new, empty, or an earlier Space.
+    """
+    if folder.exists() and not (folder / ".gitattributes").exists() and any(folder.iterdir()):
+        raise SystemExit(f"Expected a new or empty folder for the Space, got {folder}. Name another one.")
+    shutil.rmtree(folder, ignore_errors=True)
+    if kind == "static":
+        write_site(folder, space=True)
+    else:
+        write_app(kind, folder)
+    (folder / ".gitattributes").write_text(attributes(folder), encoding="utf-8")
+
+
+def write_app(kind: str, folder: Path) -> None:
+    """Write a Space that runs `app.py`."""
+    folder.mkdir(parents=True)
+    for name in FILES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=WITHOUT)
+        else:
+            shutil.copy2(source, folder / name)
+    about = {"kind": kind, "gradio": pins()["gradio"], "python": PYTHON[kind], "hardware": HARDWARE[kind]}
+    (folder / "README.md").write_text(FRONT.format(**about), encoding="utf-8")
+    (folder / "requirements.txt").write_text(requirements(kind), encoding="utf-8")
+
+
+def pins() -> dict[str, str]:
+    """Return the exact versions of requirements.txt that hold for every Python, by package."""
+    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    return dict(re.findall(r"^([\w-]+)==([^;\s]+)$", text, re.MULTILINE))
+
+
+def requirements(kind: str) -> str:
+    """Return what the Space installs: the pins of requirements.txt that a page needs, torch as its hardware has it."""
+    lines = []
+    for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
+        name = line.partition("==")[0]
+        if line and not line.startswith("#") and name not in UNUSED | BY_THE_HOST:
+            local = "+cpu" if kind == "cpu" and name in ("torch", "torchvision") else ""
+            lines.append(f"{line}{local}")
+    index = [f"--extra-index-url {CPU_WHEELS}"] if kind == "cpu" else []
+    return "\n".join([*index, *lines, ""])
+
+
+def attributes(folder: Path) -> str:
+    """Return .gitattributes by which all large and all binary files go through LFS, as the hub wants it."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    kinds = {path.suffix for path in paths if path.stat().st_size > LARGE or is_binary(path)}
+    return "".join(f"*{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in sorted(kinds))
+
+
+def is_binary(path: Path) -> bool:
+    """Return whether git takes a file for a binary one: by a null byte at its beginning."""
+    with path.open("rb") as file:
+        return b"\0" in file.read(8000)
+
+
+def main() -> None:
+    """Write the folder, and say what to do with it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("folder", nargs="?", type=Path)
+    args = parser.parse_args()
+    folder = args.folder or ROOT / "build" / f"space-{args.kind}"
+    make(args.kind, folder)
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    print(f"{folder}: {size / 1e6:.0f} MB. docs/hosting.md says how it becomes a Space.")
+
+
+if __name__ == "__main__":
+    main()

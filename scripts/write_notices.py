@@ -1,0 +1,113 @@
+"""Write THIRD_PARTY_NOTICES.md: whose work vitviz carries or needs, and under which licences.
+
+Packages are those of pyproject.toml with what their installed metadata say; photographs and weights are described by
+the files that lie beside them. tests/test_notices.py holds that the file is current.
+
+Usage: python scripts/write_notices.py [FILE]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # comes with pytest there
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from vitviz.export.runtime import PACKAGE  # noqa: E402 - of the checkout, wherever this is started
+
+FILE = ROOT / "THIRD_PARTY_NOTICES.md"
+LONGEST = 120  # characters of a licence's name; longer ones are texts
+HOMES = ("homepage", "source", "repository", "source code")
+
+HEAD = """# Third-party notices
+
+vitviz is under the Apache License 2.0 ([LICENSE](LICENSE)). This file names the work of others that it carries or
+needs. `scripts/write_notices.py` makes it; do not edit it by hand.
+"""
+PACKAGES = """## Packages that it needs
+
+Installed beside vitviz, not contained in it. Each brings packages of its own; `pip show NAME` and the files in its
+`dist-info` have the texts. Some contain further libraries under other licences, among them CUDA's in some builds of
+torch. The wheels of pillow-heif and av hold x265 and x264 and are as a whole under GPL-2.0: install those two extras
+only where this fits.
+"""
+FONTS = f"""## Fonts and scripts
+
+- The page uses the fonts of the visitor's system, and one script of others: `vitviz/web/vendor/uqr.js`, which draws QR
+  codes, is from the npm package uqr 0.1.3: MIT licence, copyright Project Nayuki and Anthony Fu; the file has its text.
+- Pictures are drawn with DejaVu Sans, which comes with matplotlib (Bitstream Vera licence, with changes in the public
+  domain). A vector file holds the shapes of the letters in it.
+- `vitviz export --static` copies {PACKAGE.replace("@", " ")} into the site that it writes: MIT licence, copyright
+  Microsoft Corporation. It is fetched from the npm registry and is not part of this repository or of the package.
+"""
+
+
+def notices() -> str:
+    """Return the whole text."""
+    return f"{HEAD}\n{weights()}\n{photographs()}\n{FONTS}\n{packages()}"
+
+
+def weights() -> str:
+    """Return the section about the bundled checkpoints, from their settings."""
+    lines = ["## Weights", "", "Each folder's README.md says what is known of them, and what is inferred.", ""]
+    lines += ["| folder | from | licence |", "|---|---|---|"]
+    for path in sorted((ROOT / "checkpoints").glob("*/config.json")):
+        said = json.loads(path.read_text(encoding="utf-8"))
+        lines.append(f"| `checkpoints/{path.parent.name}` | {said['source']} | {said['licence']} |")
+    return "\n".join([*lines, ""])
+
+
+def photographs() -> str:
+    """Return the section about the examples, from the table in their README.md."""
+    lines = ["## Photographs", "", "| file | author | licence | origin |", "|---|---|---|---|"]
+    for line in (ROOT / "examples" / "README.md").read_text(encoding="utf-8").splitlines():
+        if line.startswith("| `"):
+            file, _, _, _, author, licence, origin, _ = (cell.strip() for cell in line.strip("|").split(" | "))
+            lines.append(f"| `examples/{file.strip('`')}` | {author} | {licence} | {origin} |")
+    return "\n".join([*lines, ""])
+
+
+def packages() -> str:
+    """Return the section about the packages of pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project.get("optional-dependencies", {})
+    lines = [PACKAGES, "| package | for | licence | home |", "|---|---|---|---|"]
+    for extra, texts in (("", project["dependencies"]), *extras.items()):
+        names = sorted({Requirement(text).name for text in texts} - {project["name"]}, key=str.lower)
+        lines += [f"| {name} | {extra and f'`vitviz[{extra}]`'} | {licence(name)} | {home(name)} |" for name in names]
+    return "\n".join([*lines, ""])
+
+
+def licence(name: str) -> str:
+    """Return a licence by name: the expression, a short text, or the classifiers of a package's metadata."""
+    about = metadata(name)
+    if expression := about.get("License-Expression"):
+        return str(expression)
+    text = str(about.get("License") or "").strip()
+    if text and "\n" not in text and len(text) <= LONGEST:
+        return text
+    marks = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or () if line.startswith("License ::")]
+    return ", ".join(marks) or "see the licence in its files"
+
+
+def home(name: str) -> str:
+    """Return a package's address."""
+    about = metadata(name)
+    known = dict(re.split(r",\s*", line, maxsplit=1) for line in about.get_all("Project-URL") or ())
+    by_name = {label.lower(): url for label, url in known.items()}
+    return next((by_name[label] for label in HOMES if label in by_name), about.get("Home-page") or "")
+
+
+if __name__ == "__main__":
+    (Path(sys.argv[1]) if len(sys.argv) > 1 else FILE).write_text(notices(), encoding="utf-8")

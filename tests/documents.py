@@ -1,0 +1,86 @@
+"""Documents and what stands in them: Python and shell blocks, links and anchors. Also for scripts/draw_guide.py."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+CARDS = ("checkpoints/*/README.md", "examples/README.md", "benchmarks/README.md")
+DOCUMENTS = sorted(str(path.relative_to(ROOT)) for glob in ("*.md", "docs/**/*.md", *CARDS) for path in ROOT.glob(glob))
+
+_BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\((?!https?:)([^)#\s]*)(?:#([^)\s]+))?\)")
+
+
+def text_of(document: str) -> str:
+    """Return a document, by its path from the root."""
+    return (ROOT / document).read_text(encoding="utf-8")
+
+
+def blocks(document: str, language: str) -> list[str]:
+    """Return the code blocks of one language."""
+    return [code for name, code in _BLOCK.findall(text_of(document)) if name == language]
+
+
+def prose(document: str) -> str:
+    """Return a document without its code blocks."""
+    return _BLOCK.sub("", text_of(document))
+
+
+def run_python(document: str) -> None:
+    """Run the Python blocks of a document, one after another, in the working directory; FOLDER is a bundled model."""
+    names: dict[str, object] = {"__name__": "__main__"}
+    for number, code in enumerate(blocks(document, "python"), 1):
+        code = code.replace('"FOLDER"', '"vit-cifar10"')
+        exec(compile(code, f"{document}, block {number}", "exec"), names)
+
+
+def link_examples(folder: Path) -> None:
+    """Give a folder what the documents' examples read: `examples/`, and two of them as `photo.jpg` and `other.jpg`."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "photo.jpg").symlink_to(ROOT / "examples" / "church.jpg")
+    (folder / "other.jpg").symlink_to(ROOT / "examples" / "dog.jpg")
+
+
+def commands(document: str) -> Iterator[list[str]]:
+    """Yield the commands of the shell blocks as words, without settings of variables in front of them."""
+    for code in blocks(document, "sh"):
+        for line in code.replace("\\\n", " ").splitlines():
+            for command in line.split(" && "):
+                words = shlex.split(command, comments=True)
+                while words and re.match(r"[A-Z_]+=", words[0]):
+                    words.pop(0)
+                if words:
+                    yield words
+
+
+@dataclass(frozen=True)
+class Link:
+    """A link to `path`, from the root; empty for the document itself, and the anchor behind it, or None."""
+
+    path: Path
+    anchor: str | None
+
+
+def links(document: str) -> list[Link]:
+    """Return the links of a document that stay in the repository."""
+    here = ROOT / document
+    return [
+        Link((here.parent / path).resolve() if path else here, anchor or None)
+        for path, anchor in _LINK.findall(prose(document))
+    ]
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
+    found: set[str] = set()
+    for heading in headings:
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        copies = (slug if count == 0 else f"{slug}-{count}" for count in range(len(headings)))
+        found.add(next(copy for copy in copies if copy not in found))
+    return found

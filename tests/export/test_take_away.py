@@ -1,0 +1,377 @@
+"""What leaves the program, opened again by others: numbers, films, figures, folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+import av
+import numpy as np
+import pypdf
+import pytest
+import tiny
+import torch
+from image_files import random_rgb
+from PIL import Image
+
+import vitviz
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.decomposition import decompose
+from vitviz.cli.main import main
+from vitviz.draw.figures import KINDS, draw, encode
+from vitviz.export import numbers
+from vitviz.export.film import circle, film_of, film_of_clip
+from vitviz.images.limits import ImageError
+from vitviz.images.preprocess import Preprocess
+from vitviz.images.video import read_clip
+from vitviz.model.vit import Pretrained
+from vitviz.weights.checkpoint import save as save_model
+
+CLIP_FRAMES = 12
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a tiny model, another one of its shape, a photograph and a clip."""
+    folder = tmp_path_factory.mktemp("take-away")
+    config = tiny.config(registers=2)
+    labels = tuple(f"thing {index}" for index in range(config.classes))
+    preprocess = Preprocess(height=91, width=143, mode="squash")
+    for name, seed in (("first", 5), ("second", 6)):
+        model = vitviz.ViT(config, Pretrained(name=f"Tiny {name}", preprocess=preprocess, labels=labels)).eval()
+        tiny.randomise(model, seed)
+        save_model(model, folder / name)
+    Image.fromarray(random_rgb(110, 150, 0)).save(folder / "photo.png")
+    write_clip(folder / "clip.mp4")
+    return folder
+
+
+def write_clip(path: Path) -> None:
+    """A bright square that moves over noise."""
+    noise = random_rgb(66, 98, 3) // 4
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=6)
+        stream.width, stream.height, stream.pix_fmt = 98, 66, "yuv420p"
+        for index in range(CLIP_FRAMES):
+            picture = noise.copy()
+            picture[20:40, 5 * index : 5 * index + 20] = 250
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+
+
+@pytest.fixture(scope="module")
+def explorer(place: Path) -> vitviz.Explorer:
+    return vitviz.Explorer(str(place / "first"), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def view(place: Path, explorer: vitviz.Explorer) -> vitviz.View:
+    return explorer.open(place / "photo.png")
+
+
+@pytest.fixture
+def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder to work in, with the photograph beside."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(place / "photo.png", tmp_path)
+    return tmp_path
+
+
+# ---- numbers
+
+
+def maps(view: vitviz.View) -> dict[str, vitviz.Heatmap]:
+    return {
+        "attention": view.attention(1, 2, (3, 4)),
+        "rollout": view.rollout(fuse="max", discard=0.3, start=1),
+        "against": view.explain("gae", contrast=(3, "thing 5")),
+        "signed": view.explain("attn_lrp", 7),
+    }
+
+
+@pytest.mark.parametrize("ending", ["npz", "csv"])
+def test_numbers_are_made_again_to_the_last_bit(
+    ending: str, place: Path, here: Path, view: vitviz.View, one_thread: None
+) -> None:
+    for name, heatmap in maps(view).items():
+        path = numbers.save(view, heatmap, here / f"{name}.{ending}", model=str(place / "first"), photo="photo.png")
+        again = numbers.replay(path)
+        assert again.identical, (name, again.describe())
+        np.testing.assert_array_equal(again.saved, heatmap.values)
+        assert again.heatmap.title == heatmap.title
+
+
+def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view: vitviz.View, here: Path) -> None:
+    heatmap = view.attention(1, 2, (3, 4))
+    with numbers.save(view, heatmap, "map.csv").open(encoding="utf-8", newline="") as file:
+        record = json.loads(file.readline().removeprefix("# "))
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 7 * 11
+    row = rows[3 * 11 + 4]
+    assert np.float32(row["value"]) == heatmap.values[3, 4]
+    box = [float(row[name]) for name in ("left", "top", "right", "bottom")]
+    np.testing.assert_allclose(box, heatmap.geometry.patch_box(3, 4, heatmap.grid), rtol=1e-8)
+    assert record["question"] == {"call": "attention", "block": 1, "head": 2, "query": [3, 4]}
+    assert len(record["model"]["weights"]) == len(record["photo"]["pixels"]) == 64
+    with np.load(numbers.save(view, heatmap, "map.npz"), allow_pickle=False) as file:
+        np.testing.assert_array_equal(file["values"], heatmap.values)
+        assert file["boxes"].shape == (7, 11, 4)
+        assert json.loads(str(file["record"])) == record
+    np.testing.assert_array_equal(vitviz.Heatmap.load("map.npz", view.photo).values, heatmap.values)
+
+
+def test_replay_in_a_shell_says_whether_it_is_equal(
+    place: Path, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = ["--model", str(place / "first"), "--device", "cpu"]
+    assert main(["explain", "photo.png", "--method", "gae", "-o", "why.csv", *model]) == 0
+    assert main(["replay", "why.csv"]) == 0
+    assert "Equal" in capsys.readouterr().out
+    text = Path("why.csv").read_text(encoding="utf-8")
+    lines = text.splitlines()
+    first = lines[2].split(",")
+    Path("changed.csv").write_text("\n".join([*lines[:2], ",".join([*first[:2], "7", *first[3:]]), *lines[3:]]))
+    assert main(["replay", "changed.csv", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["equal"] is False
+    for arguments, said in (
+        (["why.csv", "--model", str(place / "second")], "weights"),
+        (["why.csv", "--photo", str(place.parent / "other.png")], "pixels"),
+        (["photo.png"], "photo.png"),
+        (["nowhere.npz"], "nowhere.npz"),
+    ):
+        Image.fromarray(random_rgb(110, 150, 9)).save(place.parent / "other.png")
+        assert main(["replay", *arguments]) == 2
+        assert said in capsys.readouterr().err
+
+
+def test_files_of_others_are_refused_unopened(here: Path) -> None:
+    np.savez("pickled.npz", record=np.array({"a": 1}, object), values=np.zeros((2, 2)))
+    with zipfile.ZipFile("bomb.npz", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("values.npy", bytes(100_000_000))
+    Path("other.csv").write_text("a,b\n1,2\n")
+    for name in ("pickled.npz", "bomb.npz", "other.csv"):
+        with pytest.raises(numbers.NumbersError, match="Expected"):
+            numbers.replay(name)
+
+
+# ---- films
+
+
+def frames_of(path: Path) -> list[Image.Image]:
+    """The frames of a film, read by Pillow or by FFmpeg."""
+    if path.suffix == ".mp4":
+        with av.open(str(path)) as container:
+            return [frame.to_image() for frame in container.decode(video=0)]
+    with Image.open(path) as file:
+        found = []
+        for index in range(file.n_frames):
+            file.seek(index)
+            found.append(file.convert("RGB"))
+        return found
+
+
+@pytest.mark.parametrize(("over", "ending"), [("layers", "gif"), ("heads", "webp"), ("query", "mp4")])
+def test_a_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, view: vitviz.View, here: Path) -> None:
+    film = film_of(view, over, block=1)
+    found = frames_of(film.save(f"film.{ending}", seconds=0.2, side=200))
+    count = {"layers": tiny.DEPTH, "heads": tiny.HEADS, "query": len(circle(view.trace.grid))}[over]
+    assert len(found) == len(film.maps) == len(film.labels) == count
+    assert len({one.size for one in found}) == 1
+    assert all(length % 2 == 0 for length in found[0].size)
+    expected = list(film.frames(side=200))
+    for one, frame in zip(found, expected, strict=True):
+        assert np.abs(np.asarray(one, int) - np.asarray(frame, int)).mean() < 6
+    bars = {frame.crop((0, frame.height - 60, frame.width, frame.height)).tobytes() for frame in expected}
+    assert len(bars) == 1
+    assert film.scale.vmin == min(float(one.values.min()) for one in film.maps)
+
+
+def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explorer: vitviz.Explorer, here: Path) -> None:
+    clip = place / "clip.mp4"
+    times = [frame.time for frame in read_clip(clip, 5)]
+    assert times == sorted(set(times))
+    assert (times[0], len(times)) == (0.0, 5)
+    assert len(list(read_clip(clip, 48))) == CLIP_FRAMES
+    film = film_of_clip(explorer, clip, show="similarity", frames=4, query=(2, 3))
+    assert len(film.maps) == 4
+    assert film.maps[0].values[2, 3] == pytest.approx(1.0, abs=1e-5)  # the patch is itself in the first frame
+    assert [one.query for one in film.maps] == [(2, 3), None, None, None]
+    first, last = (next(iter(film_of_clip(explorer, clip, frames=n).maps[-1:])) for n in (2, 3))
+    np.testing.assert_array_equal(first.values, last.values)  # both end with the last frame
+    picture = list(read_clip(clip, 2))[-1].picture
+    np.testing.assert_allclose(first.values, explorer.open(picture).attention().values, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["text", "truncated", "sound", "playlist"])
+def test_what_is_no_clip_is_refused_in_a_sentence(kind: str, place: Path, here: Path) -> None:
+    path = here / "bad.mp4"
+    if kind == "text":
+        path.write_text("no film")
+    elif kind == "truncated":
+        path.write_bytes((place / "clip.mp4").read_bytes()[:300])
+    elif kind == "playlist":
+        path.write_text(f"ffconcat version 1.0\nfile '{place / 'clip.mp4'}'\n")
+    else:
+        with av.open(str(path), "w") as container:
+            stream = container.add_stream("aac", rate=8000)
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate = 8000
+            container.mux(stream.encode(frame))
+            container.mux(stream.encode(None))
+    with pytest.raises(ImageError, match=r"Expected .*bad\.mp4"):
+        list(read_clip(path))
+
+
+def test_films_in_a_shell(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    model = ["--model", str(place / "first"), "--device", "cpu"]
+    assert main(["film", "photo.png", "--over", "heads", "--layer", "2", "-o", "heads.webp", "--json", *model]) == 0
+    (said,) = json.loads(capsys.readouterr().out)["images"]
+    assert np.array(said["values"]).shape == (tiny.HEADS, 7, 11)
+    assert len(frames_of(Path("heads.webp"))) == tiny.HEADS
+    models = [str(place / name) for name in ("first", "second")]
+    assert main(["film", "photo.png", "-o", "models.gif", "--models", *models]) == 0
+    assert len(frames_of(Path("models.gif"))) == 2
+    assert main(["film", str(place / "clip.mp4"), "-o", "clip.mp4", "--frames", "3", *model]) == 0
+    assert len(frames_of(Path("clip.mp4"))) == 3
+    capsys.readouterr()
+    for arguments, words in (
+        (["photo.png", "-o", "film.avi"], "film.avi"),
+        (["photo.png", "--show", "similarity"], "clip"),
+        (["photo.png", "--seconds", "0"], "seconds"),
+        (["photo.png", "--models", models[0]], "2 to"),
+    ):
+        assert main(["film", *arguments, *model]) == 2
+        assert words in capsys.readouterr().err
+
+
+# ---- figures
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"registers": 2, "pooling": "mean"},
+        {"pooling": "cls+mean", "layer_scale": 0.3},
+        {"distillation_token": True},
+        {"pooling": "mean", "norm_pooled": True, "class_token": False},
+    ],
+)
+def test_the_parts_of_a_logit_add_up_to_it(changes: dict[str, object]) -> None:
+    model = tiny.model(**changes)
+    trace = model.trace(tiny.images(1))
+    assert trace.logits is not None
+    found = decompose(model, trace, 3)
+    expected = float(trace.logits[0, 3] - trace.logits[0].mean())
+    assert found.total == pytest.approx(expected, abs=1e-5)
+    assert found.heads.shape == (tiny.DEPTH, tiny.HEADS)
+
+
+@torch.no_grad()
+def test_a_part_is_what_the_head_adds_to_the_stream() -> None:
+    """In the last block nothing reads what a head adds: without it, the stream before the norm lacks that part."""
+    model = tiny.model()
+    trace = model.trace(tiny.images(1))
+    found, last = decompose(model, trace, 3), model.blocks[-1]
+    stream, start = trace.stream(-1)[0], slice(2 * tiny.HEAD_WIDTH, 3 * tiny.HEAD_WIDTH)
+    values = last.attn.qkv(last.norm1(stream)).unflatten(-1, (3, tiny.HEADS, -1))[:, 2, 2]  # (N, d) of head 2
+    added = trace.attention(-1)[0, 2, 0] @ values @ last.attn.proj.weight[:, start].T  # (D,), to CLS
+    before = last(trace.stream(-1), None)[0, 0]
+    deviation = (before.var(unbiased=False) + model.norm.eps).sqrt()
+    assert model.head is not None
+    aim = (model.head.weight[3] - model.head.weight.mean(0)) * model.norm.weight
+    expected = (added - added.mean()) @ aim / deviation
+    assert found.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
+
+
+def test_pooling_that_is_not_linear_is_refused() -> None:
+    model = tiny.model(pooling="attention", width=20)
+    with pytest.raises(AnalysisError, match="pooling"):
+        decompose(model, model.trace(tiny.images(1)))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_figures_open_with_their_words(name: str, view: vitviz.View) -> None:
+    options = {"block": 1, "head": 3, "query": (2, 5), "methods": ("rollout", "gae"), "method": "gae"}
+    figure = draw(view, [name], photo="mine.png", dark=name == "lens", **options)[name]
+    words = " ".join(text.get_text().replace("\n", " ") for text in figure.texts)
+    assert "mine.png" in words
+    assert "Tiny first" in words
+    svg = ET.fromstring(encode(figure, "svg"))
+    lines = [element.text or "" for element in svg.findall(".//{http://www.w3.org/2000/svg}text")]
+    assert all(line in lines for text in figure.texts for line in text.get_text().splitlines())
+    (page,) = pypdf.PdfReader(io.BytesIO(encode(figure, "pdf"))).pages
+    copied = " ".join(page.extract_text().split())
+    assert figure.texts[0].get_text().split("\n")[0] in copied
+    assert "mine.png" in copied
+
+
+def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
+    figures = draw(view, ["heads", "matrix", "decomposition", "lens", "curves"], block=1, head=3, method="gae")
+    panels = {axes.get_label(): axes for figure in figures.values() for axes in figure.axes}
+    tile = panels["heads"].images[0].get_array()
+    assert tile is not None
+    np.testing.assert_array_equal(np.asarray(tile)[:7, :11], view.attention(0, 0).values)
+    shown = np.asarray(panels["matrix"].images[0].get_array())
+    np.testing.assert_allclose(shown, view.trace.attention(1)[0, 3].numpy(), atol=1e-6)
+    np.testing.assert_array_equal(
+        np.asarray(panels["parts"].images[0].get_array())[:, :-1], decompose(view.model, view.trace).heads
+    )
+    lens = view.lens(view.best(5))
+    drawn = [line.get_ydata() for line in panels["lens"].lines]
+    np.testing.assert_allclose(np.array(drawn), 100 * lens.probabilities[:, list(lens.classes)].T, rtol=1e-6)
+    test = view.faithfulness(view.explain("gae"))[0]
+    np.testing.assert_allclose(panels["deletion"].lines[-1].get_ydata(), 100 * test.deletion.probabilities, rtol=1e-5)
+
+
+def test_figures_in_a_shell(place: Path, here: Path) -> None:
+    model = ["--model", str(place / "first"), "--device", "cpu"]
+    options = ["--kind", "overlay", "decomposition", "--layer", "2", "--head", "3", "--target", "thing 3"]
+    assert main(["figures", "photo.png", "-o", "out", "--format", "pdf", *options, *model]) == 0
+    assert sorted(path.name for path in Path("out").iterdir()) == ["decomposition.pdf", "overlay.pdf"]
+    assert "thing 3" in pypdf.PdfReader("out/decomposition.pdf").pages[0].extract_text()
+
+
+# ---- a folder
+
+
+def test_a_folder_is_exported_and_a_stopped_run_continues(
+    place: Path, here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photos = here / "photos" / "deep"
+    photos.mkdir(parents=True)
+    for index, name in enumerate(("a.png", "b.png", "deep/c.png")):
+        Image.fromarray(random_rgb(40, 60, index)).save(here / "photos" / name)
+    command = ["export", "photos", "-o", "out", "--model", str(place / "first"), "--device", "cpu"]
+    real, opened = vitviz.Explorer.open, []
+
+    def open_two(self: vitviz.Explorer, *args: object, **options: object) -> vitviz.View:
+        if len(opened) == 2:
+            raise KeyboardInterrupt
+        opened.append(args)
+        return real(self, *args, **options)
+
+    with monkeypatch.context() as stopped:
+        stopped.setattr(vitviz.Explorer, "open", open_two)
+        assert main(command) == 130
+    before = {path: path.stat().st_mtime_ns for path in (here / "out").rglob("page.html")}
+    assert len(before) == 2
+    (here / "photos" / "broken.png").write_text("no photograph")
+    assert main(command) == 2
+    assert "broken.png" in capsys.readouterr().err
+    after = {path: path.stat().st_mtime_ns for path in (here / "out").rglob("page.html")}
+    assert before.items() < after.items()
+    assert sorted(path.name for path in (here / "out" / "deep" / "c").iterdir()) == [
+        *("attention.npz", "attention.png", "gae.npz", "gae.png", "page.html", "predictions.csv"),
+        *("rollout.npz", "rollout.png"),
+    ]
+    assert numbers.replay(here / "out" / "deep" / "c" / "gae.npz").equal
+    assert Image.open(here / "out" / "a" / "attention.png").width > 500
+    assert main([*command, "--parts", "page"]) == 2
+    assert "Name a new one" in capsys.readouterr().err

@@ -1,0 +1,69 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { needs } from '../../vitviz/web/backends/needs.js';
+import { Graphs } from '../../vitviz/web/local/graphs.js';
+import { METHODS } from '../../vitviz/web/local/methods.js';
+import { Model, Stopped } from '../../vitviz/web/local/model.js';
+
+const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };
+
+/** A model whose one logit is the sum of all tokens, and the tokens of a photograph with six patches. */
+function summing() {
+  const ran = [];
+  const run = async (graph, part, { tokens, pixels }) => {
+    ran.push(graph);
+    if (graph === 'embed') return { tokens: { data: new Float32Array(2 * (1 + pixels[0].length / 3)).fill(0.5) } };
+    if (graph === 'block') return { out: { data: tokens[0] } };
+    return { logits: { data: Float32Array.of(tokens[0].reduce((sum, value) => sum + value, 0)) } };
+  };
+  const model = new Model({ about: ABOUT, run });
+  const tokens = Float32Array.from({ length: 14 }, (_, i) => i);
+  const opened = { stream: [tokens], grid: [2, 3], angles: {}, logits: Float32Array.of(91) };
+  return { ran, one: { model, run: opened, weights: Float32Array.of(1), gone: () => false, tell() {} } };
+}
+
+test('occlusion is what the score loses without a patch, and CLS has no pixels', async () => {
+  const { one } = summing();
+  assert.deepEqual([...await METHODS.occlusion(one)], [0, 4, 8, 12, 16, 20, 24]);
+});
+
+test('occlusion stops when nobody waits for it, and says how far it is', async () => {
+  const { one, ran } = summing();
+  const told = [];
+  const gone = () => told.length === 3;
+  await assert.rejects(METHODS.occlusion({ ...one, gone, tell: ({ done, of }) => told.push([done, of]) }), Stopped);
+  assert.deepEqual(told, [[0, 6], [1, 6], [2, 6]]);
+  assert.equal(ran.filter((graph) => graph === 'block').length, 3);
+});
+
+test('what the model needs is said, and whether the machine has little of it', () => {
+  const about = { download: 58.2e6, files: { weights: { bytes: 44e6 } } };
+  assert.match(needs(about, undefined), /59 MB, once\.$/);
+  assert.equal(needs(about, 8), needs(about, undefined));
+  assert.match(needs(about, 1), /about 0\.8 GB of memory, and this machine has 1:/);
+});
+
+test('a graph is read once for all blocks, but again after a failure; a released session is made again', async () => {
+  const read = [];
+  let online = false;
+  const about = { parts: { one: [0, 0], two: [0, 0] }, files: { block: 'block.onnx' } };
+  const made = [];
+  const ort = { InferenceSession: { create: async () => {
+    made.push({ released: false, async release() { this.released = true; } });
+    return made.at(-1);
+  } } };
+  const graphs = new Graphs(ort, about, async (file) => {
+    read.push(file);
+    if (!online) throw new Error('offline');
+    return new Uint8Array(3);
+  });
+  await assert.rejects(graphs.session('block', 'one'), /offline/);
+  online = true;
+  const first = await graphs.session('block', 'one');
+  await graphs.session('block', 'two');
+  assert.equal(await graphs.session('block', 'one'), first);
+  assert.equal(read.length, 2);
+  await graphs.release('block', 'one');
+  assert.notEqual(await graphs.session('block', 'one'), first);
+  assert.deepEqual([made.map(({ released }) => released), read.length], [[true, false, false], 2]);
+});

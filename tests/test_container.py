@@ -1,0 +1,74 @@
+"""The container's files, without an engine: what is copied is there, and nothing runs as root or without a hash."""
+
+import re
+import shlex
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import make_space  # noqa: E402
+
+
+def instructions() -> list[tuple[str, str]]:
+    """The instructions of the Dockerfile with their arguments, lines joined."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    return [
+        (name, " ".join(rest.split())) for name, _, rest in (line.partition(" ") for line in text.splitlines()) if name
+    ]
+
+
+def of(name: str) -> list[str]:
+    return [rest for one, rest in instructions() if one == name]
+
+
+def environment() -> dict[str, str]:
+    return dict(word.split("=", 1) for rest in of("ENV") for word in shlex.split(rest))
+
+
+def test_the_container_holds_what_a_space_holds() -> None:
+    copied = [path for rest in of("COPY") for path in shlex.split(rest)[:-1]]
+    assert {*make_space.FILES, "requirements.txt", "requirements.lock"} == set(copied)
+    assert all((ROOT / path).exists() for path in copied)
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert {f"!{path}" for path in copied} == {line for line in ignored if line.startswith("!")}
+    assert "*" in ignored
+
+
+def test_it_runs_as_nobody_in_particular_and_writes_to_its_volume_alone() -> None:
+    names = [name for name, _ in instructions()]
+    (user,) = of("USER")
+    assert user == "1000"
+    assert names.index("USER") > max(at for at, name in enumerate(names) if name in ("RUN", "COPY"))
+    given, (volume,) = environment(), of("VOLUME")
+    assert all(given[name].startswith(volume) for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"))
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["vitviz"]
+    assert (service["read_only"], service["user"], service["cap_drop"]) == (True, user, ["ALL"])
+    assert given["GRADIO_TEMP_DIR"].startswith(tuple(service["tmpfs"]))
+    assert [place.partition(":")[2] for place in service["volumes"]] == [volume]
+    assert service["ports"] == [f"127.0.0.1:7860:{given['GRADIO_SERVER_PORT']}"]
+    assert of("EXPOSE") == [given["GRADIO_SERVER_PORT"]]
+    known = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in known for name in service["environment"])
+
+
+def test_all_packages_are_locked_by_hash_at_the_versions_of_the_tests() -> None:
+    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    locked = {}
+    for block in re.split(r"\n(?=[a-z])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
+        name, version = re.match(r"([\w.-]+)==(\S+)", block).groups()
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), name
+        locked[name] = version
+    pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in make_space.pins().items()}
+    from_its_own_index = {"torch", "torchvision"}
+    assert {name: locked.get(name) for name in pins if name not in from_its_own_index} == {
+        name: version for name, version in pins.items() if name not in from_its_own_index
+    }
+    assert not [name for name in locked if any(fnmatch(name, kind) for kind in (*from_its_own_index, "nvidia-*"))]
+    (install,) = (rest for rest in of("RUN") if "pip install" in rest)
+    assert "--require-hashes -r requirements.lock" in install

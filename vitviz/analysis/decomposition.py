@@ -1,0 +1,166 @@
+"""Decompose a class's logit into what each head and each MLP adds to it: direct logit attribution.
+
+Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; on CLIP: Gandelsman et al. 2024, "Interpreting
+CLIP's Image Representation via Text-Based Decomposition". The residual stream is a sum, the classifier is
+linear, and the final norm is linear once its standard deviation is held at what it was: so the logit is a sum too.
+Only direct effects are counted, not what a head adds for later blocks to read.
+
+Shapes: L blocks, H heads, N tokens, D width, d head width.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vitviz.analysis import AnalysisError
+from vitviz.analysis.logit_lens import check_one_image
+from vitviz.analysis.tokens import block_outputs
+from vitviz.attribution.inputs import Named, class_index, class_name
+from vitviz.formatting import short_repr
+from vitviz.model.devices import double
+from vitviz.model.layers import LayerScale
+from vitviz.model.trace import Trace
+from vitviz.model.tracing import project_part
+from vitviz.model.vit import ViT
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Decomposition:
+    """Summands of a class's logit above the mean of all logits.
+
+    Args:
+        blocks: the L blocks, counted from 0.
+        heads: (L, H), what each head adds.
+        mlps: (L,), what each MLP adds.
+        biases: (L,), what the bias of each attention's output adds, which belongs to no head.
+        start: what the tokens add that enter the first block.
+        constant: the biases of final norm and classifier.
+        total: the sum of all, which is the logit above the mean of the logits.
+        target: the class, by index; `name` for people.
+    """
+
+    blocks: tuple[int, ...]
+    heads: Floats
+    mlps: Floats
+    biases: Floats
+    start: float
+    constant: float
+    total: float
+    target: int
+    name: str
+
+    __repr__ = short_repr
+
+
+@torch.no_grad()
+def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decomposition:
+    """Return what each head and each MLP of each block adds to a class's logit above the mean of all logits.
+
+    The mean is taken away because a number that is added to all logits changes no prediction.
+
+    Args:
+        model: that made the trace.
+        trace: of one image, with all blocks.
+        target: the class, by index or label; by default the predicted one.
+
+    Raises:
+        AnalysisError: if there is no classifier, its pooling is not linear, or a block was not kept.
+        ExplainError: if there is no such class.
+    """
+    check_one_image(trace)
+    if trace.logits is None:
+        raise AnalysisError("Expected a model with a classifier, got one without. Try token_pca instead.")
+    if model.config.pooling == "attention":
+        raise AnalysisError(
+            "Expected pooling by CLS or mean, which is linear, got attention. Use an attribution method."
+        )
+    if trace.blocks != tuple(range(trace.depth)):
+        raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Trace without blocks=.")
+    index = int(trace.logits[0].argmax()) if target is None else class_index(model, target)
+    outputs = [double(tokens[0]) for _, tokens in block_outputs(model, trace)]  # L x (N, D)
+    slope, constant = _slope(model, trace, index, outputs[-1])
+    heads, biases, mlps = [], [], []
+    for block, after in enumerate(outputs):
+        before = double(trace.stream(block)[0])
+        of_heads, of_bias = _attention_part(model, trace, block, slope)
+        heads.append(of_heads)
+        biases.append(of_bias)
+        mlps.append((slope * (after - before)).sum() - of_heads.sum() - of_bias)
+    start = (slope * double(trace.stream(0)[0])).sum()
+    total = start + constant + torch.stack([*biases, *mlps]).sum() + torch.stack(heads).sum()
+    return Decomposition(
+        blocks=trace.blocks,
+        heads=torch.stack(heads).cpu().numpy(),
+        mlps=torch.stack(mlps).cpu().numpy(),
+        biases=torch.stack(biases).cpu().numpy(),
+        start=float(start),
+        constant=float(constant),
+        total=float(total),
+        target=index,
+        name=class_name(model, index),
+    )
+
+
+def _readers(model: ViT, trace: Trace, index: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
+    """Return which tokens a logit reads, as pairs of weights (N,) and direction (D,), and the classifier's bias."""
+    assert model.head is not None  # the caller looked
+    prefix, kind = len(trace.prefix), model.config.pooling
+    count = trace.tokens.shape[1]
+    heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
+    rows = [double(head.weight[index] - head.weight.mean(0)) / len(heads) for head in heads]
+    bias = sum(
+        (double(head.bias[index] - head.bias.mean()) / len(heads) for head in heads if head.bias is not None),
+        rows[0].new_zeros(()),
+    )
+    one, mean = rows[0].new_zeros(2, count)
+    one[0], mean[prefix:] = 1.0, 1.0 / (count - prefix)
+    width = model.config.width
+    found = [(one if kind == "cls" else mean, rows[0])]
+    if kind == "cls+mean":
+        found = [(one, rows[0][:width]), (mean, rows[0][width:])]
+    if model.head_dist is not None:
+        dist = torch.zeros_like(one)
+        dist[model.config.distillation_at] = 1.0
+        found.append((dist, rows[1]))
+    return found, torch.as_tensor(bias)
+
+
+def _slope(model: ViT, trace: Trace, index: int, last: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how the logit depends on the residual stream, (N, D), with the norm's deviation held; and the rest of it.
+
+    `last` are the tokens (N, D) after the last block.
+    """
+    norm, slope = model.norm, torch.zeros_like(last)
+    gain = double(norm.weight)
+    readers, constant = _readers(model, trace, index)
+    for weights, direction in readers:
+        aim = gain * direction
+        aim = aim - aim.mean()  # the norm takes the mean of the channels away
+        read = (weights @ last)[None] if model.config.norm_pooled else last  # what the norm sees: (1, D) or (N, D)
+        deviation = (read.var(-1, unbiased=False) + norm.eps).sqrt()  # (1,) or (N,)
+        slope += (weights / deviation)[:, None] * aim
+        constant = constant + double(norm.bias) @ direction
+    return slope, constant
+
+
+def _attention_part(model: ViT, trace: Trace, block: int, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what each head of a block adds, (H,), and what the bias of the output adds."""
+    layer, kept = model.blocks[block], trace.block(block)
+    scale = double(layer.ls1.gamma) if isinstance(layer.ls1, LayerScale) else 1.0
+    aims = slope * scale  # (N, D)
+    values = double(project_part(layer.attn, layer.norm1(trace.stream(block)), parts=slice(2, 3))[0][0])  # (H, N, d)
+    joined = (aims @ double(layer.attn.proj.weight)).unflatten(1, (layer.attn.heads, -1))  # (N, H * d) -> (N, H, d)
+    total = values.new_zeros(layer.attn.heads)
+    for start, stop in kept.chunks():
+        aim = joined[start:stop]  # (n, H, d)
+        if not aim.any():
+            continue
+        mixed = double(kept.rows(start, stop)[0]) @ values  # (H, n, N) @ (H, N, d) -> (H, n, d)
+        total += (mixed * aim.transpose(0, 1)).sum((1, 2))
+    bias = layer.attn.proj.bias
+    return total, total.new_zeros(()) if bias is None else (aims @ double(bias)).sum()

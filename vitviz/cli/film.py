@@ -1,0 +1,112 @@
+"""Command that makes films: film."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from vitviz.cli import options as shared
+from vitviz.cli.options import PATH, Args, Command, Several
+
+if TYPE_CHECKING:
+    from vitviz.export.film import Film
+
+
+@click.command(cls=Command)
+@click.option("-o", "--output", type=PATH, default="film.gif", help=".gif, .webp or .mp4 (default: film.gif)")
+@click.option(
+    "--over",
+    type=click.Choice(["layers", "heads", "query"]),
+    default="layers",
+    help="what changes: layers, the heads of --layer, or a patch that moves (default: layers)",
+)
+@click.option(
+    "--models", cls=Several, type=PATH, metavar="SOURCE", help="over models: checkpoints of a training, in order"
+)
+@click.option("--layer", type=int, help="layer, counted from 1 (default: the last)")
+@click.option("--head", default="mean", help="head, counted from 1, or mean, max, min (default: mean)")
+@click.option("--query", help="cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@click.option(
+    "--show",
+    type=click.Choice(["attention", "similarity"]),
+    default="attention",
+    help="of a clip: attention, or similarity to the patch --query of the first frame (default: attention)",
+)
+@click.option("--frames", type=int, default=48, help="of a clip: at most so many, spread over it (default: 48)")
+@click.option("--seconds", type=float, default=0.5, help="how long a frame is shown (default: 0.5)")
+@click.option("--dark", is_flag=True, help="light text on a dark ground")
+@shared.photo
+def film(args: Args) -> None:
+    """Make a film of attention: over layers, heads, a moving patch, models, or the frames of a clip."""
+    from vitviz.export.film import SUFFIXES
+    from vitviz.images.video import is_clip
+
+    output = shared.output_path(args.output, *SUFFIXES)
+    clip = is_clip(args.photo)
+    if not clip and args.show != "attention":
+        raise ValueError(f"Expected a video clip with --show {args.show}, got {args.photo!r}. Give a clip.")
+    if clip and args.models:
+        raise ValueError(f"Expected a photograph with --models, got the clip {args.photo!r}. Leave out one of them.")
+    made = _of_clip(args) if clip else _over_models(args) if args.models else _of_photo(args)
+    made.save(output, seconds=args.seconds, dark=args.dark)
+    size = f"{output.stat().st_size / 1e6:.1f} MB"
+    shared.note(args, f"{made.title}: {len(made.maps)} frames, {size} -> {output}")
+    if args.json:
+        about = {"title": made.title, "labels": made.labels, "scale": [made.scale.vmin, made.scale.vmax]}
+        record = {"photo": args.photo, "output": str(output), **about, "values": [one.values for one in made.maps]}
+        shared.print_json(args, made.maps[0].geometry.input, images=[record])
+
+
+def _of_photo(args: Args) -> Film:
+    from vitviz.export.film import film_of
+
+    view = shared.open_view(args)
+    return film_of(view, args.over, **_place(args, view.trace.depth, view.trace.heads, view.trace.grid))
+
+
+def _of_clip(args: Args) -> Film:
+    from tqdm import tqdm
+
+    from vitviz.export.film import film_of_clip
+    from vitviz.images.video import count_frames
+
+    total = min(args.frames, count_frames(args.photo))  # refuses what is no clip before a model is loaded
+    explorer = shared.open_explorer(args)
+    config = explorer.model.config
+    grid = None if explorer.preprocess.mode == "native" else config.grid_of(*shared.input_size(args, explorer))
+    options = {"show": args.show, "frames": args.frames, "size": args.size}
+    with tqdm(total=total, unit=" frames", leave=False, disable=True if args.quiet else None) as bar:
+        place = _place(args, config.depth, config.heads, grid)
+        return film_of_clip(explorer, args.photo, **options, **place, opened=bar.update)
+
+
+def _over_models(args: Args) -> Film:
+    from tqdm import tqdm
+
+    from vitviz.export.film import film_over_models
+    from vitviz.weights.zoo import load
+
+    first = load(args.models[0]).config
+    names = _labels(args.models)
+    with tqdm(total=len(args.models), unit=" models", leave=False, disable=True if args.quiet else None) as bar:
+        place = _place(args, first.depth, first.heads, None)
+        photo = shared.photograph(args.photo)
+        return film_over_models(args.models, photo, size=args.size, names=names, **place, opened=bar.update)
+
+
+def _labels(models: tuple[str, ...]) -> list[str]:
+    """Return the last part of each path, with its folder where two would have one name."""
+    names = [Path(one).name for one in models]
+    return [
+        name if names.count(name) == 1 else "/".join(Path(one).parts[-2:])
+        for one, name in zip(models, names, strict=True)
+    ]
+
+
+def _place(args: Args, depth: int, heads: int, grid: tuple[int, int] | None) -> dict[str, Any]:
+    """Return block, head and query as Python counts them."""
+    block = -1 if args.layer is None else shared.parse_layer(args.layer, depth)
+    head = shared.parse_head(args.head, heads)
+    return {"block": block, "head": head, "query": shared.parse_query(args.query, grid)}

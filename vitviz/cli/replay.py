@@ -1,0 +1,37 @@
+"""Command that makes saved numbers again: replay."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from vitviz.cli import options as shared
+from vitviz.cli.options import PATH, Args, Command
+
+DIFFERENT = 1  # exit code
+
+
+@click.command(cls=Command)
+@click.argument("file", type=PATH)
+@click.option("--photo", type=PATH, help="where the photograph is now (default: as the file says, or beside it)")
+@click.option("--model", type=PATH, metavar="SOURCE", help="where the model is now (default: as the file says)")
+@shared.kind
+@shared.printed
+def replay(args: Args) -> None:
+    """Make the map of a .npz or .csv file again, and say whether it is equal (else exit code 1)."""
+    from vitviz.export import numbers
+    from vitviz.model.devices import device_named
+
+    record, _ = numbers.read(args.file)
+    args.model = args.model or record["model"]["source"]
+    model = shared.load_model(args)
+    found = numbers.replay(args.file, photo=args.photo, model=model, device=device_named(args.device))
+    if args.json:
+        answer = {"equal": found.equal, "identical": found.identical, "difference": found.difference}
+        print(json.dumps({"file": args.file, "title": found.heatmap.title, **answer}, indent=2, ensure_ascii=False))
+    else:
+        shared.note(args, f"{found.heatmap.title}, {args.model}, {record['photo']['source']}")
+        print(found.describe())
+    if not found.equal:
+        raise click.exceptions.Exit(DIFFERENT)

@@ -1,0 +1,116 @@
+"""Figures of a prediction: insertion and deletion curves, the logit lens, and the decomposition of a logit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitviz.analysis.decomposition import decompose
+from vitviz.draw.figures import page
+from vitviz.draw.figures.maps import Asked
+from vitviz.evaluation.faithfulness import Curve
+from vitviz.formatting import number, percent
+from vitviz.view import View
+
+LINES = ("solid", "dashed", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))  # print in grey still tells them apart
+CLASSES = 5
+
+
+@page.styled
+def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the probability of the class while patches are deleted and inserted in a map's order, beside random ones."""
+    found = asked.heatmap(view)
+    test = view.faithfulness(found, asked.target if not found.classes else None)[0]
+    caption = (
+        f"{test.describe()} The grey band holds {test.n} random orders, the dashed line their mean. "
+        f"{page.describe(view, photo)}"
+    )
+    figure = page.new_page(f"Is it true? {found.title}", caption, 2.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    color = page.ACCENTS[dark]["attention"]
+    for axes, curve, words in (
+        (left, test.deletion, "strongest patches deleted first"),
+        (right, test.insertion, "strongest patches inserted first"),
+    ):
+        _curve(axes, curve, color)
+        axes.set_title(f"{words}: area {curve.area:.2f}", fontsize=page.SMALL, fontweight="normal")
+        axes.set(xlabel=f"share of the patches {'deleted' if curve.kind == 'deletion' else 'shown'} (%)", xlim=(0, 100))
+        axes.set_label(curve.kind)
+    left.set(ylabel=f"probability of {test.target} (%)", ylim=(0, 100))
+    right.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def _curve(axes: Axes, curve: Curve, color: str) -> None:
+    """Draw one curve with the band of random orders, in percent."""
+    low, high = curve.band
+    across = 100 * curve.fractions
+    axes.fill_between(across, 100 * low, 100 * high, color="#999999", alpha=0.35, linewidth=0)
+    mean = 100 * curve.random.mean(axis=0)
+    axes.plot(across, mean, color="#777777", linestyle="dashed", linewidth=1.0, label="random, mean")
+    axes.plot(across, 100 * curve.probabilities, color=color, linewidth=1.6, label="this map")
+
+
+@page.styled
+def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the probability of the most probable classes after each layer (logit lens)."""
+    found = view.lens(view.best(CLASSES) if asked.target is None else [asked.target])
+    caption = (
+        "The final norm and the classifier, applied to the tokens after each layer (logit lens). In early layers the "
+        f"classifier reads tokens unlike those that it was trained on. {page.describe(view, photo)}"
+    )
+    figure = page.new_page("What it would answer after each layer", caption, 2.9)
+    axes = figure.subplots()
+    colors = list(page.ACCENTS[dark].values())
+    across = [block + 1 for block in found.blocks]
+    for place, (index, name) in enumerate(zip(found.classes, found.names, strict=True)):
+        y = 100 * found.probabilities[:, index]
+        style: dict[str, Any] = {"color": colors[place % len(colors)], "linestyle": LINES[place % len(LINES)]}
+        axes.plot(
+            across, y, marker="o", markersize=2.5, linewidth=1.4, label=f"{name} {percent(float(y[-1]) / 100)}", **style
+        )
+    axes.set(xlabel="layer", ylabel="probability (%)", ylim=(0, 100), label="lens")
+    page.count(axes)
+    axes.legend(frameon=False, loc="upper left")
+    return figure
+
+
+@page.styled
+def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw what each head and each MLP adds to the logit of a class: direct logit attribution."""
+    found = decompose(view.model, view.trace, asked.target)
+    layers, count = found.heads.shape
+    table = np.concatenate([found.heads, found.mlps[:, None]], axis=1)  # (L, H + 1)
+    rest = found.start + found.constant + found.biases.sum()
+    caption = (
+        f"What each head and each MLP adds directly to the logit of {found.name}, above the mean of all logits: heads "
+        f"{number(found.heads.sum())}, MLPs {number(found.mlps.sum())}, all else (embedding, biases) {number(rest)}, "
+        f"together {number(found.total)}. The deviation of the final norm is held; what a block adds for later ones to "
+        f"read is counted there. {page.describe(view, photo)}"
+    )
+    high = min(5.6, 0.24 * layers + 0.5)
+    figure = page.new_page(f"Who says {found.name}: the logit in parts", caption, high)
+    left, right = figure.subplots(1, 2, width_ratios=[3.2, 1])
+    reach = float(np.abs(table).max()) or 1.0
+    image = left.imshow(table, cmap=page.DIVERGING[dark], vmin=-reach, vmax=reach, interpolation="nearest")
+    left.set_xticks(range(count + 1), [*(str(head + 1) for head in range(count)), "MLP"])
+    left.set_yticks(range(layers), [str(block + 1) for block in found.blocks])
+    left.set(xlabel="head", ylabel="layer", label="parts")
+    left.axvline(count - 0.5, color="black" if not dark else "white", linewidth=0.6)
+    if count <= 16:
+        for (row, column), value in np.ndenumerate(table):
+            ink = "white" if abs(value) > 0.6 * reach else "black" if not dark else "#eceef2"
+            left.text(column, row, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=5, color=ink)
+    page.bar(image, left, "added to the logit", [table])
+    right.barh(range(layers), found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
+    shift = np.arange(layers) + 0.38
+    right.barh(shift, found.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
+    right.set_yticks(np.arange(layers) + 0.19, [str(block + 1) for block in found.blocks])
+    right.invert_yaxis()
+    right.axvline(0, color="#777777", linewidth=0.6)
+    right.set(xlabel="sum of the layer", label="sums")
+    right.legend(frameon=False)
+    return figure

@@ -1,0 +1,270 @@
+"""Figures of maps over a photograph: one map, all heads of all layers, the layers, one matrix, methods side by side.
+
+Maps of one figure have one scale. It ends where one number in 200 lies beyond, so that a single patch does not darken
+all others; an arrow at the color bar says so.
+"""
+
+# ruff: noqa: ARG001 - `page.styled` reads `dark`
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LogNorm, Normalize, PowerNorm
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from vitviz.attribution.attention import Fusion
+from vitviz.attribution.inputs import Named
+from vitviz.draw.colors import SEQUENTIAL, DrawError
+from vitviz.draw.figures import page
+from vitviz.draw.overlay import overlay as lay
+from vitviz.draw.sheet import fit_photo, rescale
+from vitviz.formatting import number, percent
+from vitviz.heatmap import Heatmap, Scale
+from vitviz.model.trace import Query
+from vitviz.view import View, describe_query
+
+PRINTED = 1_000  # pixels of a photograph's longer side in a figure
+BEYOND = 99.5  # percentile at which a scale ends
+MOST_TOKENS = 2_500  # of a matrix that is drawn
+METHODS = ("rollout", "gae", "legrad", "attn_lrp")
+TALLEST = 7.2  # inches of a grid of maps
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """Say what figures of maps show.
+
+    Args:
+        block, head, query: of the attention; see `View.attention`.
+        method: of `overlay` and `curves`: an attribution method, or "attention" for the head and query above.
+        target: the class that methods, curves and the decomposition are about; by default the predicted one.
+        methods: those beside another.
+    """
+
+    block: int = -1
+    head: int | Fusion = "mean"
+    query: Query | None = None
+    method: str = "attention"
+    target: Named | None = None
+    methods: Sequence[str] = METHODS
+
+    def heatmap(self, view: View) -> Heatmap:
+        """Return the map of the method."""
+        if self.method == "attention":
+            return view.attention(self.block, self.head, self.query)
+        return view.rollout(self.query) if self.method == "rollout" else explained(view, self.method, self.target)
+
+
+def explained(view: View, method: str, target: Named | None) -> Heatmap:
+    """Return the map of an attribution method, for a class where it has one."""
+    from vitviz.attribution.registry import method_named
+
+    return view.explain(method, target) if method_named(method).class_specific else view.explain(method)
+
+
+@page.styled
+def overlay(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw one map over the photograph, with its color bar and the mass outside the picture."""
+    found = asked.heatmap(view)
+    scale, mappable = _scale([found])
+    height = min(TALLEST, (page.INNER - 0.9) * found.photo.height / found.photo.width)
+    caption = f"{_scale_words(scale, found.unit)} {found.note} {page.describe(view, photo)}"
+    figure = page.new_page(found.title, caption, height)
+    axes = figure.subplots()
+    _show(axes, found, scale, PRINTED)
+    axes.set_label("overlay")
+    _bar(figure, mappable, axes, found.unit, [found.values])
+    return figure
+
+
+@page.styled
+def heads(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the attention of every head of every layer: layers down, heads across."""
+    (gh, gw), blocks, count = view.trace.grid, view.trace.blocks, view.trace.heads
+    maps = [[one.values for one in view.head_maps(block, asked.query)] for block in blocks]
+    values = np.array(maps)  # (L, H, gh, gw)
+    gap = max(1, round(0.08 * max(gh, gw)))
+    spaced = np.full((len(blocks), count, gh + gap, gw + gap), np.nan, np.float32)
+    spaced[:, :, :gh, :gw] = values
+    table = spaced.transpose(0, 2, 1, 3).reshape(len(blocks) * (gh + gap), count * (gw + gap))[:-gap, :-gap]
+    norm = PowerNorm(0.5, 0.0, float(np.percentile(values, BEYOND)) or 1.0)
+    query = describe_query(view._query(asked.query))
+    caption = (
+        f"Layers down, heads across; each small map is the attention from {query} to the {gh} × {gw} patches. One "
+        f"scale for all, 0 to {percent(norm.vmax or 0)} of attention a patch, brighter by its square root. "
+        f"{page.describe(view, photo)}"
+    )
+    height = min(TALLEST, (page.INNER - 1.0) * table.shape[0] / table.shape[1] + 0.3)
+    figure = page.new_page(f"All heads of all layers, from {query}", caption, height)
+    axes = figure.subplots()
+    image = axes.imshow(table, cmap=SEQUENTIAL, norm=norm, aspect="equal", interpolation="nearest")
+    axes.set_label("heads")
+    axes.set_yticks([row * (gh + gap) + (gh - 1) / 2 for row in range(len(blocks))], [str(b + 1) for b in blocks])
+    axes.set_xticks([col * (gw + gap) + (gw - 1) / 2 for col in range(count)], [str(h + 1) for h in range(count)])
+    axes.set(xlabel="head", ylabel="layer")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    _bar(figure, image, axes, "attention", [values])
+    return figure
+
+
+@page.styled
+def layers(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the attention of each layer over the photograph, its heads as one, in reading order."""
+    head = asked.head if isinstance(asked.head, str) else "mean"
+    maps = view.layer_maps(head, asked.query)
+    query = describe_query(view._query(asked.query))
+    return _beside(
+        maps,
+        [f"layer {block + 1}" for block in view.trace.blocks],
+        title=f"Attention layer by layer, from {query}",
+        caption=f"The {head} of the {view.trace.heads} heads of each layer. {{scale}} {page.describe(view, photo)}",
+        columns=min(6, len(maps)),
+    )
+
+
+@page.styled
+def matrix(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the whole attention matrix of one head, or of the heads of a layer as one, on a logarithmic scale."""
+    trace, block = view.trace, asked.block % view.trace.depth
+    tokens, prefix = trace.tokens.shape[1], len(trace.prefix)
+    if tokens > MOST_TOKENS:
+        raise DrawError(
+            f"Expected at most {MOST_TOKENS:,} tokens for a matrix, got {tokens:,}. Open the photograph smaller: size=."
+        )
+    rows = trace.attention(block)[0]  # (H, N, N)
+    fusions: dict[str, Callable[..., torch.Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
+    values = page.array(rows[asked.head] if isinstance(asked.head, int) else fusions[asked.head](rows, 0))
+    which = f"head {asked.head + 1}" if isinstance(asked.head, int) else f"{asked.head} of {trace.heads} heads"
+    low = max(float(np.percentile(values, 1)), 1e-8)
+    high = max(float(values.max()), 2 * low)
+    caption = (
+        f"Each row is what one token attends to, and adds up to 100 %: {page.counted(prefix, 'prefix token')} first, "
+        f"then the {trace.grid[0]} × {trace.grid[1]} patches in reading order. Logarithmic scale, {percent(low)} to "
+        f"{percent(high)}. {page.describe(view, photo)}"
+    )
+    figure = page.new_page(f"Attention matrix of layer {block + 1}, {which}", caption, 5.2)
+    axes = figure.subplots()
+    extent = (0.5 - prefix, tokens - prefix + 0.5, tokens - prefix + 0.5, 0.5 - prefix)
+    norm = LogNorm(low, high)
+    image = axes.imshow(np.maximum(values, 1e-12), cmap=SEQUENTIAL, norm=norm, aspect="equal", extent=extent)
+    if prefix:
+        line: dict[str, Any] = {"color": "white", "linewidth": 0.6}
+        axes.axhline(0.5, **line)
+        axes.axvline(0.5, **line)
+    axes.set(xlabel="to the patch (prefix tokens before the line)", ylabel="from the patch", label="matrix")
+    _bar(figure, image, axes, "attention", [values])
+    return figure
+
+
+@page.styled
+def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the maps of several methods for one class, each with its gain over random orders of patches."""
+    target = asked.target if asked.target is not None or not view.best(1) else view.best(1)[0]
+    maps = [explained(view, name, target) for name in asked.methods]
+    tests = view.faithfulness(maps, target) if view.best(1) else ()
+    names = [one.title.partition(", for ")[0] for one in maps]
+    words = [f"{name}: {test.gain:+.2f}".replace("-", "−") for name, test in zip(names, tests, strict=True)] or names
+    said = (
+        f"The number is the area by which deleting and inserting patches in a map's order beats random orders, for "
+        f"{tests[0].target}: 0 is chance. "
+        if tests
+        else ""
+    )
+    signs = " Where a map has two signs, red speaks for the class and blue against it." * any(
+        one.signed for one in maps
+    )
+    return _beside(
+        maps,
+        words,
+        title="Attribution methods side by side",
+        caption=f"{said}Each map has a scale of its own: compare shapes.{signs} {page.describe(view, photo)}",
+        columns=min(2 if len(maps) == 4 else 3, len(maps)),
+        shared=False,
+    )
+
+
+# ---- parts
+
+
+def _scale(maps: Sequence[Heatmap]) -> tuple[Scale, ScalarMappable]:
+    """Return the scale of all maps, which ends where one number in 200 lies beyond, and its colors."""
+    values = np.concatenate([one.values.ravel() for one in maps])
+    signed = any(one.signed for one in maps)
+    if signed:
+        reach = float(np.percentile(np.abs(values), BEYOND)) or 1.0
+        scale = Scale(-reach, reach, "shared", True)
+    else:
+        low, high = float(values.min()), float(np.percentile(values, BEYOND))
+        scale = Scale(low, max(high, low), "shared")
+    cmap = page.DIVERGING[False] if signed else colormaps[SEQUENTIAL]
+    top = scale.vmax if scale.vmax > scale.vmin else scale.vmin + 1.0
+    return scale, ScalarMappable(Normalize(scale.vmin, top), cmap)
+
+
+def _scale_words(scale: Scale, unit: str) -> str:
+    """Return the range of the colors for a caption."""
+    form = percent if unit == "attention" else number
+    what = unit if unit else "score"
+    return (
+        f"Colors run from {form(scale.vmin)} to {form(scale.vmax)} of {what} a patch; what lies beyond has their ends."
+    )
+
+
+def _show(axes: Axes, heatmap: Heatmap, scale: Scale, side: int) -> None:
+    """Draw a map over its photograph, in grey, so that the only colors are those of the map, where it is high."""
+    small = heatmap.photo if max(heatmap.photo.size) <= side else fit_photo(heatmap.photo, side)
+    geometry = rescale(heatmap.geometry, small.size)
+    picture = lay(
+        small, heatmap.values, geometry, scale=scale, query=heatmap.query, gray=True, alpha=0.9, spotlight=True
+    )
+    axes.imshow(np.asarray(picture), aspect="equal", interpolation="antialiased")
+    page.hide_axes(axes)
+
+
+def _beside(
+    maps: Sequence[Heatmap], labels: Sequence[str], *, title: str, caption: str, columns: int, shared: bool = True
+) -> Figure:
+    """Draw maps side by side, on one scale, for which `{scale}` in the caption stands, or each on its own."""
+    scale, mappable = _scale(maps)
+    rows = -(-len(maps) // columns)
+    side = (page.INNER - 0.8) / columns
+    height = min(TALLEST + 0.6, rows * (side * maps[0].photo.height / maps[0].photo.width + 0.28))
+    figure = page.new_page(title, caption.replace("{scale}", _scale_words(scale, maps[0].unit)), height)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for place, panel in enumerate(axes.flat):
+        if place >= len(maps):
+            panel.remove()
+            continue
+        _show(panel, maps[place], scale if shared else maps[place].scale(), max(200, PRINTED // columns))
+        panel.set_title(labels[place], fontsize=page.SMALL, fontweight="normal")
+        panel.set_label(labels[place])
+    if shared:
+        _bar(figure, mappable, figure.axes, maps[0].unit, [one.values for one in maps])
+    return figure
+
+
+def _bar(
+    figure: Figure, mappable: ScalarMappable, axes: Axes | Sequence[Axes], unit: str, shown: Sequence[NDArray[Any]]
+) -> None:
+    """Draw a color bar with percent for shares, and an arrow where numbers lie beyond its ends."""
+    low, high = mappable.get_clim()
+    values = np.concatenate([one.ravel() for one in shown])
+    below = low is not None and values.min() < low - 1e-6 * abs(low)
+    above = high is not None and values.max() > high + 1e-6 * abs(high)
+    extend = "both" if below and above else "min" if below else "max" if above else "neither"
+    form = (lambda value, _: percent(value, 2)) if unit == "attention" else (lambda value, _: number(value))
+    drawn = figure.colorbar(
+        mappable, ax=axes, location="right", extend=extend, format=form, label=unit or "score", shrink=0.8, aspect=28
+    )
+    drawn.minorticks_off()
+    drawn.outline.set_linewidth(0.5)

@@ -1,0 +1,156 @@
+"""Draw the two figures of the Vision Transformer's paper that look inside: its attention, and its weights.
+
+Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words": figure 6 (photographs beside attention rollout) and figure 7
+(filters of the patch embedding, similarity of positions, attention distance by depth). Shapes: L blocks, H heads.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from vitviz.analysis.filters import patch_filters
+from vitviz.analysis.heads import HeadStatistics
+from vitviz.draw.colorbar import describe_range
+from vitviz.draw.colors import DrawError
+from vitviz.draw.figures import page, places
+from vitviz.draw.overlay import overlay
+from vitviz.draw.sheet import fit_photo, rescale
+from vitviz.model.vit import ViT
+from vitviz.view import View
+
+ACROSS, PIXELS = 3, 600  # pairs in a row of figure 6; longer side of a picture in it
+FILTERS = 28  # of figure 7, as in the paper
+
+
+@page.styled
+def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) -> Figure:  # noqa: ARG001 - read by styled
+    """Draw photographs beside their attention rollout: the paper's figure 6.
+
+    Args:
+        views: of `Explorer.open` or `open_many`, of one model; their names stand above the photographs.
+        dark: light words on a dark ground.
+        options: of `View.rollout`.
+
+    Raises:
+        DrawError: for no views.
+    """
+    if not views:
+        raise DrawError("Expected at least one view, got none. Open a photograph.")
+    maps = [view.rollout(**options) for view in views]
+    pairs = min(ACROSS, len(views))
+    rows = [range(start, min(start + pairs, len(views))) for start in range(0, len(views), pairs)]
+    side = min(page.INNER / (2 * pairs) - 0.1, 2.2)
+    heights = [side * max(min(views[i].photo.height / views[i].photo.width, 1.0) for i in row) + 0.02 for row in rows]
+    caption = (
+        f"{maps[0].title}. Each map has its own scale, whose ends stand above it; a dot marks patches beyond the upper "
+        f"end (+), and the opacity follows the value. {page.describe_model(views[0].model)}"
+    )
+    figure = page.new_page("Where the answer's information comes from", caption, sum(heights) + 0.25 * len(rows))
+    axes = figure.subplots(len(rows), 2 * pairs, height_ratios=heights, squeeze=False)
+    for panel in axes.flat:
+        page.hide_axes(panel)
+    for index, (view, one) in enumerate(zip(views, maps, strict=True)):
+        left, right = axes[index // pairs, 2 * (index % pairs) : 2 * (index % pairs) + 2]
+        photo, scale = fit_photo(view.photo, PIXELS), one.scale()
+        marks: dict[str, Any] = {"query": one.query, "alpha": 0.9, "spotlight": True, "gray": True}
+        drawn = overlay(photo, one.values, rescale(one.geometry, photo.size), scale=scale, **marks)
+        named = page.shorten(view.name or f"photograph {index + 1}", page.SMALL, side)
+        ends = page.shorten(describe_range(scale, one.unit).replace(" and more", " +"), page.SMALL, side)
+        for panel, picture, words in ((left, photo, named), (right, drawn, ends)):
+            panel.imshow(np.asarray(picture), aspect="equal", interpolation="antialiased")
+            panel.set_title(words, fontsize=page.SMALL, fontweight="normal", loc="left")
+            panel.set_anchor("NW")
+    return figure
+
+
+@page.styled
+def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw filters, similarity of positions and attention distance by depth: the paper's figure 7.
+
+    Args:
+        model: with 1 or 3 channels.
+        statistics: with "distance", of one photograph (`View.heads`) or a folder (`folder_statistics`).
+        photo: name of the photograph or folder, for the caption.
+        dark: light words on a dark ground.
+
+    Raises:
+        DrawError: if the statistics have no distance.
+    """
+    if "distance" not in statistics.present:
+        raise DrawError(
+            "Expected statistics with the attention distance, got some without. Ask for names=['distance']."
+        )
+    config, count = model.config, statistics.images
+    filters = patch_filters(model, FILTERS)
+    over = "one photograph" if count == 1 else f"{count:,} photographs"
+    caption = (
+        f"Left: the first {len(filters.pictures)} principal components of the {config.width} filters of the patch "
+        f"embedding, which hold {filters.explained.sum():.0%} of their variance; each on its own scale. "
+        f"{_about_positions(model)} Right: for each head the mean distance between a patch and the patches that it "
+        f"attends to, in pixels of the model's input, averaged over all patches of {over}"
+        f"{f' ({photo})' if photo else ''}. {page.describe_model(model)}"
+    )
+    figure = page.new_page("Inside the model", caption, 2.3)
+    left, middle, right = figure.subplots(1, 3, width_ratios=[0.62, 1.2, 1.1])
+    _draw_filters(left, filters.pictures)
+    _draw_positions(middle, model)
+    _draw_distance(right, statistics, config.patch_size, dark)
+    return figure
+
+
+def _about_positions(model: ViT) -> str:
+    if model.config.positions == "none":
+        return "Centre: the model has no positions."
+    fixed = "its fixed sinusoidal positions"
+    kind = {"rotary": "the angles of its rotary positions", "sincos": fixed, "sincos1d": fixed}
+    return (
+        "Centre: a small map for each row and column shows the cosine of that position with every other, of "
+        f"{kind.get(model.config.positions, 'the learned position embeddings')}."
+    )
+
+
+def _draw_filters(axes: Axes, pictures: page.Floats) -> None:
+    """Draw principal components (K, p, p, 3) in rows of four, with a gap between them."""
+    count, p = pictures.shape[:2]
+    rows, step = -(-count // 4), p + max(1, p // 8)
+    drawn = np.zeros((rows * step, 4 * step, 4), np.float32)  # with opacity
+    for index, picture in enumerate(pictures):
+        top, left = index // 4 * step, index % 4 * step
+        drawn[top : top + p, left : left + p, :3], drawn[top : top + p, left : left + p, 3] = picture, 1
+    axes.imshow(drawn[: p - step, : p - step], interpolation="nearest", aspect="equal")
+    axes.set_anchor("NW")
+    page.hide_axes(axes)
+    axes.set(title="Filters", label="filters")
+
+
+@torch.no_grad()
+def _draw_positions(axes: Axes, model: ViT) -> None:
+    """Draw the similarity of positions on the model's own grid."""
+    gh, gw = model.config.grid
+    if model.config.positions == "none":
+        page.hide_axes(axes)
+        axes.set_title("No positions")
+        return
+    step = -(-max(gh, gw) // places.SHOWN)
+    rows, columns = range(0, gh, step), range(0, gw, step)
+    chosen = torch.tensor([r * gw + c for r in rows for c in columns])
+    places.draw_similarity(axes, places.positions_of(model, (gh, gw), chosen)[0], (rows, columns), (gh, gw))
+    axes.set_label("positions")
+
+
+def _draw_distance(axes: Axes, statistics: HeadStatistics, patch: int, dark: bool) -> None:
+    """Draw a dot for each head above its layer, and a line through the means of the layers."""
+    distances = patch * statistics.values["distance"]  # (L, H), in pixels
+    layers = np.array(statistics.blocks) + 1  # (L,)
+    colors = page.ACCENTS[dark]
+    axes.scatter(layers.repeat(distances.shape[1]), distances.ravel(), s=9, color=colors["attention"], lw=0, alpha=0.8)
+    axes.plot(layers, distances.mean(1), color=colors["embedding"], lw=1)
+    axes.set(title="Attention distance", xlabel="layer", ylabel="mean distance, pixels", label="distance")
+    axes.set_ylim(0, 1.08 * float(distances.max()) if math.isfinite(float(distances.max())) else None)
+    page.count(axes)
+    axes.spines[["top", "right"]].set_visible(False)

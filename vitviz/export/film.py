@@ -1,0 +1,335 @@
+"""Make films: maps of one model over layers, heads, a moving query, several models, or the frames of a clip.
+
+All frames have one scale, so that equal colors are equal numbers and nothing flickers that the model does not do.
+
+>>> import numpy as np, vitviz
+>>> from vitviz.export.film import film_of
+>>> model = vitviz.ViT(vitviz.preset("tiny", image_size=(64, 64), depth=2, classes=10))
+>>> film = film_of(vitviz.Explorer(model).open(np.zeros((48, 64, 3), np.uint8)), "layers")
+>>> film.labels, film.scale.kind
+(('layer 1', 'layer 2'), 'shared')
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from PIL import Image
+
+from vitviz.attribution.attention import Fusion
+from vitviz.draw.colorbar import colorbar, describe_scale
+from vitviz.draw.colors import DrawError, Theme
+from vitviz.draw.overlay import overlay
+from vitviz.draw.sheet import Cell, arrange, fit_photo, rescale
+from vitviz.draw.text import font, shorten
+from vitviz.explorer import Explorer
+from vitviz.extras import extra
+from vitviz.formatting import percent
+from vitviz.heatmap import Heatmap, Scale
+from vitviz.images.video import MOST_FRAMES, read_clip
+from vitviz.model.trace import Query
+from vitviz.view import View, describe_query
+
+OVER = ("layers", "heads", "query", "models", "time")
+SUFFIXES = (".gif", ".webp", ".mp4")
+STEPS = 36  # of a moving query
+BEYOND = 0.002  # share of all numbers: a single patch would darken the whole film
+KEPT = 480  # pixels of the longer side of a clip's frame, which is kept until the scale is known
+LONGEST = 64  # letters of a label
+
+
+@dataclass(frozen=True, eq=False)
+class Film:
+    """Maps in the order of their frames, a label for each, and what stands above and below all of them.
+
+    Args:
+        maps: one for each frame, over one photograph or a frame of a clip each.
+        labels: what changes: "layer 3".
+        title: what stays.
+        note: the model and the photograph.
+    """
+
+    maps: tuple[Heatmap, ...]
+    labels: tuple[str, ...]
+    title: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if not 2 <= len(self.maps) <= MOST_FRAMES or len(self.labels) != len(self.maps):
+            raise DrawError(
+                f"Expected 2 to {MOST_FRAMES} maps with a label each, got {len(self.maps)} with {len(self.labels)}. "
+                "Choose what changes over more than one frame."
+            )
+
+    @property
+    def scale(self) -> Scale:
+        """Return the scale of all frames; it ends where one number in `1 / BEYOND` lies beyond."""
+        values = np.concatenate([one.values.ravel() for one in self.maps])
+        low, high = (float(np.quantile(values, share)) for share in (0.0, 1 - BEYOND))
+        return Scale(low, max(low, high), "shared")
+
+    def frames(self, *, side: int = 560, dark: bool = False, **options: Any) -> Iterator[Image.Image]:
+        """Yield the frames, all of one even size: title, map over the photograph, label, color bar.
+
+        Args:
+            side: the longer side of the photograph in pixels.
+            dark: light words on a dark ground.
+            options: of `vitviz.draw.overlay.overlay`: cmap, alpha, smooth, grid, gamma, gray.
+        """
+        scale, size, theme = self.scale, max(11, round(side / 32)), Theme.of(dark)
+        unit, cmap = self.maps[0].unit, options.get("cmap")
+        slot = max(max(fit_size(one.photo, side)[0] for one in self.maps), 20 * size)
+        measure, style = font(size).getlength, {"gray": True, "alpha": 0.6} | options
+
+        def bar(width: int) -> Image.Image:
+            return colorbar(scale, cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark)
+
+        note = " ".join(filter(None, [self.note, describe_scale(scale, unit, clipped=True)]))
+        photos: dict[int, Image.Image] = {}
+        for one, label in zip(self.maps, self.labels, strict=True):
+            photo = photos.get(id(one.photo)) or fit_photo(one.photo, side)
+            photos = {id(one.photo): photo}
+            picture = overlay(
+                photo, one.values, rescale(one.geometry, photo.size), scale=scale, query=one.query, **style
+            )
+            mass = f"outside: {percent(sum(one.prefix_mass.values()), 2)}" if one.prefix_mass and one.in_shares else ""
+            words = ((label, theme.text, True), (mass, theme.muted, False))
+            lines = tuple(((shorten(text, slot, measure), color, bold),) for text, color, bold in words)
+            yield _even(
+                arrange([Cell((picture,), lines)], slot, size, title=self.title, note=note, dark=dark, footer=bar)
+            )
+
+    def save(self, path: str | os.PathLike[str], *, seconds: float = 0.5, **options: Any) -> Path:
+        """Write the film as GIF, WebP or MP4, by the ending of its name.
+
+        Args:
+            path: of the file.
+            seconds: how long a frame is shown, 0.02 to 10.
+            options: of `frames`.
+
+        Raises:
+            DrawError: for another ending or another duration.
+            MissingExtraError: for MP4 without PyAV.
+        """
+        target = Path(path)
+        if target.suffix.lower() not in SUFFIXES:
+            raise DrawError(f"Expected a name ending in {', '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
+        if not 0.02 <= seconds <= 10:
+            raise DrawError(f"Expected 0.02 to 10 seconds for a frame, got {seconds:g}. Try 0.5.")
+        write = {".gif": _write_gif, ".webp": _write_webp, ".mp4": _write_mp4}[target.suffix.lower()]
+        write(self.frames(**options), target, seconds)
+        return target
+
+
+def film_of(
+    view: View, over: str = "layers", *, block: int = -1, head: int | Fusion = "mean", query: Query | None = None
+) -> Film:
+    """Return the attention of one photograph over "layers", "heads" of a block, or a moving "query".
+
+    Args:
+        view: the photograph and its trace.
+        over: what changes from frame to frame.
+        block, head, query: what stays; see `View.attention`. A moving query goes around the middle of the photograph.
+
+    Raises:
+        DrawError: for another kind of film.
+    """
+    start, depth, heads = view._query(query), view.trace.depth, view.trace.heads
+    where, which = f"from {describe_query(start)}", f"head {head + 1}" if isinstance(head, int) else f"{head} of heads"
+    if over == "layers":
+        maps = [view.attention(one, head, start) for one in view.trace.blocks]
+        labels, title = [f"layer {one + 1}" for one in view.trace.blocks], f"Attention over layers, {which}, {where}"
+    elif over == "heads":
+        maps = view.head_maps(block, start)
+        labels, title = [f"head {one + 1}" for one in range(heads)], f"Heads of layer {block % depth + 1}, {where}"
+    elif over == "query":
+        queries = circle(view.trace.grid)
+        maps = [view.attention(block, head, one) for one in queries]
+        labels = [f"from {describe_query(one)}" for one in queries]
+        title = f"Attention of layer {block % depth + 1}, {which}, from a moving patch"
+    else:
+        raise DrawError(f"Expected a film over layers, heads or query, got {over!r}. Choose one of these.")
+    return Film(tuple(maps), tuple(labels), title, _about(view))
+
+
+def film_over_models(
+    models: Sequence[Any],
+    photo: Any,
+    *,
+    size: int | None = None,
+    names: Sequence[str] = (),
+    block: int = -1,
+    head: int | Fusion = "mean",
+    query: Query | None = None,
+    opened: Callable[[], object] = lambda: None,
+) -> Film:
+    """Return the attention of several models on one photograph, such as the checkpoints of a training in their order.
+
+    Args:
+        models: what `vitviz.load` takes; one is in memory at a time.
+        photo, size: as for `Explorer.open`. All models have to have one grid of patches at this size.
+        names: a label for each; by default what names the model.
+        block, head, query: see `View.attention`.
+        opened: called after each model.
+
+    Raises:
+        DrawError: if the grids differ, or there is one model only.
+    """
+    maps, labels, about = [], [], ""
+    for index, model in enumerate(models):
+        view = Explorer(model).open(photo, size=size)
+        maps.append(view.attention(block, head, query))
+        labels.append(names[index] if names else Path(str(model)).name)
+        about = about or f"{view.name}." * bool(view.name)
+        opened()
+    if len({one.grid for one in maps}) > 1:
+        raise DrawError("Expected models with one grid of patches, got several. Pass models of one shape, or a size.")
+    return Film(tuple(maps), tuple(one[:LONGEST] for one in labels), maps[0].title if maps else "", about)
+
+
+def film_of_clip(
+    explorer: Explorer,
+    path: str | os.PathLike[str],
+    *,
+    show: str = "attention",
+    frames: int = 48,
+    size: int | None = None,
+    block: int = -1,
+    head: int | Fusion = "mean",
+    query: Query | None = None,
+    opened: Callable[[], object] = lambda: None,
+) -> Film:
+    """Return maps of a clip's frames: attention, or the similarity of all patches to one patch of the first frame.
+
+    Frames pass through the model one by one; of each the map and a small picture are kept.
+
+    Args:
+        explorer: the model.
+        path: of the clip, see `vitviz.images.video.read_clip`.
+        show: "attention" of a query, or "similarity": the cosine of each patch's final token with that of the query
+            in the first frame.
+        frames: how many, spread evenly over the clip.
+        size: of the model's input.
+        block, head: of the attention.
+        query: as for `View.attention`; for similarity a patch, by default the middle one.
+        opened: called after each frame.
+
+    Raises:
+        ImageError: if it is no clip, or cannot be decoded.
+        DrawError: for something else to show.
+    """
+    if show not in ("attention", "similarity"):
+        raise DrawError(f"Expected 'attention' or 'similarity' of a clip, got {show!r}. Choose one of them.")
+    maps, labels, view, aim = [], [], None, None
+    for frame in read_clip(path, frames):
+        view = explorer.open(frame.picture, size=size)
+        small = frame.picture.resize(fit_size(frame.picture, KEPT))
+        if show == "attention":
+            found = view.attention(block, head, query)
+        else:
+            rows, columns = view.trace.grid
+            query = (rows // 2, columns // 2) if query is None else query
+            tokens = F.normalize(view.trace.tokens[0].float(), dim=-1)  # (N, D)
+            first, aim = aim is None, tokens[view.trace.token(query)] if aim is None else aim
+            cosines = (tokens @ aim)[len(view.trace.prefix) :].unflatten(0, (rows, columns))
+            title = f"Similarity to {describe_query(query)} of the first frame"
+            shown = query if first and isinstance(query, tuple) else None
+            found = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
+        maps.append(_over(found, small))
+        labels.append(f"{frame.time:.2f} s")
+        opened()
+    name = f"{os.path.basename(os.fspath(path))}." if maps else ""
+    model = explorer.model.pretrained.name if explorer.model.pretrained else "A Vision Transformer"
+    return Film(tuple(maps), tuple(labels), maps[0].title if maps else "", f"{model}. {name}")
+
+
+def _over(heatmap: Heatmap, photo: Image.Image) -> Heatmap:
+    """Return a map over a smaller picture of its photograph."""
+    return Heatmap(
+        heatmap.values,
+        rescale(heatmap.geometry, photo.size),
+        photo,
+        heatmap.title,
+        heatmap.unit,
+        heatmap.signed,
+        heatmap.prefix_mass,
+        heatmap.query,
+    )
+
+
+def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
+    """Return patches (row, column) on an ellipse around the middle of a grid, each once in a row."""
+    gh, gw = grid
+    found: list[tuple[int, int]] = []
+    for step in range(steps):
+        angle = 2 * math.pi * step / steps
+        row, col = gh * (0.5 - 0.33 * math.cos(angle)), gw * (0.5 + 0.33 * math.sin(angle))
+        place = (min(gh - 1, int(row)), min(gw - 1, int(col)))
+        if not found or found[-1] != place:
+            found.append(place)
+    return found
+
+
+def fit_size(photo: Image.Image, side: int) -> tuple[int, int]:
+    """Return (width, height) of a photograph whose longer side becomes `side`, as `fit_photo` makes it."""
+    longest = max(photo.size)
+    factor = side // longest if side >= 2 * longest else side / longest
+    return max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
+
+
+def _about(view: View) -> str:
+    """Return the model and the photograph for people."""
+    name = view.model.pretrained.name if view.model.pretrained else "A Vision Transformer"
+    return f"{name}. {view.name}." if view.name else f"{name}."
+
+
+def _even(picture: Image.Image) -> Image.Image:
+    """Return the picture with even sides, as H.264 needs them: at most one more row and column of the ground."""
+    width, height = (length + length % 2 for length in picture.size)
+    if (width, height) == picture.size:
+        return picture
+    out = Image.new("RGB", (width, height), picture.getpixel((0, 0)))
+    out.paste(picture, (0, 0))
+    return out
+
+
+def _write_gif(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
+    """Write a GIF with one palette for all frames: palettes of their own would flicker."""
+    pictures = list(frames)
+    some = pictures[:: max(1, len(pictures) // 6)]
+    sample = Image.fromarray(np.concatenate([np.asarray(one) for one in some]))
+    palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE)
+    first, *rest = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in pictures]
+    # A duration of one frame each, and none left out where two are equal.
+    first.save(path, save_all=True, append_images=rest, duration=round(1000 * seconds), loop=0, disposal=1)
+
+
+def _write_webp(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
+    first, *rest = frames
+    first.save(path, save_all=True, append_images=rest, duration=round(1000 * seconds), loop=0, quality=88, method=3)
+
+
+def _write_mp4(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
+    """Write H.264 where the installed FFmpeg can, else MPEG-4, in the pixel format that every player has."""
+    with extra("video"):
+        import av
+    codec, options = ("libx264", {"crf": "18"}) if "libx264" in av.codecs_available else ("mpeg4", {"qscale": "2"})
+    rate = Fraction(1 / seconds).limit_denominator(1000)
+    frame_of: Callable[[Image.Image], Any] = av.VideoFrame.from_image
+    with av.open(str(path), "w", format="mp4", options={"movflags": "faststart"}) as container:
+        stream: Any = None
+        for picture in frames:
+            if stream is None:
+                stream = container.add_stream(codec, rate=rate, options=options)
+                stream.width, stream.height = picture.size
+                stream.pix_fmt = "yuv420p"
+            container.mux(stream.encode(frame_of(picture)))
+        container.mux(stream.encode(None))

@@ -1,0 +1,84 @@
+"""Export photographs one by one into a folder each: the page, pictures, numbers. A run that was stopped continues.
+
+| file | what it is |
+|---|---|
+| `page.html` | the explorer with the photograph, which opens without a network |
+| `attention.png`, `rollout.png`, `gae.png` | maps with caption and color bar; `gae` where the model names classes |
+| `attention.npz`, ... | their numbers with what makes them again: see `vitviz.export.numbers` |
+| `predictions.csv` | the most probable classes |
+
+A photograph's folder appears when all its files are written, so one that is there is complete. `export.json` beside
+them says with which model and options they were made.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import shutil
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+from vitviz.draw.sheet import card
+from vitviz.export import numbers
+from vitviz.heatmap import Heatmap
+from vitviz.view import View
+
+PARTS = ("page", "pictures", "numbers")
+SETTINGS = "export.json"
+CLASSES = 10
+UNFINISHED = ".unfinished"
+
+
+class ExportError(ValueError):
+    """Error of a folder that another run with other options has begun."""
+
+
+def begin(folder: Path, settings: dict[str, Any]) -> None:
+    """Make the folder, and write the settings of this run.
+
+    Raises:
+        ExportError: if other ones are there.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, text = folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise ExportError(
+            f"Expected a folder of the same model and options to continue, got another {str(path)!r}. Name a new one."
+        )
+    path.write_text(text, encoding="utf-8")
+
+
+def maps_of(view: View) -> dict[str, Heatmap]:
+    """Return the maps that are exported, by name."""
+    found = {"attention": view.attention(), "rollout": view.rollout()}
+    return found | ({"gae": view.explain("gae")} if view.best(1) else {})
+
+
+def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str, photo: str) -> list[str]:
+    """Write the files of one photograph into a folder that must not be there yet; return their names.
+
+    Args:
+        view: of the photograph.
+        folder: that appears when all is written.
+        parts: some of `PARTS`.
+        model, photo: what opens them again, for the numbers.
+    """
+    beside = folder.with_name(folder.name + UNFINISHED)
+    shutil.rmtree(beside, ignore_errors=True)
+    beside.mkdir(parents=True)
+    maps = maps_of(view) if {"pictures", "numbers"} & set(parts) else {}
+    for name, heatmap in maps.items():
+        if "pictures" in parts:
+            card(heatmap, title=view.describe(), side=960).save(beside / f"{name}.png")
+        if "numbers" in parts:
+            numbers.save(view, heatmap, beside / f"{name}.npz", model=model, photo=photo)
+    if "numbers" in parts and view.names_classes:
+        with (beside / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file, lineterminator="\n").writerows([("label", "probability"), *view.predictions(CLASSES)])
+    if "page" in parts:
+        view.save_html(beside / "page.html")
+    os.replace(beside, folder)
+    return sorted(path.name for path in folder.iterdir())

@@ -1,0 +1,316 @@
+"""Write a map's numbers with all that is needed to make them again, and compare them with what is made again.
+
+A file is NPZ (NumPy, without pickle) or CSV. Both hold a record in JSON: the question, the model with a checksum of its
+weights, the photograph with a checksum of its pixels, how the one became input of the other, and versions.
+
+| CSV | column |
+|---|---|
+| `row`, `column` | the patch, counted from 0 at the top left |
+| `value` | its number, with all digits of float32 |
+| `left`, `top`, `right`, `bottom` | its box in the photograph, in pixels |
+
+The first line of a CSV is `# ` and the record, which `pandas.read_csv(file, comment="#")` leaves out.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import json
+import os
+import platform
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+import vitviz
+from vitviz.explorer import Explorer
+from vitviz.formatting import number
+from vitviz.heatmap import Heatmap
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import ViT
+from vitviz.view import View
+from vitviz.web.examples import examples
+from vitviz.weights.zoo import bundled
+
+FORMAT = "vitviz map 1"
+SUFFIXES = (".npz", ".csv")
+COLUMNS = ("row", "column", "value", "left", "top", "right", "bottom")
+CALLS = ("attention", "rollout", "explain")  # methods of a `View` that a file may ask for
+LARGEST = 64_000_000  # bytes of a file; 1 MB is a map of 400 x 400 patches as CSV
+ROUNDING = 1e-4  # of the largest number: what another processor or number of threads may change
+HALF = 2e-2  # the same for numbers of the page, whose queries and keys are in half precision
+# Of models whose weights are where they were, unchanged: hashing takes as long as a forward pass.
+_CHECKSUMS: WeakKeyDictionary[ViT, tuple[list[tuple[int, int]], str]] = WeakKeyDictionary()
+
+
+class NumbersError(ValueError):
+    """Error of a file that holds no map of ours, or of a photograph or model other than the file's."""
+
+
+def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: str = "", photo: str = "") -> Path:
+    """Write a map of a view with its record to a .npz or .csv file; `Heatmap.load` reads the former too.
+
+    Args:
+        view: that made the map.
+        heatmap: with a `question`, as `View.attention`, `View.rollout` and `View.explain` return it.
+        path: of the file.
+        model: what `vitviz.load` takes for the model; by default its bundled name, or where its weights come from.
+        photo: the photograph's path; by default its file's name.
+
+    Raises:
+        NumbersError: for another ending.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in SUFFIXES:
+        raise NumbersError(f"Expected a name ending in {' or '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
+    record = json.dumps(describe(view, heatmap, model=model, photo=photo), ensure_ascii=False)
+    if target.suffix.lower() == ".npz":
+        with target.open("wb") as file:  # to a name, NumPy adds an ending of its own
+            np.savez(file, **heatmap.arrays(), boxes=boxes(heatmap), record=np.array(record))
+    else:
+        target.write_text(_as_csv(heatmap, record), encoding="utf-8")
+    return target
+
+
+def describe(view: View, heatmap: Heatmap, *, model: str = "", photo: str = "") -> dict[str, Any]:
+    """Return the record of a map: question, model, photograph, geometry and versions, ready for JSON."""
+    about = view.model.pretrained
+    name = about.name if about else ""
+    known = name if name in bundled() else about.source if about else ""
+    return {
+        "format": FORMAT,
+        "map": {
+            "title": heatmap.title,
+            "unit": heatmap.unit,
+            "signed": heatmap.signed,
+            "outside": dict(heatmap.prefix_mass),
+        },
+        "question": dict(heatmap.question),
+        "model": {"source": model or known, "name": name, "weights": weights_checksum(view.model)},
+        "photo": {"source": photo or view.name, "size": view.photo.size, "pixels": pixels_checksum(view.photo)},
+        "input": {
+            "grid": heatmap.grid,
+            "size": heatmap.geometry.input,
+            "frame": heatmap.geometry.frame,
+            "preprocess": view.preprocess.to_dict(),
+        },
+        "precision": str(next(view.model.parameters()).dtype).removeprefix("torch."),
+        "device": view.device,
+        "versions": versions(),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes."""
+    return {
+        "vitviz": vitviz.__version__,
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+    }
+
+
+@torch.no_grad()
+def weights_checksum(model: ViT) -> str:
+    """Return the SHA-256 of a model's sizes and of all its weights: name, shape and bytes in float32."""
+    state = [(tensor.data_ptr(), tensor._version) for tensor in model.state_dict().values()]
+    if model in _CHECKSUMS and _CHECKSUMS[model][0] == state:
+        return _CHECKSUMS[model][1]
+    found = hashlib.sha256(repr(model.config).encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        found.update(f"{name} {tuple(tensor.shape)}".encode())
+        found.update(tensor.float().cpu().contiguous().numpy().data)
+    _CHECKSUMS[model] = state, found.hexdigest()
+    return _CHECKSUMS[model][1]
+
+
+def pixels_checksum(photo: Image.Image) -> str:
+    """Return the SHA-256 of a photograph's size and pixels, the same for every file with these pixels."""
+    return hashlib.sha256(f"{photo.size}".encode() + photo.convert("RGB").tobytes()).hexdigest()
+
+
+def boxes(heatmap: Heatmap) -> NDArray[np.float64]:
+    """Return the box of each patch in pixels of the photograph: (gh, gw, 4), as left, top, right, bottom."""
+    gh, gw = heatmap.grid
+    return np.array(
+        [[heatmap.geometry.patch_box(row, col, heatmap.grid) for col in range(gw)] for row in range(gh)], np.float64
+    )
+
+
+def _as_csv(heatmap: Heatmap, record: str) -> str:
+    """Return the text of a CSV file."""
+    text, places = io.StringIO(newline=""), boxes(heatmap)
+    text.write(f"# {record}\n")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row, col in np.ndindex(heatmap.grid):
+        edges = (f"{edge:.9g}" for edge in places[row, col])
+        writer.writerow((row, col, f"{heatmap.values[row, col]:.9g}", *edges))
+    return text.getvalue()
+
+
+# ---- again
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """A map of a file, and the same question asked again.
+
+    Args:
+        record: of the file.
+        saved: (gh, gw), the file's numbers.
+        heatmap: what is computed now.
+    """
+
+    record: Mapping[str, Any]
+    saved: NDArray[np.float32]
+    heatmap: Heatmap
+
+    @property
+    def difference(self) -> float:
+        """Return the largest difference of two numbers; infinite where the grids differ."""
+        if self.saved.shape != self.heatmap.values.shape:
+            return float("inf")
+        return float(np.abs(self.saved.astype(np.float64) - self.heatmap.values).max())
+
+    @property
+    def identical(self) -> bool:
+        """Return whether all numbers are the same to the last bit."""
+        return self.difference == 0
+
+    @property
+    def allowed(self) -> float:
+        """Return the largest difference that counts as rounding."""
+        share = HALF if self.record.get("precision") == "float16" else ROUNDING
+        return share * float(np.abs(self.saved).max())
+
+    @property
+    def equal(self) -> bool:
+        """Return whether all numbers are the same but for rounding."""
+        return self.difference <= self.allowed
+
+    def describe(self) -> str:
+        """Return the outcome in a sentence or two, with the versions that differ."""
+        count = f"{self.saved.size:,} numbers"
+        if self.identical:
+            found = f"Equal: all {count} are the same to the last bit."
+        elif self.equal:
+            found = f"Equal but for rounding: {count} differ by at most {number(self.difference)}."
+        elif self.difference == float("inf"):
+            found = f"Different: a grid of {self.heatmap.grid} in place of {self.saved.shape}."
+        else:
+            found = f"Different: {count} differ by up to {number(self.difference)}, rounding by {number(self.allowed)}."
+        then = self.record.get("versions", {})
+        changed = [
+            f"{name} {then[name]} then, {now} now" for name, now in versions().items() if then.get(name, now) != now
+        ]
+        return " ".join([found, *(["Versions: " + "; ".join(changed) + "."] if changed else [])])
+
+
+def replay(
+    path: str | os.PathLike[str],
+    *,
+    photo: Any = None,
+    model: Any = None,
+    device: torch.device | str | None = None,
+) -> Replay:
+    """Ask the question of a file again, on the same photograph and the same weights.
+
+    Args:
+        path: of `save`.
+        photo: what `Explorer.open` takes; by default the file's own path, also beside the file.
+        model: what `vitviz.load` takes, or a `ViT`; by default the file's own.
+        device: where to run; by default where the model is.
+
+    Raises:
+        NumbersError: if the file is none of ours, or photograph or weights are others than the file's.
+    """
+    record, saved = read(path)
+    source = model if model is not None else record["model"]["source"]
+    if isinstance(source, str) and not source:
+        raise NumbersError("Expected a file that names its model, got one that does not. Name it: --model.")
+    explorer = Explorer(source, device)
+    _check("weights", record["model"].get("weights"), weights_checksum(explorer.model), "Name the model: --model.")
+    if record["input"].get("preprocess"):
+        explorer.preprocess = Preprocess.from_dict(
+            {name: tuple(one) if isinstance(one, list) else one for name, one in record["input"]["preprocess"].items()}
+        )
+    given = photo if photo is not None else _find_photo(record, Path(path))
+    view = explorer.open(given, size=record["input"].get("asked"))  # of a page's file, which has no preprocessing
+    _check("pixels", record["photo"].get("pixels"), pixels_checksum(view.photo), "Name the photograph: --photo.")
+    question = dict(record["question"])
+    call = question.pop("call", None)
+    if call not in CALLS:
+        raise NumbersError(f"Expected a question for {', '.join(CALLS)}, got {call!r}. Save a map of a view.")
+    try:
+        return Replay(record, saved, getattr(view, call)(**question))
+    except TypeError as error:  # an argument that this version does not have
+        raise NumbersError(
+            f"Expected a question that {call} answers, got {question}: {error}. Save it anew."
+        ) from error
+
+
+def _check(what: str, then: str | None, now: str, advice: str) -> None:
+    """Refuse other weights or pixels than the file's; a page's file may not know them."""
+    if then and then != now:
+        raise NumbersError(f"Expected {what} with the checksum {then[:16]}…, got {now[:16]}…. {advice}")
+
+
+def _find_photo(record: Mapping[str, Any], path: Path) -> Path:
+    """Return the photograph of a file: at its own path, beside the file, or an example that a page names."""
+    source = Path(str(record["photo"]["source"]))
+    known = [one.path for one in examples() if one.name == str(source)]
+    places = [source, path.parent / source.name, *known]
+    for place in places:
+        if source.name and place.is_file():
+            return place
+    raise NumbersError(
+        f"Expected the photograph {str(source)!r}, got no such file here or beside {path.name}. Name it: --photo."
+    )
+
+
+def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np.float32]]:
+    """Return the record and the numbers (gh, gw) of a file of `save`, read without pickle.
+
+    Raises:
+        NumbersError: if it is no such file.
+    """
+    path = Path(path)
+    if path.stat().st_size > LARGEST:
+        raise NumbersError(f"Expected a file of at most {LARGEST / 1e6:.0f} MB, got {path.name}. Save it anew.")
+    try:
+        text, values = _read_npz(path) if zipfile.is_zipfile(path) else _read_csv(path)
+        record = json.loads(text)
+        complete = all(isinstance(record[part], dict) for part in ("question", "model", "photo", "input"))
+        shape = tuple(record["input"]["grid"])
+    except (ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as error:
+        raise NumbersError(
+            f"Expected a map of vitviz as .npz or .csv, got {path.name}: {error}. Save it anew."
+        ) from error
+    if record.get("format") != FORMAT or not complete or values.size != np.prod(shape):
+        raise NumbersError(f"Expected a file of the format {FORMAT!r}, got {path.name} of another. Save it anew.")
+    return record, values.reshape(shape)
+
+
+def _read_npz(path: Path) -> tuple[str, NDArray[np.float32]]:
+    with zipfile.ZipFile(path) as parts:
+        if sum(part.file_size for part in parts.infolist()) > LARGEST:
+            raise NumbersError(f"Expected at most {LARGEST / 1e6:.0f} MB unpacked, got more. Take another file.")
+    with np.load(path, allow_pickle=False) as file:
+        return str(file["record"]), file["values"].astype(np.float32)
+
+
+def _read_csv(path: Path) -> tuple[str, NDArray[np.float32]]:
+    head, *lines = path.read_text(encoding="utf-8").splitlines()
+    rows = list(csv.DictReader(lines))
+    return head.removeprefix("# "), np.array([float(row["value"]) for row in rows], np.float32)

@@ -1,0 +1,128 @@
+"""Read frames of a video clip, spread evenly over it, within limits of memory.
+
+PyAV decodes (the extra `video`). A file is opened by us and handed over, and only formats that hold their pictures
+themselves are accepted: a playlist may name other files and addresses.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from vitviz.extras import extra
+from vitviz.images.decoding import display_name
+from vitviz.images.limits import ImageError
+
+SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"  # FFmpeg's names of these
+MOST_FRAMES = 240  # of a film
+MOST_PACKETS = 200_000  # of a clip: an hour at 50 frames a second
+MEGAPIXELS = 9.0  # of a frame: 4K has 8.9
+SIDE = 960  # pixels of the longer side of a frame that is kept
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One frame of a clip: its time in seconds from the start, and its picture, upright, at most `SIDE` pixels long."""
+
+    time: float
+    picture: Image.Image
+
+
+def is_clip(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file's name is that of a video clip."""
+    return Path(path).suffix.lower() in SUFFIXES
+
+
+def count_frames(path: str | os.PathLike[str]) -> int:
+    """Return how many frames a clip has, without decoding them.
+
+    Raises:
+        ImageError: if it is no clip, or one that is too large.
+    """
+    with _opened(path) as (container, stream):
+        return _count(container, stream, path)
+
+
+def read_clip(path: str | os.PathLike[str], frames: int = 48) -> Iterator[Frame]:
+    """Yield at most `frames` frames of a clip, spread evenly over it; one decoded frame is held at a time.
+
+    Args:
+        path: of an MP4, MOV, WebM, Matroska or AVI file.
+        frames: how many, 2 to `MOST_FRAMES`; all where the clip has fewer.
+
+    Raises:
+        ImageError: if it is no clip, is damaged or too large.
+        MissingExtraError: if PyAV is not installed.
+    """
+    if not 2 <= frames <= MOST_FRAMES:
+        raise ImageError(f"Expected 2 to {MOST_FRAMES} frames of a clip, got {frames}. Choose a number in between.")
+    total = count_frames(path)
+    count = min(frames, total)
+    chosen = {round(index * (total - 1) / max(1, count - 1)) for index in range(count)}
+    with extra("video"):
+        import av
+    with _opened(path) as (container, stream):
+        try:
+            for index, frame in enumerate(container.decode(stream)):
+                if index in chosen:
+                    yield Frame(float(frame.time or 0.0), _picture(frame))
+        except (av.error.FFmpegError, ValueError) as error:
+            raise ImageError(
+                f"Expected a clip that can be decoded, got a damaged one: {display_name(os.fspath(path))} ({error}). "
+                "Save it again as MP4."
+            ) from error
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
+    """Open a clip: its container and its first video stream."""
+    with extra("video"):
+        import av
+    name = display_name(os.fspath(path))
+    with open(path, "rb") as file:
+        try:
+            container = av.open(file, options={"format_whitelist": FORMATS})
+        except (av.error.FFmpegError, ValueError) as error:
+            raise ImageError(
+                f"Expected a video clip ({', '.join(SUFFIXES)}), got {name}, which is none or damaged. Save it as MP4."
+            ) from error
+        with container:
+            if not container.streams.video:
+                raise ImageError(f"Expected a clip with pictures, got {name} without. Choose another one.")
+            stream = container.streams.video[0]
+            width, height = stream.codec_context.width, stream.codec_context.height
+            if not 0 < width * height <= MEGAPIXELS * 1e6:
+                raise ImageError(
+                    f"Expected frames of at most {MEGAPIXELS:g} megapixels, got {width} x {height} in {name}. Make "
+                    "them smaller."
+                )
+            yield container, stream
+
+
+def _count(container: Any, stream: Any, path: str | os.PathLike[str]) -> int:
+    """Count the packets of the stream."""
+    total = 0
+    for packet in container.demux(stream):
+        total += packet.size > 0
+        if total > MOST_PACKETS:
+            break
+    if not 2 <= total <= MOST_PACKETS:
+        raise ImageError(
+            f"Expected a clip of 2 to {MOST_PACKETS:,} frames, got {'more' if total > 2 else total} in "
+            f"{display_name(os.fspath(path))}. Cut out the part that matters."
+        )
+    return total
+
+
+def _picture(frame: Any) -> Image.Image:
+    """Return a frame as an upright RGB picture, made smaller before it is copied."""
+    factor = min(1.0, SIDE / max(frame.width, frame.height))
+    width, height = (max(1, round(length * factor)) for length in (frame.width, frame.height))
+    picture: Image.Image = frame.reformat(width=width, height=height, format="rgb24").to_image()
+    rotation = getattr(frame, "rotation", 0) % 360
+    return picture.rotate(rotation, expand=True) if rotation else picture

@@ -1,0 +1,103 @@
+"""Describe what Python computes as plain data for the page: maps, tests of maps, and what each layer adds."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+
+from vitviz.evaluation.faithfulness import Curve, Faithfulness
+from vitviz.heatmap import Heatmap
+from vitviz.view import View
+
+LENS = 4  # classes of the logit lens
+LECTURE = ("rollout", "gae")  # methods that the lecture compares
+
+
+def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:
+    """Return a map of an attribution method, which took some seconds."""
+    return {
+        "values": [rounded(value) for value in heatmap.values.ravel().tolist()],  # (gh, gw), row by row
+        "signed": heatmap.signed,
+        "unit": heatmap.unit,
+        "title": heatmap.title,
+        "note": heatmap.note,
+        "seconds": seconds,
+    }
+
+
+def describe_test(test: Faithfulness) -> dict[str, Any]:
+    """Return the test of a map by deletion and insertion."""
+    return {
+        "words": test.describe(),
+        "gain": test.gain,
+        "deletion": _curve(test.deletion),
+        "insertion": _curve(test.insertion),
+    }
+
+
+def rounded(value: float) -> float | None:
+    """Return a number with five digits; `None` where it is not finite."""
+    return float(f"{value:.5g}") if np.isfinite(value) else None
+
+
+def describe_layers(view: View) -> dict[str, Any]:
+    """Return what the classifier reads after each layer (logit lens), and three principal components as colors."""
+    colors = view.token_pca()
+    answer: dict[str, Any] = {
+        "layers": [block + 1 for block in colors.blocks],
+        "colors": _bytes(colors.colors),  # (L, gh, gw, 3)
+        "explained": [round(float(share), 4) for share in colors.explained.sum(1)],
+        "names": [],
+    }
+    if view.names_classes:
+        lens = view.lens(view.best(LENS))
+        answer |= {
+            "names": list(lens.names),
+            "read": [[float(f"{p:.5g}") for p in row] for row in lens.probabilities[:, list(lens.classes)].tolist()],
+            "patches": _bytes(np.moveaxis(lens.patches, 3, 1)),  # (L, gh, gw, K) -> (L, K, gh, gw)
+            "readings": [block + 1 for block in lens.blocks],
+        }
+    return answer
+
+
+def lecture_answers(view: View) -> bytes:
+    """Return the answers that the lecture asks for, as JSON for a page that has no server: {"name", "ask", "answer"}.
+
+    The layers, and for a model with named classes the maps that are compared, with their tests.
+    """
+    found: list[dict[str, Any]] = [{"name": "layers", "ask": {}, "answer": describe_layers(view)}]
+    if view.names_classes:
+        (best,) = view.best(1)
+        maps = [view.explain(LECTURE[0]), view.explain(LECTURE[1], best)]
+        for name, target, heatmap in zip(LECTURE, (None, best), maps, strict=True):
+            ask = {"method": name, "target": target, "against": None}
+            found.append({"name": "explain", "ask": ask, "answer": describe_map(heatmap)})
+        tests = [describe_test(test) for test in view.faithfulness(maps, best)]
+        both = {"methods": list(LECTURE), "target": best, "against": None}
+        found.append({"name": "faithfulness", "ask": both, "answer": tests})
+    return json.dumps(found, allow_nan=False).encode()
+
+
+def _curve(curve: Curve) -> dict[str, Any]:
+    def four_digits(numbers: Any) -> list[float]:
+        return [float(f"{number:.4g}") for number in numbers.tolist()]
+
+    low, high = curve.band
+    return {
+        "x": four_digits(curve.fractions),
+        "y": four_digits(curve.probabilities),
+        "low": four_digits(low),
+        "high": four_digits(high),
+        "random": four_digits(curve.random.mean(axis=0)),
+        "n": len(curve.random),
+        "area": curve.area,
+        "chance": curve.random_area,
+    }
+
+
+def _bytes(shares: Any) -> str:
+    """Return numbers of 0..1 as bytes in base64."""
+    return base64.b64encode(np.rint(255 * np.clip(shares, 0, 1)).astype(np.uint8).tobytes()).decode()

@@ -1,0 +1,38 @@
+// One HTML file of a scene, which opens without a network: the frame of `vitviz.web.scene.standalone`, filled in here.
+import { describe, escaped } from '../compute/format.js';
+
+/** @param {Blob} blob @returns {Promise<string>} an address that holds the bytes themselves */
+const inline = (blob) => new Promise((resolve, reject) => {
+  const reader = new FileReader();
+  reader.onload = () => resolve(/** @type {string} */ (reader.result));
+  reader.onerror = () => reject(reader.error);
+  reader.readAsDataURL(blob);
+});
+
+/** @param {string} url */
+const inlined = async (url) => (url.startsWith('data:') ? url : inline(await (await fetch(url)).blob()));
+
+/** JSON that cannot end the script in which it stands. @param {unknown} value */
+const scripted = (value) => JSON.stringify(value).replaceAll('<', '\\u003c');
+
+/**
+ * @param {string} frame - HTML with places for title, parts, manifest and search
+ * @param {import('../core/manifest.js').Manifest} manifest
+ * @param {Record<string, ArrayBuffer>} files - `block-0`, ..., and `rollout`
+ * @param {string} search - of the view that the file opens with
+ * @returns {Promise<ArrayBuffer>}
+ */
+export async function standalone(frame, manifest, files, search) {
+  const parts = await Promise.all(Object.entries(files).map(async ([name, buffer]) => {
+    const text = (await inline(new Blob([buffer]))).split(',')[1];
+    return `<script type="text/plain" id="${name}">${text}</script>\n`;
+  }));
+  const { photo, seen } = manifest;
+  const held = { ...manifest, id: 'page', badge: null, sizes: [], photo: { ...photo, url: await inlined(photo.url) },
+    seen: seen && { ...seen, url: await inlined(seen.url) } };
+  const title = [describe(manifest), manifest.title, 'vitviz'].filter(Boolean).join(' · ');
+  /** @type {Record<string, string>} */
+  const filling = { title: escaped(title), parts: parts.join(''), manifest: scripted(held), search: scripted(search) };
+  const page = frame.replace(/@@(title|parts|manifest|search)@@/g, (_, name) => filling[name]);
+  return /** @type {ArrayBuffer} */ (new TextEncoder().encode(page).buffer);
+}

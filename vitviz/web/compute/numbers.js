@@ -1,0 +1,151 @@
+// Numbers as files: CSV and NPZ (NumPy's arrays in a ZIP), with the columns and the record of vitviz/export/numbers.py.
+import { patchBox } from './geometry.js';
+
+/** @typedef {import('./geometry.js').Geometry} Geometry */
+/** @typedef {import('../core/manifest.js').Manifest} Manifest */
+/** @typedef {Float32Array | Float64Array | Int32Array} Numbers */
+/** @typedef {{data: Numbers, shape: number[]} | string} Entry - of an NPZ: an array or a text */
+/**
+ * One map: (gh, gw) numbers, the names and shares of what is not in the picture, and how Python asks for it.
+ * @typedef {{values: ArrayLike<number>, title: string, unit: string, signed: boolean, outside: Record<string, number>,
+ *   question: Record<string, any>}} Saved
+ */
+
+export const COLUMNS = ['row', 'column', 'value', 'left', 'top', 'right', 'bottom'];
+const FORMAT = 'vitviz map 1';
+
+/** A number with all digits of float32. @param {number} value */
+const digits = (value) => String(Number(value.toPrecision(9)));
+
+/** A cell, in quotes where it has to be. @param {unknown} value */
+function cell(value) {
+  const text = typeof value === 'number' ? digits(value) : String(value ?? '');
+  return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
+}
+
+/** @param {string[]} columns @param {unknown[][]} rows @param {object | null} record - a first line with `#` */
+export function csv(columns, rows, record = null) {
+  const lines = [columns, ...rows].map((row) => row.map(cell).join(','));
+  return `${[...(record ? [`# ${JSON.stringify(record)}`] : []), ...lines].join('\n')}\n`;
+}
+
+/**
+ * What makes a map again. Weights and pixels have no checksums here: the browser does not have them.
+ * @param {Manifest} manifest @param {Geometry} geometry - of the photograph on the page @param {Saved} saved
+ */
+export function recordOf(manifest, geometry, { title, unit, signed, outside, question }) {
+  const { model, title: name, image, grid, size, badge } = manifest;
+  return { format: FORMAT, map: { title, unit, signed, outside }, question,
+    model: { source: model ?? '', name, weights: null },
+    photo: { source: image ?? '', size: geometry.image, pixels: null },
+    input: { grid, size: null, frame: geometry.frame, preprocess: null, asked: size },
+    precision: 'float16', device: badge?.device ?? '', versions: {} };
+}
+
+/** @param {Manifest} manifest @param {Geometry} geometry @param {Saved} saved */
+export function mapCsv(manifest, geometry, saved) {
+  const [gh, gw] = manifest.grid;
+  const rows = Array.from({ length: gh * gw }, (_, i) => {
+    const [row, column] = [Math.floor(i / gw), i % gw];
+    return [row, column, saved.values[i], ...patchBox(geometry, row, column, [gh, gw])];
+  });
+  return csv(COLUMNS, rows, recordOf(manifest, geometry, saved));
+}
+
+/** @param {Manifest} manifest @param {Geometry} geometry @param {Saved} saved */
+export function mapNpz(manifest, geometry, saved) {
+  const [gh, gw] = manifest.grid;
+  const boxes = Array.from({ length: gh * gw }, (_, i) => (
+    patchBox(geometry, Math.floor(i / gw), i % gw, [gh, gw]))).flat();
+  return npz({ values: { data: Float32Array.from(saved.values), shape: [gh, gw] },
+    boxes: { data: Float64Array.from(boxes), shape: [gh, gw, 4] },
+    record: JSON.stringify(recordOf(manifest, geometry, saved)) });
+}
+
+/**
+ * Several maps of a layer or of the model.
+ * @param {Manifest} manifest @param {Geometry} geometry @param {string} title
+ * @param {{block: number, head: number | string, values: ArrayLike<number>}[]} maps - (gh, gw) numbers each
+ * @param {'csv' | 'npz'} ending
+ */
+export function mapsFile(manifest, geometry, title, maps, ending) {
+  const [gh, gw] = manifest.grid;
+  const saved = { values: [], title, unit: 'attention', signed: false, outside: {}, question: {} };
+  const record = { ...recordOf(manifest, geometry, saved), maps: maps.map(({ block, head }) => ({ block, head })) };
+  if (ending === 'csv') {
+    const rows = maps.flatMap(({ block, head, values }) => (
+      Array.from(values, (value, i) => [block, head, Math.floor(i / gw), i % gw, value])));
+    return csv(['block', 'head', ...COLUMNS.slice(0, 3)], rows, record);
+  }
+  const all = new Float32Array(maps.length * gh * gw);
+  maps.forEach(({ values }, place) => all.set(values, place * gh * gw));
+  return npz({ values: { data: all, shape: [maps.length, gh, gw] },
+    blocks: { data: Int32Array.from(maps, ({ block }) => block), shape: [maps.length] },
+    record: JSON.stringify(record) });
+}
+
+// Files
+
+/** One array as an .npy file (NumPy's format, version 1). @param {Entry} entry */
+function npy(entry) {
+  const text = typeof entry === 'string';
+  const letters = text ? [...entry] : [];
+  const data = text ? Int32Array.from(letters, (letter) => letter.codePointAt(0) ?? 0) : entry.data;
+  const kind = text ? `<U${letters.length}` : data instanceof Float32Array ? '<f4'
+    : data instanceof Float64Array ? '<f8' : '<i4';
+  const shape = text ? '()' : `(${entry.shape.map((length) => `${length},`).join(' ')})`;
+  const head = `{'descr': '${kind}', 'fortran_order': False, 'shape': ${shape}, }`;
+  const padded = `${head.padEnd(64 * Math.ceil((head.length + 11) / 64) - 11)}\n`;
+  const start = 10 + padded.length;
+  const out = new Uint8Array(start + data.byteLength);
+  out.set([0x93, ...[...'NUMPY'].map((letter) => letter.charCodeAt(0)), 1, 0, padded.length & 255, padded.length >> 8]);
+  out.set(new TextEncoder().encode(padded), 10);
+  out.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), start);
+  return out;
+}
+
+const CRC = Uint32Array.from({ length: 256 }, (_, i) => {
+  let value = i;
+  for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? 0xedb88320 ^ (value >>> 1) : value >>> 1;
+  return value;
+});
+
+/** @param {Uint8Array} bytes */
+function crc32(bytes) {
+  let value = 0xffffffff;
+  for (const byte of bytes) value = CRC[(value ^ byte) & 255] ^ (value >>> 8);
+  return (value ^ 0xffffffff) >>> 0;
+}
+
+/** Numbers of 2 or 4 bytes, little endian. @param {[number, number][]} fields - value, bytes */
+function packed(fields) {
+  return Uint8Array.from(fields.flatMap(([value, bytes]) => (
+    Array.from({ length: bytes }, (_, place) => (value >>> (8 * place)) & 255))));
+}
+
+/** Arrays and texts, as `numpy.load` reads them. @param {Record<string, Entry>} entries @returns {Uint8Array} */
+export function npz(entries) {
+  const parts = [];
+  const index = [];
+  let at = 0;
+  for (const [key, entry] of Object.entries(entries)) {
+    const name = new TextEncoder().encode(`${key}.npy`);
+    const bytes = npy(entry);
+    /** @type {[number, number][]} */
+    const about = [[20, 2], [0, 2], [0, 2], [0, 2], [0x21, 2], [crc32(bytes), 4], [bytes.length, 4], [bytes.length, 4],
+      [name.length, 2], [0, 2]];
+    parts.push(packed([[0x04034b50, 4], ...about]), name, bytes);
+    index.push(packed([[0x02014b50, 4], [20, 2], ...about, [0, 2], [0, 2], [0, 2], [0, 4], [at, 4]]), name);
+    at += 30 + name.length + bytes.length;
+  }
+  const size = index.reduce((sum, { length }) => sum + length, 0);
+  const count = index.length / 2;
+  const end = packed([[0x06054b50, 4], [0, 2], [0, 2], [count, 2], [count, 2], [size, 4], [at, 4], [0, 2]]);
+  const out = new Uint8Array(at + size + end.length);
+  let place = 0;
+  for (const part of [...parts, ...index, end]) {
+    out.set(part, place);
+    place += part.length;
+  }
+  return out;
+}

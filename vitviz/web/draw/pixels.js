@@ -1,0 +1,106 @@
+// Small pictures of the lecture, a pixel of the canvas for each number: pixels, channels, patches, filters.
+import { indices, scaleOver } from './color.js';
+import { contextOf } from './dom.js';
+
+/**
+ * Write a picture into a canvas of its own size; CSS enlarges it.
+ * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height
+ * @param {(out: Uint32Array) => void} fill - pixels, red first in memory
+ */
+export function paintPixels(canvas, width, height, fill) {
+  if (canvas.width !== width) canvas.width = width;
+  if (canvas.height !== height) canvas.height = height;
+  const out = contextOf(canvas);
+  const image = out.createImageData(width, height);
+  fill(new Uint32Array(image.data.buffer));
+  out.putImageData(image, 0, 0);
+}
+
+/**
+ * A colored picture of three channels, one behind the other: (3, h, w) of 0..255.
+ * @param {ArrayLike<number>} levels @param {number} size - h * w @param {Uint32Array} out
+ * @param {(n: number) => number} at - where pixel n goes
+ */
+export function joinChannels(levels, size, out, at = (n) => n) {
+  for (let n = 0; n < size; n += 1) {
+    out[at(n)] = (0xff000000 | (levels[2 * size + n] << 16) | (levels[size + n] << 8) | levels[n]) >>> 0;
+  }
+}
+
+/** Numbers around zero as levels: zero is the middle gray. @param {ArrayLike<number>} values @param {number} reach */
+export function levelsAround(values, reach) {
+  return Uint8Array.from(values, (value) => 127.5 + (127.5 * value) / (reach || 1) + 0.5);
+}
+
+/** The largest of some numbers by size. @param {ArrayLike<number>} values */
+export function reachOf(values) {
+  let most = 0;
+  for (let i = 0; i < values.length; i += 1) most = Math.max(most, Math.abs(values[i]));
+  return most;
+}
+
+/**
+ * Numbers in colors around zero.
+ * @param {HTMLCanvasElement} canvas @param {number} width @param {number} height @param {ArrayLike<number>} values
+ * @param {Uint32Array} table - (256), packed @param {number} reach - the number with the last color
+ */
+export function paintSigned(canvas, width, height, values, table, reach) {
+  const index = new Uint8Array(width * height);
+  indices(values, scaleOver([[reach]], true), 1, index);
+  paintPixels(canvas, width, height, (out) => index.forEach((one, n) => { out[n] = table[one]; }));
+}
+
+/**
+ * Tiles of one size side by side, `across` in a row, a pixel apart.
+ * @param {HTMLCanvasElement} canvas @param {number} count @param {number} across @param {number} side
+ * @param {(place: number, out: Uint32Array, at: (n: number) => number) => void} tile - writes pixel n of a tile
+ */
+export function paintTiles(canvas, count, across, side, tile) {
+  const width = across * (side + 1) - 1;
+  const height = Math.ceil(count / across) * (side + 1) - 1;
+  paintPixels(canvas, width, height, (out) => {
+    for (let place = 0; place < count; place += 1) {
+      const from = Math.floor(place / across) * (side + 1) * width + (place % across) * (side + 1);
+      tile(place, out, (n) => from + Math.floor(n / side) * width + (n % side));
+    }
+  });
+}
+
+/**
+ * The tile under a point of the screen; -1 beside all.
+ * @param {HTMLCanvasElement} canvas @param {MouseEvent} event @param {number} count @param {number} across
+ */
+export function tileUnder(canvas, event, count, across) {
+  const box = canvas.getBoundingClientRect();
+  const column = Math.floor(((event.clientX - box.left) / box.width) * across);
+  const row = Math.floor(((event.clientY - box.top) / box.height) * Math.ceil(count / across));
+  const place = row * across + column;
+  return column >= 0 && column < across && place >= 0 && place < count ? place : -1;
+}
+
+/**
+ * Numbers as bars up and down from a line in the middle, one a pixel across.
+ * @param {HTMLCanvasElement} canvas @param {ArrayLike<number>} values @param {number} chosen - the one that stands out
+ * @param {{bar: string, chosen: string, line: string}} colors
+ */
+export function paintBars(canvas, values, chosen, colors) {
+  const [step, high] = [3, 90];
+  [canvas.width, canvas.height] = [values.length * step, 2 * high];
+  const out = contextOf(canvas);
+  const reach = reachOf(values) || 1;
+  for (let n = 0; n < values.length; n += 1) {
+    out.fillStyle = n === chosen ? colors.chosen : colors.bar;
+    const long = Math.round((high * values[n]) / reach);
+    out.fillRect(n * step, high - Math.max(0, long), step - 1, Math.abs(long) || 1);
+  }
+  out.fillStyle = colors.line;
+  out.fillRect(0, high, canvas.width, 1);
+}
+
+/** Lay a frame over a tile. @param {HTMLElement} frame @param {number} place @param {number} count
+ * @param {number} across */
+export function frameTile(frame, place, count, across) {
+  const rows = Math.ceil(count / across);
+  Object.assign(frame.style, { left: `${(100 * (place % across)) / across}%`, width: `${100 / across}%`,
+    top: `${(100 * Math.floor(place / across)) / rows}%`, height: `${100 / rows}%` });
+}

@@ -1,0 +1,100 @@
+// Pictures for files: small maps together at the size of print, and charts as SVG that stand by themselves.
+import { colorGrid } from './color.js';
+import { contextOf } from './dom.js';
+
+export const PRINT = 1890; // pixels: 160 mm at 300 dots an inch
+const INKS = ['fill', 'fill-opacity', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'font-size',
+  'font-weight', 'text-anchor'];
+const LINE = 16; // pixels of a line of the key
+
+/** The same picture at least as wide as print needs. @param {HTMLCanvasElement} canvas */
+export function atPrintSize(canvas) {
+  const factor = PRINT / canvas.width;
+  if (factor <= 1) return canvas;
+  const out = document.createElement('canvas');
+  [out.width, out.height] = [PRINT, Math.round(canvas.height * factor)];
+  const layer = contextOf(out);
+  layer.imageSmoothingEnabled = factor < 2; // small maps keep their squares
+  layer.drawImage(canvas, 0, 0, out.width, out.height);
+  return out;
+}
+
+/** One map, a pixel a patch. @param {Uint8Array} index @param {[number, number]} grid @param {Uint32Array} table */
+export function canvasOf(index, [gh, gw], table) {
+  const out = document.createElement('canvas');
+  [out.width, out.height] = [gw, gh];
+  const layer = contextOf(out);
+  const pixels = layer.createImageData(gw, gh);
+  colorGrid(index, table, new Uint32Array(pixels.data.buffer));
+  layer.putImageData(pixels, 0, 0);
+  return out;
+}
+
+/**
+ * Small maps in rows, a label below each.
+ * @param {HTMLCanvasElement[]} maps - of one size, a pixel a patch @param {string[]} labels - may be empty
+ * @param {number} columns
+ */
+export function together(maps, labels, columns) {
+  const [{ width: gw, height: gh }] = maps;
+  const many = Math.max(1, Math.floor(PRINT / columns / (gw * 1.06)));
+  const [wide, high] = [many * gw, many * gh];
+  const gap = Math.max(2, Math.round(0.06 * wide));
+  const type = labels.some(Boolean) ? Math.max(14, Math.round(Math.min(0.12 * wide, 34))) : 0;
+  const step = high + gap + Math.round(1.4 * type);
+  const out = document.createElement('canvas');
+  [out.width, out.height] = [columns * (wide + gap) + gap, Math.ceil(maps.length / columns) * step + gap];
+  const layer = contextOf(out);
+  layer.fillStyle = '#ffffff';
+  layer.fillRect(0, 0, out.width, out.height);
+  Object.assign(layer, { imageSmoothingEnabled: false, font: `${type}px system-ui, sans-serif`, textBaseline: 'top',
+    fillStyle: '#1a2130' });
+  maps.forEach((map, place) => {
+    const [x, y] = [gap + (place % columns) * (wide + gap), gap + Math.floor(place / columns) * step];
+    layer.drawImage(map, x, y, wide, high);
+    if (labels[place]) layer.fillText(labels[place], x, y + high + Math.round(0.15 * type), wide);
+  });
+  return out;
+}
+
+/**
+ * The charts of a place below each other as one SVG with its colors in it, on white whatever the theme; text is text.
+ * @param {HTMLElement} place @param {HTMLElement} root - has the theme
+ */
+export function chartsAsSvg(place, root) {
+  const dark = root.classList.contains('dark');
+  root.classList.remove('dark'); // put back before anything is painted
+  const parts = [];
+  let [y, width] = [0, 0];
+  for (const figure of place.querySelectorAll('figure')) {
+    const svg = /** @type {SVGSVGElement} */ (figure.querySelector('svg'));
+    const { width: wide, height } = svg.viewBox.baseVal;
+    parts.push(`<g transform="translate(0 ${y})">${inked(svg).innerHTML}</g>`);
+    [y, width] = [y + height, Math.max(width, wide)];
+    for (const key of figure.querySelectorAll('figcaption span')) {
+      const color = getComputedStyle(/** @type {Element} */ (key.querySelector('i'))).backgroundColor;
+      const words = new XMLSerializer().serializeToString(document.createTextNode(key.textContent ?? ''));
+      parts.push(`<rect x="48" y="${y + 4}" width="16" height="5" fill="${color}"/><text x="72" y="${y + 11}"
+        font-size="12" fill="#1a2130">${words}</text>`);
+      y += LINE;
+    }
+    y += LINE;
+  }
+  if (dark) root.classList.add('dark');
+  return `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 ${width} ${y}" width="${width}" height="${y}"
+    font-family="system-ui, sans-serif"><rect width="100%" height="100%" fill="#ffffff"/>${parts.join('')}</svg>`;
+}
+
+/** A copy of a drawing with its styles as attributes. @param {SVGSVGElement} svg */
+function inked(svg) {
+  const copy = /** @type {SVGSVGElement} */ (svg.cloneNode(true));
+  const [from, to] = [svg, copy].map((one) => [...one.querySelectorAll('*')]);
+  from.forEach((element, place) => {
+    const style = getComputedStyle(element);
+    to[place].removeAttribute('class');
+    for (const ink of INKS) {
+      if (style.getPropertyValue(ink)) to[place].setAttribute(ink, style.getPropertyValue(ink));
+    }
+  });
+  return copy;
+}

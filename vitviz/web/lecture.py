@@ -1,0 +1,118 @@
+"""Read the texts of the lecture: Markdown files, one a step and language, which a lecturer may replace."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from vitviz.extras import extra
+from vitviz.resources import resource_folder
+
+LANGUAGES = ("en", "zh")
+STEPS = ("pixels", "patches", "embedding", "positions", "attention", "heads", "prediction", "explanation")
+FILES = tuple(f"{place}-{name}.md" for place, name in enumerate(STEPS, 1))
+SHAPE = "one heading with # (the title), text, one heading with ## (a question to the audience), and its answer"
+_FORMULA = re.compile(r"\$(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$")
+_LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")  # Chinese has no spaces
+
+
+class LectureError(ValueError):
+    """Text of the lecture that cannot be shown; the message names the file and says what was expected."""
+
+
+def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str, Any]:
+    """Return what a page needs for the lecture: its texts, and the language that it opens in.
+
+    Raises:
+        LectureError: see `lecture_texts`.
+    """
+    return {"lang": language, "texts": lecture_texts(folder)}
+
+
+def lecture_texts(folder: Path | None = None) -> dict[str, list[dict[str, str]]]:
+    """Return the eight steps of the lecture in each language as HTML: title, body, question and answer.
+
+    Args:
+        folder: of a lecturer. Its files en/1-pixels.md to zh/8-explanation.md take the place of those that come with
+            vitviz; those that it does not have stay.
+
+    Raises:
+        LectureError: for a folder that is not there, a file that is none of the lecture's, and a text of another shape
+            or with a formula that cannot be read.
+    """
+    known = {f"{language}/{file}" for language in LANGUAGES for file in FILES}
+    own = {} if folder is None else _own_files(Path(folder), known)
+    here = resource_folder("lecture")
+    return {
+        language: [_step(own.get(f"{language}/{file}", here / language / file)) for file in FILES]
+        for language in LANGUAGES
+    }
+
+
+def _own_files(folder: Path, known: set[str]) -> dict[str, Path]:
+    """Return a lecturer's files by their names."""
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*.md"))}
+    if not found:
+        raise LectureError(f"Expected a folder with texts such as en/1-pixels.md, got {folder}. Put one there.")
+    if unknown := [name for name in found if name not in known]:
+        raise LectureError(
+            f"Expected texts named {FILES[0]} to {FILES[-1]} in the folders {' and '.join(LANGUAGES)}, "
+            f"got {unknown[0]} in {folder}. Rename it."
+        )
+    return found
+
+
+def _step(path: Path) -> dict[str, str]:
+    """Return one text as HTML."""
+    try:
+        text = _LINE.sub("", path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise LectureError(f"Expected a text in UTF-8, got {path} ({error}). Save it as UTF-8.") from error
+    tokens = _markdown().parse(text)
+    heads = [place for place, token in enumerate(tokens) if token.type == "heading_open"]
+    if [tokens[place].tag for place in heads] != ["h1", "h2"] or heads[0] != 0:
+        raise LectureError(f"Expected {SHAPE}, got other headings in {path}. Write it so.")
+    body, answer = tokens[3 : heads[1]], tokens[heads[1] + 3 :]
+    if not (body and answer):
+        raise LectureError(f"Expected {SHAPE}, got no {'answer' if body else 'text'} in {path}. Write it.")
+    parts = {"title": tokens[1:2], "body": body, "question": tokens[heads[1] + 1 : heads[1] + 2], "answer": answer}
+    try:
+        return {name: _markdown().renderer.render(part, _markdown().options, {}) for name, part in parts.items()}
+    except FormulaError as error:
+        raise LectureError(f"Expected formulas in LaTeX between two $, got {error} in {path}. Mend it.") from error
+
+
+class FormulaError(ValueError):
+    """Formula that cannot be read."""
+
+
+@cache
+def _markdown() -> Any:
+    """Return what turns Markdown into HTML: no HTML of the file's own, no pictures, and formulas as MathML."""
+    with extra("app"):
+        from latex2mathml.converter import convert
+        from markdown_it import MarkdownIt
+
+    def parse(state: Any, silent: bool) -> bool:
+        found = _FORMULA.match(state.src, state.pos, state.posMax)
+        if found is None:
+            return False
+        if not silent:
+            state.push("formula", "math", 0).content = found[1]
+        state.pos = found.end()
+        return True
+
+    def render(_: Any, tokens: Any, place: int, *_more: Any) -> str:
+        latex = tokens[place].content
+        try:
+            return str(convert(latex))
+        except Exception as error:  # its errors have no common kind
+            formula = f"${latex}$ ({type(error).__name__})"
+            raise FormulaError(formula) from error
+
+    reader = MarkdownIt("commonmark", {"html": False}).enable("table").disable("image")
+    reader.inline.ruler.before("escape", "formula", parse)
+    reader.add_render_rule("formula", render)
+    return reader

@@ -1,0 +1,183 @@
+// The lecture: eight steps from the photograph to the prediction, each a text and a picture of the loaded model's own
+// numbers. The tensor strip says where one is.
+import { queryOn } from '../compute/query.js';
+import { escaped } from '../compute/format.js';
+import { parseLecture } from '../compute/lecture.js';
+import { LECTURE, STAGES, languageOf } from '../core/words.js';
+import { STEPS } from '../core/state.js';
+import { write } from '../draw/dom.js';
+import { qrCode } from '../draw/qr.js';
+import { addressOf } from '../effects/browser.js';
+import { Requests, sceneOf } from '../effects/panels.js';
+import { listenSteps } from './keyboard.js';
+import { Attention } from './steps/attention.js';
+import { Explanation } from './steps/explanation.js';
+import { Embedding } from './steps/embedding.js';
+import { HeadsStep } from './steps/heads.js';
+import { Patches } from './steps/patches.js';
+import { Pixels } from './steps/pixels.js';
+import { Positions } from './steps/positions.js';
+import { Prediction } from './steps/prediction.js';
+import { View } from './view.js';
+
+/** @typedef {import('../core/state.js').State} State */
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/lecture.js').Lecture | null} Numbers - of a scene; null while they load */
+/** @typedef {State & {lang: string, query: [number, number]}} Shown */
+
+const KINDS = [Pixels, Patches, Embedding, Positions, Attention, HeadsStep, Prediction, Explanation];
+/** @type {import('../effects/panels.js').Question} */
+const ASK = ['lecture', {}];
+
+const HTML = `
+  <nav class="vv-way"><ol class="vv-tensors">${KINDS.map((_, at) => `<li><button type="button" data-step="${at + 1}"
+    ><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
+  <div class="vv-steering"><button type="button" data-go="-1"></button><span class="vv-place"></span
+    ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button></div>
+  <div class="vv-telling"><h2></h2><div class="vv-body"></div>
+    <details class="vv-asking"><summary></summary><div></div></details></div>
+  <div class="vv-steps">${KINDS.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
+    .join('')}<p class="vv-waits vv-quiet" hidden></p>
+    <p class="vv-trouble" role="status" hidden></p></div>
+  <dialog class="vv-qr"><h2></h2><div class="vv-code"></div><p class="vv-address"></p><p class="vv-quiet"></p>
+    <form method="dialog"><button></button></form></dialog>`;
+
+export class Lecture extends View {
+  /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    root.innerHTML = HTML;
+    if (!page.backend.can.link) this.find('[data-needs=link]').remove();
+    this.requests = new Requests(page.backend, page.changed);
+    this.steps = KINDS.map((Kind, at) => new Kind(this.find(`[data-of="${at + 1}"]`), page));
+    /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture.js').Lecture} | null} */
+    this.parsed = null;
+    this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
+    root.addEventListener('click', ({ target }) => (
+      this.clicked(/** @type {any} */ (target).closest('[data-step], [data-go]')?.dataset)));
+    const code = this.find('.vv-qr');
+    code.addEventListener('close', () => !code.open && this.change({ qr: false }));
+    listenSteps(root, page);
+  }
+
+  /** @param {DOMStringMap | undefined} what */
+  clicked(what) {
+    if (!what) return;
+    this.requests.retry();
+    if (what.go === 'qr') this.change({ qr: true });
+    else if (what.go) this.page.store.dispatch({ type: 'turn', by: Number(what.go) });
+    else this.change({ step: Number(what.step) });
+  }
+
+  /** @param {State} state @returns {boolean} */
+  render(state) {
+    const scene = sceneOf(state, this.page.scenes, 'lecture');
+    if (scene === null) {
+      this.requests.stop();
+      return false;
+    }
+    this.isNew(scene);
+    const lang = languageOf(state.lang, this.page.lecture);
+    const shown = { ...state, lang, query: this.patch(state, scene) };
+    this.requests.want(scene, [ASK]);
+    const lecture = this.numbers(this.requests.answer(scene, ASK));
+    this.tell(shown);
+    this.strip(shown, scene, lecture);
+    this.code(shown);
+    this.say('.vv-trouble', this.requests.failure(scene, ASK));
+    this.find('.vv-waits').hidden = Boolean(lecture) || !this.requests.progress(scene, ASK);
+    for (const section of this.all('.vv-step')) section.hidden = Number(section.dataset.of) !== state.step;
+    return this.steps[state.step - 1].render(shown, scene, lecture);
+  }
+
+  /** @param {ArrayBuffer | undefined} file @returns {Numbers} */
+  numbers(file) {
+    if (!file) return null;
+    if (this.parsed?.file !== file) this.parsed = { file, lecture: parseLecture(file) };
+    return this.parsed.lecture;
+  }
+
+  /** The patch that every step is about: the pinned one or the pointer's, else one in the middle. @param {State} state
+   * @param {Scene} scene @returns {[number, number]} */
+  patch(state, scene) {
+    const query = queryOn(state, scene, this.page.scenes);
+    return Array.isArray(query) ? query : [scene.grid[0] >> 1, scene.grid[1] >> 1];
+  }
+
+  /** @param {Shown} state */
+  tell({ step, lang }) {
+    if (this.told === `${lang} ${step}`) return;
+    const words = LECTURE[lang];
+    const text = this.page.lecture?.texts[lang][step - 1];
+    if (!this.told.startsWith(lang)) {
+      this.root.lang = lang;
+      this.root.setAttribute('aria-label', words.path);
+      write(this.find('[data-go="-1"]'), `← ${words.back}`);
+      write(this.find('[data-go="1"]'), `${words.next} →`);
+      if (this.find('[data-go=qr]')) write(this.find('[data-go=qr]'), words.code);
+      write(this.find('.vv-waits'), words.waiting);
+      this.all('.vv-tensors span').forEach((one, at) => write(one, STAGES[lang][at]));
+    }
+    this.told = `${lang} ${step}`;
+    if (text) {
+      this.find('.vv-telling h2').innerHTML = text.title;
+      this.find('.vv-body').innerHTML = text.body;
+      this.find('.vv-asking summary').innerHTML = text.question;
+      this.find('.vv-asking > div').innerHTML = text.answer;
+    }
+    this.find('.vv-asking').open = false;
+    write(this.find('.vv-place'), `${step} / ${STEPS}`);
+    this.find('[data-go="-1"]').disabled = step === 1;
+    this.find('[data-go="1"]').disabled = step === STEPS;
+    for (const one of this.all('[data-step]')) {
+      if (Number(one.dataset.step) === step) one.setAttribute('aria-current', 'step');
+      else one.removeAttribute('aria-current');
+    }
+    const here = this.find(`[data-step="${step}"]`).parentElement;
+    here.parentElement.scrollTo({ left: here.offsetLeft - 40 });
+  }
+
+  /** The shape at each stage. @param {State} state @param {Scene} scene @param {Numbers} lecture */
+  strip(state, { manifest }, lecture) {
+    const shapes = shapesOf(manifest, lecture);
+    if (shapes.join() === this.shaped) return;
+    this.shaped = shapes.join();
+    this.all('.vv-tensors small').forEach((one, at) => write(one, shapes[at]));
+  }
+
+  /** The link to what is shown, as a QR code. @param {Shown} state */
+  code({ qr, lang, photo }) {
+    const place = this.find('.vv-qr');
+    if (qr !== place.open) {
+      if (qr) place.showModal();
+      else place.close();
+    }
+    if (!qr) return;
+    const address = addressOf(this.page.store);
+    if (this.coded === `${lang} ${address}`) return;
+    this.coded = `${lang} ${address}`;
+    const words = LECTURE[lang];
+    write(place.querySelector('h2'), words.scan);
+    place.querySelector('.vv-code').innerHTML = qrCode(address);
+    write(place.querySelector('.vv-address'), address);
+    const here = ['localhost', '127.0.0.1', '[::1]'].includes(new URL(address).hostname);
+    write(place.querySelector('.vv-quiet'), [here && words.here, photo && words.own].filter(Boolean).join(' '));
+    write(place.querySelector('button'), words.close);
+    place.setAttribute('aria-label', escaped(words.code));
+  }
+}
+
+/**
+ * The shape of the tensor at each stage.
+ * @param {import('../core/manifest.js').Manifest} manifest @param {Numbers} lecture
+ */
+function shapesOf({ grid, prefix, depth, heads, width, labels }, lecture) {
+  const patches = grid[0] * grid[1];
+  const tokens = patches + prefix.length;
+  const channels = lecture?.width ?? heads * width;
+  const [down, across] = lecture?.input ?? ['H', 'W'];
+  const numbers = lecture ? 3 * lecture.patch ** 2 : '3P²';
+  return [`3 × ${down} × ${across}`, `${patches} × ${numbers}`, `${patches} × ${channels}`,
+    `${tokens} × ${channels}`, `${tokens} × ${width}`, `${depth} × ${heads} × ${tokens} × ${tokens}`,
+    labels.length ? `${labels.length}` : `${channels}`, `${grid[0]} × ${grid[1]}`];
+}

@@ -1,0 +1,143 @@
+// A small menu beside a picture: save it, or its numbers.
+import { fileName } from '../compute/format.js';
+import { mapCsv, mapNpz, mapsFile } from '../compute/numbers.js';
+import { captioned } from '../draw/caption.js';
+import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
+import { download } from '../effects/browser.js';
+
+/** @typedef {import('../effects/scene.js').Scene} Scene */
+/** @typedef {import('../compute/numbers.js').Saved} Saved */
+/** @typedef {HTMLCanvasElement | string | Uint8Array} Content - null where there is nothing yet */
+/** @typedef {{words: string, ending: string, make: () => Content | null}} Choice */
+
+/** @type {Record<string, string>} */
+const TYPES = { png: 'image/png', svg: 'image/svg+xml', csv: 'text/csv', npz: 'application/zip' };
+
+/**
+ * Add a menu to the page.
+ * @param {import('./explore.js').Page} page @param {any} place - the menu goes into it, or before it
+ * @param {string} what - that is saved, in words @param {Choice[]} choices
+ * @param {() => (string | null)[]} name - parts of the file's name
+ * @param {InsertPosition} where
+ */
+export function saveMenu(page, place, what, choices, name, where = 'afterbegin') {
+  const menu = document.createElement('details');
+  menu.className = 'vv-save';
+  menu.innerHTML = `<summary aria-label="Save ${what}" title="Save ${what}"><svg viewBox="0 0 16 16" width="15"
+    height="15" aria-hidden="true" fill="none" stroke="currentColor" stroke-width="1.5"><path d="M8 2v8M4.5 7 8 10.5
+    11.5 7M2.5 13.5h11"/></svg></summary><div>${choices.map(({ words }, index) => (
+    `<button type="button" data-save="${index}">${words}</button>`)).join('')}</div>`;
+  const close = () => { menu.open = false; };
+  menu.addEventListener('click', (event) => {
+    event.stopPropagation();
+    const chosen = /** @type {any} */ (event.target).closest('[data-save]');
+    if (!chosen) return;
+    close();
+    const { ending, make } = choices[Number(chosen.dataset.save)];
+    const content = make();
+    if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending]);
+    else page.store.dispatch({ type: 'message', texts: [`There are no numbers yet to save of ${what}.`] });
+  });
+  menu.addEventListener('keydown', (event) => {
+    if (event.key !== 'Escape' || !menu.open) return;
+    event.stopPropagation();
+    close();
+    menu.querySelector('summary')?.focus();
+  });
+  menu.addEventListener('focusout', ({ relatedTarget }) => {
+    if (relatedTarget && !menu.contains(/** @type {Node} */ (relatedTarget))) close();
+  });
+  document.addEventListener('pointerdown', ({ target }) => {
+    if (!menu.contains(/** @type {Node} */ (target))) close();
+  });
+  place.insertAdjacentElement(where, menu);
+}
+
+/** @param {Content} content @param {string} name @param {string} type */
+function save(content, name, type) {
+  if (content instanceof HTMLCanvasElement) content.toBlob((blob) => blob && download(blob, name));
+  else download(new Blob([/** @type {any} */ (content)], { type }), name);
+}
+
+/**
+ * The choices for a map over the photograph.
+ * @param {() => {scene: Scene, pane: import('../draw/photo.js').Pane, saved: Saved | null} | null} shown
+ * @returns {Choice[]}
+ */
+export function mapChoices(shown) {
+  /** @param {(scene: Scene, saved: Saved) => Content} write */
+  const numbers = (write) => () => {
+    const now = shown();
+    return now?.saved ? write(now.scene, now.saved) : null;
+  };
+  return [
+    { words: 'Picture (PNG)', ending: 'png', make: () => {
+      const now = shown();
+      return now && now.pane.captioned(aboutOf(now.scene), true);
+    } },
+    { words: 'Numbers (CSV)', ending: 'csv', make: numbers(({ manifest, geometry }, saved) => (
+      mapCsv(manifest, geometry, saved))) },
+    { words: 'Numbers (NPZ)', ending: 'npz', make: numbers(({ manifest, geometry }, saved) => (
+      mapNpz(manifest, geometry, saved))) },
+  ];
+}
+
+/**
+ * The choices for the small maps of attention.
+ * @param {() => {scene: Scene, maps: import('../draw/heads.js').Thumbnails, columns: number, title: string,
+ *   words: string, placed: (item: import('../draw/heads.js').Item) => {block: number, head: any}} | null} shown
+ * @param {(item: import('../draw/heads.js').Item) => Float32Array | null} values - (N)
+ * @returns {Choice[]}
+ */
+export function mapsChoices(shown, values) {
+  /** @param {'csv' | 'npz'} ending */
+  const numbers = (ending) => () => {
+    const now = shown();
+    const all = now?.maps.items.map((item) => ({ ...now.placed(item), values: values(item)?.slice() ?? null }));
+    if (!now || !all || all.some((one) => one.values === null)) return null;
+    const { manifest, geometry } = now.scene;
+    const maps = /** @type {any[]} */ (all).map((one) => (
+      { ...one, values: one.values.subarray(manifest.prefix.length) }));
+    return mapsFile(manifest, geometry, now.title, maps, ending);
+  };
+  return [
+    { words: 'Picture (PNG)', ending: 'png', make: () => {
+      const now = shown();
+      if (!now?.maps.table) return null;
+      const { maps: { items, index, table }, scene, columns, title, words, placed } = now;
+      const labels = items.map((item) => item.name || `${placed(item).block + 1}.${placed(item).head + 1}`);
+      const drawn = index.map((one) => canvasOf(one, scene.grid, /** @type {Uint32Array} */ (table)));
+      return withWords(together(drawn, labels, Math.min(columns, drawn.length)), title, [words, aboutOf(scene)]);
+    } },
+    { words: 'Numbers (CSV)', ending: 'csv', make: numbers('csv') },
+    { words: 'Numbers (NPZ)', ending: 'npz', make: numbers('npz') },
+  ];
+}
+
+/**
+ * The choices for charts.
+ * @param {HTMLElement} place - with the charts in it @param {() => string | null} table - as CSV
+ * @returns {Choice[]}
+ */
+export function chartChoices(place, table) {
+  return [
+    { words: 'Picture (SVG)', ending: 'svg', make: () => (place.querySelector('svg')
+      ? chartsAsSvg(place, /** @type {HTMLElement} */ (place.closest('.vv'))) : null) },
+    { words: 'Numbers (CSV)', ending: 'csv', make: table },
+  ];
+}
+
+/** Model, prediction and photograph, for a caption. @param {Scene} scene */
+export function aboutOf({ manifest: { title, image }, said }) {
+  return [title, said, image].filter(Boolean).join(' · ');
+}
+
+/** Parts of a file's name. @param {Scene | null | undefined} scene @param {string} what @returns {(string | null)[]} */
+export function nameOf(scene, what) {
+  return [scene?.manifest.image ?? null, scene?.manifest.title ?? null, what];
+}
+
+/** A drawn picture with words below. @param {HTMLCanvasElement} canvas @param {string} title @param {string[]} lines */
+export function withWords(canvas, title, lines) {
+  return captioned(atPrintSize(canvas), { title, scale: null, lines: lines.filter(Boolean) });
+}

@@ -1,0 +1,172 @@
+// Step 3 of the lecture: patches become vectors. A patch times a filter is one number; all filters make the vector.
+import { score } from '../../compute/format.js';
+import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture.js';
+import { indices, scaleOver } from '../../draw/color.js';
+import { filled } from '../../core/words.js';
+import { write } from '../../draw/dom.js';
+import { frameTile, joinChannels, levelsAround, paintBars, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
+} from '../../draw/pixels.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('./step.js').Lecture} Lecture */
+
+const SIGNED = 'RdBu_r';
+const TILE = 22; // pixels of the page for a filter, at least
+const MOST = 32; // filters in a row
+const HTML = `
+  <div class="vv-flow">
+    <div><h3 class="vv-map-title"></h3><figure class="vv-pane vv-unnamed"></figure></div>
+    <div><h3 class="vv-sum-title"></h3>
+      <div class="vv-product">
+        <div><canvas class="vv-patch"></canvas><p class="vv-size" data-word="patch"></p></div><b>×</b>
+        <div><canvas class="vv-filter"></canvas><p class="vv-size" data-word="filter"></p></div><b>=</b>
+        <div><canvas class="vv-terms"></canvas><p class="vv-size" data-word="terms"></p></div>
+      </div>
+      <p class="vv-adds"></p>
+      <h3 class="vv-vector-title"></h3><canvas class="vv-bars-of" tabindex="0" role="slider" data-arrows></canvas>
+    </div>
+  </div>
+  <h3 class="vv-wall-title"></h3><div class="vv-framed"><canvas class="vv-filters"></canvas
+    ><i class="vv-here"></i></div>
+  <p class="vv-missing vv-quiet"></p>`;
+
+/** @type {Record<string, Record<string, string>>} */
+const WORDS = {
+  en: {
+    patch: 'the patch', filter: 'the filter', terms: 'the products',
+    map: 'What filter {0} says of every patch', sum: 'Patch times filter {0}: one number',
+    adds: 'Sum of {0} products {1}, plus bias {2} = {3}',
+    vector: 'All {0} filters: the patch as a vector of {0} numbers',
+    wall: 'The {0} filters as pictures: click one', unit: 'answer of the filter', slider: 'Number of the filter',
+    aria: 'Photograph with the answers of a filter. Arrow keys move the patch.',
+    some: 'There are {0} filters, too many for this page: these are the {1} with the largest norm.',
+  },
+  zh: {
+    patch: '图块', filter: '滤波器', terms: '乘积',
+    map: '第 {0} 个滤波器对每个图块的回答', sum: '图块乘以第 {0} 个滤波器：一个数',
+    adds: '{0} 个乘积之和 {1}，加偏置 {2} = {3}',
+    vector: '全部 {0} 个滤波器：图块成为 {0} 维向量',
+    wall: '{0} 个滤波器的图像：点击一个', unit: '滤波器的回答', slider: '滤波器编号',
+    aria: '带滤波器回答的照片。方向键移动图块。',
+    some: '共有 {0} 个滤波器，这一页放不下：这里是范数最大的 {1} 个。',
+  },
+};
+
+export class Embedding extends Step {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.pane = this.photograph('.vv-pane');
+    this.filter = -1; // its place among those that are here; -1: the one that answers most to the patch
+    this.count = this.across = 1; // filters, and those in a row
+    this.index = new Uint8Array(0);
+    const [wall, bars] = [this.find('.vv-filters'), this.find('.vv-bars-of')];
+    wall.addEventListener('click', (/** @type {MouseEvent} */ event) => (
+      this.choose(tileUnder(wall, event, this.count, this.across))));
+    bars.addEventListener('click', (/** @type {MouseEvent} */ event) => (
+      this.choose(tileUnder(bars, event, this.count, this.count))));
+    bars.addEventListener('keydown', (/** @type {KeyboardEvent} */ event) => {
+      const by = /** @type {Record<string, number>} */ ({ ArrowLeft: -1, ArrowRight: 1 })[event.key];
+      if (!by) return;
+      event.preventDefault();
+      this.choose((this.chosen + by + this.count) % this.count);
+    });
+    this.chosen = 0; // what is shown
+    /** @type {Float32Array | null} */
+    this.walled = null; // the filters that are on the wall
+  }
+
+  /** @param {number} place */
+  choose(place) {
+    if (place < 0) return;
+    this.filter = place;
+    this.page.changed();
+  }
+
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  render(state, scene, lecture) {
+    const words = WORDS[state.lang];
+    if (this.isNew(scene)) {
+      this.pane.open(scene.image, scene.geometry, scene.grid);
+      this.filter = -1;
+      this.drawn = '';
+    }
+    this.pane.mark(false, state.query);
+    this.describe(this.pane, words.aria);
+    if (!lecture) return false;
+    const wide = this.root.clientWidth;
+    if (this.differs(scene.id, state.lang, state.query, this.filter, state.opacity, state.theme, wide)) {
+      this.draw(state, words, lecture);
+    }
+    return false;
+  }
+
+  /** @param {Shown} state @param {any} words @param {Lecture} lecture */
+  draw(state, words, lecture) {
+    const { patch: side, levels, bias, missing, width } = lecture;
+    const size = side * side;
+    const vector = embed(lecture, state.query);
+    this.count = bias.length;
+    const own = vector.map((one, n) => Math.abs(one - bias[n])); // what the patch adds to the bias
+    this.chosen = this.filter >= 0 ? this.filter : own.indexOf(Math.max(...own));
+    const number = lecture.channels[this.chosen] + 1;
+    this.label(words);
+    write(this.find('.vv-sum-title'), filled(words.sum, number));
+    write(this.find('.vv-vector-title'), filled(words.vector, width));
+    write(this.find('.vv-wall-title'), filled(words.wall, this.count));
+    write(this.find('.vv-missing'), missing.filters ? filled(words.some, width, this.count) : '');
+    paintPixels(this.find('.vv-patch'), side, side, (out) => (
+      joinChannels(patchOf(levels, lecture, state.query), size, out)));
+    const filter = filterOf(lecture, this.chosen);
+    paintPixels(this.find('.vv-filter'), side, side, (out) => (
+      joinChannels(levelsAround(filter, reachOf(filter)), size, out)));
+    const { terms, sum } = filterProduct(lecture, state.query, this.chosen);
+    const joined = Float64Array.from({ length: size }, (_, n) => terms[n] + terms[size + n] + terms[2 * size + n]);
+    paintSigned(this.find('.vv-terms'), side, side, joined, this.page.tables[SIGNED], reachOf(joined));
+    const less = bias[this.chosen];
+    write(this.find('.vv-adds'), filled(words.adds, 3 * size, score(sum - less), score(less), score(sum)));
+    this.bars(words, vector, number);
+    this.wall(lecture);
+    this.map(state, words, lecture, number);
+  }
+
+  /** @param {any} words @param {Float64Array} vector @param {number} number */
+  bars(words, vector, number) {
+    const bars = this.find('.vv-bars-of');
+    paintBars(bars, vector, this.chosen, this.colors());
+    const said = { label: words.slider, valuemin: 1, valuemax: this.count, valuenow: this.chosen + 1,
+      valuetext: `${number}: ${score(vector[this.chosen])}` };
+    for (const [name, value] of Object.entries(said)) bars.setAttribute(`aria-${name}`, String(value));
+  }
+
+  /** The filters as pictures, each on a scale of its own; made once a model. @param {Lecture} lecture */
+  wall(lecture) {
+    const { patch: side } = lecture;
+    const across = Math.max(1, Math.min(this.count, MOST, Math.floor(this.root.clientWidth / TILE)));
+    if (this.walled !== lecture.filters || across !== this.across) {
+      this.walled = lecture.filters;
+      this.across = across;
+      paintTiles(this.find('.vv-filters'), this.count, across, side, (place, out, to) => {
+        const one = filterOf(lecture, place);
+        joinChannels(levelsAround(one, reachOf(one)), side * side, out, to);
+      });
+    }
+    frameTile(this.find('.vv-here'), this.chosen, this.count, across);
+  }
+
+  /** What the filter answers to every patch. @param {Shown} state @param {any} words @param {Lecture} lecture
+   * @param {number} number */
+  map(state, words, lecture, number) {
+    const values = filterMap(lecture, this.chosen);
+    const scale = scaleOver([values], true);
+    this.index = new Uint8Array(values.length);
+    indices(values, scale, 1, this.index);
+    const look = { smooth: false, opacity: state.opacity, overlay: 'spotlight', signed: true };
+    this.pane.paint(this.index, this.page.tables[SIGNED], look);
+    this.pane.bar(this.page.colors[SIGNED], 1, true);
+    write(this.find('.vv-map-title'), filled(words.map, number));
+    this.pane.say({ title: '', answer: '', low: score(scale.vmin), high: score(scale.vmax), unit: words.unit });
+  }
+}

@@ -1,0 +1,209 @@
+// Step 8 of the lecture. Where attention went and what the answer rests on, beside each other: two maps, the test of
+// both, and the patches of this picture where they disagree most, found by search.
+import { escaped, percent, progressWords, score } from '../../compute/format.js';
+import { disagreement } from '../../compute/lecture.js';
+import { chart, fill } from '../../draw/charts.js';
+import { indices, scaleOver } from '../../draw/color.js';
+import { write } from '../../draw/dom.js';
+import { Pane } from '../../draw/photo.js';
+import { Requests } from '../../effects/panels.js';
+import { View } from '../view.js';
+import { patchAt, patchWords } from './tokens.js';
+
+/** @typedef {import('../../core/state.js').State} State */
+/** @typedef {import('../../effects/scene.js').Scene} Scene */
+/** @typedef {import('../../effects/panels.js').Question} Question */
+/** @typedef {{values: number[], signed: boolean}} Found */
+
+const METHODS = ['rollout', 'gae'];
+const NAMES = ['Rollout', 'GAE'];
+
+/** @type {Record<string, any>} */
+const WORDS = {
+  en: {
+    titles: ['Rollout: where attention came from', 'GAE: what the class rests on, by gradients'],
+    test: 'Show the patches one by one, and see which map is right', stop: 'Stop', random: 'random order',
+    band: 'random orders, from – to', chart: 'Insertion', across: 'patches shown', found: 'Where they disagree most',
+    without: 'Without them, and the eight patches around', none: 'This model names no classes, so that there is no '
+      + 'answer to explain.', waiting: 'The maps are being computed.', testing: 'Testing both maps',
+    alike: (/** @type {string} */ value) => `Rank correlation of the two maps: ${value} (1: the same order, 0: none).`,
+    /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
+    differ: (number, patch, ranks, of) => `Patch ${number}, ${patch}: number ${ranks[0]} of ${of} for rollout, number `
+      + `${ranks[1]} for GAE.`,
+    /** @param {number} number @param {string} label @param {string} before @param {string} after */
+    lost: (number, label, before, after) => `Without patch ${number} and the patches around it: ${label} ${before} → `
+      + `${after}.`,
+    /** @param {number[]} areas @param {number} chance */
+    areas: (areas, chance) => `Area under the curve: rollout ${areas[0].toFixed(2)}, GAE ${areas[1].toFixed(2)}, random`
+      + ` ${chance.toFixed(2)}. The larger, the sooner the map names what the answer rests on.`,
+  },
+  zh: {
+    titles: ['Rollout：注意力来自哪里', 'GAE：类别依据什么（用梯度）'], test: '逐个显示图块，检验哪张图正确', stop: '停止',
+    random: '随机顺序', band: '随机顺序的范围', chart: '插入曲线', across: '已显示的图块', found: '分歧最大的地方',
+    none: '这个模型没有类别名称，因此没有可解释的答案。', waiting: '正在计算这些图。', testing: '正在检验两张图',
+    alike: (/** @type {string} */ value) => `两张图的等级相关：${value}（1 表示顺序相同，0 表示无关）。`,
+    /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
+    differ: (number, patch, ranks, of) => `图块 ${number}（${patch}）：在 ${of} 个图块中，rollout 排第 ${ranks[0]}，GAE 排第 ${
+      ranks[1]}。`,
+    /** @param {number} number @param {string} label @param {string} before @param {string} after */
+    lost: (number, label, before, after) => `去掉图块 ${number} 及其周围的图块：${label} ${before} → ${after}。`,
+    /** @param {number[]} areas @param {number} chance */
+    areas: (areas, chance) => `曲线下面积：rollout ${areas[0].toFixed(2)}，GAE ${areas[1].toFixed(2)}，随机 ${
+      chance.toFixed(2)}。面积越大，图越早指出答案所依据的图块。`,
+  },
+};
+
+const HTML = `
+  <div class="vv-both"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
+  <p class="vv-trouble" role="status" hidden></p><p class="vv-note" role="status"></p>
+  <div class="vv-two-halves"><div class="vv-half vv-apart"><h3></h3><p class="vv-alike"></p><ol></ol></div>
+    <div class="vv-half"><div class="vv-row"><button type="button" data-do="insert"></button></div>
+      <div class="vv-charts"></div><p class="vv-areas"></p></div></div>`;
+
+/** A patch and those around it, row by row. @param {number} place @param {[number, number]} grid */
+function around(place, [rows, columns]) {
+  const [row, column] = [Math.floor(place / columns), place % columns];
+  return Array.from({ length: 9 }, (_, n) => [row + Math.floor(n / 3) - 1, column + (n % 3) - 1])
+    .filter(([r, c]) => r >= 0 && r < rows && c >= 0 && c < columns).map(([r, c]) => r * columns + c);
+}
+
+export class Explanation extends View {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    root.innerHTML = HTML;
+    this.maps = new Requests(page.backend, page.changed);
+    this.tests = new Requests(page.backend, page.changed);
+    this.panes = this.all('.vv-pane').map((place) => new Pane(place, { hover() {}, lift() {},
+      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
+      resized: () => page.changed() }, ''));
+    this.drawn = this.charted = this.lang = '';
+    /** @type {{key: string, found: ReturnType<typeof disagreement>} | null} */
+    this.apart = null;
+    this.find('[data-do=insert]').addEventListener('click', () => {
+      const question = JSON.stringify(this.questions(this.scene).test);
+      const { started } = page.store.get();
+      this.tests.retry();
+      page.store.dispatch({ type: 'start', question, on: !started.includes(question) });
+    });
+  }
+
+  /** @param {Scene} scene */
+  questions({ manifest: { predictions } }) {
+    const target = predictions[0]?.[2] ?? null;
+    /** @type {Question[]} */
+    const maps = METHODS.map((method, place) => ['explain', { method, target: place ? target : null, against: null }]);
+    /** @type {Question} */
+    const test = ['faithfulness', { methods: METHODS, target, against: null }];
+    return { maps, test };
+  }
+
+  /**
+   * Show the step. The state has its language and, as its query, the patch that is looked at.
+   * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
+   */
+  render(state, scene) {
+    if (this.isNew(scene)) {
+      for (const pane of this.panes) pane.open(scene.image, scene.geometry, scene.grid);
+      this.drawn = this.charted = '';
+      this.apart = null;
+      fill(this.find('.vv-charts'), []);
+    }
+    const words = WORDS[state.lang];
+    const { maps, test } = this.questions(scene);
+    const classifies = scene.manifest.predictions.length > 0;
+    const waits = state.started.includes(JSON.stringify(test));
+    const found = maps.map((one) => this.maps.answer(scene, one));
+    const lost = this.lost(scene, found);
+    this.maps.want(scene, classifies ? [...maps, ...lost] : []);
+    const asks = waits || !this.page.backend.can.explain; // a saved page has the answer in it
+    this.tests.want(scene, classifies && asks ? [test] : []);
+    this.translate(state.lang, classifies);
+    this.say('.vv-trouble', classifies ? [...maps, test].map((one, place) => (
+      (place < maps.length ? this.maps : this.tests).failure(scene, one))).find(Boolean) : words.none);
+    const running = this.tests.progress(scene, test) ?? maps.map((one) => this.maps.progress(scene, one)).find(Boolean);
+    write(this.find('.vv-note'), running ? progressWords(running, words.waiting) : '');
+    const button = this.find('[data-do=insert]');
+    const tested = this.tests.answer(scene, test);
+    button.hidden = Boolean(tested) || !classifies || !this.page.backend.can.explain;
+    write(button, waits && !this.tests.failure(scene, test) ? words.stop : words.test);
+    if (found.every(Boolean)) this.draw(state, scene, found, lost.map((one) => this.maps.answer(scene, one)));
+    if (tested) this.curves(state.lang, tested);
+    else write(this.find('.vv-areas'), '');
+    return false;
+  }
+
+  /** What is asked about the patches where the maps disagree. @param {Scene} scene @param {(Found | undefined)[]} maps
+   * @returns {Question[]} */
+  lost(scene, [first, second]) {
+    if (!first || !second) return [];
+    if (this.apart?.key !== scene.id) {
+      this.apart = { key: scene.id, found: disagreement(first.values, second.values) };
+    }
+    if (!this.page.backend.can.explain) return [];
+    const { over, under } = this.apart.found;
+    return [over, under].map((place) => ['intervene', { patches: around(place, scene.grid), heads: [] }]);
+  }
+
+  /** @param {string} lang @param {boolean} classifies */
+  translate(lang, classifies) {
+    const words = WORDS[lang];
+    this.find('.vv-apart').hidden = !classifies;
+    if (this.lang === lang) return;
+    this.lang = lang;
+    this.drawn = this.charted = '';
+    write(this.find('.vv-apart h3'), words.found);
+    this.panes.forEach((pane, place) => pane.picture.setAttribute('aria-label', words.titles[place]));
+  }
+
+  /**
+   * Both maps with the patches where they disagree, and that in words.
+   * @param {State & {lang: string}} state @param {Scene} scene @param {Found[]} maps @param {any[]} lost
+   */
+  draw({ lang, opacity }, scene, maps, lost) {
+    const drawn = [lang, opacity, lost.map(Boolean), ...this.panes.map((pane) => pane.shown)].join();
+    if (drawn === this.drawn || !this.apart) return;
+    this.drawn = drawn;
+    const words = WORDS[lang];
+    const { over, under, first, second, correlation } = this.apart.found;
+    const patches = [over, under];
+    this.panes.forEach((pane, place) => {
+      const { values, signed } = maps[place];
+      const scale = scaleOver([values], signed);
+      const index = new Uint8Array(values.length);
+      indices(values, scale, 1, index);
+      pane.paint(index, this.page.tables[signed ? 'RdBu_r' : 'viridis'], { smooth: false, opacity,
+        overlay: 'spotlight', signed });
+      pane.bar(this.page.colors[signed ? 'RdBu_r' : 'viridis'], 1, signed);
+      pane.point(patches.map((one) => patchAt(one, scene)), null);
+      const said = place ? score : percent;
+      pane.say({ title: words.titles[place], answer: '', low: said(scale.vmin), high: said(scale.vmax), unit: '' });
+    });
+    write(this.find('.vv-alike'), words.alike(correlation.toFixed(2).replace('-', '−')));
+    this.find('.vv-apart ol').innerHTML = patches.map((one, place) => {
+      const told = words.differ(place + 1, patchWords(patchAt(one, scene), lang),
+        [first[one], second[one]].map(Math.round), first.length);
+      const [best] = scene.manifest.predictions;
+      const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
+      const after = gone ? words.lost(place + 1, gone[0], percent(gone[1], 4), percent(gone[2], 4)) : '';
+      return `<li>${escaped(told)}<br><span>${escaped(after)}</span></li>`;
+    }).join('');
+  }
+
+  /** @param {string} lang @param {any[]} tests */
+  curves(lang, tests) {
+    if (this.charted === lang) return;
+    this.charted = lang;
+    const words = WORDS[lang];
+    const curves = tests.map(({ insertion }) => insertion);
+    const [{ x, low, high, random, chance }] = curves;
+    const areas = words.areas(curves.map(({ area }) => area), chance);
+    fill(this.find('.vv-charts'), [(width) => chart({
+      title: words.chart, across: words.across, x, units: (value) => percent(value, 2), words: areas,
+      steps: (value) => percent(value, 2), band: { low, high, name: words.band },
+      lines: [...curves.map(({ y }, place) => ({ name: NAMES[place], y, kind: String(place) })),
+        { name: words.random, y: random, kind: 'quiet' }],
+    }, width)]);
+    write(this.find('.vv-areas'), areas);
+  }
+}

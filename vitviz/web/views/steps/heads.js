@@ -1,0 +1,196 @@
+// Step 6 of the lecture: all heads of all layers, how far they look, and what kinds of them this model has.
+import { percent, score, whole } from '../../compute/format.js';
+import { tokenOf } from '../../compute/geometry.js';
+import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
+import { dots, fill } from '../../draw/charts.js';
+import { indices, scaleOver } from '../../draw/color.js';
+import { filled } from '../../core/words.js';
+import { write } from '../../draw/dom.js';
+import { Thumbnails, cellItems } from '../../draw/heads.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('../../draw/heads.js').Item} Item */
+
+const SLICE = 8; // milliseconds of a frame for reading rows
+const HTML = `
+  <div class="vv-flow">
+    <div><h3 class="vv-head-title"></h3><figure class="vv-pane vv-unnamed"></figure><div class="vv-charts"></div></div>
+    <div><h3 data-word="kinds"></h3><ul class="vv-kinds">${KINDS.map((kind) => `<li><button type="button"
+      data-kind="${kind}" aria-pressed="false"><b></b> <span></span><small></small></button></li>`).join('')}</ul>
+      <p class="vv-size vv-studied"></p></div>
+  </div>
+  <h3 class="vv-wall-title"></h3><div class="vv-grid"></div>`;
+
+/** @type {Record<string, Record<string, string>>} */
+const WORDS = {
+  en: {
+    kinds: 'What kinds of heads this model has: click one',
+    prefix: 'rest on CLS or registers', prefixRule: 'these get {0} or more',
+    self: 'look at themselves', selfRule: '{0} or more on the patch that asks',
+    near: 'look at their neighbors', nearRule: '{0} or more on the patch and the eight around it',
+    even: 'look everywhere alike', evenRule: 'spread of {0} or more',
+    same: 'look at the same patches, whoever asks', sameRule: 'rows differ by less than {0}',
+    choosy: 'choose what fits the patch that asks', choosyRule: 'all others',
+    studied: 'Means over {0} of {1} patches as the one that asks. The limits are ours; some heads lie near them.',
+    reading: 'Reading the rows of all heads: {0}', title: 'Layer {0}, {1}, from the patch',
+    head: 'head {0}', mean: 'mean of the heads', max: 'largest of the heads', min: 'smallest of the heads',
+    wall: 'Every head of every layer, from this patch: click one. Each map is on its own scale',
+    chart: 'How far heads look, in patches', across: 'layer, 1 to {0}',
+    chartWords: 'One dot for each head: the mean distance from a patch to the patches that it attends to.',
+    unit: 'of attention', aria: 'Photograph with the attention of a head. Arrow keys move the patch.',
+  },
+  zh: {
+    kinds: '这个模型有哪些种类的头：点击一种',
+    prefix: '停在 CLS 或寄存器上', prefixRule: '它们得到 {0} 以上',
+    self: '看自己', selfRule: '发问的图块自己得到 {0} 以上',
+    near: '看邻居', nearRule: '图块和周围八个得到 {0} 以上',
+    even: '到处一样看', evenRule: '分散度 {0} 以上',
+    same: '无论谁问，都看同样的图块', sameRule: '各行相差不到 {0}',
+    choosy: '选择适合发问图块的内容', choosyRule: '其余的头',
+    studied: '对 {1} 个图块中的 {0} 个作为发问者取平均。界限是我们定的；总有头落在两边。',
+    reading: '正在读所有头的行：{0}', title: '第 {0} 层，{1}，从这个图块出发',
+    head: '第 {0} 个头', mean: '所有头的平均', max: '所有头的最大值', min: '所有头的最小值',
+    wall: '每层的每个头，从这个图块出发：点击一个。每张图有自己的标度',
+    chart: '头看多远（图块数）', across: '层，1 到 {0}',
+    chartWords: '每个点是一个头：从图块到它所关注图块的平均距离。',
+    unit: '的注意力', aria: '带一个头的注意力的照片。方向键移动图块。',
+  },
+};
+/** @type {Record<string, number>} */
+const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
+
+/** @param {Record<string, string>} words @param {number | string} head */
+const headOf = (words, head) => (typeof head === 'number' ? filled(words.head, head + 1) : words[head]);
+
+export class HeadsStep extends Step {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.pane = this.photograph('.vv-pane');
+    this.wall = new Thumbnails(this.find('.vv-grid'), ({ block, head }) => {
+      this.kind = '';
+      page.store.dispatch({ type: 'map', block, head });
+    });
+    this.kind = ''; // whose heads stand out
+    /** @type {Study | null} */
+    this.study = null;
+    this.index = new Uint8Array(0);
+    this.find('.vv-kinds').addEventListener('click', (/** @type {any} */ { target }) => {
+      const kind = target.closest('[data-kind]')?.dataset.kind;
+      if (kind) this.choose(kind === this.kind ? '' : kind);
+    });
+  }
+
+  /** Show the heads of a kind, and the first of them large. @param {string} kind */
+  choose(kind) {
+    this.kind = kind;
+    const place = this.study?.done ? this.study.kinds().indexOf(kind) : -1;
+    const { heads } = this.scene.manifest;
+    if (place >= 0) {
+      this.page.store.dispatch({ type: 'map', block: Math.floor(place / heads), head: place % heads });
+    }
+    this.page.changed();
+  }
+
+  /** @param {Shown} state @param {Scene} scene @returns {boolean} */
+  render(state, scene) {
+    const words = WORDS[state.lang];
+    if (this.isNew(scene)) this.open(scene);
+    this.label(words);
+    this.describe(this.pane, words.aria);
+    write(this.find('.vv-wall-title'), words.wall);
+    this.head(state, words, scene);
+    const more = this.read(scene);
+    if (this.differs(scene.id, state.lang, this.study?.done, this.kind, more && Math.floor(10 * this.progress()))) {
+      this.kinds(words, scene);
+    }
+    this.draw(state, scene);
+    return more;
+  }
+
+  /** @param {Scene} scene */
+  open(scene) {
+    const { depth, heads, frame } = scene.manifest;
+    this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.root.style.setProperty('--columns', String(heads));
+    this.root.style.setProperty('--shape', String((frame[2] - frame[0]) / (frame[3] - frame[1])));
+    this.wall.build(cellItems(depth, heads), scene.grid, { group: heads });
+    this.study = null;
+    this.kind = '';
+  }
+
+  progress() {
+    return this.study ? this.study.at / this.study.of : 0;
+  }
+
+  /** Read some rows. @param {Scene} scene @returns {boolean} whether there are more */
+  read({ manifest, answers }) {
+    if (!answers.complete) return false; // the page draws again when a block is here
+    this.study ??= new Study(manifest, answers);
+    this.study.advance(SLICE);
+    return !this.study.done;
+  }
+
+  /** The chosen head over the photograph. @param {Shown} state @param {any} words @param {Scene} scene */
+  head(state, words, { manifest, answers }) {
+    const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
+    const row = answers.map(block, state.head, this.question(state));
+    this.pane.mark(false, state.query);
+    write(this.find('.vv-head-title'), filled(words.title, block + 1, headOf(words, state.head)));
+    this.pane.element.classList.toggle('vv-waiting', row === null);
+    if (row === null) return;
+    const patches = row.subarray(manifest.prefix.length);
+    const scale = scaleOver([patches]);
+    if (this.index.length !== patches.length) this.index = new Uint8Array(patches.length);
+    indices(patches, scale, state.gamma, this.index);
+    const color = state.color ?? 'viridis';
+    this.pane.paint(this.index, this.page.tables[color], { ...state, signed: false });
+    this.pane.bar(this.page.colors[color], state.gamma, false);
+    this.pane.say({ title: '', answer: '', low: percent(scale.vmin), high: percent(scale.vmax), unit: words.unit });
+  }
+
+  /** @param {Shown} state @returns {import('../../compute/answers.js').Question} */
+  question({ query }) {
+    const { prefix, grid } = this.scene.manifest;
+    return { token: tokenOf(query, prefix, grid), direction: 'row' };
+  }
+
+  /** @param {Shown} state @param {Scene} scene */
+  draw(state, { manifest, answers }) {
+    const block = Math.min(state.block ?? Infinity, manifest.depth - 1);
+    const question = this.question(state);
+    const kinds = this.kind && this.study?.done ? this.study.kinds() : null;
+    const of = (/** @type {Item} */ item) => answers.map(item.block, item.head, question);
+    this.wall.draw(of, manifest.prefix.length, this.page.tables[state.color ?? 'viridis'],
+      { shared: false, signed: false, gamma: state.gamma });
+    this.wall.press((item) => (kinds ? kinds[item.block * manifest.heads + item.head] === this.kind
+      : item.block === block && item.head === state.head));
+  }
+
+  /** How many heads are of each kind, and the distance against the depth. @param {any} words @param {Scene} scene */
+  kinds(words, { manifest: { depth, heads, grid } }) {
+    const { study } = this;
+    const kinds = study?.done ? study.kinds() : [];
+    for (const button of this.all('.vv-kinds button')) {
+      const { kind } = button.dataset;
+      const count = kinds.filter((one) => one === kind).length;
+      write(button.querySelector('b'), kinds.length ? count : '…');
+      write(button.querySelector('span'), words[kind]);
+      write(button.querySelector('small'), filled(words[`${kind}Rule`], whole(RULES[kind])));
+      button.disabled = count === 0;
+      button.setAttribute('aria-pressed', String(kind === this.kind));
+    }
+    write(this.find('.vv-studied'), study?.done ? filled(words.studied, study.asked.length, grid[0] * grid[1])
+      : filled(words.reading, whole(this.progress())));
+    if (!study?.done) return fill(this.find('.vv-charts'), []);
+    const { distance } = study.sums;
+    const values = Array.from({ length: depth }, (_, block) => (
+      [...distance.subarray(block * heads, (block + 1) * heads)]));
+    /** @type {Parameters<typeof dots>[0]} */
+    const given = { title: words.chart, across: filled(words.across, depth), values, units: score,
+      range: [0, Math.max(...distance)], words: words.chartWords };
+    return fill(this.find('.vv-charts'), [(width) => dots(given, width)]);
+  }
+}

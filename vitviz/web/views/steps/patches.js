@@ -1,0 +1,122 @@
+// Step 2 of the lecture: pixels become patches. One patch, its numbers, and the row that all patches make.
+import { score } from '../../compute/format.js';
+import { patchOf } from '../../compute/lecture.js';
+import { filled } from '../../core/words.js';
+import { write } from '../../draw/dom.js';
+import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
+} from '../../draw/pixels.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('./step.js').Lecture} Lecture */
+
+const SIGNED = 'RdBu_r';
+const TILE = 46; // pixels of the page for a patch of the row
+const LISTED = 12; // numbers that are written out
+const CHANNELS = ['R', 'G', 'B'];
+const HTML = `
+  <div class="vv-flow">
+    <div><h3 data-word="grid"></h3><figure class="vv-pane vv-plain"></figure></div>
+    <div><h3 class="vv-which"></h3>
+      <div class="vv-flow vv-three vv-four"><div><canvas class="vv-patch"></canvas
+        ><p class="vv-size" data-word="pixels"></p></div>${CHANNELS.map((name) => `<div
+        ><canvas class="vv-plane"></canvas><p class="vv-size">${name}</p></div>`).join('')}</div>
+      <p class="vv-reading"></p>
+      <h3 class="vv-count"></h3><canvas class="vv-vector"></canvas><p class="vv-listed"></p></div>
+  </div>
+  <h3 class="vv-all-title"></h3><div class="vv-framed"><canvas class="vv-row-of"></canvas
+    ><i class="vv-here"></i></div>`;
+
+/** @type {Record<string, Record<string, string>>} */
+const WORDS = {
+  en: {
+    grid: 'The grid: click a patch', pixels: 'its pixels', which: 'The patch in row {0}, column {1}',
+    reading: '{0}, row {1}, column {2} of the patch: {3} (level {4})',
+    count: 'Its {0} × {0} × 3 = {1} numbers, laid in one row',
+    all: 'The row of all patches, read like a page: this is number {0} of {1}',
+    aria: 'Photograph with the grid of patches. Arrow keys move the patch.',
+  },
+  zh: {
+    grid: '网格：点击一个图块', pixels: '它的像素', which: '第 {0} 行第 {1} 列的图块',
+    reading: '{0}，图块内第 {1} 行第 {2} 列：{3}（亮度 {4}）',
+    count: '它的 {0} × {0} × 3 = {1} 个数，排成一行',
+    all: '所有图块排成一行，像读书一样：这是第 {0} 个，共 {1} 个',
+    aria: '带图块网格的照片。方向键移动图块。',
+  },
+};
+
+export class Patches extends Step {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.pane = this.photograph('.vv-pane');
+    /** @type {[number, number] | null} */
+    this.under = null; // channel and pixel of the patch under the pointer
+    this.first = 0; // of the row that is shown
+    this.all('.vv-plane').forEach((canvas, channel) => {
+      canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => {
+        const side = canvas.width;
+        this.under = [channel, Math.max(0, tileUnder(canvas, event, side * side, side))];
+        page.changed();
+      });
+    });
+    const row = this.find('.vv-row-of');
+    row.addEventListener('click', (/** @type {MouseEvent} */ event) => {
+      const place = tileUnder(row, event, this.shown, this.shown);
+      const [, columns] = this.scene.grid;
+      const at = this.first + place;
+      if (place >= 0) this.change({ query: [Math.floor(at / columns), at % columns] });
+    });
+    this.shown = 1; // patches of the row
+  }
+
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  render(state, scene, lecture) {
+    const words = WORDS[state.lang];
+    if (this.isNew(scene)) this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.pane.mark(true, state.query);
+    this.describe(this.pane, words.aria);
+    if (!lecture) return false;
+    const wide = this.root.clientWidth;
+    if (this.differs(scene.id, state.lang, state.query, wide)) this.draw(state, words, lecture, wide);
+    this.read(words, lecture, state.query);
+    return false;
+  }
+
+  /** @param {Shown} state @param {any} words @param {Lecture} lecture @param {number} wide */
+  draw({ query }, words, lecture, wide) {
+    const { patch: side, grid: [rows, columns], levels, pixels } = lecture;
+    const size = side * side;
+    const numbers = patchOf(pixels, lecture, query);
+    const reach = reachOf(pixels);
+    this.label(words);
+    write(this.find('.vv-which'), filled(words.which, query[0] + 1, query[1] + 1));
+    paintPixels(this.find('.vv-patch'), side, side, (out) => joinChannels(patchOf(levels, lecture, query), size, out));
+    const table = this.page.tables[SIGNED];
+    this.all('.vv-plane').forEach((canvas, channel) => (
+      paintSigned(canvas, side, side, numbers.subarray(channel * size, (channel + 1) * size), table, reach)));
+    write(this.find('.vv-count'), filled(words.count, side, 3 * size));
+    paintSigned(this.find('.vv-vector'), numbers.length, 1, numbers, table, reach);
+    const listed = [...numbers.subarray(0, LISTED)].map((one) => score(one)).join('  ');
+    write(this.find('.vv-listed'), `${listed}  …  ${score(numbers[numbers.length - 1])}`);
+    const at = query[0] * columns + query[1];
+    this.shown = Math.min(rows * columns, Math.max(5, Math.floor(wide / TILE)));
+    this.first = Math.max(0, Math.min(rows * columns - this.shown, at - (this.shown >> 1)));
+    write(this.find('.vv-all-title'), filled(words.all, at + 1, rows * columns));
+    paintTiles(this.find('.vv-row-of'), this.shown, this.shown, side, (place, out, to) => {
+      const n = this.first + place;
+      joinChannels(patchOf(levels, lecture, [Math.floor(n / columns), n % columns]), size, out, to);
+    });
+    frameTile(this.find('.vv-here'), at - this.first, this.shown, this.shown);
+  }
+
+  /** The number under the pointer. @param {any} words @param {Lecture} lecture @param {[number, number]} query */
+  read(words, lecture, query) {
+    const { patch: side, levels, pixels } = lecture;
+    const [channel, n] = this.under ?? [0, (side >> 1) * (side + 1)];
+    const at = channel * side * side + n;
+    write(this.find('.vv-reading'), filled(words.reading, CHANNELS[channel], Math.floor(n / side) + 1, (n % side) + 1,
+      score(patchOf(pixels, lecture, query)[at]), patchOf(levels, lecture, query)[at]));
+  }
+}

@@ -1,0 +1,123 @@
+// Step 1 of the lecture: the photograph becomes pixels, and what is lost.
+import { score, whole } from '../../compute/format.js';
+import { losses } from '../../compute/lecture.js';
+import { filled } from '../../core/words.js';
+import { write } from '../../draw/dom.js';
+import { joinChannels, paintPixels } from '../../draw/pixels.js';
+import { Step } from './step.js';
+
+/** @typedef {import('./step.js').Shown} Shown */
+/** @typedef {import('./step.js').Scene} Scene */
+/** @typedef {import('./step.js').Lecture} Lecture */
+
+const CHANNELS = ['R', 'G', 'B'];
+const HTML = `
+  <div class="vv-flow">
+    <div><h3 data-word="photo"></h3><figure class="vv-pane vv-plain"></figure><p class="vv-size"></p></div>
+    <div><h3 data-word="input"></h3><div class="vv-framed"><canvas class="vv-input"></canvas
+      ><i class="vv-here"></i></div><p class="vv-size"></p></div>
+  </div>
+  <p class="vv-lost"></p>
+  <h3 data-word="channels"></h3>
+  <div class="vv-flow vv-three">${CHANNELS.map((name) => `<div><canvas class="vv-channel"></canvas
+    ><p class="vv-size">${name}</p></div>`).join('')}</div>
+  <table class="vv-sums"><caption></caption><thead><tr><th></th><th data-word="level"></th><th data-word="share"></th
+    ><th data-word="less"></th><th data-word="by"></th><th data-word="number"></th></tr></thead><tbody>${CHANNELS.map(
+  (name) => `<tr><th>${name}</th><td></td><td></td><td></td><td></td><td></td></tr>`).join('')}</tbody></table>`;
+
+/** @param {number} value */
+const many = (value) => value.toLocaleString('en');
+
+/** @type {Record<string, Record<string, string>>} */
+const WORDS = {
+  en: {
+    photo: 'The photograph', input: 'What the model gets', channels: 'The same as three channels of numbers',
+    level: 'level, 0 to 255', share: '÷ 255', less: '− mean', by: '÷ deviation', number: 'the model’s number',
+    size: '{0} × {1} pixels = {2} numbers', lost: '{0} of the numbers are left.',
+    whole: 'The model sees the whole photograph: nothing is cropped.',
+    cropped: 'The model sees {0} of the photograph’s area: the hatched part is cropped.',
+    pixel: 'The pixel in row {0}, column {1}: point at another one',
+    aria: 'The photograph. Hatched: what the model does not see. Arrow keys move the patch.',
+  },
+  zh: {
+    photo: '照片', input: '模型得到的图像', channels: '同一图像的三个数字通道',
+    level: '亮度，0 到 255', share: '÷ 255', less: '− 均值', by: '÷ 标准差', number: '模型读到的数',
+    size: '{0} × {1} 像素 = {2} 个数', lost: '剩下 {0} 的数字。',
+    whole: '模型看到整张照片：没有裁剪。', cropped: '模型看到照片面积的 {0}：画斜线的部分被裁掉了。',
+    pixel: '第 {0} 行第 {1} 列的像素：指向别的像素看看',
+    aria: '照片。斜线：模型看不到的部分。方向键移动图块。',
+  },
+};
+
+export class Pixels extends Step {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page, HTML);
+    this.pane = this.photograph('.vv-pane');
+    /** @type {[number, number] | null} */
+    this.pixel = null; // the one under the pointer, [row, column]; null for the middle of the patch
+    for (const canvas of this.all('.vv-input, .vv-channel')) {
+      canvas.addEventListener('pointermove', (/** @type {PointerEvent} */ event) => this.point(canvas, event));
+      canvas.addEventListener('pointerleave', () => { this.pixel = null; page.changed(); });
+    }
+  }
+
+  /** @param {HTMLCanvasElement} canvas @param {PointerEvent} event */
+  point(canvas, event) {
+    const box = canvas.getBoundingClientRect();
+    const place = (/** @type {number} */ share, /** @type {number} */ size) => (
+      Math.max(0, Math.min(size - 1, Math.floor(share * size))));
+    this.pixel = [place((event.clientY - box.top) / box.height, canvas.height),
+      place((event.clientX - box.left) / box.width, canvas.width)];
+    this.page.changed();
+  }
+
+  /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
+  render(state, scene, lecture) {
+    const words = WORDS[state.lang];
+    if (this.isNew(scene)) {
+      this.pane.open(scene.image, scene.geometry, scene.grid);
+      this.drawn = '';
+    }
+    this.pane.mark(false, state.query);
+    this.describe(this.pane, words.aria);
+    if (!lecture) return false;
+    if (this.differs(scene.id, state.lang, Boolean(lecture))) this.draw(words, lecture);
+    this.inspect(words, lecture, state.query);
+    return false;
+  }
+
+  /** @param {any} words @param {Lecture} lecture */
+  draw(words, lecture) {
+    const { input: [height, width], photo: [w, h], levels } = lecture;
+    const size = height * width;
+    this.label(words);
+    paintPixels(this.find('.vv-input'), width, height, (out) => joinChannels(levels, size, out));
+    this.all('.vv-channel').forEach((canvas, channel) => paintPixels(canvas, width, height, (out) => {
+      for (let n = 0; n < size; n += 1) out[n] = (0xff000000 | (levels[channel * size + n] * 0x10101)) >>> 0;
+    }));
+    const [first, second] = this.all('.vv-flow:first-child .vv-size');
+    write(first, filled(words.size, w, h, many(3 * w * h)));
+    write(second, filled(words.size, width, height, many(3 * size)));
+    const kept = whole(losses(lecture).kept);
+    const seen = kept === whole(1) ? words.whole : filled(words.cropped, kept);
+    write(this.find('.vv-lost'), `${filled(words.lost, whole(size / (w * h)))} ${seen}`);
+  }
+
+  /** The numbers of a pixel, step by step. @param {any} words @param {Lecture} lecture
+   * @param {[number, number]} patch */
+  inspect(words, { input: [height, width], patch: side, levels, pixels, mean, std }, patch) {
+    const [y, x] = this.pixel ?? patch.map((at) => at * side + (side >> 1));
+    const n = y * width + x;
+    write(this.find('caption'), filled(words.pixel, y + 1, x + 1));
+    this.all('tbody tr').forEach((row, channel) => {
+      const at = channel * height * width + n;
+      const cells = [levels[at], (levels[at] / 255).toFixed(3), score(mean[channel]), score(std[channel]),
+        pixels[at].toFixed(3).replace('-', '−')];
+      [...row.querySelectorAll('td')].forEach((cell, place) => write(cell, cells[place]));
+    });
+    const here = this.find('.vv-here');
+    Object.assign(here.style, { left: `${(100 * x) / width}%`, top: `${(100 * y) / height}%`,
+      width: `${100 / width}%`, height: `${100 / height}%` });
+  }
+}

@@ -1,0 +1,188 @@
+// Step 7 of the lecture. The residual stream on its way to the prediction: what the classifier would read after each
+// block, from the image and from the patch that is looked at.
+import { escaped, percent } from '../../compute/format.js';
+import { roundedToSum } from '../../compute/lecture.js';
+import { decoded } from '../../compute/payload.js';
+import { chart, fill } from '../../draw/charts.js';
+import { write } from '../../draw/dom.js';
+import { Pane } from '../../draw/photo.js';
+import { roving } from '../../draw/roving.js';
+import { Requests } from '../../effects/panels.js';
+import { View } from '../view.js';
+import { patchWords } from './tokens.js';
+
+/** @typedef {import('../../core/state.js').State} State */
+/** @typedef {import('../../effects/scene.js').Scene} Scene */
+/** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], patches: string}} Answer */
+
+/** @type {import('../../effects/panels.js').Question} */
+const LAYERS = ['layers', {}];
+
+/** @type {Record<string, Record<string, string>>} */
+const WORDS = {
+  en: { after: 'After layer', says: 'the classifier would read', rest: 'all other classes', each: 'After each layer',
+    image: 'Read from the whole image', patch: 'Read from', layer: 'layer', class: 'Class',
+    map: 'read from every patch', last: 'This is the model’s answer.',
+    alone: 'Each patch is read as if the classifier had only this one. Late layers copy the summary into all patches: '
+      + 'one color everywhere does not mean that every patch shows the class.',
+    none: 'This model names no classes: there is none to read.',
+    waiting: 'The layers are being read.' },
+  zh: { after: '第', says: '层之后，分类器会读出', rest: '所有其他类别', each: '每一层之后', image: '从整张图像读出',
+    patch: '读自', layer: '层', class: '类别', map: '从每个图块读出', last: '这就是模型的答案。',
+    alone: '读取每个图块时，就好像分类器只看到它一个。靠后的层会把整体信息复制到所有图块：处处同色并不表示每个图块都显示这个类别。',
+    none: '这个模型没有类别名称，无法读出类别。', waiting: '正在读取各层。' },
+};
+
+const HTML = `
+  <div class="vv-half"><div class="vv-row vv-maps vv-classes" role="group"></div>
+    <figure class="vv-pane"></figure><p class="vv-quiet" data-word="alone"></p>
+    <p class="vv-trouble" role="status" hidden></p></div>
+  <div class="vv-half vv-work">
+    <h3 data-word="each"></h3><div class="vv-afters" role="group" data-arrows></div>
+    <h3 class="vv-now"></h3><ol class="vv-shares"></ol><p class="vv-quiet vv-last"></p></div>
+  <div class="vv-charts vv-across"></div>`;
+
+export class Prediction extends View {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
+  constructor(root, page) {
+    super(root, page);
+    root.innerHTML = HTML;
+    root.classList.add('vv-two-halves');
+    this.requests = new Requests(page.backend, page.changed);
+    this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, resized: () => page.changed(),
+      pick: (patch) => page.store.dispatch({ type: 'pick', patch, scene: this.scene.id }) }, '');
+    /** @type {Answer | null} */
+    this.answer = null;
+    this.bytes = /** @type {Uint8Array} */ (new Uint8Array(0)); // (L, K, gh, gw), 0..255
+    this.chosen = 0; // a class
+    this.drawn = this.charted = this.lang = '';
+    root.addEventListener('click', ({ target }) => {
+      const { layer, name } = /** @type {any} */ (target).closest('[data-layer], [data-name]')?.dataset ?? {};
+      if (layer !== undefined) this.change({ block: Number(layer) });
+      if (name !== undefined) {
+        this.chosen = Number(name);
+        page.changed();
+      }
+    });
+    roving(this.find('.vv-afters'));
+  }
+
+  /**
+   * Show the step. The state has its language and, as its query, the patch that is looked at.
+   * @param {State & {lang: string}} state @param {Scene} scene @returns {boolean}
+   */
+  render(state, scene) {
+    if (this.isNew(scene)) this.open(scene);
+    this.translate(state.lang);
+    this.requests.want(scene, [LAYERS]);
+    const words = WORDS[state.lang];
+    const answer = this.requests.answer(scene, LAYERS) ?? null;
+    if (answer !== this.answer) this.answered(answer);
+    this.say('.vv-trouble', this.requests.failure(scene, LAYERS) || (answer && !answer.names.length ? words.none : ''));
+    this.root.classList.toggle('vv-empty', !answer?.names.length);
+    if (answer?.names.length) this.draw(state, scene, answer);
+    else if (!answer) this.pane.say({ title: words.waiting, answer: '', low: '', high: '', unit: '' });
+    return false;
+  }
+
+  /** Another photograph, model or size. @param {Scene} scene */
+  open(scene) {
+    this.pane.open(scene.image, scene.geometry, scene.grid);
+    this.answer = null;
+    this.drawn = this.charted = '';
+  }
+
+  /** @param {string} lang */
+  translate(lang) {
+    if (this.lang === lang) return;
+    this.lang = lang;
+    this.drawn = this.charted = '';
+    for (const place of this.all('[data-word]')) write(place, WORDS[lang][place.dataset.word]);
+    for (const [place, word] of [['.vv-afters', 'each'], ['.vv-classes', 'class']]) {
+      this.find(place).setAttribute('aria-label', WORDS[lang][word]);
+    }
+    this.pane.picture.setAttribute('aria-label', WORDS[lang].map);
+  }
+
+  /** @param {Answer | null} answer */
+  answered(answer) {
+    this.answer = answer;
+    this.drawn = this.charted = '';
+    this.chosen = 0;
+    if (!answer?.names.length) return;
+    this.bytes = decoded(answer.patches);
+    this.find('.vv-classes').innerHTML = answer.names.map((name, place) => `<button type="button" data-name="${place}"
+      ><i class="vv-key vv-plot-${place}"></i>${escaped(name)}</button>`).join('');
+    this.find('.vv-afters').innerHTML = answer.readings.map((layer, at) => {
+      const told = answer.names.map((name, place) => `${name} ${percent(answer.read[at][place])}`).join(', ');
+      const bars = answer.read[at].map((share, place) => (
+        `<i class="vv-plot-${place}" style="--share: ${share.toFixed(4)}"></i>`)).join('');
+      return `<button type="button" class="vv-small" data-layer="${layer - 1}" title="${escaped(told)}"
+        ><span class="vv-columns">${bars}</span><span>${layer}</span></button>`;
+    }).join('');
+  }
+
+  /** @param {State & {lang: string}} state @param {Scene} scene @param {Answer} answer */
+  draw(state, scene, answer) {
+    const { lang, opacity } = state;
+    const patch = /** @type {[number, number]} */ (state.query);
+    const layer = Math.min(state.block ?? Infinity, scene.manifest.depth - 1) + 1;
+    const at = Math.max(0, answer.readings.indexOf(layer));
+    const drawn = [lang, patch, at, this.chosen, opacity, this.pane.shown].join();
+    if (drawn === this.drawn) return;
+    this.drawn = drawn;
+    const words = WORDS[lang];
+    const name = answer.names[this.chosen];
+    this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
+    this.press('[data-name]', (data) => Number(data.name) === this.chosen);
+    this.pane.paint(this.mapOf(at, this.chosen), this.page.tables.viridis, { smooth: false, opacity });
+    this.pane.bar(this.page.colors.viridis, 1, false);
+    this.pane.mark(false, patch);
+    const after = lang === 'zh' ? `第 ${layer} 层之后` : `after layer ${layer}`;
+    this.pane.say({ title: `${name}, ${words.map}, ${after}`, answer: '', low: '0 %', high: '100 %', unit: '' });
+    write(this.find('.vv-now'), lang === 'zh' ? `${words.after} ${layer} ${words.says}`
+      : `${words.after} ${layer} ${words.says}`);
+    this.shares(answer, at, words);
+    write(this.find('.vv-last'), at === answer.readings.length - 1 ? words.last : '');
+    this.lines(scene, answer, patch, lang);
+  }
+
+  /** A class read from every patch of a layer. @param {number} at @param {number} place */
+  mapOf(at, place) {
+    const size = this.scene.grid[0] * this.scene.grid[1];
+    const from = (at * (this.answer?.names.length ?? 0) + place) * size;
+    return this.bytes.subarray(from, from + size);
+  }
+
+  /** The classes after one layer, which add up to 100 %. @param {Answer} answer @param {number} at
+   * @param {Record<string, string>} words */
+  shares({ names, read }, at, words) {
+    const all = [...read[at], Math.max(0, 1 - read[at].reduce((sum, one) => sum + one, 0))];
+    const shown = roundedToSum(all.map((one) => 100 * one), 2);
+    this.find('.vv-shares').innerHTML = all.map((share, place) => `<li><span class="vv-name">${
+      escaped(names[place] ?? words.rest)}</span><i class="vv-plot-${place < names.length ? place : 'quiet'}"
+      style="--share: ${share.toFixed(4)}"></i><span data-share="${place}">${shown[place].toFixed(2)} %</span></li>`)
+      .join('');
+  }
+
+  /** Through all layers: the image, and the patch. @param {Scene} scene @param {Answer} answer
+   * @param {[number, number]} patch @param {string} lang */
+  lines({ grid }, { names, readings, read }, patch, lang) {
+    const key = `${patch} ${lang}`;
+    if (key === this.charted) return;
+    this.charted = key;
+    const words = WORDS[lang];
+    const place = patch[0] * grid[1] + patch[1];
+    const own = readings.map((_, at) => names.map((__, one) => this.mapOf(at, one)[place] / 255));
+    fill(this.find('.vv-charts'), [[words.image, read], [`${words.patch} ${patchWords(patch, lang)}`, own]].map(
+      ([title, rows]) => (width) => chart({
+        title: /** @type {string} */ (title), across: words.layer, x: readings, steps: String,
+        ticks: readings.filter((_, at) => at % Math.ceil(readings.length / Math.floor(width / 28)) === 0),
+        units: (value) => percent(value, 2),
+        lines: names.map((name, one) => ({ name, kind: String(one),
+          y: /** @type {number[][]} */ (rows).map((row) => row[one]) })),
+        words: names.map((name, one) => `${name}: ${/** @type {number[][]} */ (rows).map((row) => percent(row[one]))
+          .join(', ')}`).join('. '),
+      }, width)));
+  }
+}

@@ -1,0 +1,58 @@
+// What steps of the lecture share: photographs whose patches can be pointed at, and words in two languages.
+import { Pane } from '../../draw/photo.js';
+import { write } from '../../draw/dom.js';
+import { View } from '../view.js';
+
+/** @typedef {import('../../core/state.js').State & {lang: string, query: [number, number]}} Shown */
+/** @typedef {import('../../effects/scene.js').Scene} Scene */
+/** @typedef {import('../../compute/lecture.js').Lecture} Lecture */
+
+export class Step extends View {
+  /** @param {HTMLElement} root @param {import('../explore.js').Page} page @param {string} html */
+  constructor(root, page, html) {
+    super(root, page);
+    root.innerHTML = html;
+    this.drawn = ''; // what is drawn, so that it is drawn once
+  }
+
+  /**
+   * A photograph in which a patch can be pointed at and clicked, as everywhere.
+   * @param {string} selector @returns {Pane}
+   */
+  photograph(selector) {
+    const { store } = this.page;
+    return new Pane(this.find(selector), {
+      hover: (patch) => this.hover(patch, true), lift: () => store.dispatch({ type: 'lift' }),
+      pick: (patch) => store.dispatch({ type: 'pick', patch, scene: this.scene.id }),
+      resized: () => this.page.changed(),
+    }, '');
+  }
+
+  /** Whether something else is to be drawn than before. @param {...unknown} facts */
+  differs(...facts) {
+    const key = facts.join('|');
+    if (key === this.drawn) return false;
+    this.drawn = key;
+    return true;
+  }
+
+  /** Write words into the places that are named after them. @param {Record<string, unknown>} words */
+  label(words) {
+    for (const place of this.all('[data-word]')) {
+      const text = words[place.dataset.word];
+      if (typeof text === 'string') write(place, text);
+    }
+  }
+
+  /** Words for who cannot see a photograph. @param {Pane} pane @param {string} words */
+  describe(pane, words) {
+    if (pane.picture.getAttribute('aria-label') !== words) pane.picture.setAttribute('aria-label', words);
+  }
+
+  /** Colors of the page's style, for canvases. */
+  colors() {
+    const style = window.getComputedStyle(this.root);
+    const of = (/** @type {string} */ name) => style.getPropertyValue(`--vv-${name}`).trim();
+    return { bar: of('quiet'), chosen: of('second'), line: of('hair') };
+  }
+}

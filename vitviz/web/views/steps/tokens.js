@@ -1,0 +1,34 @@
+// What steps 5, 7 and 8 of the lecture share: names of tokens and numbers as people read them.
+import { score } from '../../compute/format.js';
+
+/** @typedef {import('../../effects/scene.js').Scene} Scene */
+
+/** @param {[number, number]} patch @param {string} lang */
+export function patchWords([row, column], lang) {
+  return lang === 'zh' ? `第 ${row + 1} 行第 ${column + 1} 列` : `row ${row + 1}, column ${column + 1}`;
+}
+
+/** @param {number} place - of a patch, row by row @param {Scene} scene @returns {[number, number]} */
+export function patchAt(place, { grid: [, columns] }) {
+  return [Math.floor(place / columns), place % columns];
+}
+
+/** A token's name. @param {number} token @param {Scene} scene @param {string} lang */
+export function tokenWords(token, scene, lang) {
+  const { prefix } = scene.manifest;
+  return token < prefix.length ? prefix[token] : patchWords(patchAt(token - prefix.length, scene), lang);
+}
+
+/** @param {number[]} numbers - the first of them has a sign only where it is negative */
+export function sumWords(numbers) {
+  return numbers.map((one, n) => (n === 0 ? decimal(one) : ` ${one < 0 ? '−' : '+'} ${decimal(Math.abs(one))}`))
+    .join('');
+}
+
+/** A number with two decimals. @param {number} value */
+export function decimal(value) {
+  return value.toFixed(2).replace('-', '−');
+}
+
+/** A number with three figures. @param {number} value */
+export const figures = (value) => score(value);

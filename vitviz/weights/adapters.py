@@ -1,0 +1,88 @@
+"""Load adapters (LoRA and others) that peft has trained, merged into the weights of their base model."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from vitviz.images.torchvision_import import import_torchvision
+from vitviz.model.vit import ViT
+from vitviz.weights import checks
+from vitviz.weights.checks import CheckpointError, read_json
+from vitviz.weights.objects import convert_transformers_object, no_progress_bars
+from vitviz.weights.remote import hub_folder
+from vitviz.weights.transformers_folder import read_preprocessor
+
+SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+
+
+def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
+    """Load the base model of adapters, merge them, and convert the result: float32, in eval mode.
+
+    Adapters do not hold the names of the classes. How photographs are prepared is read from the folder's or the base
+    model's processor, or else assumed.
+
+    Args:
+        path: a folder that `PeftModel.save_pretrained` or a `Trainer` wrote, with `adapter_config.json` and
+            `adapter_model.safetensors`. Its base model is a folder, or in the cache or the hub of Hugging Face.
+
+    Raises:
+        CheckpointError: if peft is not installed, or the files are not those of adapters for an image model.
+        RemoteError: if the base model cannot be had.
+    """
+    folder = Path(path)
+    base = read_json(folder / SETTINGS).get("base_model_name_or_path")
+    if not isinstance(base, str) or not base:
+        raise CheckpointError(
+            f"Expected the name of the base model in {SETTINGS}, got {base!r:.80}. Merge the adapters and save the "
+            "model: merge_and_unload().save_pretrained(folder)."
+        )
+    libraries = _libraries(folder)
+    place = Path(base) if Path(base).is_dir() else hub_folder(base)
+    try:
+        with no_progress_bars():
+            merged = _merged(folder, place, *libraries)
+    except Exception as error:  # what peft and transformers raise has no common ancestor
+        raise CheckpointError(
+            f"Expected adapters of an image model in {str(folder)!r}, got others: "
+            f"{(str(error).splitlines() or [type(error).__name__])[0]:.200}. Merge them yourself, and load the model."
+        ) from error
+    own, theirs = read_preprocessor(folder), read_preprocessor(place)
+    return convert_transformers_object(
+        merged,
+        own if own is not None else theirs,
+        name=folder.resolve().name,
+        source=f"adapters of {folder.resolve().name}, merged into {place.name if Path(base).is_dir() else base}",
+    )
+
+
+def _libraries(folder: Path) -> tuple[Any, Any]:
+    """Return peft and transformers, or raise the error that names them."""
+    import_torchvision()  # transformers imports it, and its own way may fail
+    try:
+        return import_module("peft"), import_module("transformers")
+    except ImportError as error:
+        raise CheckpointError(
+            f"Expected the package peft to merge the adapters in {str(folder)!r}, got none. Run pip install peft "
+            "transformers, or save the merged model: merge_and_unload().save_pretrained(folder)."
+        ) from error
+
+
+def _merged(folder: Path, place: Path, peft: Any, transformers: Any) -> Any:
+    """Return the model of `place`, of transformers, with the adapters of `folder` in its weights."""
+    path = checks.need_file(folder / WEIGHTS)
+    tensors = checks.read_weights(path)
+    checks.check_tensors(tensors, path)
+    head = next((tensor for name, tensor in tensors.items() if name.endswith("classifier.weight")), None)
+    mapping = read_json(folder / SETTINGS).get("auto_mapping") or {}
+    if head is not None:
+        model = transformers.AutoModelForImageClassification.from_pretrained(
+            place, num_labels=len(head), ignore_mismatched_sizes=True
+        )
+    elif "ForImageClassification" in str(mapping.get("base_model_class")):
+        model = transformers.AutoModelForImageClassification.from_pretrained(place)
+    else:
+        model = transformers.AutoModel.from_pretrained(place)
+    return peft.PeftModel.from_pretrained(model, folder).merge_and_unload()

@@ -1,0 +1,162 @@
+"""Convert models of timm, torchvision, transformers and peft that are already in memory.
+
+The class of a model tells its library. A model in memory may have been trained further, so nothing
+is claimed of it that belongs to published weights: their name, address and licence.
+"""
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, check_input, checked_settings, read_json
+from vitviz.weights.from_timm import convert_timm, object_timm
+from vitviz.weights.from_torchvision import convert_torchvision
+from vitviz.weights.from_transformers import convert_transformers
+from vitviz.weights.infer import FAMILIES
+from vitviz.weights.transformers_folder import about_transformers, read_tensors
+
+
+@checked_settings()
+def convert_object(model: nn.Module) -> ViT:
+    """Convert a model of timm, torchvision, transformers or peft: float32, in eval mode, on its device, a copy.
+
+    Wrappers of `torch.compile` and parallel training are looked through. `pretrained` holds what the object says of
+    itself, and what had to be assumed; it is `None` where nothing tells how photographs are prepared.
+
+    Raises:
+        ConvertError: if it is a model of another library, or one that cannot be shown.
+        CheckpointError: if its tensors are not those that its settings ask for.
+    """
+    inner: Any = model
+    while type(inner).__module__.startswith("torch.") and hasattr(inner, "module"):  # DataParallel and its kin
+        inner = inner.module
+    model = getattr(inner, "_orig_mod", inner)
+    if isinstance(model, ViT):
+        return copy.deepcopy(model).float().eval()
+    if odd := [name for name, one in model.named_parameters() if one.is_meta or one.dtype not in DTYPES]:
+        raise ConvertError(
+            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got others such as {odd[0]}. "
+            "Load the model without quantisation and device maps."
+        )
+    library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)
+    if library is None:
+        raise ConvertError(
+            f"Expected a Vision Transformer of {', '.join(CONVERTERS)}, got {type(model).__qualname__} of "
+            f"{type(model).__module__}. Save its state dict, in the names of one of these, and load the file."
+        )
+    return CONVERTERS[library](model)
+
+
+def attach(model: ViT, about: Pretrained) -> ViT:
+    """Set what travels with a model's weights, if it fits the model.
+
+    Raises:
+        CheckpointError: if labels do not name the classes, or the input does not divide into patches.
+    """
+    if about.labels and len(about.labels) != model.config.classes:
+        raise ConvertError(
+            f"Expected {model.config.classes} labels, one for each class, got {len(about.labels)}. Name every class."
+        )
+    check_input(model.config, about.preprocess)
+    model.pretrained = about
+    return model
+
+
+def _package(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _timm(model: nn.Module) -> ViT:
+    converted = convert_timm(model)
+    about = object_timm(model, converted.config)
+    return _usual(converted, "vit", model, "timm") if about is None else attach(converted, about)
+
+
+def _torchvision(model: nn.Module) -> ViT:
+    from torchvision.models import ViT_B_16_Weights
+
+    named: tuple[str, ...] = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"])
+    converted = convert_torchvision(model)
+    return _usual(converted, "torchvision", model, "torchvision", named if converted.config.classes == 1000 else ())
+
+
+def _usual(model: ViT, family: str, source: nn.Module, library: str, labels: tuple[str, ...] = ()) -> ViT:
+    """Attach the family's usual preprocessing to a model that was converted from `source`, and ImageNet's labels."""
+    if model.config.channels != 3:
+        return model
+    preprocess = FAMILIES[family].preprocess.at(max(model.config.image_size), model.config.patch_size)
+    assumed = [f"preprocessing: {preprocess.describe()}", *(["labels: the 1,000 of ImageNet"] if labels else [])]
+    about = Pretrained(
+        name=type(source).__name__,
+        preprocess=preprocess,
+        labels=labels,
+        source=f"{library} model in memory",
+        assumed=tuple(assumed),
+    )
+    return attach(model, about)
+
+
+def convert_transformers_object(
+    model: nn.Module, preprocessor: Mapping[str, Any] | None = None, *, name: str = "", source: str = ""
+) -> ViT:
+    """Convert a model of transformers that is in memory; see `convert_object`.
+
+    Args:
+        model: of a class of transformers.
+        preprocessor: settings of its image processor; by default what is usual in its family is assumed.
+        name: for people; by default that of the class.
+        source: where the weights come from.
+    """
+    built: Any = model
+    kind = type(model)
+    if _package(kind) != "transformers":
+        raise ConvertError(
+            f"Expected a model of a class of transformers, got {kind.__qualname__} of {kind.__module__}, which may "
+            "compute something else. Copy its weights into the class that it derives from."
+        )
+    if adapted := [name for name in model.state_dict() if ".lora_" in name or ".base_layer." in name]:
+        raise ConvertError(
+            f"Expected a model with its adapters merged, got {adapted[0]}. Load the PeftModel around it, or what its "
+            "merge_and_unload() returns."
+        )
+    # Names in memory change between versions of transformers; those in files do not, and save_pretrained writes these.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, no_progress_bars():
+        built.save_pretrained(folder)
+        settings = read_json(Path(folder) / CONFIG)
+        source = source or "transformers model in memory"
+        about = about_transformers(settings, preprocessor, name or kind.__name__, source=source)
+        return convert_transformers(read_tensors(Path(folder)), settings, about).to(built.device)
+
+
+@contextmanager
+def no_progress_bars() -> Iterator[None]:
+    """Keep transformers from showing a bar for each step of a conversion."""
+    bars: Any = import_module("transformers.utils.logging")
+    shown = bars.is_progress_bar_enabled()
+    bars.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            bars.enable_progress_bar()
+
+
+def _peft(model: nn.Module) -> ViT:
+    """Merge the adapters into a copy, and convert that."""
+    return convert_object(copy.deepcopy(model).merge_and_unload())  # type: ignore[operator]
+
+
+CONVERTERS: dict[str, Callable[[nn.Module], ViT]] = {
+    "timm": _timm,
+    "torchvision": _torchvision,
+    "transformers": convert_transformers_object,
+    "peft": _peft,
+}
+"""By the package of a model's class, or of one that it derives from."""
