@@ -184,17 +184,20 @@ class Client:
         raise Refusal("offline", "cut short")
 
     def ask(self, name: str, ask: dict[str, Any], photo: Photo, *, opens: bool = False) -> Any:
-        """Ask as the page does: once more with the photograph, and later where the queue is full."""
-        again, until = opens, time.monotonic() + PATIENCE
+        """Ask as the page does: with the photograph where it is not known, once more where the connection was lost.
+
+        Where the queue is full, a visitor asks again later.
+        """
+        sends, lost, until = opens, False, time.monotonic() + PATIENCE
         while True:
             try:
-                return self.post(name, ask, photo if again else None)
+                return self.post(name, ask, photo if sends else None)
             except Refusal as refusal:
                 if refusal.kind == "busy" and time.monotonic() < until:
                     self.results.waits += 1
                     time.sleep(min(refusal.seconds, 10))
-                elif refusal.kind in ("unknown", "offline") and (not again or opens):
-                    again, opens = True, False
+                elif (refusal.kind == "unknown" and not sends) or (refusal.kind == "offline" and not lost):
+                    sends, lost = True, lost or refusal.kind == "offline"
                 else:
                     raise
 
@@ -300,13 +303,13 @@ def watch(servers: list[Server], seconds: float, kill: bool) -> tuple[list[float
 def tell(args: argparse.Namespace, results: Results, single: float, memory: list[float], servers: list[Server]) -> None:
     """Print what came out."""
     times = sorted(results.heatmaps) or [float("nan")]
-    ideal = args.clients * single / args.replicas
+    ideal = args.clients * single  # replicas share the machine
     p95 = times[int(0.95 * (len(times) - 1))]
     minute = memory[min(60, len(memory) // 2)]
     waited = f"{results.waits} times told that the queue is full"
     print(f"{results.visits} visits, {results.visits / args.minutes:.1f} a minute; {results.left} left early")
     print(f"photo to heatmap: p50 {statistics.median(times):.2f} s, p95 {p95:.2f} s; alone {single:.2f} s")
-    print(f"ideal {ideal:.2f} s (clients x alone / replicas): p95 is {p95 / ideal:.2f} x that; target 1.2 x")
+    print(f"ideal {ideal:.2f} s (clients x alone): p95 is {p95 / ideal:.2f} x that; target 1.2 x")
     if results.explained:
         print(f"{METHOD}: p50 {statistics.median(results.explained):.2f} s, worst {max(results.explained):.2f} s")
     print(f"errors: {sum(results.errors.values())} {dict(results.errors)}; {waited}")

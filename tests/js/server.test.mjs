@@ -105,6 +105,17 @@ test('where the server does not have the scene, it is asked once more with sourc
   assert.equal(await second.photo.text(), 'a photograph');
 });
 
+test('a connection that is lost is tried once more, also after a scene that the server did not have', async () => {
+  const lost = () => new TypeError('fetch failed');
+  const found = await asked([UNKNOWN, lost(), { data: 7 }], (backend) => backend.layers(SCENE));
+  assert.deepEqual([found.requests.length, found.value], [3, 7]);
+  const opened = await asked([lost(), { data: 7 }], (backend) => backend.open(SOURCE));
+  assert.deepEqual([opened.requests.length, opened.value], [2, 7]);
+  assert.equal(await opened.requests[1].fields.photo.text(), 'a photograph');
+  const gone = await asked([lost(), lost(), { data: 7 }], (backend) => backend.layers(SCENE));
+  assert.deepEqual([gone.requests.length, gone.error.kind], [2, 'offline']);
+});
+
 test('it is asked no third time, and other errors not twice', async () => {
   const twice = await asked([UNKNOWN, UNKNOWN, { data: 7 }], (backend) => backend.layers(SCENE));
   assert.deepEqual([twice.requests.length, twice.error.kind], [2, 'unknown']);
@@ -133,7 +144,7 @@ test('a server that is gone, refuses or is busy is told apart; an abort stays on
   const kinds = [];
   const page = new Response('<html>', { status: 502, headers: { 'content-type': 'text/html' } });
   for (const answer of [new TypeError('fetch failed'), plain(429), plain(413), page]) {
-    kinds.push((({ kind, message }) => [kind, message])((await asked([answer], open)).error));
+    kinds.push((({ kind, message }) => [kind, message])((await asked([answer, answer], open)).error));
   }
   const gone = 'The server does not answer. Try again in a moment.';
   assert.deepEqual(kinds, [['offline', gone], ['busy', 'Too many.'], ['refused', 'Too many.'], ['offline', gone]]);

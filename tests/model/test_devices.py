@@ -41,3 +41,31 @@ def test_memory_that_was_freed_is_taken_again_without_the_kernel() -> None:
     assert kept == str(platform.libc_ver()[0] == "glibc")
     if kept == "True":
         assert 8 * int(faults) < PAGES
+
+
+# Threads take and free blocks between blocks that stay; how much does the process hold beyond those, in MB?
+HELD = """
+import platform, sys, threading
+import psutil, torch
+from vitviz.model.devices import return_freed_memory, share_freed_memory
+shared = share_freed_memory()
+stay = []
+def work():
+    for _ in range(20):
+        passing = [torch.ones(500_000) for _ in range(10)]
+        stay.append(torch.ones(25_000))
+process, before = psutil.Process(), psutil.Process().memory_info().rss
+for _ in range(8):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+print(shared, return_freed_memory(), (process.memory_info().rss - before) / 1e6 - len(stay) * 0.1)
+"""
+
+
+def test_memory_that_threads_freed_is_returned() -> None:
+    process = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True, check=True)
+    shared, returned, held = process.stdout.split()
+    assert shared == returned == str(platform.libc_ver()[0] == "glibc")
+    if shared == "True":
+        assert float(held) < 20

@@ -85,7 +85,7 @@ def test_a_photograph_overtakes_a_short_question_under_way(scheduler: Scheduler)
 
 
 @pytest.mark.parametrize("visitors", [1, 3])
-def test_photographs_without_end_leave_half_of_the_time_to_short_questions(scheduler: Scheduler, visitors: int) -> None:
+def test_photographs_without_end_leave_a_share_to_short_questions(scheduler: Scheduler, visitors: int) -> None:
     done: list[str] = []
     stop = threading.Event()
 
@@ -98,7 +98,7 @@ def test_photographs_without_end_leave_half_of_the_time_to_short_questions(sched
         thread.start()
     until(done, "photo begins")
     before = len(done)
-    short = [start(scheduler, Kind.SHORT, 50, done, name) for name in ("short", "another")]
+    short = [start(scheduler, Kind.SHORT, 20, done, name) for name in ("short", "another")]
     for thread in short:
         thread.join(60)
     stop.set()
@@ -106,7 +106,25 @@ def test_photographs_without_end_leave_half_of_the_time_to_short_questions(sched
         thread.join(30)
     last = max(done.index("short ends"), done.index("another ends"))
     meanwhile = done[before:last].count("photo ends")
-    assert 2 <= meanwhile <= 25  # about as many as take the time of both questions: ten
+    both = 2 * 20 / 10  # photographs in the time of both questions
+    assert module.SHARE * both / 3 <= meanwhile <= module.SHARE * both * 3
+
+
+def test_addresses_take_turns(scheduler: Scheduler) -> None:
+    done: list[str] = []
+    first = Client("crowd")
+    threads = [start(scheduler, Kind.PHOTO, 100_000, done, "first", first)]
+    until(done, "first begins")
+    for count, (address, name) in enumerate(
+        [("crowd", "b"), ("crowd", "c"), ("crowd", "d"), ("other", "x"), ("other", "y"), ("third", "z")], 1
+    ):
+        threads.append(start(scheduler, Kind.PHOTO, 1, done, name, Client(address)))
+        while scheduler.waiting < count:
+            time.sleep(0.002)
+    first.gone.set()
+    for thread in threads:
+        thread.join(30)
+    assert [line[0] for line in done if line.endswith("begins")] == ["f", "b", "x", "z", "c", "y", "d"]
 
 
 def test_what_is_computed_for_who_has_left_stops_and_the_next_one_runs(scheduler: Scheduler) -> None:

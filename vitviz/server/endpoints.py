@@ -24,6 +24,7 @@ from vitviz.attribution.attention import Fusion, rollout
 from vitviz.attribution.registry import method_named
 from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
+from vitviz.model.devices import return_freed_memory
 from vitviz.server import arguments as args
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view, open_view
@@ -53,6 +54,7 @@ from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 
 TEST = 36.0  # forward passes of one map's test, and 9 for each further one
 BEST = 5  # classes
+TRIM_EVERY = 5.0  # seconds; the kernel clears what is returned before it is used again
 
 UNCACHED = ("open", "page", "models")  # scenes have a cache of their own; pages are large and rarely asked for twice
 LIGHT = ("block", "attention", "lecture")
@@ -96,6 +98,7 @@ class Endpoints:
         self.scenes: Cache[Opened] = Cache(SCENE_BYTES, lambda scene: scene.nbytes)
         self.answers: Cache[Any] = Cache(ANSWER_BYTES, answer_bytes)
         self._paces: dict[str, Pace] = {}
+        self._trimmed = time.monotonic()  # when freed memory was last returned
         self._larger = LargerModels(menu)
         self.loaded = self._models()
         self.notice = self._settle_default()
@@ -478,6 +481,9 @@ class Endpoints:
         opened = Opened(name, view, source, scene, scene.manifest(name))
         if self.loaded.holds(explorer):  # or this would keep a model alive that was just evicted
             self.scenes.put(name, opened)
+        if time.monotonic() - self._trimmed > TRIM_EVERY:
+            self._trimmed = time.monotonic()
+            return_freed_memory()
         return opened
 
     def _scene(self, name: str) -> Opened:

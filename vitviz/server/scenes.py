@@ -28,7 +28,7 @@ from vitviz.web.scene import Scene
 SCENE_BYTES = 2**30
 ANSWER_BYTES = 2**28
 ID = 32  # hexadecimal digits of an id: nobody finds the one of a photograph that he does not have
-LIGHT, HEAVY = 2, 64  # threads; those for heavy questions mostly wait in the scheduler, which admits fewer
+LIGHT, HEAVY = 2, 112  # threads; those for heavy questions mostly wait in the scheduler, which admits fewer
 
 V = TypeVar("V")
 

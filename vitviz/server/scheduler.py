@@ -2,8 +2,9 @@
 
 Several forward passes at once take as many times the time and the memory, so computations wait for each other. A long
 one gives way between two calls of PyTorch: while an urgent one runs it pauses, and when its client has left it stops.
-Photographs and short questions share: while both are wanted, the kind that has had less time goes first, photographs
-where both have had the same. So one photograph waits for no question, and many of them double its time at most.
+Photographs and short questions share: while both are wanted, photographs have `SHARE` of nine parts of the time. So one
+photograph waits for no question, and a hall of visitors who all send one sees the last of them an eighth later than
+without questions. Addresses take turns: who asks for sixty things at once delays others by one of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from enum import IntEnum
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -23,8 +25,9 @@ from torch.overrides import TorchFunctionMode
 
 TICK = 0.1  # seconds between two looks at whether the client is still there
 MOST_PAUSE = 20.0  # seconds that a computation pauses in all: then it runs beside the others, and ends some day
-MOST_WAITING = 48  # computations in all
-MOST_OF_ADDRESS = 24  # a lecture hall behind one router has one address
+MOST_WAITING = 96  # computations in all
+MOST_OF_ADDRESS = 60  # a lecture hall behind one router has one address
+SHARE = 8  # seconds of photographs for one of short questions, while both are wanted
 RESTORE = torch._C._set_grad_enabled  # what `torch.no_grad` calls at its end
 UNWIND = 0.5  # seconds in which a computation that was stopped leaves its context managers
 RECENT = 20  # computations of each kind whose mean time is expected of the next one
@@ -78,16 +81,17 @@ def report(text: str, seconds: float | None = None, **counts: int) -> None:
 
 
 class Scheduler:
-    """Let computations run one of a kind at a time, in the order of their arrival; see the module for the kinds."""
+    """Let computations run one of a kind at a time; see the module for their order."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._waiting: dict[Kind, deque[Client]] = {kind: deque() for kind in Kind}
+        self._served: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}  # of addresses, while others wait
         self._running: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self._began: dict[Kind, float] = {}  # when the latest of each kind began
         self._open: Counter[str] = Counter()  # computations that wait or run, by address
         self._times: dict[Kind, deque[float]] = {kind: deque(maxlen=RECENT) for kind in Kind}
-        self._lead = 0.0  # seconds that photographs have had more than short questions, while both are wanted
+        self._lead = 0.0  # seconds that short questions are behind their share, while photographs are wanted too
         self._counted = time.monotonic()  # when `_lead` was that
         self._paused = False  # the short question that runs
 
@@ -156,7 +160,7 @@ class Scheduler:
             if kind is None:
                 return None
             before = {one: len(self._waiting[one]) + self._running[one] for one in Kind if one < kind}
-            before[kind] = self._waiting[kind].index(client) + self._running[kind]
+            before[kind] = self._order(kind).index(client) + self._running[kind]
             return sum(before.values()), sum(self.mean(one) * count for one, count in before.items())
 
     def urgent(self, kind: Kind) -> bool:
@@ -200,7 +204,8 @@ class Scheduler:
         """Add the time since the last count to `_lead`."""
         now = time.monotonic()
         passed, self._counted = now - self._counted, now
-        self._lead += passed * (self._running[Kind.PHOTO] - (0 if self._paused else self._running[Kind.SHORT]))
+        short = 0 if self._paused else self._running[Kind.SHORT]
+        self._lead += passed * (self._running[Kind.PHOTO] / SHARE - short)
 
     def _admit(self, client: Client) -> None:
         with self._changed:
@@ -216,10 +221,10 @@ class Scheduler:
             self._count()
             if not self._present(kind) and kind is not Kind.LONG:  # what the other kind had alone does not count
                 self._lead = max(self._lead, 0.0) if kind is Kind.PHOTO else min(self._lead, 0.0)
-            self._waiting[kind].append(client)
+            self._arrive(kind, client)
             try:
                 while (
-                    self._waiting[kind][0] is not client
+                    self._order(kind)[0] is not client
                     or self._running[kind]
                     or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
                 ):
@@ -227,9 +232,28 @@ class Scheduler:
                     check_cancelled()
                 self._count()
                 self._running[kind] += 1
+                self._served[kind][client.address] += 1
             finally:
                 self._waiting[kind].remove(client)
+                if not self._waiting[kind]:
+                    self._served[kind].clear()
                 self._changed.notify_all()
+
+    def _arrive(self, kind: Kind, client: Client) -> None:
+        """Let a client wait; an address that comes anew has had as many turns as the one that has had fewest."""
+        served, waiting = self._served[kind], {other.address for other in self._waiting[kind]}
+        if client.address not in waiting:
+            fewest = min((served[address] for address in waiting), default=0)
+            served[client.address] = max(served[client.address], fewest)
+        self._waiting[kind].append(client)
+
+    def _order(self, kind: Kind) -> list[Client]:
+        """Return who waits, the next one first: addresses in turn, and clients of one address as they came."""
+        served, order = self._served[kind].copy(), list[tuple[int, Client]]()
+        for client in self._waiting[kind]:
+            order.append((served[client.address], client))
+            served[client.address] += 1
+        return [client for _, client in sorted(order, key=itemgetter(0))]
 
     def _leave(self, kind: Kind) -> None:
         with self._changed:

@@ -103,22 +103,25 @@ export function serverBackend({ base, photos, first = null, models = null }) {
   }
 
   /**
-   * Ask about a scene; where the server does not have it, once more with what it is made from.
-   * @param {string} name @param {Known} scene @param {object} [more] @param {How} [how]
+   * Ask; once more where the connection was lost, and with what a scene is made from where the server does not have it.
+   * @param {string} name @param {object} asked @param {Source} source @param {How} [how]
+   * @param {Source | null} [sent] - what is sent at first
    */
-  async function ask(name, scene, more, how) {
-    const question = { scene: scene.id, ...more };
-    try {
-      return await post(name, question, null, how);
-    } catch (error) {
-      if (!(error instanceof BackendError) || !['unknown', 'offline'].includes(error.kind)) throw error;
-      return post(name, question, scene.source, how);
+  async function ask(name, asked, source, how, sent = null) {
+    for (let lost = false; ; sent = source) {
+      try {
+        return await post(name, asked, sent, how);
+      } catch (error) {
+        const kind = error instanceof BackendError ? error.kind : '';
+        if (!(kind === 'unknown' && !sent) && !(kind === 'offline' && !lost)) throw error;
+        lost ||= kind === 'offline';
+      }
     }
   }
 
   /** @param {string} name */
   const question = (name) => (/** @type {Known} */ scene, /** @type {object} */ more, /** @type {How} */ how = {}) =>
-    ask(name, scene, more, how);
+    ask(name, { scene: scene.id, ...more }, scene.source, how);
 
   /** @param {any} one @param {any} other */
   const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (
@@ -128,14 +131,14 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async open(source, how) {
       if (first && same(source, first)) return first;
-      return post('open', {}, source, how);
+      return ask('open', {}, source, how, source);
     },
-    block: (scene, block, how) => ask('block', scene, { block }, how),
+    block: (scene, block, how) => question('block')(scene, { block }, how),
     rollout: question('rollout'),
     explain: question('explain'),
     faithfulness: question('faithfulness'),
     heads: question('heads'),
-    layers: (scene, more = {}, how = {}) => ask('layers', scene, more, how),
+    layers: (scene, more = {}, how = {}) => question('layers')(scene, more, how),
     intervene: question('intervene'),
     lecture: question('lecture'),
     page: question('page'),
