@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
@@ -108,8 +109,10 @@ class Server:
         """What the model says of a photograph that was uploaded."""
         return self.call("open", {"path": path, "meta": {"_type": "gradio.FileData"}}, MODEL, None)
 
-    def long_question(self, target: int, address: str = "127.0.0.1") -> str:
-        """Ask what takes minutes, and leave after three seconds; what was answered until then."""
+    def long_question(
+        self, target: int, address: str = "127.0.0.1", stay: float = 3, leave: threading.Event | None = None
+    ) -> str:
+        """Ask what takes minutes, and leave after some seconds or on a sign; what was answered until then."""
         asked = {"scene": self.first(), "methods": ["kernel_shap"], "target": target // 10, "against": target % 10}
         found = ""
         try:
@@ -122,7 +125,7 @@ class Server:
                 began = time.monotonic()
                 for line in answer.iter_lines():
                     found = line
-                    if time.monotonic() - began > 3:
+                    if time.monotonic() - began > stay or (leave is not None and leave.is_set()):
                         break
         except httpx.TransportError:
             return ""

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -105,10 +106,16 @@ def test_a_crowd_that_leaves_holds_up_nobody(server: Server) -> None:
 
 
 def test_an_address_that_asks_too_much_is_told_how_long_it_takes(server: Server) -> None:
-    many = scheduler.MOST_OF_ADDRESS + 4
+    many, full = scheduler.MOST_OF_ADDRESS + 4, threading.Event()
+
+    def ask(number: int) -> str:
+        answer = server.long_question(number, stay=PATIENCE / 2, leave=full)
+        if answer:
+            full.set()
+        return answer
+
     with ThreadPoolExecutor(many) as pool:
-        answers = list(pool.map(server.long_question, [number for number in range(90) if number % 11][:many]))
-    refused = [answer for answer in answers if answer]
+        refused = list(filter(None, pool.map(ask, [number for number in range(90) if number % 11][:many])))
     assert refused
     assert all("Busy" in answer and "again in about" in answer for answer in refused)
     assert json.loads(refused[0])["error"]["kind"] == "busy"
