@@ -103,7 +103,7 @@ def shoot_lecture(browser: Browser, address: str, folder: Path) -> None:
             page.wait_for_function("vitviz.resting() && !vitviz.progress.first", timeout=240_000)
             if name == "phone":  # the picture, which lies below the title there
                 page.locator(".vv-tensors").scroll_into_view_if_needed()
-                page.evaluate("document.querySelector('.vv-way').scrollIntoView()")
+                page.evaluate("document.querySelector('.vv-progress').scrollIntoView()")
             file = folder / f"{step}-{name}.webp"
             Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(file, quality=70, method=6)
             print(file, file.stat().st_size)

@@ -1,5 +1,6 @@
 """The app as a visitor uses it, in a real browser with the real model, held against Python's numbers."""
 
+import io
 import re
 from pathlib import Path
 
@@ -311,6 +312,9 @@ def test_light_and_dark_are_a_click_apart(opened: Browser) -> None:
     opened.click(".theme")
     dark = opened.evaluate(ground)
     assert dark != light
+    opened.set_viewport_size({"width": 1440, "height": 4000})  # higher than the page
+    with Image.open(io.BytesIO(opened.screenshot())) as shot:
+        assert max(shot.convert("L").crop((0, 3900, 300, 4000)).getextrema()) < 128
     opened.click(".theme")
     assert opened.evaluate(ground) == light
 

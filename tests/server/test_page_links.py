@@ -61,10 +61,13 @@ def test_a_link_shows_what_it_says(page: Browser, app: Running) -> None:
 
 
 def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Running) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
     ready(page, f"{app.url}?tab=lecture&step=4&lang=zh&from=6,10")
+    expect(page.locator("[role=tab][aria-selected=true]")).to_be_in_viewport(ratio=1)  # their list scrolls on a phone
+    page.set_viewport_size({"width": 1440, "height": 900})
     chosen = page.locator(".vv-tensors [aria-current]")
     expect(chosen).to_have_attribute("data-step", "4")
-    expect(page.locator(".vv-telling h2")).to_have_text("每个词元得到位置")
+    expect(page.locator(".vv-text h2")).to_have_text("每个词元得到位置")
     expect(page.locator(".vv-tokens [aria-current]")).to_have_text(f"图块 {5 * app.view().trace.grid[1] + 10}")
     page.click("[data-go=qr]")
     expect(page.locator(".vv-code svg")).to_be_visible()

@@ -69,7 +69,7 @@ def test_the_whole_path_with_the_models_own_numbers(lecture: Page, view: View) -
     expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
     for step in range(1, STAGES + 1):
         turn(page, step)
-        expect(page.locator(".vv-telling h2")).to_have_text(lecture_of["en"][step - 1]["title"])
+        expect(page.locator(".vv-text h2")).to_have_text(lecture_of["en"][step - 1]["title"])
         assert shown(page, "").strip()
         assert axe(page) == []
         page.keyboard.press("PageDown")  # as a presenter's remote does; stays at the last one
@@ -117,9 +117,9 @@ def test_everything_is_in_chinese_too(lecture: Page) -> None:
     for step in range(1, STAGES + 1):
         page.click(f"[data-step='{step}']")
         turn(page, step)
-        expect(page.locator(".vv-telling h2")).to_have_text(texts[step - 1]["title"])
-        page.click(".vv-asking summary")
-        expect(page.locator(".vv-asking > div")).to_be_visible()
+        expect(page.locator(".vv-text h2")).to_have_text(texts[step - 1]["title"])
+        page.click(".vv-question summary")
+        expect(page.locator(".vv-question > div")).to_be_visible()
         for heading in page.locator(".vv-step:visible h3:visible").all_inner_texts():
             assert any("\u4e00" <= letter <= "\u9fff" for letter in heading), heading
     page.click("[data-do=lang]")

@@ -78,7 +78,11 @@ export class Frame extends View {
     this.main.dataset.tab = tab;
     for (const one of this.tabs) one.setAttribute('aria-selected', String(one.dataset.tab === tab));
     for (const section of this.all('.vv-tab')) section.hidden = section.dataset.tab !== tab;
-    if (this.tabs.length) oneTabStop(this.find('[role=tablist]'));
+    if (!this.tabs.length) return;
+    const list = this.find('[role=tablist]');
+    oneTabStop(list);
+    const one = this.find('[role=tab][aria-selected=true]'); // on a phone the list scrolls
+    list.scrollTo({ left: one.offsetLeft - list.offsetLeft - (list.clientWidth - one.offsetWidth) / 2 });
   }
 
   /** @param {string[]} messages */

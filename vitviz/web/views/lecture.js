@@ -30,12 +30,12 @@ const KINDS = [Pixels, Patches, Embedding, Positions, Attention, HeadsStep, Pred
 const ASK = ['lecture', {}];
 
 const HTML = `
-  <nav class="vv-way"><ol class="vv-tensors">${KINDS.map((_, at) => `<li><button type="button" data-step="${at + 1}"
-    ><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
-  <div class="vv-steering"><button type="button" data-go="-1"></button><span class="vv-place"></span
+  <nav class="vv-progress"><ol class="vv-tensors">${KINDS.map((_, at) => `<li><button type="button"
+    data-step="${at + 1}"><b>${at + 1}</b> <span></span><small></small></button></li>`).join('')}</ol></nav>
+  <div class="vv-buttons"><button type="button" data-go="-1"></button><span class="vv-place"></span
     ><button type="button" data-go="1"></button><button type="button" data-go="qr" data-needs="link"></button></div>
-  <div class="vv-telling"><h2></h2><div class="vv-body"></div>
-    <details class="vv-asking"><summary></summary><div></div></details></div>
+  <div class="vv-text"><h2></h2><div class="vv-body"></div>
+    <details class="vv-question"><summary></summary><div></div></details></div>
   <div class="vv-steps">${KINDS.map((_, at) => `<section class="vv-step" data-of="${at + 1}" hidden></section>`)
     .join('')}<p class="vv-waits vv-quiet" hidden></p>
     <p class="vv-trouble" role="status" hidden></p></div>
@@ -120,12 +120,12 @@ export class Lecture extends View {
     }
     this.told = `${lang} ${step}`;
     if (text) {
-      this.find('.vv-telling h2').innerHTML = text.title;
+      this.find('.vv-text h2').innerHTML = text.title;
       this.find('.vv-body').innerHTML = text.body;
-      this.find('.vv-asking summary').innerHTML = text.question;
-      this.find('.vv-asking > div').innerHTML = text.answer;
+      this.find('.vv-question summary').innerHTML = text.question;
+      this.find('.vv-question > div').innerHTML = text.answer;
     }
-    this.find('.vv-asking').open = false;
+    this.find('.vv-question').open = false;
     write(this.find('.vv-place'), `${step} / ${STEPS}`);
     this.find('[data-go="-1"]').disabled = step === 1;
     this.find('[data-go="1"]').disabled = step === STEPS;
