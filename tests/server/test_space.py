@@ -101,7 +101,9 @@ def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> N
     wanted = (space / "requirements.txt").read_text(encoding="utf-8")
     assert f"torch=={pins['torch']}\n" in wanted
     assert not {"gradio", "accelerate", "spaces"} & set(wanted.replace("==", " ").split())
-    assert f"torch=={pins['torch']}+cpu\n" in make_space.requirements("cpu")
+    for_cpu = make_space.requirements("https://example.org/cpu")
+    assert f"torch=={pins['torch']}+cpu\n" in for_cpu
+    assert for_cpu.startswith("--extra-index-url https://example.org/cpu\n")
     lfs = (space / ".gitattributes").read_text(encoding="utf-8")
     assert large_files(space)
     assert all(f"*{path.suffix} filter=lfs" in lfs for path in large_files(space))
