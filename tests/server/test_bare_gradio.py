@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.server
 import io
+import os
 import re
 import sys
 import threading
@@ -37,6 +38,9 @@ with gr.Blocks(title="bare") as demo:
 demo.launch()
 """
 OURS = "import runpy; runpy.run_path('app.py', run_name='__main__')"
+NOWHERE = "http://127.0.0.1:9"  # a bare app reports to its makers; from here nothing leaves the machine
+PROXIES = {"HTTP_PROXY": NOWHERE, "HTTPS_PROXY": NOWHERE, "NO_PROXY": "127.0.0.1,localhost"}
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "GRADIO_ANALYTICS_ENABLED"} | PROXIES
 SITE, EVIL = "page.example:7860", "https://evil.example"
 BOMB = (13_000, 13_000)  # pixels: within twice of what Pillow warns at, and half a gigabyte once it is decoded
 
@@ -45,8 +49,8 @@ BOMB = (13_000, 13_000)  # pixels: within twice of what Pillow warns at, and hal
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Server]]:
     place = tmp_path_factory.mktemp("servers")
     with (
-        closing(Server(place / "bare", [sys.executable, "-c", PUBLIC + BARE])) as bare,
-        closing(Server(place / "ours", [sys.executable, "-c", PUBLIC + OURS])) as ours,
+        closing(Server(place / "bare", [sys.executable, "-c", PUBLIC + BARE], environment=ENVIRONMENT)) as bare,
+        closing(Server(place / "ours", [sys.executable, "-c", PUBLIC + OURS], environment=ENVIRONMENT)) as ours,
     ):
         yield {"bare": bare, "ours": ours}
 
@@ -204,11 +208,16 @@ def keeps_any_session(server: Server, _elsewhere: Elsewhere) -> bool:
     return server.client.post("/gradio_api/queue/join", json=body).status_code == 200
 
 
+def phones_home(server: Server, _elsewhere: Elsewhere) -> bool:
+    """Does it tell its makers that it is run, where nobody has said otherwise?"""
+    return bool(server.config["analytics_enabled"])
+
+
 HOLES = [
     reads_any_picture, fetches, relays, is_blown_up, takes_any_file, takes_large_files, takes_many_files,
     reflects_origins, takes_requests_of_other_sites, answers_to_any_name, is_framed_by_anybody, loads_from_anywhere,
     lets_types_be_guessed, shows_who_visits, is_run_past_the_queue, has_private_events_called, fails_without_words,
-    keeps_any_session,
+    keeps_any_session, phones_home,
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -20,6 +21,7 @@ import yaml
 from attacked import PATIENCE, ROOT, Server
 from clean_environment import packages, requirements
 from offered import photograph
+from PIL import ExifTags, Image
 from playwright.sync_api import Frame, Page, expect
 from running import ready
 
@@ -240,6 +242,12 @@ def test_requests_are_logged_with_their_times_and_nothing_of_a_photograph(starte
     started.client.get("/secret/path")
     started.ask("open", {"image": "secret"})
     started.upload("secret.png", photograph(3))
+    about = Image.Exif()
+    about[ExifTags.Base.ImageDescription] = "secret"
+    taken = io.BytesIO()
+    Image.open(io.BytesIO(photograph(4))).convert("RGB").save(taken, "JPEG", exif=about)
+    assert b"secret" in taken.getvalue()
+    assert started.ask("open", photo=taken.getvalue(), source={})["data"]["id"]
     started.log.flush()
     text = Path(started.log.name).read_text()
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]
