@@ -1,4 +1,5 @@
-# The app on a processor: docker compose up, or docker build -t vitviz . && docker run -p 7860:7860 vitviz
+# The app on a processor: TORCH_INDEX=ADDRESS docker compose up, or
+# docker build -t vitviz --build-arg TORCH_INDEX=ADDRESS . && docker run -p 7860:7860 vitviz
 FROM python:3.11-slim
 
 ENV PYTHONDONTWRITEBYTECODE=1 \
@@ -9,8 +10,10 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 WORKDIR /app
 COPY requirements.txt requirements.lock ./
 # torch for processors, which brings no CUDA and has an index of its own; then all other packages by their hashes.
-RUN grep -E '^(torch|torchvision)==' requirements.txt > torch.txt \
-    && pip install --no-deps --index-url https://download.pytorch.org/whl/cpu -r torch.txt \
+ARG TORCH_INDEX
+RUN : "${TORCH_INDEX:?Expected the build argument TORCH_INDEX, got none. Give the address of the index of CPU wheels that pytorch.org/get-started shows.}" \
+    && grep -E '^(torch|torchvision)==' requirements.txt > torch.txt \
+    && pip install --no-deps --index-url "$TORCH_INDEX" -r torch.txt \
     && pip install --no-deps --require-hashes -r requirements.lock
 
 RUN useradd --uid 1000 --no-create-home vitviz \

@@ -37,6 +37,7 @@ help:
 	@echo "make docs      the documents as a site, in build/docs"
 	@echo "make guide     make the pictures of docs/guide again, by the code of its pages"
 	@echo "make space KIND=static|zerogpu|cpu  the files of a Hugging Face Space, in build/space-KIND"
+	@echo "           TORCH_INDEX=ADDRESS      for cpu: where torch without CUDA is, as pytorch.org/get-started shows"
 	@echo "make lock      requirements.lock again: all packages with hashes      make audit     look up what is known of them"
 	@echo "make clean     remove the set-up and the caches"
 	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
@@ -97,7 +98,7 @@ guide: $(VENV)/.test
 # docs/hosting.md says what becomes of it.
 KIND ?= cpu
 space: $(VENV)/.test
-	$(PY) scripts/make_space.py $(KIND)
+	$(PY) scripts/make_space.py $(KIND) $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
 # What the container installs: every package that requirements.txt needs, with the hashes of its files. Without torch,
 # which the container has from an index of its own, and what only torch's CUDA needs.

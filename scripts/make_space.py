@@ -1,6 +1,6 @@
 """Write the folder of a Hugging Face Space: exactly the files that are pushed to it.
 
-    python scripts/make_space.py static|zerogpu|cpu [FOLDER]       # build/space-KIND by default
+    python scripts/make_space.py static|zerogpu|cpu [FOLDER] [--torch-index ADDRESS]   # build/space-KIND by default
 
 `static` is a site without a server, `cpu` the app on a Space's processor, `zerogpu` the app with a GPU for some
 seconds. docs/hosting.md has the steps from the folder to a page.
@@ -24,7 +24,6 @@ FILES = ("app.py", "LICENSE", "THIRD_PARTY_NOTICES.md", "vitviz", "checkpoints",
 WITHOUT = shutil.ignore_patterns("__pycache__", "*.pyi", ".*")
 UNUSED = {"accelerate", "tensorboardX", "imagehash", "av"}  # of training and films: no page needs them
 BY_THE_HOST = {"gradio"}  # that the front matter pins
-CPU_WHEELS = "https://download.pytorch.org/whl/cpu"  # the index's own torch brings gigabytes of CUDA
 PYTHON = {"cpu": "3.11", "zerogpu": "3.10.13"}  # ZeroGPU has few versions
 HARDWARE = {"cpu": "cpu-basic", "zerogpu": "zero-a10g"}
 LARGE = 10 * 10**6  # bytes from which the hub takes files by LFS alone
@@ -47,12 +46,14 @@ where it looks from there. `make space KIND={kind}` of vitviz wrote this folder.
 """
 
 
-def make(kind: str, folder: Path) -> None:
+def make(kind: str, folder: Path, torch_index: str = "") -> None:
     """Write a Space's folder, in place of an earlier one.
 
     Args:
         kind: one of `KINDS`.
         folder: new, empty, or an earlier Space.
+        torch_index: address of the index of torch's CPU wheels, for `cpu`; without one the package index's own torch
+            is installed, which works and brings gigabytes of CUDA.
     """
     if folder.exists() and not (folder / ".gitattributes").exists() and any(folder.iterdir()):
         raise SystemExit(f"Expected a new or empty folder for the Space, got {folder}. Name another one.")
@@ -60,11 +61,11 @@ def make(kind: str, folder: Path) -> None:
     if kind == "static":
         write_site(folder, space=True)
     else:
-        write_app(kind, folder)
+        write_app(kind, folder, torch_index)
     (folder / ".gitattributes").write_text(attributes(folder), encoding="utf-8")
 
 
-def write_app(kind: str, folder: Path) -> None:
+def write_app(kind: str, folder: Path, torch_index: str) -> None:
     """Write a Space that runs `app.py`."""
     folder.mkdir(parents=True)
     for name in FILES:
@@ -75,7 +76,7 @@ def write_app(kind: str, folder: Path) -> None:
             shutil.copy2(source, folder / name)
     about = {"kind": kind, "gradio": pins()["gradio"], "python": PYTHON[kind], "hardware": HARDWARE[kind]}
     (folder / "README.md").write_text(FRONT.format(**about), encoding="utf-8")
-    (folder / "requirements.txt").write_text(requirements(kind), encoding="utf-8")
+    (folder / "requirements.txt").write_text(requirements(torch_index), encoding="utf-8")
 
 
 def pins() -> dict[str, str]:
@@ -84,15 +85,15 @@ def pins() -> dict[str, str]:
     return dict(re.findall(r"^([\w-]+)==([^;\s]+)$", text, re.MULTILINE))
 
 
-def requirements(kind: str) -> str:
-    """Return what the Space installs: the pins of requirements.txt that a page needs, torch as its hardware has it."""
+def requirements(torch_index: str = "") -> str:
+    """Return what the Space installs: the pins of requirements.txt that a page needs, torch from its own index."""
     lines = []
     for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines():
         name = line.partition("==")[0]
         if line and not line.startswith("#") and name not in UNUSED | BY_THE_HOST:
-            local = "+cpu" if kind == "cpu" and name in ("torch", "torchvision") else ""
+            local = "+cpu" if torch_index and name in ("torch", "torchvision") else ""
             lines.append(f"{line}{local}")
-    index = [f"--extra-index-url {CPU_WHEELS}"] if kind == "cpu" else []
+    index = [f"--extra-index-url {torch_index}"] if torch_index else []
     return "\n".join([*index, *lines, ""])
 
 
@@ -114,11 +115,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--torch-index", default="", metavar="ADDRESS", help="index of torch's CPU wheels, for cpu")
     args = parser.parse_args()
+    if args.torch_index and args.kind != "cpu":
+        parser.error(f"Expected --torch-index for cpu alone, got it for {args.kind}. Leave it out.")
     folder = args.folder or ROOT / "build" / f"space-{args.kind}"
-    make(args.kind, folder)
+    make(args.kind, folder, args.torch_index)
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     print(f"{folder}: {size / 1e6:.0f} MB. docs/hosting.md says how it becomes a Space.")
+    if args.kind == "cpu" and not args.torch_index:
+        print(
+            "It installs torch with CUDA, which works and is larger by gigabytes. For a smaller one give TORCH_INDEX, "
+            "the address of the index of CPU wheels that pytorch.org/get-started shows."
+        )
 
 
 if __name__ == "__main__":

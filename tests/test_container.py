@@ -1,11 +1,14 @@
 """The container's files, without an engine: what is copied is there, and nothing runs as root or without a hash."""
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from fnmatch import fnmatch
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[1]
@@ -72,3 +75,39 @@ def test_all_packages_are_locked_by_hash_at_the_versions_of_the_tests() -> None:
     assert not [name for name in locked if any(fnmatch(name, kind) for kind in (*from_its_own_index, "nvidia-*"))]
     (install,) = (rest for rest in of("RUN") if "pip install" in rest)
     assert "--require-hashes -r requirements.lock" in install
+
+
+@pytest.mark.parametrize("index", ["", "https://example.org/cpu"])
+def test_torch_comes_from_the_index_that_is_given_and_none_is_an_error_in_words(index: str, tmp_path: Path) -> None:
+    """By the step itself, with a stub that notes what pip is asked."""
+    (install,) = (rest for rest in of("RUN") if "pip install" in rest)
+    (tmp_path / "requirements.txt").write_text((ROOT / "requirements.txt").read_text(encoding="utf-8"))
+    stub = tmp_path / "pip"
+    stub.write_text('#!/bin/sh\necho "$@" >> asked\n')
+    stub.chmod(0o755)
+    path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
+    environment = {"PATH": path, **({"TORCH_INDEX": index} if index else {})}
+    done = subprocess.run(
+        ["sh", "-c", install], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    if not index:
+        assert done.returncode
+        assert "Expected the build argument TORCH_INDEX, got none. Give the address" in done.stderr
+        assert not (tmp_path / "asked").exists()
+        return
+    assert done.returncode == 0, done.stderr
+    torch, rest = (tmp_path / "asked").read_text().splitlines()
+    assert torch == f"install --no-deps --index-url {index} -r torch.txt"
+    assert rest == "install --no-deps --require-hashes -r requirements.lock"
+    pins = make_space.pins()
+    wanted = [f"{name}=={pins[name]}" for name in ("torch", "torchvision")]
+    assert (tmp_path / "torch.txt").read_text().splitlines() == wanted
+
+
+def test_no_address_of_an_index_is_among_the_files() -> None:
+    """Where packages come from is for whoever builds to say."""
+    service = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["vitviz"]
+    assert service["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
+    for name in ("Dockerfile", "compose.yaml", "Makefile", "scripts/make_space.py", "requirements.lock"):
+        text = (ROOT / name).read_text(encoding="utf-8")
+        assert not re.search(r"https?://\S*(whl|simple|registry)", text), name

@@ -10,16 +10,14 @@ import sys
 import sysconfig
 import tarfile
 import time
-import venv
 import zipfile
 from collections.abc import Iterator, Mapping
 from email.message import Message
 from email.parser import BytesParser
-from importlib.metadata import distribution
 from pathlib import Path
 
+import clean_environment
 import pytest
-from packaging.requirements import Requirement
 from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[1]
@@ -50,12 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def environment(folder: Path, wheel: Path, *packages: Path) -> Path:
     """Make an environment with the wheel and links to packages; return its folder of commands."""
-    venv.create(folder)
-    commands = folder / ("Scripts" if os.name == "nt" else "bin")
-    paths = {"base": str(folder), "platbase": str(folder)}
-    site = Path(sysconfig.get_path("purelib", "venv" if sys.version_info >= (3, 11) else None, vars=paths))
-    for package in packages:
-        (site / package.name).symlink_to(package)
+    commands = clean_environment.make(folder, packages)
     run(*PIP, "--python", commands / "python", "install", "--no-deps", "--no-index", wheel)
     return commands
 
@@ -76,25 +69,11 @@ def about(wheel: Path) -> Message:
         return BytesParser().parsebytes(archive.read(name))
 
 
-def requirements(requires: list[str]) -> set[str]:
-    """The distributions that these requirements bring, and those that they bring in turn; without extras."""
-    found: set[str] = set()
-    pending = [*requires]
-    while pending:
-        one = Requirement(pending.pop())
-        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
-            found.add(one.name)
-            pending += distribution(one.name).requires or []
-    return found
-
-
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with what `pip install vitviz` brings, and nothing else."""
-    files = (path for name in requirements(about(wheel).get_all("Requires-Dist")) for path in distribution(name).files)
-    site = Path(sysconfig.get_path("purelib"))
-    tops = {site / path.parts[0] for path in files if path.parts[0] not in ("..", "__pycache__")}
-    return environment(tmp_path_factory.mktemp("bare") / "env", wheel, *sorted(tops))
+    brought = clean_environment.packages(clean_environment.requirements(about(wheel).get_all("Requires-Dist")))
+    return environment(tmp_path_factory.mktemp("bare") / "env", wheel, *brought)
 
 
 def test_the_package_index_shows_text_without_what_lies_in_the_checkout(wheel: Path) -> None:

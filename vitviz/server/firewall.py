@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders, UploadFile
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vitviz.server.health import OUTCOME, RequestLog
@@ -103,6 +103,10 @@ class Firewall:
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
+            return
+        if scope["path"] == scope.get("root_path") != "":  # the page's own addresses are relative to the slash
+            query = scope["query_string"].decode("latin-1")
+            await RedirectResponse(f"{scope['path']}/{'?' * bool(query)}{query}")(scope, receive, send)
             return
         status, began, scope[OUTCOME] = 0, time.perf_counter(), {}
         scope["path"], scope["root_path"] = below_root(scope), ""

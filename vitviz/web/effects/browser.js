@@ -95,10 +95,9 @@ export async function copyLink(store) {
   try {
     await navigator.clipboard.writeText(addressOf(store));
     say('The link is copied.');
-  } catch (error) {
-    const { message } = /** @type {Error} */ (error);
+  } catch {
     const framed = window.parent !== window; // then the address bar has another site's address
     const where = framed ? `This is the link: ${addressOf(store)}` : 'The link is in the address bar.';
-    say(`The browser does not allow copying (${message}). ${where}`);
+    say(`The browser does not allow copying here. ${where}`);
   }
 }
