@@ -1,7 +1,8 @@
 """Measure how much of a map its colors show: rollout from several first layers beside other methods.
 
     python benchmarks/scales.py photos                        # any folder; both bundled models of photographs, 50 files
-    python benchmarks/scales.py photos --limit 12 --gain      # also faithfulness: a minute or more for each model
+    python benchmarks/scales.py photos --limit 12 --gain      # also faithfulness: half a minute or more a photograph
+    python benchmarks/scales.py photos --gain --steps 8 --maps rollout          # of rollout alone: a few seconds each
 
 "strongest" is the strongest patch over the 99th percentile of the map (the median photograph; then the one worse
 than nine of ten): 8 means that one patch takes seven eighths of the colors. "full" is the share of patches above a
@@ -40,10 +41,11 @@ def starts(depth: int) -> dict[str, int]:
     }
 
 
-def maps(view: View) -> dict[str, Any]:
-    """Return the maps of one photograph by the name of the row."""
+def maps(view: View, prefix: str = "") -> dict[str, Any]:
+    """Return the maps of one photograph whose row's name starts with a prefix, by that name."""
     rolled = {name: partial(view.rollout, start=start) for name, start in starts(view.trace.depth).items()}
-    return {name: make() for name, make in (rolled | {one: partial(view.explain, one) for one in OTHERS}).items()}
+    rows = rolled | {one: partial(view.explain, one) for one in OTHERS}
+    return {name: make() for name, make in rows.items() if name.startswith(prefix)}
 
 
 def measure(values: NDArray[np.float32], signed: bool) -> list[float]:
@@ -63,6 +65,8 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["dinov2-s14-everyday", "dinov2-s14-imagenette"])
     parser.add_argument("--limit", type=int, default=50)
     parser.add_argument("--gain", action="store_true", help="measure faithfulness too")
+    parser.add_argument("--steps", type=int, default=16, help="of deletion and insertion")
+    parser.add_argument("--maps", default="", metavar="PREFIX", help="only rows whose names start so")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -72,8 +76,8 @@ def main() -> None:
         explorer = vitviz.Explorer(name)
         for path in photos:
             view = explorer.open(path)
-            made = maps(view)
-            tests = view.faithfulness([*made.values()], view.best(1)[0], steps=16, random=4) if args.gain else []
+            made, best = maps(view, args.maps), view.best(1)[0]
+            tests = view.faithfulness([*made.values()], best, steps=args.steps, random=4) if args.gain else []
             gains = [[one.gain] for one in tests] or [[]] * len(made)
             for (row, heatmap), gain in zip(made.items(), gains, strict=True):
                 found.setdefault(row, []).append([*measure(heatmap.values, heatmap.signed), *gain])

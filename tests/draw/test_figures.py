@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import combinations
 from pathlib import Path
@@ -27,8 +28,10 @@ from vitviz.draw.figures import NAMES, draw
 from vitviz.draw.figures.confusion import GAMMA, confusion
 from vitviz.draw.figures.counts import counts
 from vitviz.draw.figures.drawing import format_shape, route
+from vitviz.draw.figures.maps import Asked
 from vitviz.draw.figures.page import ACCENTS, DIVERGING
 from vitviz.draw.figures.paper import inside, rollout_sheet
+from vitviz.draw.figures.places import SHOWN, every
 from vitviz.draw.figures.tokens import features
 from vitviz.draw.overlay import overlay
 from vitviz.draw.sheet import fit_photo, rescale
@@ -411,6 +414,31 @@ def contrast(a: Any, b: Any) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+# --- maps and answers
+
+
+def test_one_map_has_its_own_scale_and_the_caption_explains_the_dots(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = view("large")
+    values = np.linspace(0, 0.01, one.trace.grid[0] * one.trace.grid[1], dtype=np.float32).reshape(one.trace.grid)
+    for strongest in (0.01, 0.3):
+        values[-1, -1] = strongest
+        heatmap = replace(one.attention(), values=values)
+        monkeypatch.setattr(Asked, "heatmap", lambda asked, view, heatmap=heatmap: heatmap)
+        drawn = draw(one, ["overlay"], photo=NAME)["overlay"]
+        caption = " ".join(drawn.texts[1].get_text().split())
+        assert ("A dot marks patches" in caption) == (strongest > 0.01)
+        assert f"to {percent(heatmap.scale().vmax)} of attention" in caption
+
+
+def test_small_probabilities_fill_their_axes_and_legends_cover_no_line() -> None:
+    one = vitviz.Explorer(tiny.model(3, classes=200)).open(photograph(150, 110))
+    for name in ("lens", "curves"):
+        for panel in draw(one, [name], photo=NAME)[name].axes:
+            most = max(float(np.max(line.get_ydata())) for line in panel.lines)
+            assert 0.3 < most / panel.get_ylim()[1] < 0.75
+    assert draw(view("plain"), ["lens"], photo=NAME)["lens"].axes[0].get_ylim()[1] <= 100
+
+
 # --- figures 6 and 7 of the paper
 
 
@@ -449,6 +477,10 @@ def test_the_inside_of_a_model(case: str) -> None:
     if case == "plain":
         corner = held(drawn, "positions")[:gh, :gw]  # of the first position
         np.testing.assert_allclose(corner, position_similarity(one.model)[0, 0], atol=1e-5)
+    caption = " ".join(drawn.texts[1].get_text().split())
+    assert "the line is the mean of the heads" in caption
+    if case == "plain":
+        assert f"for {every(-(-max(gh, gw) // SHOWN))} row and column" in caption
     words_are_inside_and_apart(drawn)
     with pytest.raises(DrawError, match="attention distance"):
         inside(one.model, one.heads(["entropy"]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -93,3 +95,10 @@ def test_a_picture_has_the_photograph_the_map_and_bars(dark: bool) -> None:
     filled, rest = ((drawn == ImageColor.getrgb(color)).all(-1).sum(1) for color in (theme.muted, theme.line))
     bars = filled + rest > 0.3 * drawn.shape[1]  # rows of pixels that a bar runs through
     assert {round(float(share), 1) for share in (filled / np.maximum(1, filled + rest))[bars]} == {0.8, 0.2, 0.0}
+
+
+def test_a_picture_explains_the_dots_on_its_map() -> None:
+    values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    maps = [replace(HEATMAP, values=one, title="Layer 1") for one in (values, np.where(values == 1, 9, values))]
+    heights = [prediction_picture(one, [("a", 1.0)], side=256).height for one in maps]
+    assert heights[1] > heights[0]  # a sentence more

@@ -52,6 +52,8 @@ def figures(args: Args) -> None:
     if args.only and "path" not in kinds:
         raise ValueError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
     names = (*((args.only or NAMES) if "path" in kinds else ()), *kinds)
+    if {*kinds} - {"rollout-sheet"}:
+        _one(args)  # before anything is computed
     explorer = shared.open_explorer(args)
     size = shared.input_size(args, explorer)
     made = _of_one(args, explorer, names)
@@ -119,7 +121,9 @@ def _asked(args: Args, view: View) -> dict[str, Any]:
 def _one(args: Args) -> str:
     """Return the one photograph or folder that was given."""
     if len(args.photos) != 1:
-        raise ValueError(f"Expected one photograph or folder, got {len(args.photos)}. Name one, or see --kind.")
+        raise ValueError(
+            f"Expected one photograph or folder, got {len(args.photos)}. Only rollout-sheet takes several."
+        )
     return str(args.photos[0])
 
 

@@ -7,8 +7,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from PIL import Image, ImageDraw
 
+from vitviz.draw.colorbar import describe_clipped
 from vitviz.draw.colors import DrawError, Theme
 from vitviz.draw.overlay import overlay
 from vitviz.draw.sheet import Cell, Line, arrange, fit_photo, rescale
@@ -121,7 +123,9 @@ def prediction_picture(
     if not ranked:
         raise DrawError("Expected at least one class and its probability, got none. Ask for one or more.")
     size, theme = max(11, round(side / 28)), Theme.of(dark)
-    pictures = (("the photograph", fit_photo(heatmap.photo, side)), (heatmap.title, draw_map(heatmap, side)))
+    beyond = describe_clipped(heatmap.scale(), heatmap.unit, float(np.abs(heatmap.values).max()))
+    words = f"{heatmap.title}. {beyond}" if beyond else heatmap.title
+    pictures = (("the photograph", fit_photo(heatmap.photo, side)), (words, draw_map(heatmap, side)))
     slot = max(pictures[0][1].width, 14 * size)  # words need room below a narrow photograph
     cells = []
     for text, picture in pictures:

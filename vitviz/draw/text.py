@@ -1,12 +1,15 @@
 """Text in pictures: the typeface, lines that fit a width."""
 
 import os
+import re
 from collections.abc import Callable
 from functools import lru_cache
 
 from PIL import ImageFont
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
+# Spaces at which no line ends: "16 × 16", "8.3 %".
+KEPT = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)")
 
 
 @lru_cache(maxsize=64)
@@ -21,15 +24,16 @@ def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 def wrap(text: str, width: float, measure: Callable[[str], float]) -> tuple[str, ...]:
     """Return `text` in lines of at most `width`, as `measure` measures; a word that is longer alone is shortened.
 
-    No-break spaces keep words together. `measure` is such as `font(12).getlength`.
+    No-break spaces keep words together, and so do those within sizes and percentages. `measure` is such as
+    `font(12).getlength`.
     """
     lines: list[str] = []
-    for word in text.split(" ") if text else ():
+    for word in KEPT.sub("\N{NO-BREAK SPACE}", text).split(" ") if text else ():
         if lines and measure(f"{lines[-1]} {word}") <= width:
             lines[-1] += f" {word}"
         else:
             lines.append(word)
-    return tuple(shorten(line, width, measure) for line in lines)
+    return tuple(shorten(line.replace("\N{NO-BREAK SPACE}", " "), width, measure) for line in lines)
 
 
 def shorten(text: str, width: float, measure: Callable[[str], float]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from vitviz.analysis.decomposition import decompose
 from vitviz.draw.figures import page
@@ -28,7 +29,7 @@ def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
         f"{test.describe()} The grey band holds {test.n} random orders, the dashed line their mean. "
         f"{page.describe(view, photo)}"
     )
-    figure = page.new_page(f"Is it true? {found.title}", caption, 2.6)
+    figure = page.new_page(f"Deletion and insertion: {found.title}", caption, 2.6)
     left, right = figure.subplots(1, 2, sharey=True)
     color = page.ACCENTS[dark]["attention"]
     for axes, curve, words in (
@@ -39,8 +40,8 @@ def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
         axes.set_title(f"{words}: area {curve.area:.2f}", fontsize=page.SMALL, fontweight="normal")
         axes.set(xlabel=f"share of the patches {'deleted' if curve.kind == 'deletion' else 'shown'} (%)", xlim=(0, 100))
         axes.set_label(curve.kind)
-    left.set(ylabel=f"probability of {test.target} (%)", ylim=(0, 100))
-    right.legend(frameon=False, loc="lower right")
+    left.set(ylabel=f"probability of {test.target} (%)", ylim=(0, _top(test.deletion.band[1], test.insertion.band[1])))
+    right.legend(frameon=False, loc="upper left")
     return figure
 
 
@@ -54,6 +55,11 @@ def _curve(axes: Axes, curve: Curve, color: str) -> None:
     axes.plot(across, 100 * curve.probabilities, color=color, linewidth=1.6, label="this map")
 
 
+def _top(*shares: NDArray[Any]) -> float:
+    """Return where an axis of percent ends: with room for a legend above the highest of some shares, at most 100."""
+    return min(100.0, 140.0 * max(float(values.max()) for values in shares) or 100.0)
+
+
 @page.styled
 def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the most probable classes after each layer (logit lens)."""
@@ -62,7 +68,7 @@ def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Fi
         "The final norm and the classifier, applied to the tokens after each layer (logit lens). In early layers the "
         f"classifier reads tokens unlike those that it was trained on. {page.describe(view, photo)}"
     )
-    figure = page.new_page("What it would answer after each layer", caption, 2.9)
+    figure = page.new_page("The prediction after each layer", caption, 2.9)
     axes = figure.subplots()
     colors = list(page.ACCENTS[dark].values())
     across = [block + 1 for block in found.blocks]
@@ -72,7 +78,9 @@ def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Fi
         axes.plot(
             across, y, marker="o", markersize=2.5, linewidth=1.4, label=f"{name} {percent(float(y[-1]) / 100)}", **style
         )
-    axes.set(xlabel="layer", ylabel="probability (%)", ylim=(0, 100), label="lens")
+    axes.set(
+        xlabel="layer", ylabel="probability (%)", ylim=(0, _top(found.probabilities[:, found.classes])), label="lens"
+    )
     page.count(axes)
     axes.legend(frameon=False, loc="upper left")
     return figure
@@ -92,7 +100,7 @@ def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = Fal
         f"read is counted there. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 0.5)
-    figure = page.new_page(f"Who says {found.name}: the logit in parts", caption, high)
+    figure = page.new_page(f"The logit of {found.name} in parts", caption, high)
     left, right = figure.subplots(1, 2, width_ratios=[3.2, 1])
     reach = float(np.abs(table).max()) or 1.0
     image = left.imshow(table, cmap=page.DIVERGING[dark], vmin=-reach, vmax=reach, interpolation="nearest")
@@ -103,7 +111,15 @@ def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = Fal
     if count <= 16:
         for (row, column), value in np.ndenumerate(table):
             ink = "white" if abs(value) > 0.6 * reach else "black" if not dark else "#eceef2"
-            left.text(column, row, f"{value:.2f}".replace("-", "−"), ha="center", va="center", fontsize=5, color=ink)
+            left.text(
+                column,
+                row,
+                f"{round(value, 2) + 0.0:.2f}".replace("-", "−"),
+                ha="center",
+                va="center",
+                fontsize=5,
+                color=ink,
+            )
     page.bar(image, left, "added to the logit", [table])
     right.barh(range(layers), found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
     shift = np.arange(layers) + 0.38

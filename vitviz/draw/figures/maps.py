@@ -1,7 +1,7 @@
 """Figures of maps over a photograph: one map, all heads of all layers, the layers, one matrix, methods side by side.
 
-Maps of one figure have one scale. It ends where one number in 200 lies beyond, so that a single patch does not darken
-all others; an arrow at the color bar says so.
+One map has its own scale. Maps side by side share one, which ends where one number in 200 lies beyond, so that a single
+patch does not darken all others. A dot marks what lies beyond, and the color bar ends in an arrow.
 """
 
 # ruff: noqa: ARG001 - `page.styled` reads `dark`
@@ -37,6 +37,7 @@ BEYOND = 99.5  # percentile at which a scale ends
 MOST_TOKENS = 2_500  # of a matrix that is drawn
 METHODS = ("rollout", "gae", "legrad", "attn_lrp")
 TALLEST = 7.2  # inches of a grid of maps
+DOTS = "A dot marks patches beyond the end of the scale."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +174,7 @@ def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
     maps = [explained(view, name, target) for name in asked.methods]
     tests = view.faithfulness(maps, target) if view.best(1) else ()
     names = [one.title.partition(", for ")[0] for one in maps]
-    words = [f"{name}: {test.gain:+.2f}".replace("-", "−") for name, test in zip(names, tests, strict=True)] or names
+    words = [f"{name}: {number(test.gain, step=0.01)}" for name, test in zip(names, tests, strict=True)] or names
     said = (
         f"The number is the area by which deleting and inserting patches in a map's order beats random orders, for "
         f"{tests[0].target}: 0 is chance. "
@@ -183,11 +184,12 @@ def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
     signs = " Where a map has two signs, red speaks for the class and blue against it." * any(
         one.signed for one in maps
     )
+    dots = f" {DOTS}" * any(one.scale().clipped > 0 for one in maps)
     return _beside(
         maps,
         words,
         title="Attribution methods side by side",
-        caption=f"{said}Each map has a scale of its own: compare shapes.{signs} {page.describe(view, photo)}",
+        caption=f"{said}Each map has a scale of its own: compare shapes.{dots}{signs} {page.describe(view, photo)}",
         columns=min(2 if len(maps) == 4 else 3, len(maps)),
         shared=False,
     )
@@ -197,15 +199,15 @@ def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
 
 
 def _scale(maps: Sequence[Heatmap]) -> tuple[Scale, ScalarMappable]:
-    """Return the scale of all maps, which ends where one number in 200 lies beyond, and its colors."""
+    """Return the scale of all maps and its colors: one map's own, or one that leaves out one number in 200."""
     values = np.concatenate([one.values.ravel() for one in maps])
     signed = any(one.signed for one in maps)
-    if signed:
-        reach = float(np.percentile(np.abs(values), BEYOND)) or 1.0
-        scale = Scale(-reach, reach, "shared", True)
+    sizes = np.abs(values) if signed else values
+    if len(maps) == 1:
+        scale = maps[0].scale()
     else:
-        low, high = float(values.min()), float(np.percentile(values, BEYOND))
-        scale = Scale(low, max(high, low), "shared")
+        end = float(np.percentile(sizes, BEYOND))
+        scale = Scale(-end if signed else float(values.min()), end, "shared", signed, int((sizes > end).sum()))
     cmap = page.DIVERGING[False] if signed else colormaps[SEQUENTIAL]
     top = scale.vmax if scale.vmax > scale.vmin else scale.vmin + 1.0
     return scale, ScalarMappable(Normalize(scale.vmin, top), cmap)
@@ -215,9 +217,8 @@ def _scale_words(scale: Scale, unit: str) -> str:
     """Return the range of the colors for a caption."""
     form = percent if unit == "attention" else number
     what = unit if unit else "score"
-    return (
-        f"Colors run from {form(scale.vmin)} to {form(scale.vmax)} of {what} a patch; what lies beyond has their ends."
-    )
+    beyond = f" {DOTS}" if scale.clipped else ""
+    return f"Colors run from {form(scale.vmin)} to {form(scale.vmax)} of {what} a patch.{beyond}"
 
 
 def _show(axes: Axes, heatmap: Heatmap, scale: Scale, side: int) -> None:

@@ -4,7 +4,6 @@ Figures are made without pyplot. `settings` holds matplotlib to its defaults and
 same whatever a person's settings are; constrained layout finds the places of panels, ticks and color bars.
 """
 
-import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,10 +107,8 @@ def measure(words: str, size: float = SMALL, bold: bool = False) -> float:
 
 
 def wrap(words: str, size: float, width: float, bold: bool = False) -> list[str]:
-    """Return lines of at most `width` inches; sizes such as 16 × 16 stay whole."""
-    kept = re.sub(r"(?<=\d) × (?=\d)", "\N{NO-BREAK SPACE}×\N{NO-BREAK SPACE}", words)
-    lines = text.wrap(kept, width, lambda line: measure(line, size, bold))
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+    """Return lines of at most `width` inches."""
+    return [*text.wrap(words, width, lambda line: measure(line, size, bold))]
 
 
 def shorten(words: str, size: float, width: float) -> str:

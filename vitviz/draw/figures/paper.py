@@ -20,6 +20,7 @@ from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page, places
 from vitviz.draw.overlay import overlay
 from vitviz.draw.sheet import fit_photo, rescale
+from vitviz.formatting import percent
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
@@ -50,7 +51,7 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
         f"{maps[0].title}. Each map has its own scale, whose ends stand above it; a dot marks patches beyond the upper "
         f"end (+), and the opacity follows the value. {page.describe_model(views[0].model)}"
     )
-    figure = page.new_page("Where the answer's information comes from", caption, sum(heights) + 0.25 * len(rows))
+    figure = page.new_page("Attention rollout", caption, sum(heights) + 0.25 * len(rows))
     axes = figure.subplots(len(rows), 2 * pairs, height_ratios=heights, squeeze=False)
     for panel in axes.flat:
         page.hide_axes(panel)
@@ -90,10 +91,10 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
     over = "one photograph" if count == 1 else f"{count:,} photographs"
     caption = (
         f"Left: the first {len(filters.pictures)} principal components of the {config.width} filters of the patch "
-        f"embedding, which hold {filters.explained.sum():.0%} of their variance; each on its own scale. "
+        f"embedding, which hold {percent(float(filters.explained.sum()), 2)} of their variance; each on its own scale. "
         f"{_about_positions(model)} Right: for each head the mean distance between a patch and the patches that it "
         f"attends to, in pixels of the model's input, averaged over all patches of {over}"
-        f"{f' ({photo})' if photo else ''}. {page.describe_model(model)}"
+        f"{f' ({photo})' if photo else ''}; the line is the mean of the heads. {page.describe_model(model)}"
     )
     figure = page.new_page("Inside the model", caption, 2.3)
     left, middle, right = figure.subplots(1, 3, width_ratios=[0.62, 1.2, 1.1])
@@ -106,11 +107,12 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
 def _about_positions(model: ViT) -> str:
     if model.config.positions == "none":
         return "Centre: the model has no positions."
+    step = -(-max(model.config.grid) // places.SHOWN)
     fixed = "its fixed sinusoidal positions"
     kind = {"rotary": "the angles of its rotary positions", "sincos": fixed, "sincos1d": fixed}
     return (
-        "Centre: a small map for each row and column shows the cosine of that position with every other, of "
-        f"{kind.get(model.config.positions, 'the learned position embeddings')}."
+        f"Centre: a small map for {places.every(step)} row and column shows the cosine of that position with every "
+        f"other, of {kind.get(model.config.positions, 'the learned position embeddings')}."
     )
 
 

@@ -63,10 +63,9 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
         places, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
     if prefix:
         places, heights = [["prefix"] * 2, *places], [max(0.42, 0.14 * len(prefix)), *heights]
-    every = "each" if step == 1 else f"every {step}{'nd' if step == 2 else 'rd' if step == 3 else 'th'}"
     caption = (
-        f"{_caption(model)} Similarity: a small map for {every} row and column shows how alike that position and each "
-        f"of the {gh} × {gw} are. {describe(view, photo)}"
+        f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how alike that position and "
+        f"each of the {gh} × {gw} are. {describe(view, photo)}"
     )
     figure = new_page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic(places, height_ratios=heights)
@@ -103,6 +102,11 @@ def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Tabl
     if config.positions == "sincos1d":
         name = "Two-dimensional sinusoids"
     return [*found, _table(name, sincos_positions(grid, width)[0], chosen)]
+
+
+def every(step: int) -> str:
+    """Return in words which rows and columns have a map: "each", "every 2nd"."""
+    return "each" if step == 1 else f"every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') }"
 
 
 def _table(title: str, values: Tensor, chosen: Tensor) -> Table:
