@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from documents import DOCUMENTS, ROOT, anchors, blocks, commands, link_examples,
 import vitviz
 from vitviz.attribution import registry
 from vitviz.cli.main import main
+from vitviz.resources import resource_folder
 from vitviz.training.recipes import RECIPES
 
 PATIENCE = 900  # seconds; the machine may have other work
@@ -115,6 +117,9 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
     given = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
     if "--model" not in given and re.search(r"--size\b", help_of(given[0], capsys)):
         given += ["--size", "112"]  # the documents' own takes longer
+    if "texts" in given:  # docs/lecture.md copies one
+        (elsewhere / "texts" / "en").mkdir(parents=True)
+        shutil.copy(resource_folder("lecture") / "en" / "5-attention.md", elsewhere / "texts" / "en")
     before = set(elsewhere.iterdir())
     assert main(given) == 0, capsys.readouterr().err
     written = {path.name for path in set(elsewhere.iterdir()) - before}

@@ -312,7 +312,14 @@ class View:
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 
-    def html(self, *, maps: Sequence[Heatmap] = (), limit: float = PAGE_MEGABYTES, lecture: bool = False) -> str:
+    def html(
+        self,
+        *,
+        maps: Sequence[Heatmap] = (),
+        limit: float = PAGE_MEGABYTES,
+        lecture: bool = False,
+        texts: str | os.PathLike[str] | None = None,
+    ) -> str:
         """Return the explorer with this photograph as one HTML file, which opens from disk without a network.
 
         Its size is about 6 bytes for each token, head channel and block: 7.4 MB for the bundled model.
@@ -321,9 +328,11 @@ class View:
             maps: further maps over this photograph to choose from, such as those of attribution methods.
             limit: the largest size in MB; it is estimated before the page is made, without the lecture.
             lecture: whether the lecture is in it, with its texts and numbers.
+            texts: folder with a lecturer's own texts (`docs/lecture.md`), which take the place of those that come here.
 
         Raises:
             ExplorerError: if the page would be larger.
+            LectureError: for texts that cannot be shown.
         """
         from vitviz.web.numbers import lecture_parts
         from vitviz.web.scene import Scene, standalone
@@ -334,7 +343,8 @@ class View:
                 f"{self.trace.tokens.shape[1]:,} tokens. Open the photograph at a smaller size, or raise the limit: "
                 f"html(limit={math.ceil(megabytes)})."
             )
-        return standalone(Scene.of(self, maps=maps), lecture=lecture_parts(self) if lecture else None)
+        own = None if texts is None else Path(texts)
+        return standalone(Scene.of(self, maps=maps), lecture=lecture_parts(self) if lecture else None, texts=own)
 
     def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
         """Write the page of `html`, whose options these are, and return its path."""

@@ -53,7 +53,7 @@ def test_explain_says_what_its_colors_leave_out(
     tmp_path: Path, view: vitviz.View, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out, heatmap = tmp_path / "why.png", view.rollout()
-    assert main(["explain", str(CHURCH), "--caption", "--spotlight", "-o", str(out)]) == 0
+    assert main(["explain", str(CHURCH), "--method", "rollout", "--caption", "--spotlight", "-o", str(out)]) == 0
     side = max(view.photo.size)
     mine = card(heatmap, side=side, gray=False, alpha=0.5, spotlight=True, grid=False, smooth=False)
     assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
@@ -65,7 +65,8 @@ def test_explain_says_what_its_colors_leave_out(
 
 def test_explain_writes_raw_numbers(tmp_path: Path, view: vitviz.View) -> None:
     out = tmp_path / "why.npz"
-    assert main(["explain", str(CHURCH), "--fuse", "max", "--discard", "0.5", "--start", "3", "-o", str(out)]) == 0
+    options = ["--method", "rollout", "--fuse", "max", "--discard", "0.5", "--start", "3"]
+    assert main(["explain", str(CHURCH), *options, "-o", str(out)]) == 0
     mine = view.rollout(fuse="max", discard=0.5, start=2)
     with np.load(out) as saved:
         np.testing.assert_allclose(saved["values"], mine.values, atol=1e-6)
@@ -99,13 +100,13 @@ def test_export_writes_the_page_that_the_view_gives(tmp_path: Path, view: vitviz
         (["export", str(CHURCH), "--html", "page.png"], "page.png"),
         (["predict", str(Path(__file__))], "test_cli.py"),
         (["predict", str(CHURCH), "--model", "swin"], "swin"),
-        (["explain", str(CHURCH), "--query", "1,x"], "1,x"),
-        (["explain", str(CHURCH), "--query", "99,1"], "from 1,1 to 13,20, got '99,1'"),
+        (["explain", str(CHURCH), "--method", "rollout", "--query", "1,x"], "1,x"),
+        (["explain", str(CHURCH), "--method", "rollout", "--query", "99,1"], "from 1,1 to 13,20, got '99,1'"),
         (["explain", str(CHURCH), "--method", "attention", "--layer", "13"], "13"),
         (["explain", str(CHURCH), "--method", "attention", "--head", "best"], "best"),
         (["explain", str(CHURCH), "--method", "attention", "--head", "7"], "from 1 to 6, or mean, max, min, got 7"),
         (["heads", str(CHURCH), "--query", "0,3"], "'0,3'"),
-        (["explain", str(CHURCH), "--discard", "1.5"], "1.5"),
+        (["explain", str(CHURCH), "--method", "rollout", "--discard", "1.5"], "1.5"),
         (["explain", str(CHURCH), "-o", "why.xyz"], "why.xyz"),
         (["sheet", str(CHURCH), "--layer", "0"], "0"),
         (["explain", str(CHURCH), "-o", "/dev/null/why.png"], "/dev/null"),

@@ -51,6 +51,17 @@ def test_explain_takes_every_method_and_a_class(model: str, view: vitviz.View, t
     assert Image.open(picture).size == view.photo.size
 
 
+def test_explain_begins_with_the_method_of_the_page(view: vitviz.View, model: str, tmp_path: Path) -> None:
+    without = folder(tmp_path / "without", classes=0)
+    for name, source, values in (
+        ("classes", model, view.explain("gae").values),
+        ("none", without, vitviz.Explorer(vitviz.load(without)).open(CHURCH).rollout().values),
+    ):
+        assert run("explain", source, str(CHURCH), "-o", str(tmp_path / f"{name}.npz")) == 0
+        with np.load(tmp_path / f"{name}.npz") as saved:
+            np.testing.assert_allclose(saved["values"], values, atol=1e-6)
+
+
 def test_explain_says_whether_it_is_true(
     model: str, view: vitviz.View, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -197,10 +208,10 @@ def test_evaluate_prints_and_writes_a_table(
         (["explain", str(CHURCH), "--method", "gae", "--target", "2", "--rather-than", "2"], "different"),
         (["explain", str(CHURCH), "--method", "gae", "--set", "speed=2"], "speed"),
         (["explain", str(CHURCH), "--method", "gae", "--set", "speed"], "NAME=VALUE"),
-        (["explain", str(CHURCH), "--set", "fuse=max"], "--set"),
+        (["explain", str(CHURCH), "--method", "rollout", "--set", "fuse=max"], "--set"),
         (["explain", str(CHURCH), "--layer", "2"], "--method attention"),
         (["explain", str(CHURCH), "--method", "gae", "--query", "7,4"], "--query"),
-        (["explain", str(CHURCH), "--target", "thing 3"], "every class"),
+        (["explain", str(CHURCH), "--method", "rollout", "--target", "thing 3"], "every class"),
         (["explain", str(CHURCH), "--method", "legrad", "--set", "start=soon"], "whole number"),
         (["explain", str(CHURCH), "--method", "legrad", "--start", "0"], "--start from 1 to"),
         (["explain", str(CHURCH), "--method", "gae", "--set", "target=3"], "got target"),

@@ -200,7 +200,7 @@ def test_2048_pixels_are_answered_within_bounded_memory() -> None:
 def test_the_command_line_takes_a_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "look.npz"
     view = vitviz.Explorer(vitviz.load(DEFAULT)).open(CHURCH, size=112)
-    assert main(["explain", str(CHURCH), "--size", "112", "-o", str(out), "--device", "cpu"]) == 0
+    assert main(["explain", str(CHURCH), "--method", "rollout", "--size", "112", "-o", str(out)]) == 0
     with np.load(out) as saved:
         np.testing.assert_allclose(saved["values"], view.rollout().values, atol=1e-6)
     capsys.readouterr()

@@ -139,7 +139,7 @@ def test_no_step_is_wider_than_its_screen(lecture: Page, width: int, height: int
 # ---- texts
 
 
-def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> None:
+def test_a_lecturers_texts_take_the_place_of_the_ones_here(view: View, tmp_path: Path) -> None:
     (tmp_path / "zh").mkdir()
     text = "# One\n\nTwo *words*, <b>$a_1$</b>.\n\n## Three?\n\nFour![](http://x.example/a.png)\n"
     (tmp_path / "zh" / FILES[2]).write_text(text, encoding="utf-8")
@@ -152,6 +152,8 @@ def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> No
     assert "<img" not in step["answer"]  # and nothing that would be fetched
     assert own["en"] == here["en"]
     assert [own["zh"][i] == here["zh"][i] for i in range(STAGES)] == [True, True, False, True, True, True, True, True]
+    assert "Three?" in view.html(lecture=True, texts=tmp_path)
+    assert "Three?" not in view.html(lecture=True)
 
 
 @pytest.mark.parametrize(

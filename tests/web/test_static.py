@@ -37,12 +37,14 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
 from vitviz.web.examples import Example
+from vitviz.web.lecture import FILES, LectureError, lecture_texts
 from vitviz.web.numbers import lecture_bytes, values_bytes
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 
 pytestmark = pytest.mark.timeout(900)  # on a busy machine the graphs of two models alone take minutes
 TARGET = 3
+OWN_TEXT = "# My embedding\n\nA text.\n\n## A question?\n\nAn answer.\n"
 OTHER = {  # as DINOv3 and SigLIP are: graphs with other inputs and outputs
     "positions": "rotary", "head_width": 20, "registers": 3, "layer_scale": 0.1, "mlp": "swiglu",
     "pooling": "attention", "class_token": False, "width": 35,
@@ -80,7 +82,10 @@ def site(source: str, other_source: str, tmp_path_factory: pytest.TempPathFactor
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
     given = [Example(example, "Noise", "It shows nothing")]
-    write_site(place / "site", [source, other_source], photographs=given, space=True, tell=lambda _: None)
+    (place / "texts" / "zh").mkdir(parents=True)
+    (place / "texts" / "zh" / FILES[2]).write_text(OWN_TEXT, encoding="utf-8")
+    options = {"photographs": given, "space": True, "texts": place / "texts"}
+    write_site(place / "site", [source, other_source], **options, tell=lambda _: None)
     served = Served(place / "site")
     yield served
     served.server.shutdown()
@@ -511,12 +516,19 @@ def test_a_space_gets_front_matter_and_the_headers_for_threads(site: Served) -> 
         (["a.jpg", "--static", "site"], "Expected --static alone, got a.jpg too"),
         (["--static", "site", "--labels", "names.txt"], "Expected --static with models as they come, got --labels"),
         (["a.jpg", "--space"], "Expected one photograph and one model"),
+        (["a.jpg", "--texts", "texts"], "Expected --texts with --lecture or --static"),
         (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),
     ],
 )
 def test_the_command_says_what_it_takes(given: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["export", *given]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_lecturers_own_text_is_on_the_site(site: Served) -> None:
+    page = (site.folder / "index.html").read_text(encoding="utf-8")
+    assert "My embedding" in page
+    assert lecture_texts()["en"][2]["title"] in page
 
 
 def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_path: Path) -> None:
@@ -526,6 +538,9 @@ def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_pat
         assert not (folder / "index.html").exists()
 
     refused("Expected methods that run in a browser", tmp_path / "a", [source], methods=["kernel_shap"])
+    with pytest.raises(LectureError, match="nowhere"):
+        write_site(tmp_path / "a", [source], texts=tmp_path / "nowhere", tell=lambda _: None)
+    assert not (tmp_path / "a").exists()
     (tmp_path / "letter.txt").write_text("mine")
     refused("Expected a new or empty folder", tmp_path, [source])
     for classes, smooth, problem in ((0, "bicubic", "no named classes"), (29, "nearest", "nearest-neighbor resizing")):

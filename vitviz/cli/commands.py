@@ -18,7 +18,7 @@ HELP = """Look inside a Vision Transformer.
 
 \b
   vitviz predict photo.jpg                          the most probable classes
-  vitviz explain photo.jpg -o why.png               attention rollout over the photograph
+  vitviz explain photo.jpg -o why.png               what the prediction rests on, over the photograph
   vitviz explain photo.jpg --method gae --target church --test    why "church", and whether that is true
   vitviz explain photo.jpg --method attention --layer 12 --head 3 --query 7,4 -o look.png
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet

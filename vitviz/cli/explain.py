@@ -49,7 +49,9 @@ def _method_help(name: str, about: str) -> str:
     "-o", "--output", type=PATH, default="explained.png", help=".png or .jpg: a picture; .npz or .csv: numbers"
 )
 @click.option(
-    "--method", type=Names("vitviz.attribution.registry", "METHODS"), default="rollout", help="default: rollout"
+    "--method",
+    type=Names("vitviz.attribution.registry", "METHODS"),
+    help="default: gae, as on the page; rollout for a model without classes",
 )
 @click.option(
     "--target", metavar="CLASS", help="the class to explain: a label, or its number from 0 (default: the best)"
@@ -88,6 +90,7 @@ def explain(args: Args) -> None:
 
     output = shared.output_path(args.output, *shared.PICTURES, *numbers.SUFFIXES)
     view = shared.open_view(args)
+    args.method = args.method or ("gae" if view.names_classes else "rollout")
     heatmap = _heatmap(view, args)
     if output.suffix.lower() in numbers.SUFFIXES:
         numbers.save(view, heatmap, output, model=args.model, photo=args.photo)

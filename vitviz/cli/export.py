@@ -41,6 +41,7 @@ METHODS = Names("vitviz.export.static", "BROWSER_METHODS")
     help=f"as for other commands; with --static any number of times (default: {DEFAULT})",
 )
 @click.option("--lecture", is_flag=True, help="with one photograph: also the lecture, with its numbers")
+@click.option("--texts", type=PATH, metavar="FOLDER", help="with --static or --lecture: your own texts for the lecture")
 @click.option("--lang", type=click.Choice(LANGUAGES), help="with --static: the language of the lecture (default: en)")
 @click.option("--methods", cls=Several, type=METHODS, help="with --static (default: all)")
 @shared.size
@@ -59,10 +60,12 @@ def export(args: Args) -> None:
         return
     if args.photo is None or args.space or args.methods or args.lang or args.parts or len(args.models) > 1:
         raise ValueError("Expected one photograph and one model, or --static DIR, got neither. Name one of them.")
+    if args.texts and not args.lecture:
+        raise ValueError("Expected --texts with --lecture or --static, got neither. Add one of them.")
     output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")
     args.model = args.models[0] if args.models else DEFAULT
     view = shared.open_view(args)
-    output.write_text(view.html(lecture=args.lecture), encoding="utf-8")
+    output.write_text(view.html(lecture=args.lecture, texts=args.texts), encoding="utf-8")
     shared.note(args, f"{output.stat().st_size / 1e6:.1f} MB -> {output}")
     if args.json:
         shared.print_photo(args, view, output=str(output))
@@ -75,7 +78,7 @@ def _write_folder(args: Args) -> None:
     from vitviz.export import folder
     from vitviz.images.limits import ImageError
 
-    if args.space or args.methods or args.lang or args.lecture or len(args.models) > 1:
+    if args.space or args.methods or args.lang or args.lecture or args.texts or len(args.models) > 1:
         raise ValueError("Expected a folder with one model, got options of --static or --lecture. Leave them out.")
     args.model = args.models[0] if args.models else DEFAULT
     out, parts = shared.output_path(args.output or "exported", option="-o", folder=True), args.parts or PARTS
@@ -123,7 +126,8 @@ def _write_site(args: Args) -> None:
         shared.note(args, text)
 
     chosen = {"methods": args.methods or METHODS.choices, "space": args.space, "lang": args.lang or "en"}
-    site = write_site(folder, list(args.models), **chosen, tell=tell)
+    texts = None if args.texts is None else Path(args.texts)
+    site = write_site(folder, list(args.models), **chosen, texts=texts, tell=tell)
     size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())
     tell(f"{size / 1e6:.1f} MB -> {site.folder} (try it: python -m http.server --directory {site.folder})")
     if args.json:

@@ -99,6 +99,7 @@ def write_site(
     photographs: Sequence[Example] | None = None,
     space: bool = False,
     lang: str = "en",
+    texts: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> Site:
     """Write the folder of a static site, which any file server serves.
@@ -111,9 +112,11 @@ def write_site(
         photographs: examples; those that come with vitviz by default.
         space: also write what a static Hugging Face Space needs: front matter, headers for threads, and LFS attributes.
         lang: the language that the lecture opens in, of `vitviz.web.lecture.LANGUAGES`.
+        texts: folder with a lecturer's own texts, see `vitviz.web.lecture`.
         tell: called with a line for each step.
 
     Raises:
+        LectureError: for texts that cannot be shown.
         StaticError: if the folder holds something else, a model or method has no form for the browser, or the runtime
             cannot be had.
     """
@@ -125,6 +128,7 @@ def write_site(
         raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")
     if find_spec("onnx_ir") is None or find_spec("onnxscript") is None:
         raise StaticError("Expected the packages onnx-ir and onnxscript, got none. Run pip install 'vitviz[static]'.")
+    lecture = lecture_given(lang, texts)
     sources = list(sources) or [name for name in (zoo.DEFAULT, *zoo.bundled()) if name.startswith("dinov2")]
     sources = list(dict.fromkeys(sources))
     given = list(examples() if photographs is None else photographs)
@@ -151,7 +155,7 @@ def write_site(
         "worker": site.write("worker.js", _worker(runtime))["url"],
         "alone": site.write("alone.html", standalone_frame(lecture="null"))["url"],
     }
-    _write_page(site, config, lang)
+    _write_page(site, config, lecture)
     if space:
         site.write("README.md", SPACE, hashed=False)
         site.write(".gitattributes", LARGE, hashed=False)
@@ -261,14 +265,14 @@ def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence
     }
 
 
-def _write_page(site: Site, config: dict[str, Any], lang: str) -> None:
+def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> None:
     """Write the page and the service worker, which knows all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
     script = site.write("page.js", bundle.script("static.js"))["url"]
     filling = {
         "style": bundle.style() + bundle.lecture_style(),
-        "lang": lang,
-        "lecture": _json(json.dumps(lecture_given(lang))),
+        "lang": lecture["lang"],
+        "lecture": _json(json.dumps(lecture)),
         "template": bundle.template(),
         "script": script,
         "colors": bundle.colors(),

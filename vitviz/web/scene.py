@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from PIL import Image
@@ -195,7 +196,9 @@ def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
     return {"url": url, "width": picture.width, "height": picture.height}
 
 
-def standalone(scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] | None = None) -> str:
+def standalone(
+    scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] | None = None, texts: Path | None = None
+) -> str:
     """Return one HTML file with the photograph, queries and keys and the page: it opens from disk without a network.
 
     Up to 600 tokens rollout from every token is in it; above, the page shows attention only.
@@ -204,6 +207,7 @@ def standalone(scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] |
         scene: of one photograph and model.
         search: the query string of the view that the page opens with, as in the page's address.
         lecture: its numbers (see `vitviz.web.numbers.lecture_parts`), if the lecture is to be in the file.
+        texts: folder with a lecturer's own texts, see `vitviz.web.lecture`.
     """
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}
@@ -219,7 +223,7 @@ def standalone(scene: Scene, search: str = "", *, lecture: Mapping[str, bytes] |
         parts=parts,
         manifest=_script({**scene.manifest("page"), "badge": None}),  # times differ: the same view is the same page
         search=_script(search),
-        lecture=_script(lecture_given()) if lecture else "null",
+        lecture=_script(lecture_given(folder=texts)) if lecture else "null",
         entry="alone_lecture.js" if lecture else "alone.js",
     )
 
