@@ -32,8 +32,8 @@ const WORDS = {
     waiting: 'The numbers of this layer are on their way.', looks: 'what the head attends to' },
   zh: { layer: '层', head: '头', from: '来自', map: '图', scaled: '查询 · 键 / √d', weights: 'softmax',
     given: 'softmax × 值的长度', first: '查询乘以键', second: '除以 √d，再做 softmax', third: '对值加权求和',
-    query: '查询：', key: '键：', product: '逐项乘积', all: '每个标记的 softmax', token: '标记', dot: 'q · k',
-    powers: 'e^(s − 最大值)', other: '个其他标记', sum: '总和', out: 'softmax × 值 的总和',
+    query: '查询：', key: '键：', product: '逐项乘积', all: '每个词元的 softmax', token: '词元', dot: 'q · k',
+    powers: 'e^(s − 最大值)', other: '个其他词元', sum: '总和', out: 'softmax × 值 的总和',
     beside: '在图像之外', waiting: '正在载入这一层的数字。', looks: '这个头关注哪里' },
 };
 
