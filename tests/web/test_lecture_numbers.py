@@ -68,6 +68,7 @@ def told(view: View) -> dict[str, Answer]:
         "given": script.call(MODULE, "sumTerms", head, 5),
         "largest": script.call(MODULE, "largest", np.array([0.5, -3.0, 1.0, 2.0]), 2),
         "rounded": script.call(MODULE, "roundedToSum", [1 / 3, 1 / 3, 1 / 3, -0.126], 2),
+        "tiny rest": script.call(MODULE, "roundedToSum", [0.496, 0.246, 0.256, 0.002], 2),
         "apart": script.call(MODULE, "disagreement", np.array([9.0, 8, 7, 6]), np.array([1.0, 3, 4, 2])),
     }
     script.run()
@@ -125,7 +126,8 @@ def test_a_head_is_the_models_and_adds_up(view: View, told: dict[str, Answer]) -
 def test_what_is_not_shown_alone_is_summed_and_maps_are_compared_by_rank(told: dict[str, Answer]) -> None:
     assert told["largest"].value == {"best": [1, 3], "rest": 1.5, "others": 2}
     assert sum(told["rounded"].value) == pytest.approx(0.87)
-    assert np.abs(np.array(told["rounded"].value) - [1 / 3, 1 / 3, 1 / 3, -0.126]).max() < 0.01
+    assert list(told["rounded"].value) == [0.33, 0.33, 0.33, -0.12]  # each as it is everywhere, but the rest
+    assert list(told["tiny rest"].value) == [0.49, 0.25, 0.26, 0.0]  # none below zero
     apart = told["apart"].value
     assert (apart["over"], apart["under"]) == (0, 2)
     assert list(apart["first"]) == [1, 2, 3, 4]

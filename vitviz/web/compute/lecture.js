@@ -223,17 +223,17 @@ export function largest(numbers, count) {
 }
 
 /**
- * Round numbers so that what is shown adds up: their sum is the rounded sum. The largest remainders are rounded up.
+ * Round numbers so that what is shown adds up: their sum is the rounded sum. The last one, which is the rest of many,
+ * takes the difference; the first one does where the rest would change its sign.
  * @param {number[]} numbers @param {number} decimals @returns {number[]}
  */
 export function roundedToSum(numbers, decimals) {
   const unit = 10 ** decimals;
-  const down = numbers.map((one) => Math.floor(one * unit));
-  const left = Math.round(sumOf(numbers) * unit) - sumOf(down);
-  const order = numbers.map((one, n) => n).sort((a, b) => (
-    (numbers[b] * unit - down[b]) - (numbers[a] * unit - down[a])));
-  order.slice(0, Math.max(0, left)).forEach((n) => { down[n] += 1; });
-  return down.map((one) => one / unit);
+  const whole = numbers.map((one) => Math.round(one * unit));
+  const left = Math.round(sumOf(numbers) * unit) - sumOf(whole);
+  const last = whole.length - 1;
+  whole[(whole[last] + left) * numbers[last] >= 0 ? last : 0] += left;
+  return whole.map((one) => one / unit);
 }
 
 /** @param {ArrayLike<number>} numbers */

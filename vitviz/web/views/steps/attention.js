@@ -268,8 +268,8 @@ export class Attention extends View {
     const d = head.query.length;
     this.a.show(weights, looked, words.all, `${name(looked)}: ${percent(weights[looked])}`);
     this.find('.vv-softmax-sum').innerHTML = `${escaped(name(looked))}: s = ${decimal(dots[looked])} / √${d} = ${
-      decimal(scaled[looked])}; e^(${decimal(scaled[looked])} − ${decimal(top)}) / ${figures(total)} = ${
-      figures(powers[looked])} / ${figures(total)} = <b data-sum="softmax">${percent(weights[looked])}</b>`;
+      decimal(scaled[looked])}; e^(${decimal(scaled[looked])} − ${decimal(top)}) / ${total.toFixed(3)} = ${
+      figures(powers[looked])} / ${total.toFixed(3)} = <b data-sum="softmax">${percent(weights[looked])}</b>`;
     const best = largest(weights, ROWS).best;
     const rows = best.includes(looked) ? best : [...best.slice(0, ROWS - 1), looked];
     const count = weights.length - rows.length;

@@ -185,7 +185,8 @@ export class Explanation extends View {
         [first[one], second[one]].map(Math.round), first.length);
       const [best] = scene.manifest.predictions;
       const gone = lost[place]?.classes.find((/** @type {any[]} */ [label]) => label === best[0]);
-      const after = gone ? words.lost(place + 1, gone[0], percent(gone[1], 4), percent(gone[2], 4)) : '';
+      const share = (/** @type {number} */ one) => percent(one, 4).replace(' ', '\u00a0'); // in one line with its sign
+      const after = gone ? words.lost(place + 1, gone[0], share(gone[1]), share(gone[2])) : '';
       return `<li>${escaped(told)}<br><span>${escaped(after)}</span></li>`;
     }).join('');
   }

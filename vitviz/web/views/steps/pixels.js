@@ -32,7 +32,7 @@ const many = (value) => value.toLocaleString('en');
 const WORDS = {
   en: {
     photo: 'The photograph', input: 'What the model gets', channels: 'The same as three channels of numbers',
-    level: 'level, 0 to 255', share: '÷ 255', less: '− mean', by: '÷ deviation', number: 'the model’s number',
+    level: 'level, 0 to 255', share: '÷ 255', less: '− mean', by: '÷ standard deviation', number: 'the model’s number',
     size: '{0} × {1} pixels = {2} numbers', lost: '{0} of the numbers are left.',
     whole: 'The model sees the whole photograph: nothing is cropped.',
     cropped: 'The model sees {0} of the photograph’s area: the hatched part is cropped.',
