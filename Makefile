@@ -23,12 +23,15 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-cuda fuzz lint types js chromium examples architecture docs guide space lock audit clean
+.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium examples architecture docs guide space lock audit clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
-	@echo "make test      set up, then lint, types and tests"
+	@echo "make test      set up, then lint, types and tests: what every change runs, in six minutes"
+	@echo "make test-all  the slower rest: wheels, notebooks, Spaces, nginx, crashes"
+	@echo "make test-names, test-versions, test-engines  all model names, other versions, other browsers: by hand"
 	@echo "make test-cuda the tests that need an NVIDIA GPU"
+	@echo "make mutants   make small faults one after another, and count those that the tests notice"
 	@echo "make fuzz      search with random examples for FUZZ_SECONDS (900)"
 	@echo "make lint      ruff alone          make types     mypy alone"
 	@echo "make js        the page's scripts alone: types, lint and tests"
@@ -48,9 +51,19 @@ app: $(VENV)/.app
 test: $(VENV)/.test chromium lint types js
 	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
+# What `make test` leaves out. The tiers are explained in CONTRIBUTING.md; those after `test-all` are run by hand.
+test-all test-names test-versions test-engines: $(VENV)/.test chromium
+	$(TEST_ENV) $(PY) -m pytest --tier $(@:test-%=%) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+
 # Those that need an NVIDIA GPU. Elsewhere they are left out of `make test`.
 test-cuda: $(VENV)/.test
 	$(PY) -m pytest -m cuda
+
+# Sixty small faults, one after another: which of them do the tests notice? Hours; resumes where it was stopped.
+COMMIT ?= HEAD
+mutants: $(VENV)/.test $(VENV)/.js
+	@$(PIP) install pytest-cov
+	$(PY) scripts/mutants/mutants.py --commit $(COMMIT)
 
 # Damaged files and odd requests, then rounds of random examples, until FUZZ_SECONDS are over; the first failure ends
 # the search. Each time other files and requests: FUZZ_SEED is the number of the first.
@@ -75,7 +88,8 @@ types: $(VENV)/.test
 js: $(VENV)/.js
 	$(NODE) $(JS)/node_modules/typescript/bin/tsc --project $(JS)
 	$(NODE) $(JS)/node_modules/eslint/bin/eslint.js --config $(JS)/eslint.config.js vitviz/web $(JS)
-	$(NODE) --test --test-reporter=dot $(JS)/*.test.mjs
+	$(PY) tests/js_vectors.py
+	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 
 # Never fails: without a Chromium the browser tests are skipped (in CI they fail), and it says why.
 chromium:

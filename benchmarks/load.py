@@ -86,7 +86,12 @@ class Server:
 
     def start(self) -> float:
         """Start it; return the seconds until the page is there."""
-        settings = {"GRADIO_SERVER_PORT": str(self.port), "GRADIO_TEMP_DIR": str(self.place), "VITVIZ_LOG": "1"}
+        settings = {
+            "GRADIO_SERVER_PORT": str(self.port),
+            "GRADIO_TEMP_DIR": str(self.place),
+            "VITVIZ_LOG": "1",
+            "VITVIZ_SECRET": "s" * 32,
+        }
         with self.log.open("a") as log:
             began = time.perf_counter()
             self.process = psutil.Popen(

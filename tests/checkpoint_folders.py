@@ -27,6 +27,8 @@ ABOUT = Pretrained(
     licence="MIT",
     source="a test",
     sure_above=0.27,
+    known_above=-1.5,
+    groups=(("tree with needles", "birch", "cedar"),),
 )
 
 

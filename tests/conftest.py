@@ -11,17 +11,17 @@ from vitviz.images.torchvision_import import import_torchvision
 
 import_torchvision()  # before timm and transformers, which import it their own way
 
-import re
-import shutil
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from browsing import FLAGS, VIEWPORT, find_chromium, leave, limit_waits, no_chromium, watch
 from hypothesis import settings
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from patience import patience
+from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_playwright
 
 if TYPE_CHECKING:
     from running import Running
@@ -36,21 +36,31 @@ settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
 IN_CI = os.environ.get("CI", "").lower() not in ("", "0", "false")
 
+TIERS = ("test", "all", "names", "versions", "engines")  # `make test`, `make test-all` and so on
+NO_GPU = not torch.cuda.is_available()
 LONG = ("server", "web", "training")  # folders whose tests start browsers, servers and processes
-CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    "--no-sandbox",  # the tests open only pages that they serve themselves, and containers have no user namespaces
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-ELSEWHERE = re.compile(r"^(?:https?|wss?)://(?!(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?(?:/|$))")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add `--tier`: which tests run. CONTRIBUTING.md says what each tier holds."""
+    parser.addoption("--tier", choices=TIERS, default=TIERS[0], help="run the tests of this tier only")
+
+
+def tier_of(item: pytest.Item) -> str:
+    """Return the tier that a test or its module is marked with."""
+    marker = item.get_closest_marker("tier")
+    return marker.args[0] if marker else TIERS[0]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> None:
+    """Give each test more time on a busy machine, before pytest-timeout reads the limit."""
+    if item.get_closest_marker("timeout") is None:
+        item.add_marker(pytest.mark.timeout(patience(float(item.config.getini("timeout")))))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what opens a browser, leave out what needs a GPU that is not here, and put long files first.
+    """Mark browser tests, deselect other tiers and tests that need a missing GPU, and put slow files first.
 
     Two workers take a file each, one after another: a long one at the end would run beside an idle worker. `make test`
     therefore keeps pytest-xdist from an order of its own.
@@ -58,29 +68,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if "browser" in getattr(item, "fixturenames", ()):
             item.add_marker("browser")
-            if IN_CI:  # where a page may wait for its turn longer than on any desk; the summary names what ran again
-                item.add_marker(pytest.mark.flaky(reruns=1))
-    if not torch.cuda.is_available():
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("cuda")])
-        items[:] = [item for item in items if not item.get_closest_marker("cuda")]
+    tier = config.getoption("tier")
+    left_out = [item for item in items if tier_of(item) != tier or (NO_GPU and item.get_closest_marker("cuda"))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in set(left_out)]
     slow = {item.path for item in items if item.get_closest_marker("browser") or item.path.parent.name in LONG}
     items.sort(key=lambda item: item.path not in slow)  # stable: a file's tests stay together
-
-
-def find_chromium(downloaded: str) -> str | None:
-    """The system's Chromium or Chrome, else the one that Playwright has downloaded before, else None."""
-    for name in CHROMIUMS:
-        if path := shutil.which(name):
-            return path
-    return downloaded if Path(downloaded).is_file() else None
-
-
-def no_chromium(in_ci: bool) -> NoReturn:
-    """Leave the test out, or fail it in CI, where a part of the tests must not go missing unnoticed."""
-    words = f"no Chromium on this machine: none of {', '.join(CHROMIUMS)} is on the PATH"
-    if in_ci:
-        pytest.fail(f"{words}. In CI (where CI is set) the browser tests have to run: install one", pytrace=False)
-    pytest.skip(words)
 
 
 @pytest.fixture(scope="session")
@@ -95,35 +88,45 @@ def browser() -> Iterator[Browser]:
         chromium.close()
 
 
-def watch(context: BrowserContext) -> list[str]:
-    """Collect what must not happen in any page of `context`: uncaught errors, and requests that leave this machine.
-
-    Such requests are stopped as well, so a test never depends on the network.
-    """
-    problems: list[str] = []
-
-    def refuse(route) -> None:
-        problems.append(f"request that leaves this machine: {route.request.url}")
-        route.abort()
-
-    def refuse_socket(socket) -> None:
-        problems.append(f"socket that leaves this machine: {socket.url}")
-        socket.close()
-
-    context.route(ELSEWHERE, refuse)
-    context.route_web_socket(ELSEWHERE, refuse_socket)
-    context.on("weberror", lambda error: problems.append(f"uncaught in the page: {error.error.stack or error.error}"))
-    return problems
+@pytest.fixture(scope="session")
+def shared_context(browser: Browser) -> Iterator[tuple[BrowserContext, list[str]]]:
+    """The context of `page`, and what `watch` finds in it."""
+    context = browser.new_context(viewport=VIEWPORT)
+    problems = watch(context)
+    yield context, problems
+    context.close()
 
 
 @pytest.fixture
-def page(browser: Browser) -> Iterator[Page]:
-    """A fresh page of 1440 x 900, with its own cookies and cache; fails its test on what `watch` finds."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    problems = watch(context)
-    yield context.new_page()
-    context.close()
-    assert not problems, "\n".join(problems)
+def page(shared_context: tuple[BrowserContext, list[str]]) -> Iterator[Page]:
+    """A page of 1440 x 900, as good as new; fails its test on what `watch` finds.
+
+    All tests of a worker share it, so that it loads scripts from its cache. After each test it is left, and what the
+    test set is undone: routes, storage, cookies, permissions, window, media and network. Listeners (`page.on`) stay:
+    a test that adds one removes it.
+    """
+    context, problems = shared_context
+    limit_waits(context)
+    page = context.pages[0] if context.pages else context.new_page()
+    addresses: set[str] = set()
+    note = lambda frame: addresses.add(frame.url)  # noqa: E731
+    page.on("framenavigated", note)
+    yield page
+    page.remove_listener("framenavigated", note)
+    leave(page, addresses)
+    found = "\n".join(problems)
+    problems.clear()
+    assert not found, found
+
+
+@pytest.fixture
+def requests(page: Page) -> Iterator[list[Request]]:
+    """All requests of `page`, as they come."""
+    made: list[Request] = []
+    note = lambda request: made.append(request)  # noqa: E731
+    page.on("request", note)
+    yield made
+    page.remove_listener("request", note)
 
 
 @pytest.fixture
@@ -138,20 +141,26 @@ def one_thread() -> Iterator[None]:
 # ---- the app. What runs it is imported where it is wanted: most tests need no server.
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny model with two registers, as a folder."""
-    from running import folder
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The folders of the app's tiny models by name; `running.MODELS` says what they are."""
+    from running import make_models
 
-    return folder(tmp_path_factory.mktemp("models") / "small", registers=2)
+    return make_models(tmp_path_factory.mktemp("models"))
 
 
-@pytest.fixture(scope="module")
-def app(small: str) -> "Iterator[Running]":
-    """The app as it is served to visitors, with the bundled model and `small` on its menu."""
-    from running import served
+@pytest.fixture(scope="session")
+def small(models: dict[str, str]) -> str:
+    """The folder of a tiny model with two registers that sees the middle of a photograph."""
+    return models["registers"]
 
-    yield from served(small)
+
+@pytest.fixture(scope="session")
+def app(models: dict[str, str]) -> "Iterator[Running]":
+    """The app as it is served to visitors: one for all tests of a worker. It opens with a tiny model."""
+    from running import EVERYDAY, MODEL, served
+
+    yield from served(*models.values(), default=models["native"], bundled=(MODEL, EVERYDAY))
 
 
 @pytest.fixture
@@ -167,11 +176,12 @@ def opened(page: Page, app: "Running") -> Page:
 
 
 @pytest.fixture
-def offline(page: Page) -> Iterator[Page]:
+def offline(page: Page, requests: list[Request]) -> Iterator[Page]:
     """`page` without a network; fails its test where anything but the file itself is asked for."""
-    import viewer_pages
-
-    yield from viewer_pages.offline(page)
+    page.context.set_offline(True)
+    yield page
+    schemes = {request.url.partition(":")[0] for request in requests}
+    assert "file" in schemes <= {"file", "data", "blob"}, [request.url[:200] for request in requests]
 
 
 @pytest.fixture

@@ -51,11 +51,8 @@ def mnist(root: Path, *, packed: bool = False, counts: tuple[int, int] = (30, 20
     """The four files of MNIST with pictures of noise; every digit occurs."""
     root.mkdir(parents=True, exist_ok=True)
     for seed, (half, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
-        parts = {
-            "images-idx3": noise(count, size, size, seed=seed),
-            "labels-idx1": np.arange(count, dtype=np.uint8) % 10,
-        }
-        for kind, array in parts.items():
+        digits = np.arange(count, dtype=np.uint8) % 10
+        for kind, array in (("images-idx3", noise(count, size, size, seed=seed)), ("labels-idx1", digits)):
             name, data = f"{half}-{kind}-ubyte", idx(array)
             (root / f"{name}.gz").write_bytes(gzip.compress(data)) if packed else (root / name).write_bytes(data)
     return root
@@ -72,18 +69,14 @@ def cifar(root: Path, name: str, monkeypatch: pytest.MonkeyPatch, per_file: int 
         for number, (file, _) in enumerate(getattr(kind, attribute)):
             labels = [(index * 7 + number) % classes for index in range(max(per_file, classes))]
             batch = {"batch_label": half, key: labels, "data": noise(len(labels), 3072, seed=10 * seed + number)}
-            sums.append([file, write(base / file, batch)])
+            (base / file).write_bytes(pickle.dumps(batch, protocol=2))
+            sums.append([file, md5(base / file)])
         monkeypatch.setattr(kind, attribute, sums)
     names = [f"class {index}" for index in range(classes)]  # torchvision reads them; ours come with the code
-    meta = {**kind.meta, "md5": write(base / kind.meta["filename"], {kind.meta["key"]: names})}
-    monkeypatch.setattr(kind, "meta", meta)
+    about = base / kind.meta["filename"]
+    about.write_bytes(pickle.dumps({kind.meta["key"]: names}, protocol=2))
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(about)})
     return root
-
-
-def write(path: Path, what: object) -> str:
-    """Pickle it; the checksum of the file."""
-    path.write_bytes(pickle.dumps(what, protocol=2))
-    return md5(path)
 
 
 def md5(path: Path) -> str:
@@ -97,18 +90,11 @@ def packed(source: Path, archive: Path) -> Path:
     return archive
 
 
-class _Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @contextmanager
 def served(root: Path) -> Iterator[str]:
     """The files of a folder by HTTP, on this machine."""
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(_Quiet, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
         server.shutdown()
-        server.server_close()

@@ -1,8 +1,7 @@
-"""What edits are tried on: models of every kind, and patches that stay."""
+"""Edits to try on models: patches that stay, and all kinds of edits at once."""
 
 from __future__ import annotations
 
-import pytest
 import tiny
 import torch
 from torch import Tensor
@@ -10,24 +9,6 @@ from torch import Tensor
 from vitviz.model.edits import Cut, Edits
 
 PATCHES = tiny.GRID[0] * tiny.GRID[1]
-
-# Every kind of prefix, pooling and position, one with another.
-KINDS = {
-    "CLS": {},
-    "CLS and registers, rotary": {"registers": 3, "positions": "rotary", "head_width": 16},
-    "CLS and distillation": {"distillation_token": True, "layer_scale": 0.3},
-    "none, mean": {"class_token": False, "pooling": "mean", "positions": "sincos", "width": 20},
-    "CLS and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
-    "none, attention": {"class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu"},
-    "registers without CLS, normed after pooling": {
-        "class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True
-    },
-}  # fmt: skip
-kinds = pytest.mark.parametrize("changes", KINDS.values(), ids=KINDS.keys())
-
-
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(a.detach().double(), b.detach().double(), rtol=tolerance, atol=tolerance)
 
 
 def some_patches(count: int, seed: int = 0, batch: int = tiny.BATCH) -> Tensor:

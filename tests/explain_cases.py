@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import tiny
 import torch
 from torch import Tensor
@@ -12,33 +13,16 @@ from torch import Tensor
 from vitviz.attribution.inputs import Case, resolve_target
 from vitviz.model.vit import ViT
 
-SMALL = {"grid": (3, 5), "patch": 2}  # not square
-MODELS: dict[str, dict[str, Any]] = {
-    "class token": {},
-    "registers, layer scale": {"registers": 3, "layer_scale": 0.3},
-    "distillation and register": {"distillation_token": True, "registers": 1},
-    "distillation, no class token": {
-        "distillation_token": True,
-        "class_token": False,
-        "pooling": "mean",
-        "registers": 1,
-    },
-    "mean, no prefix": {"class_token": False, "pooling": "mean"},
-    "mean beside a class token": {"pooling": "mean", "norm_pooled": True},
-    "class token and mean": {"pooling": "cls+mean", "registers": 2},
-    "attention": {"class_token": False, "pooling": "attention", "width": 20},
-    "attention, class token, norm after": {"pooling": "attention", "width": 20, "norm_pooled": True},
-    "attention and distillation": {"pooling": "attention", "width": 20, "distillation_token": True},
-}
 TARGETS = [3, 7]  # for a batch of two, each image another
+kinds = pytest.mark.parametrize("kind", tiny.KINDS)
 
 
-def model(changes: dict[str, Any], dtype: torch.dtype = torch.float64) -> ViT:
-    return tiny.model(**SMALL, **changes).to(dtype)
+def model(kind: str = "class token", dtype: torch.dtype = torch.float64, **changes: Any) -> ViT:
+    return tiny.model(**tiny.SMALL, **{**tiny.KINDS[kind], **changes}).to(dtype)
 
 
 def images(batch: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    return tiny.images(batch, seed, **SMALL).to(dtype)
+    return tiny.images(batch, seed, **tiny.SMALL).to(dtype)
 
 
 def case(made: ViT, pixels: Tensor, target: Any = None, contrast: Any = None) -> Case:
@@ -48,7 +32,7 @@ def case(made: ViT, pixels: Tensor, target: Any = None, contrast: Any = None) ->
 
 def rows_read(made: ViT) -> Tensor:
     """Which rows the classifier reads, as (N,) weights; without those that an attention pools."""
-    config, patches = made.config, SMALL["grid"][0] * SMALL["grid"][1]
+    config, patches = made.config, tiny.SMALL["grid"][0] * tiny.SMALL["grid"][1]
     prefix = len(config.prefix)
     cls = torch.zeros(prefix + patches, dtype=torch.float64)
     if prefix:

@@ -30,6 +30,7 @@ from PIL import Image
 
 import vitviz
 from vitviz.images.decoding import ImageError, decode
+from vitviz.images.torchvision_import import import_torchvision
 from vitviz.server import api, routes
 from vitviz.weights.checks import CheckpointError
 
@@ -65,8 +66,6 @@ def pictures() -> list[bytes]:
 @cache
 def checkpoints() -> list[tuple[bytes, str]]:
     """Checkpoints of the tests, and how their files end."""
-    from vitviz.images.torchvision_import import import_torchvision
-
     import_torchvision()  # before timm imports it its own way
     from hostile_files import OLD, SAFE, WHOLE
 
@@ -78,22 +77,14 @@ def mutated(data: bytes, rng: random.Random, head: int = 2000) -> bytes:
     broken = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         size = len(broken)
-        at = rng.choice(
-            (rng.randrange(min(size, head)), size - 1 - rng.randrange(min(size, head)), rng.randrange(size))
+        near = rng.randrange(min(size, head))
+        at, more = rng.choice((near, size - 1 - near, rng.randrange(size))), rng.randint(1, 64)
+        word = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\0\x80"))
+        byte, bit = bytes([rng.randrange(256)]), bytes([broken[at] ^ 1 << rng.randrange(8)])
+        old, new = rng.choice(
+            (*[(1, byte)] * 3, *[(1, bit)] * 3, *[(4, word)] * 2, (more, b""), (0, broken[at : at + more]), (size, b""))
         )
-        kind = rng.choice((0, 0, 0, 1, 1, 1, 2, 2, 3, 4, 5))
-        if kind == 0:
-            broken[at] = rng.randrange(256)
-        elif kind == 1:
-            broken[at] ^= 1 << rng.randrange(8)
-        elif kind == 2:
-            broken[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\0\x80"))
-        elif kind == 3:
-            del broken[at : at + rng.randint(1, 64)]
-        elif kind == 4:
-            broken[at:at] = broken[at : at + rng.randint(1, 64)]
-        else:
-            del broken[at:]
+        broken[at : at + old] = new
         broken = broken or bytearray(b"\0")
     return bytes(broken)
 
@@ -102,7 +93,7 @@ def image(number: int, _place: Path) -> str:
     """Open damaged picture number so and so."""
     rng = random.Random(number)
     try:
-        decode(mutated(rng.choice(pictures()), rng))
+        assert decode(mutated(rng.choice(pictures()), rng)).mode == "RGB"
     except ImageError:
         return "refused"
     return "opened"
@@ -115,9 +106,10 @@ def checkpoint(number: int, place: Path) -> str:
     path = place / f"damaged{suffix}"
     path.write_bytes(mutated(data, rng, 6000))
     try:
-        vitviz.load(path, heads=5)
+        model = vitviz.load(path, heads=5)
     except CheckpointError:
         return "refused"
+    assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
     return "loaded"
 
 
@@ -151,19 +143,12 @@ def search(one: Callable[[int, Path], str], numbers: Iterator[int]) -> Counter[s
 
 def value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
     """Return anything that JSON can say, often something that makes sense somewhere."""
-    kind = rng.randrange(9 if depth else 7)
-    if kind < 2:
-        return rng.choice(known)
-    if kind == 2:
-        return rng.choice((0, 1, -1, 3, 11, 2**31, 2**63, -(10**30), 0.5, 1e308, -0.0))
-    if kind == 3:
-        return "".join(rng.choices(string.printable + "é\u202e\ud7ff\0", k=rng.choice((0, 1, 8, 300))))
-    if kind < 7:
-        return rng.choice((None, True, False, "", [], {}))
-    some = range(rng.randint(0, 4))
-    if kind == 7:
-        return [value(rng, known, depth - 1) for _ in some]
-    return {str(rng.choice(known))[:40]: value(rng, known, depth - 1) for _ in some}
+    if depth and rng.random() < 0.2:
+        values = [value(rng, known, depth - 1) for _ in range(rng.randint(0, 4))]
+        return rng.choice((values, {str(rng.choice(known))[:40]: item for item in values}))
+    text = "".join(rng.choices(string.printable + "é\u202e\ud7ff\0", k=rng.choice((0, 1, 8, 300))))
+    number = rng.choice((0, 1, -1, 3, 11, 2**31, 2**63, -(10**30), 0.5, 1e308, -0.0))
+    return rng.choice((rng.choice(known), rng.choice(known), number, text, None, True, False, "", [], {}))
 
 
 def request(server: Server, number: int, known: list[Any]) -> str:
@@ -173,23 +158,23 @@ def request(server: Server, number: int, known: list[Any]) -> str:
         Found: if the answer is not in words.
     """
     rng = random.Random(number)
+
+    def mostly(sensible: Any) -> str:
+        return json.dumps(sensible if rng.random() < 0.9 else value(rng, known))
+
     if rng.random() < 0.6:
         name = rng.choice(routes.NAMES)
         asked = {rng.choice(ARGUMENTS): value(rng, known) for _ in range(rng.randint(0, 4))}
-        if rng.random() < 0.7:
-            asked["scene"] = known[0]
+        asked |= {"scene": known[0]} if rng.random() < 0.7 else {}
         source = {"source": value(rng, known)} if rng.random() < 0.2 else {}
         photo = mutated(rng.choice(pictures()), rng) if rng.random() < 0.2 else None
-        answer = server.post(name, json.dumps(asked if rng.random() < 0.9 else value(rng, known)), photo, **source)
+        answer = server.post(name, mostly(asked), photo, **source)
     else:
-        name = rng.choice(api.NAMES)
-        data = [value(rng, known) for _ in range(rng.randint(0, 6))]
-        body = json.dumps({"data": data if rng.random() < 0.9 else value(rng, known)})
-        answer = server.client.post(
-            f"/gradio_api/call/{name}", content=body, headers={"content-type": "application/json"}
-        )
+        name = f"/gradio_api/call/{rng.choice(api.NAMES)}"
+        body = mostly({"data": [value(rng, known) for _ in range(rng.randint(0, 6))]})
+        answer = server.client.post(name, content=body, headers={"content-type": "application/json"})
         if answer.status_code == 200 and "event_id" in answer.text:
-            answer = server.client.get(f"/gradio_api/call/{name}/{answer.json()['event_id']}")
+            answer = server.client.get(f"{name}/{answer.json()['event_id']}")
     text = answer.text[:100_000]
     if answer.status_code not in WORDS or any(leak in text for leak in LEAKS):
         raise Found(f"request {number} to {name}: {answer.status_code} {text[:500]}")
@@ -204,8 +189,8 @@ ARGUMENTS = (
 
 def requests(server: Server, numbers: Iterator[int]) -> Counter[str]:
     """Ask a started app odd things; return how many were answered how."""
-    words = ("rollout", "attention", "mean", "distance", "Church")
-    known: list[Any] = [server.first(), *words, ["rollout"], ["distance"], [[0, 0]], [0, 1]]
+    known: list[Any] = [server.first(), "rollout", "attention", "mean", "distance", "Church"]
+    known += [["rollout"], ["distance"], [[0, 0]], [0, 1]]
     outcomes = Counter(request(server, number, known) for number in numbers)
     if server.process.poll() is not None or not server.first():
         raise Found("The app has ended.")
@@ -228,12 +213,13 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10**9)
     parser.add_argument("--seed", type=int, default=0, help="the number of the first example")
     args = parser.parse_args()
+    examples = (args.seed, args.count, args.seconds)
     for what, one in (("images", image), ("checkpoints", checkpoint)):
         if args.what in (what, "all"):
-            print(what, dict(search(one, numbers(args.seed, args.count, args.seconds))), flush=True)
+            print(what, dict(search(one, numbers(*examples))), flush=True)
     if args.what in ("requests", "all"):
         with tempfile.TemporaryDirectory() as place, started(Path(place) / "uploads") as server:
-            print("requests", dict(requests(server, numbers(args.seed, args.count, args.seconds))), flush=True)
+            print("requests", dict(requests(server, numbers(*examples))), flush=True)
 
 
 if __name__ == "__main__":

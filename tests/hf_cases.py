@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,28 +20,14 @@ from vitviz.model.vit import ViT
 
 # Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
 PATCH, NATIVE, CLASSES = 4, (44, 44), 13
-SIZES = {
-    "hidden_size": 5 * 7,
-    "num_attention_heads": 5,
-    "num_hidden_layers": 3,
-    "intermediate_size": 23,
-    "image_size": 44,
-    "patch_size": PATCH,
-    "layer_norm_eps": 1e-3,
-}
-DINOV2 = {name: value for name, value in SIZES.items() if name != "intermediate_size"} | {"mlp_ratio": 2}
-DINOV2 |= {"layerscale_value": 0.7}
+SIZES: dict[str, Any] = {"hidden_size": 5 * 7, "num_attention_heads": 5, "num_hidden_layers": 3, "image_size": 44}
+SIZES |= {"intermediate_size": 23, "patch_size": PATCH, "layer_norm_eps": 1e-3}
+DINOV2 = {name: value for name, value in SIZES.items() if name != "intermediate_size"}
+DINOV2 |= {"mlp_ratio": 2, "layerscale_value": 0.7}
 DINOV3 = SIZES | {"hidden_size": 5 * 12, "layerscale_value": 0.7}
-TEXT = {
-    "hidden_size": 10,
-    "num_attention_heads": 5,
-    "num_hidden_layers": 1,
-    "intermediate_size": 11,
-    "vocab_size": 17,
-    "max_position_embeddings": 19,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+NO_BIAS = {f"{part}_bias": False for part in ("query", "value", "proj", "mlp")}
+TEXT = {"hidden_size": 10, "num_attention_heads": 5, "num_hidden_layers": 1, "intermediate_size": 11}
+TEXT |= {"vocab_size": 17, "max_position_embeddings": 19, "bos_token_id": 1, "eos_token_id": 2}
 
 Read = Callable[[Any], Tensor]
 
@@ -60,26 +48,33 @@ def logits(out: Any) -> Tensor:
     return out.logits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Case:
-    """One class of transformers: its settings, what it returns for an image, and what of it looks at images."""
+    """One class of transformers: its settings, and what of its output ours equals.
 
-    model: type[torch.nn.Module]
-    config: type
+    Its name is `family + kind`, and `family + "Config"` the name of its settings. Where `whole`, those of the image
+    model are a part of them; where it has a `tower`, that part of the model takes images.
+    """
+
+    family: str
+    kind: str
     settings: dict[str, Any]
     read: Read
-    interpolates: bool = True  # takes interpolate_pos_encoding; others interpolate unasked
+    whole: bool = False
     tower: str = ""
-    composite: bool = False
-    more: dict[str, Any] = field(default_factory=dict)
 
-    def build(self, **changes: Any) -> torch.nn.Module:
+    @property
+    def config(self) -> type:
+        return getattr(hf, f"{self.family}Config")
+
+    def build(self, **changes: Any) -> Any:
         """A random model, far from its initial values: every tensor matters."""
         torch.manual_seed(20261121)
         settings = self.settings | changes
-        if self.composite:
+        if self.whole:
             settings = {"vision_config": settings, "text_config": TEXT}
-        model = self.model(self.config(**settings, **self.more))
+        labels = {"num_labels": CLASSES} if self.read is logits else {}
+        model = getattr(hf, self.family + self.kind)(self.config(**settings, **labels))
         model.set_attn_implementation("eager")
         with torch.no_grad():
             for parameter in model.parameters():
@@ -88,89 +83,75 @@ class Case:
 
     def run(self, model: torch.nn.Module, images: Tensor) -> Any:
         part = getattr(model, self.tower) if self.tower else model
+        # Those of DINO interpolate their positions unasked.
+        more = {} if self.family.lower().startswith("dino") else {"interpolate_pos_encoding": True}
         with torch.no_grad():
-            more = {"interpolate_pos_encoding": True} if self.interpolates else {}
             return part(images, output_attentions=True, **more)
 
 
-LABELS = {"num_labels": CLASSES}
+CLASSIFIER, TOWER = "ForImageClassification", "vision_model"
+REGISTERS = {"num_register_tokens": 3}
+GATED = {"use_gated_mlp": True, "hidden_act": "silu"}
 CASES = {
-    "ViT": Case(hf.ViTModel, hf.ViTConfig, SIZES, first),
-    "ViT-head-width": Case(hf.ViTModel, hf.ViTConfig, SIZES | {"hidden_size": 19, "head_dim": 17}, first),
-    "ViT-classifier": Case(
-        hf.ViTForImageClassification, hf.ViTConfig, SIZES | {"qkv_bias": False}, logits, more=LABELS
-    ),
-    "DeiT": Case(hf.DeiTModel, hf.DeiTConfig, SIZES, first),
-    "DeiT-classifier": Case(hf.DeiTForImageClassification, hf.DeiTConfig, SIZES, logits, more=LABELS),
-    "DeiT-two": Case(hf.DeiTForImageClassificationWithTeacher, hf.DeiTConfig, SIZES, logits, more=LABELS),
-    "DINOv2": Case(hf.Dinov2Model, hf.Dinov2Config, DINOV2, first, False),
-    "DINOv2-classifier": Case(hf.Dinov2ForImageClassification, hf.Dinov2Config, DINOV2, logits, False, more=LABELS),
-    "DINOv2-gated": Case(hf.Dinov2Model, hf.Dinov2Config, DINOV2 | {"use_swiglu_ffn": True}, first, False),
-    "DINOv2-registers": Case(
-        hf.Dinov2WithRegistersModel, hf.Dinov2WithRegistersConfig, DINOV2 | {"num_register_tokens": 3}, first, False
-    ),
+    "ViT": Case("ViT", "Model", SIZES, first),
+    "ViT-head-width": Case("ViT", "Model", SIZES | {"hidden_size": 19, "head_dim": 17}, first),
+    "ViT-classifier": Case("ViT", CLASSIFIER, SIZES | {"qkv_bias": False}, logits),
+    "DeiT": Case("DeiT", "Model", SIZES, first),
+    "DeiT-classifier": Case("DeiT", CLASSIFIER, SIZES, logits),
+    "DeiT-two": Case("DeiT", "ForImageClassificationWithTeacher", SIZES, logits),
+    "DINOv2": Case("Dinov2", "Model", DINOV2, first),
+    "DINOv2-classifier": Case("Dinov2", CLASSIFIER, DINOV2, logits),
+    "DINOv2-gated": Case("Dinov2", "Model", DINOV2 | {"use_swiglu_ffn": True}, first),
+    "DINOv2-registers": Case("Dinov2WithRegisters", "Model", DINOV2 | REGISTERS, first),
     "DINOv2-registers-classifier": Case(
-        hf.Dinov2WithRegistersForImageClassification,
-        hf.Dinov2WithRegistersConfig,
-        DINOV2 | {"num_register_tokens": 3, "use_swiglu_ffn": True},
-        logits,
-        False,
-        more=LABELS,
+        "Dinov2WithRegisters", CLASSIFIER, DINOV2 | REGISTERS | {"use_swiglu_ffn": True}, logits
     ),
-    "DINOv3": Case(hf.DINOv3ViTModel, hf.DINOv3ViTConfig, DINOV3 | {"num_register_tokens": 3}, pooled, False),
-    "DINOv3-gated": Case(
-        hf.DINOv3ViTModel, hf.DINOv3ViTConfig, DINOV3 | {"use_gated_mlp": True, "hidden_act": "silu"}, pooled, False
-    ),
+    "DINOv3": Case("DINOv3ViT", "Model", DINOV3 | REGISTERS, pooled),
+    "DINOv3-gated": Case("DINOv3ViT", "Model", DINOV3 | GATED, pooled),
     "DINOv3-no-bias": Case(
-        hf.DINOv3ViTModel,
-        hf.DINOv3ViTConfig,
-        DINOV3
-        | {f"{part}_bias": False for part in ("query", "value", "proj", "mlp")}
-        | {"rope_theta": 31.0, "image_size": [28, 44]},
-        pooled,
-        False,
+        "DINOv3ViT", "Model", DINOV3 | NO_BIAS | {"rope_theta": 31.0, "image_size": [28, 44]}, pooled
     ),
-    "CLIP": Case(hf.CLIPVisionModel, hf.CLIPVisionConfig, SIZES, pooled),
-    "CLIP-projection": Case(
-        hf.CLIPVisionModelWithProjection,
-        hf.CLIPVisionConfig,
-        SIZES | {"projection_dim": 7},
-        pooled,
-        tower="vision_model",
-    ),
-    "CLIP-whole": Case(
-        hf.CLIPModel, hf.CLIPConfig, SIZES | {"hidden_act": "gelu"}, pooled, tower="vision_model", composite=True
-    ),
-    "ViT-MSN-classifier": Case(hf.ViTMSNForImageClassification, hf.ViTMSNConfig, SIZES, logits, more=LABELS),
-    "I-JEPA": Case(hf.IJepaModel, hf.IJepaConfig, SIZES, mean),
-    "I-JEPA-classifier": Case(hf.IJepaForImageClassification, hf.IJepaConfig, SIZES, logits, more=LABELS),
-    "MetaCLIP2": Case(hf.MetaClip2VisionModel, hf.MetaClip2VisionConfig, SIZES, pooled),
-    "ChineseCLIP": Case(hf.ChineseCLIPVisionModel, hf.ChineseCLIPVisionConfig, SIZES, pooled),
-    "AltCLIP": Case(hf.AltCLIPVisionModel, hf.AltCLIPVisionConfig, SIZES, pooled),
-    **{
-        f"{name}-whole": Case(model, config, SIZES, pooled, tower="vision_model", composite=True)
-        for name, model, config in (
-            ("MetaCLIP2", hf.MetaClip2Model, hf.MetaClip2Config),
-            ("ChineseCLIP", hf.ChineseCLIPModel, hf.ChineseCLIPConfig),
-        )
-    },
-    "SigLIP": Case(hf.SiglipVisionModel, hf.SiglipVisionConfig, SIZES, pooled),
-    "SigLIP-whole": Case(hf.SiglipModel, hf.SiglipConfig, SIZES, pooled, tower="vision_model", composite=True),
-    "SigLIP-classifier": Case(
-        hf.SiglipForImageClassification, hf.SiglipConfig, SIZES, logits, composite=True, more=LABELS
-    ),
+    "CLIP": Case("CLIPVision", "Model", SIZES, pooled),
+    "CLIP-projection": Case("CLIPVision", "ModelWithProjection", SIZES | {"projection_dim": 7}, pooled, tower=TOWER),
+    "CLIP-whole": Case("CLIP", "Model", SIZES | {"hidden_act": "gelu"}, pooled, True, TOWER),
+    "ViT-MSN-classifier": Case("ViTMSN", CLASSIFIER, SIZES, logits),
+    "I-JEPA": Case("IJepa", "Model", SIZES, mean),
+    "I-JEPA-classifier": Case("IJepa", CLASSIFIER, SIZES, logits),
+    "MetaCLIP2": Case("MetaClip2Vision", "Model", SIZES, pooled),
+    "MetaCLIP2-whole": Case("MetaClip2", "Model", SIZES, pooled, True, TOWER),
+    "ChineseCLIP": Case("ChineseCLIPVision", "Model", SIZES, pooled),
+    "ChineseCLIP-whole": Case("ChineseCLIP", "Model", SIZES, pooled, True, TOWER),
+    "AltCLIP": Case("AltCLIPVision", "Model", SIZES, pooled),
+    "SigLIP": Case("SiglipVision", "Model", SIZES, pooled),
+    "SigLIP-whole": Case("Siglip", "Model", SIZES, pooled, True, TOWER),
+    "SigLIP-classifier": Case("Siglip", CLASSIFIER, SIZES, logits, True),
 }
 each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
-def on_disk(model: torch.nn.Module, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def on_disk(model: Any, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors under the names they have in files, which are not those in memory, and the `config.json`."""
     model.save_pretrained(folder)
     settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     return load_file(folder / "model.safetensors"), settings
 
 
-def assert_same(case: Case, theirs: torch.nn.Module, ours: ViT, size: tuple[int, int]) -> None:
+@cache
+def files_of(case: Case) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """`on_disk` of the model of a case. The tests share it: change neither of them."""
+    with tempfile.TemporaryDirectory() as folder:
+        return on_disk(case.build(), Path(folder))
+
+
+def saved(case: Case, folder: Path, **options: Any) -> Any:
+    """Write the model of a case and its preprocessing as a folder; return the model."""
+    theirs = case.build()
+    theirs.save_pretrained(folder, **options)
+    hf.ViTImageProcessor(size={"height": 44, "width": 44}).save_pretrained(folder)
+    return theirs
+
+
+def assert_same(case: Case, theirs: torch.nn.Module, ours: ViT, size: tuple[int, int] = (28, 52)) -> None:
     images = torch.randn(2, 3, *size)
     expected = case.run(theirs, images)
     with torch.no_grad():
@@ -181,7 +162,3 @@ def assert_same(case: Case, theirs: torch.nn.Module, ours: ViT, size: tuple[int,
         torch.testing.assert_close(attention, reference, rtol=0, atol=1e-5)
     if case.read is not logits:
         torch.testing.assert_close(trace.tokens, expected.last_hidden_state, rtol=0, atol=1e-4)
-
-
-# What a stranger's JSON may hold where something else belongs.
-ODD = (None, "x", -1, 0, 0.5, 10**9, True, [1], [], {}, {"a": 1}, float("inf"))

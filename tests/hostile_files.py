@@ -9,11 +9,10 @@ import os
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import pytest
 import torch
 from checkpoint_folders import header
 from safetensors.torch import save
@@ -40,16 +39,10 @@ class Call:
 PAYLOAD = Call(os.system, f"touch {MARK}")
 
 
-class Claim:
+class Claim(NamedTuple):
     """A storage that a pickle claims, whether or not there are numbers for it."""
 
-    def __init__(self, key: str, count: Any, kind: Any = torch.FloatStorage) -> None:
-        self.told = ("storage", kind, key, "cpu", count)
-
-
-def rebuilt(claim: Any, offset: Any, size: Any, stride: Any) -> Call:
-    """A tensor as torch.save writes it."""
-    return Call(torch._utils._rebuild_tensor_v2, claim, offset, size, stride, False, collections.OrderedDict())
+    count: int
 
 
 def pickled_as(held: Any, more: tuple[Any, ...] = ()) -> bytes:
@@ -58,7 +51,8 @@ def pickled_as(held: Any, more: tuple[Any, ...] = ()) -> bytes:
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, held: Any) -> Any:
-            return (*held.told, *more) if isinstance(held, Claim) else None
+            claim = isinstance(held, Claim)
+            return ("storage", torch.FloatStorage, "0", "cpu", held.count, *more) if claim else None
 
     Pickler(out, 2).dump(held)
     return out.getvalue()
@@ -91,20 +85,24 @@ def saved(held: Any, **options: Any) -> bytes:
     return out.getvalue()
 
 
-def changed(name: str, tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    return STATE | {name: tensor}
+def bias(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """The weights with another tensor for one of them."""
+    return STATE | {"norm.bias": tensor}
+
+
+def saved_old(held: Any) -> bytes:
+    return saved(held, _use_new_zipfile_serialization=False)
 
 
 def spoiled(number: float) -> dict[str, torch.Tensor]:
-    bias = STATE["norm.bias"].clone()
-    bias[7] = number
-    return changed("norm.bias", bias)
+    return bias(torch.where(torch.arange(60) == 7, number, STATE["norm.bias"]))
 
 
-def in_itself() -> dict[str, Any]:
-    whole: dict[str, Any] = {}
-    whole["model"] = whole
-    return whole
+def claimed(count: int, size: int = 0) -> dict[str, Call]:
+    """A tensor of so many numbers in a storage that claims to have as many, or `size`."""
+    storage = Claim(size or count)
+    ordered: dict[str, Any] = collections.OrderedDict()
+    return {"norm.bias": Call(torch._utils._rebuild_tensor_v2, storage, 0, (count,), (1,), False, ordered)}
 
 
 def laughs() -> Any:
@@ -115,20 +113,9 @@ def laughs() -> Any:
     return held
 
 
-def shared_names() -> dict[str, torch.Tensor]:
-    big = torch.zeros(2**18)
-    return STATE | {f"blocks.0.{index}": big for index in range(10_000)}
-
-
 def compressed_bomb() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("archive/data.pkl", pickled_as({"norm.bias": rebuilt(Claim("0", BOMB // 4), 0, (5,), (1,))}))
-        archive.writestr("archive/version", b"3\n")
-        with archive.open("archive/data/0", "w") as record:
-            for _ in range(BOMB // 2**20):
-                record.write(bytes(2**20))
-    return out.getvalue()
+    records = {"data.pkl": pickled_as(claimed(5, BOMB // 4)), "version": b"3\n", "data/0": bytes(BOMB)}
+    return zipped(records, zipfile.ZIP_DEFLATED)
 
 
 def overlapping_bomb() -> bytes:
@@ -146,129 +133,86 @@ def overlapping_bomb() -> bytes:
 
 
 HUGE = 2**40
+IN_ITSELF: dict[str, Any] = {}
+IN_ITSELF["model"] = IN_ITSELF
 F32 = {"dtype": "F32", "shape": [60], "data_offsets": [0, 240]}
-WHOLE, OLD = saved(STATE), saved(STATE, _use_new_zipfile_serialization=False)
-SAFE = save(STATE)
+OVERLAP = {f"norm.{name}": F32 for name in ("bias", "weight")}
+NAMES = [f"blocks.0.{index}" for index in range(10_000)]
+WHOLE, OLD, SAFE = saved(STATE), saved_old(STATE), save(STATE)
+
+
+def shaped(*shape: int) -> bytes:
+    """A safetensors file whose header claims a shape for 60 numbers."""
+    return header({"norm.bias": F32 | {"shape": shape}}, numbers=bytes(240))
+
+
+SYSTEM = r"asks for (posix|nt)\.system"
+SHARED = "they share their numbers"
+NOT_FINITE = r"NaN or infinity in norm\.bias"
+ANOTHER = "Expected a file of safetensors, got one of torch.save"
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+NOISE = bytes(range(160, 256)) * 9
+MODULE = r"asks for torch\.nn\.modules\.linear\.Linear.*state_dict"
+SPARSE = torch.sparse_coo_tensor([[0]], [1.0], (HUGE,), check_invariants=False)
+LONG_PICKLE = {"data.pkl": bytes(MAX_PICKLE_BYTES + 1), "version": b"3\n"}
+DOUBLE = torch.full((60,), 1e300, dtype=torch.float64)
+OTHER_NUMBERS = ("int8", "int64", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2")
 
 # name -> (end of the file's name, its bytes, words of the refusal)
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     # pickles that call
-    "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), r"got more: it asks for (posix|nt)\.system"),
-    "payload alone": (".bin", lambda: saved(PAYLOAD), r"asks for (posix|nt)\.system"),
-    "older payload": (
-        ".pth",
-        lambda: saved(STATE | {"a": PAYLOAD}, _use_new_zipfile_serialization=False),
-        r"asks for (posix|nt)\.system",
-    ),
-    "payload as a plain pickle": (".pt", lambda: pickle.dumps(PAYLOAD, 2), r"asks for (posix|nt)\.system"),
+    "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), f"got more: it {SYSTEM}"),
+    "payload alone": (".bin", lambda: saved(PAYLOAD), SYSTEM),
+    "older payload": (".pth", lambda: saved_old(STATE | {"a": PAYLOAD}), SYSTEM),
+    "payload as a plain pickle": (".pt", lambda: pickle.dumps(PAYLOAD, 2), SYSTEM),
     "payload in protocol 4": (".pt", lambda: pickle.dumps(PAYLOAD, 4), "Expected a file of torch.save"),
     "payload as text": (".pt", lambda: pickle.dumps(PAYLOAD, 0), "got text that begins"),
-    "payload in what is said of the system": (".pt", lambda: older({}, sys_info=PAYLOAD), r"\.system"),
-    "payload among the storages": (".pt", lambda: older({}, keys=[PAYLOAD]), r"\.system"),
+    "payload in what is said of the system": (".pt", lambda: older({}, sys_info=PAYLOAD), SYSTEM),
+    "payload among the storages": (".pt", lambda: older({}, keys=[PAYLOAD]), SYSTEM),
     "eval": (".pt", lambda: saved({"a": Call(eval, f"open({MARK!r}, 'w')")}), r"asks for (__builtin__\.)?eval"),
-    "a whole module": (
-        ".pt",
-        lambda: saved(nn.Linear(2, 3)),
-        r"asks for torch\.nn\.modules\.linear\.Linear.*state_dict",
-    ),
+    "a whole module": (".pt", lambda: saved(nn.Linear(2, 3)), MODULE),
     # pickles that PyTorch's own reader would follow
-    "sparse": (
-        ".pt",
-        lambda: saved(changed("norm.bias", torch.sparse_coo_tensor([[0]], [1.0], (HUGE,), check_invariants=False))),
-        "got torch.sparse_coo on cpu in",
-    ),
+    "sparse": (".pt", lambda: saved(bias(SPARSE)), "got torch.sparse_coo on cpu in"),
     "laughs": (".pt", lambda: saved({"model": laughs()}), "Expected tensors by name"),
     # shapes
-    "terabytes by steps of 0": (
-        ".pt",
-        lambda: saved(changed("norm.bias", torch.zeros(1).expand(HUGE))),
-        "they share their numbers",
-    ),
-    "terabytes by a shape": (
-        ".pt",
-        lambda: newer({"norm.bias": rebuilt(Claim("0", 4), 0, (HUGE,), (1,))}, _0=bytes(16)),
-        "is damaged",
-    ),
-    "more numbers than there are": (
-        ".pt",
-        lambda: newer({"norm.bias": rebuilt(Claim("0", HUGE), 0, (HUGE,), (1,))}, _0=bytes(16)),
-        "is damaged",
-    ),
-    "older, more numbers than there are": (
-        ".pt",
-        lambda: older({"norm.bias": rebuilt(Claim("a", HUGE), 0, (HUGE,), (1,))}, ["a"], struct.pack("<Q", HUGE)),
-        "is damaged",
-    ),
-    "older, terabytes by steps of 0": (
-        ".pt",
-        lambda: saved(changed("norm.bias", torch.zeros(1).expand(HUGE)), _use_new_zipfile_serialization=False),
-        "they share their numbers",
-    ),
-    "many names for the same numbers": (".pt", lambda: saved(shared_names()), "they share their numbers"),
-    "no number in a huge tensor": (
-        ".pt",
-        lambda: saved(changed("norm.bias", torch.zeros(0, HUGE))),
-        r"got \(0, 1099511",
-    ),
-    "no number in a huge tensor, safe": (
-        ".safetensors",
-        lambda: save(changed("norm.bias", torch.zeros(0, HUGE))),
-        r"got \(0, 1099511627776\) for 'norm\.bias'",
-    ),
+    "terabytes by steps of 0": (".pt", lambda: saved(bias(torch.zeros(1).expand(HUGE))), SHARED),
+    "older, terabytes by steps of 0": (".pt", lambda: saved_old(bias(torch.zeros(1).expand(HUGE))), SHARED),
+    "terabytes by a shape": (".pt", lambda: newer(claimed(HUGE, 4), _0=bytes(16)), "is damaged"),
+    "more numbers than there are": (".pt", lambda: newer(claimed(HUGE), _0=bytes(16)), "is damaged"),
+    "older, more than there are": (".pt", lambda: older(claimed(HUGE), ["0"], struct.pack("<Q", HUGE)), "is damaged"),
+    "many names for the same numbers": (".pt", lambda: saved(STATE | dict.fromkeys(NAMES, torch.zeros(2**18))), SHARED),
+    "no number in a huge tensor": (".pt", lambda: saved(bias(torch.zeros(0, HUGE))), r"got \(0, 1099511"),
+    "no number, safe": (".safetensors", lambda: save(bias(torch.zeros(0, HUGE))), r"\(0, 1099511627776\) for 'norm\.b"),
     # archives
     "zip bomb": (".pt", compressed_bomb, "compressed entries"),
     "zip bomb of one page": (".pt", overlapping_bomb, "entries that claim"),
-    "a long pickle": (
-        ".pt",
-        lambda: zipped({"data.pkl": bytes(MAX_PICKLE_BYTES + 1), "version": b"3\n"}),
-        "beside the numbers",
-    ),
+    "a long pickle": (".pt", lambda: zipped(LONG_PICKLE), "beside the numbers"),
     "a zip of something else": (".pt", lambda: zipped({"a.txt": b"a"}), "is damaged"),
+    # headers of safetensors
     "a long header": (".safetensors", lambda: header({"a": "b" * MAX_HEADER_BYTES}), "a header of 4,194,"),
     "a header of 2 GB": (".safetensors", lambda: header({}, 2 * 2**30), "a header of 2,147,483,648 bytes"),
     "a header without end": (".safetensors", lambda: header({}, 2**64 - 1), "a header of"),
-    "a header of absurd shapes": (
-        ".safetensors",
-        lambda: header({"norm.bias": F32 | {"shape": [HUGE, HUGE]}}, numbers=bytes(240)),
-        "damaged",
-    ),
-    "a header of shapes below zero": (
-        ".safetensors",
-        lambda: header({"norm.bias": F32 | {"shape": [-60]}}, numbers=bytes(240)),
-        "damaged",
-    ),
-    "a header whose tensors overlap": (
-        ".safetensors",
-        lambda: header({f"norm.{name}": F32 for name in ("bias", "weight")}, numbers=bytes(240)),
-        "damaged",
-    ),
+    "a header that is a list": (".safetensors", lambda: header([1, 2, 3]), "damaged"),
+    "a header without numbers": (".safetensors", lambda: header({"norm.bias": F32}), "damaged"),
+    "a header of absurd shapes": (".safetensors", lambda: shaped(HUGE, HUGE), "damaged"),
+    "a header of shapes below zero": (".safetensors", lambda: shaped(-60), "damaged"),
+    "a header whose tensors overlap": (".safetensors", lambda: header(OVERLAP, numbers=bytes(240)), "damaged"),
     # numbers
-    "NaN": (".pt", lambda: saved(spoiled(float("nan"))), r"NaN or infinity in norm\.bias"),
-    "NaN, older": (
-        ".bin",
-        lambda: saved(spoiled(float("nan")), _use_new_zipfile_serialization=False),
-        r"NaN or infinity in norm\.bias",
-    ),
-    "NaN, safe": (".safetensors", lambda: save(spoiled(float("nan"))), r"NaN or infinity in norm\.bias"),
-    "infinity": (".pt", lambda: saved(spoiled(float("-inf"))), r"NaN or infinity in norm\.bias"),
-    "infinity, safe": (".safetensors", lambda: save(spoiled(float("inf"))), r"NaN or infinity in norm\.bias"),
-    "infinity in single precision": (
-        ".pt",
-        lambda: saved(changed("norm.bias", torch.full((60,), 1e300, dtype=torch.float64))),
-        r"NaN or infinity in norm\.bias",
-    ),
+    "NaN": (".pt", lambda: saved(spoiled(float("nan"))), NOT_FINITE),
+    "NaN, older": (".bin", lambda: saved_old(spoiled(float("nan"))), NOT_FINITE),
+    "NaN, safe": (".safetensors", lambda: save(spoiled(float("nan"))), NOT_FINITE),
+    "infinity": (".pt", lambda: saved(spoiled(float("-inf"))), NOT_FINITE),
+    "infinity, safe": (".safetensors", lambda: save(spoiled(float("inf"))), NOT_FINITE),
+    "infinity in single precision": (".pt", lambda: saved(bias(DOUBLE)), NOT_FINITE),
     **{
         f"{dtype}{suffix}": (
             suffix,
-            lambda dtype=dtype, suffix=suffix: (saved if suffix == ".pt" else save)(
-                changed("norm.bias", torch.zeros(60).to(getattr(torch, dtype)))
-            ),
+            lambda dtype=dtype, write=write: write(bias(torch.zeros(60).to(getattr(torch, dtype)))),
             rf"Expected weights in torch.float64.*got torch.{dtype} in 'norm\.bias'",
         )
-        for dtype in ("int8", "int64", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2")
-        for suffix in (".pt", ".safetensors")
+        for dtype in OTHER_NUMBERS
+        for suffix, write in ((".pt", saved), (".safetensors", save))
     },
-    # cut short
     **{
         f"cut to {share:.1%}{suffix}{'' if whole is not OLD else ' older'}": (
             suffix,
@@ -279,7 +223,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         for share in (0.001, 0.03, 0.5, 0.999)
     },
     # not what was expected in it
-    "in itself": (".pt", lambda: saved(in_itself()), "at most 2 keys deep"),
+    "in itself": (".pt", lambda: saved(IN_ITSELF), "at most 2 keys deep"),
     "four deep": (".pt", lambda: saved({"model": {"model": {"model": {"model": STATE}}}}), "at most 2 keys deep"),
     "numbers for names": (".pt", lambda: saved(dict(enumerate(STATE.values()))), "got 0, 1, 2 and"),
     "nothing for a name": (".pt", lambda: saved({None: torch.zeros(2)}), "got None in"),
@@ -294,15 +238,16 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     # no weights at all
     "empty": (".pt", lambda: b"", "empty file"),
     "empty, safe": (".safetensors", lambda: b"", "empty file"),
-    "a pointer": (".pt", lambda: b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n", "git lfs pull"),
+    "a pointer": (".pt", lambda: POINTER, "git lfs pull"),
+    "a pointer, safe": (".safetensors", lambda: POINTER, "git lfs pull"),
     "a web page": (".safetensors", lambda: b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page"),
     "an error as XML": (".pth", lambda: b"<?xml version='1.0'?><Error>Denied</Error>", "web page"),
     "a text": (".bin", lambda: b"Not found\n", "got text that begins with 'Not found"),
-    "noise": (".pt", lambda: bytes(range(160, 256)) * 9, "Expected a file of torch.save"),
-    "noise, safe": (".safetensors", lambda: bytes(range(160, 256)) * 9, "cut short"),
+    "noise": (".pt", lambda: NOISE, "Expected a file of torch.save"),
+    "noise, safe": (".safetensors", lambda: NOISE, "cut short"),
     "safetensors by another name": (".pt", lambda: SAFE, "Expected a file of torch.save, got another"),
-    "torch's by another name": (".safetensors", lambda: WHOLE, "Expected a file of safetensors, got one of torch.save"),
-    "older by another name": (".safetensors", lambda: OLD, "Expected a file of safetensors, got one of torch.save"),
+    "torch's by another name": (".safetensors", lambda: WHOLE, ANOTHER),
+    "older by another name": (".safetensors", lambda: OLD, ANOTHER),
     "an archive of numpy": (".npz", lambda: WHOLE, "Expected a file that ends in .safetensors"),
 }
 
@@ -322,10 +267,3 @@ def good(folder: Path) -> list[Path]:
     for path, content in made.items():
         path.write_bytes(content)
     return list(made)
-
-
-def elsewhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """In another working directory, and nothing ran there that leaves its mark."""
-    monkeypatch.chdir(folder)
-    yield
-    assert not Path(MARK).exists()

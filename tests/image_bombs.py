@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import base64
-import io
 import struct
 import zlib
 
-from image_files import png_chunk, saved
+from image_files import png_of, saved
 from PIL import Image
 
 
 def strip_png(width: int = 50_000_000) -> bytes:
     """A grey PNG of one row."""
-    squeeze = zlib.compressobj(9)
-    rows = b"".join(squeeze.compress(bytes(min(2**20, width + 1 - at))) for at in range(0, width + 1, 2**20))
-    header = struct.pack(">IIBBBBB", width, 1, 8, 0, 0, 0, 0)
-    parts = [png_chunk(b"IHDR", header), png_chunk(b"IDAT", rows + squeeze.flush()), png_chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    return png_of(width, 1, 0, zlib.compress(bytes(width + 1), 9))
 
 
 def webp(width: int, height: int) -> bytes:
@@ -52,11 +47,9 @@ def exif_bomb(entries: int = 2000, size: int = 500_000) -> bytes:
 def exif_jpeg() -> bytes:
     """A JPEG with the bomb in many segments, which Pillow joins, and without the JFIF block that would spare it."""
     plain, body = saved(Image.new("RGB", (64, 64)), "JPEG"), exif_bomb()
-    segments = b""
-    for at in range(0, len(body), 65_000):
-        part = b"Exif\0\0" + body[at : at + 65_000]
-        segments += b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part
-    return plain[:2] + segments + plain[20:]
+    parts = [b"Exif\0\0" + body[at : at + 65_000] for at in range(0, len(body), 65_000)]
+    segments = [b"\xff\xe1" + struct.pack(">H", len(part) + 2) + part for part in parts]
+    return plain[:2] + b"".join(segments) + plain[20:]
 
 
 def tiff(size: int, *more: tuple[int, int, int, int], compression: int = 1, data: bytes = b"") -> bytes:
@@ -67,9 +60,8 @@ def tiff(size: int, *more: tuple[int, int, int, int], compression: int = 1, data
 
 def tiff_tags() -> bytes:
     """A TIFF with the entries of the EXIF bomb."""
-    return tiff(
-        100, (273, 4, 1, -1), *[(40_966 + number, 7, 500_000, -1) for number in range(2000)], data=bytes(500_000)
-    )
+    entries = [(40_966 + number, 7, 500_000, -1) for number in range(2000)]
+    return tiff(100, (273, 4, 1, -1), *entries, data=bytes(500_000))
 
 
 def tiff_strips(count: int = 1_500_000) -> bytes:
@@ -79,8 +71,7 @@ def tiff_strips(count: int = 1_500_000) -> bytes:
 
 def tiff_tile(side: int = 20_000) -> bytes:
     """A TIFF with one tile far larger than the picture."""
-    squeeze = zlib.compressobj(9)
-    data = b"".join(squeeze.compress(bytes(side)) for _ in range(side)) + squeeze.flush()
+    data = zlib.compress(bytes(side * side), 9)
     tile = [(322, 4, 1, side), (323, 4, 1, side), (324, 4, 1, -1), (325, 4, 1, len(data))]
     return tiff(100, *tile, compression=8, data=data)
 
@@ -92,9 +83,7 @@ def lying_avif() -> bytes:
 
 def exif_in(format: str) -> bytes:
     """A PNG or WebP with the EXIF bomb."""
-    buffer = io.BytesIO()
-    Image.new("RGB", (64, 64)).save(buffer, format, exif=exif_bomb())
-    return buffer.getvalue()
+    return saved(Image.new("RGB", (64, 64)), format, exif=exif_bomb())
 
 
 _AVIF = (

@@ -43,11 +43,16 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
+def png_of(width: int, height: int, colour: int, pixels: bytes) -> bytes:
+    """A PNG of 8 bits; `colour` is 0 for grey, 2 for RGB, and the pixels are compressed."""
+    header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
+    parts = [png_chunk(b"IHDR", header), png_chunk(b"IDAT", pixels), png_chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
 def png_header_only(width: int, height: int) -> bytes:
     """A PNG that promises width x height pixels of RGB and holds almost none."""
-    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    parts = [png_chunk(b"IHDR", header), png_chunk(b"IDAT", zlib.compress(bytes(100))), png_chunk(b"IEND", b"")]
-    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+    return png_of(width, height, 2, zlib.compress(bytes(100)))
 
 
 def png_text_bomb() -> bytes:
@@ -73,12 +78,7 @@ def icc_profile(space: str, gamma: float | None, primaries: np.ndarray | None = 
     else:
         entries = struct.pack(">H", round(gamma * 256))  # one entry means an exponent in 8.8 fixed point
     curve = b"curv\0\0\0\0" + struct.pack(">I", len(entries) // 2) + entries
-    name = b"test\0"
-    tags = {
-        b"desc": b"desc\0\0\0\0" + struct.pack(">I", len(name)) + name + bytes(79),
-        b"wtpt": xyz(np.array([0.9642, 1.0, 0.8249])),
-        b"cprt": b"text\0\0\0\0none\0\0\0\0",
-    }
+    tags = {b"wtpt": xyz(np.array([0.9642, 1.0, 0.8249]))}
     if primaries is None:
         tags[b"kTRC"] = curve
     else:

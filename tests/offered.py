@@ -53,7 +53,7 @@ def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed:
     (place / "uploads").mkdir(exist_ok=True)
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
-    settings = Settings(models=sources, memory=round(memory * SIZE), **allowed)
+    settings = Settings(models=sources, memory=round(memory * SIZE), **{"secret": b"of all test servers", **allowed})
     menu = Menu(settings, bundled=[], uploads=UploadFolder(place / "uploads"))
     return Endpoints(menu, [Example(example, "Noise", "It shows nothing", ("thing 3",))])
 

@@ -7,23 +7,16 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from asking import free_port
 from attacked import ROOT
+from patience import patience, wait_until
 
-PATIENCE = 60  # seconds until it listens, and until it has ended
 LOG = "log_format asked '$upstream_addr $request_uri'; access_log {path} asked;"
-
-
-def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
 
 
 @dataclass(frozen=True)
@@ -35,8 +28,8 @@ class Nginx:
 
     def questions(self) -> list[tuple[int, str]]:
         """Return the port that answered and the name of each question of the page so far."""
-        found = re.findall(r"^(?:.*, )?127\.0\.0\.1:(\d+) /vitviz/(\w+)$", self.log.read_text(), re.MULTILINE)
-        return [(int(port), name) for port, name in found]
+        lines = re.findall(r"^(?:.*, )?127\.0\.0\.1:(\d+) /vitviz/(\w+)$", self.log.read_text(), re.MULTILINE)
+        return [(int(port), name) for port, name in lines]
 
 
 def configure(place: Path, port: int, servers: Sequence[int], location: str) -> Path:
@@ -70,16 +63,15 @@ def nginx(place: Path, servers: Sequence[int], location: str = "") -> Iterator[N
     config = configure(place, port, servers, location)
     subprocess.run([program, "-t", "-c", config], check=True, capture_output=True)
     process = subprocess.Popen([program, "-c", config, "-g", "daemon off;"])
+
+    def listens() -> bool:
+        assert process.poll() is None
+        with socket.socket() as line:
+            return line.connect_ex(("127.0.0.1", port)) == 0
+
     try:
-        until = time.monotonic() + PATIENCE
-        while True:
-            with socket.socket() as one:
-                if one.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            assert process.poll() is None
-            assert time.monotonic() < until
-            time.sleep(0.1)
+        wait_until(listens, "nginx listens", poll=0.1)
         yield Nginx(port, place / "asked.log")
     finally:
         process.terminate()
-        process.wait(PATIENCE)
+        process.wait(patience(60))

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import re
 import socket
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -14,9 +13,10 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import tiny
 from gradio_client import Client
+from patience import patience, wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import Route, expect
+from playwright.sync_api import Route
 
 from vitviz.heatmap import Heatmap
 from vitviz.images.preprocess import Preprocess
@@ -31,11 +31,9 @@ from vitviz.server.uploads import upload_folder
 from vitviz.view import View
 from vitviz.weights.checkpoint import save
 
-WAIT = 45  # seconds; a busy machine draws slowly
-PATIENCE = 60  # seconds for an answer to a program: on a machine with other work, five (httpx's own) are not enough
-expect.set_options(timeout=1000 * WAIT)
+PATIENCE = 60  # seconds for an answer to a program; httpx's own five are not enough
 
-MODEL = "dinov2-s14-imagenette"
+MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"
 EXAMPLES = resource_folder("examples")
 CHURCH, DOG = EXAMPLES / "church.jpg", EXAMPLES / "dog.jpg"
 CLOSE = 2e-3  # of a probability: queries and keys travel in half precision
@@ -55,28 +53,56 @@ READ = """() => {
         waiting: one.pane.element.classList.contains('vv-waiting') || !vitviz.resting(),
     };
 }"""
+SETTLED = """() => vitviz.resting() && vitviz.progress.jobs.size === 0
+    && vitviz.views.every((view) => ['maps', 'bars', 'numbers', 'requests'].every((name) => !view[name]?.running))"""
 SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
 
 
-def folder(path: Path, about: dict[str, Any] | None = None, **changes: object) -> str:
+HOSTILE = '<img src=x onerror="document.title = 1">'
+MANY = (HOSTILE, *(f"thing {number}" for number in range(1, 264)))
+THINGS = tuple(f"thing {number}" for number in range(tiny.CLASSES))
+# Name: how the model is made, and facts of its record. The app opens with the first.
+MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "native": ({}, {"mode": "native"}),
+    "registers": ({"registers": 2, "pooling": "cls+mean"}, {}),  # as in test_static.py, so that graphs are made once
+    "bare": ({"class_token": False, "pooling": "mean", "classes": 0}, {}),
+    "unsure": ({"classes": len(MANY)}, {"labels": MANY, "sure_above": 0.87}),
+    "sure": ({"classes": len(MANY)}, {"labels": MANY, "sure_above": 0.001}),
+    "reversed": ({}, {"labels": ("another", *reversed(THINGS[1:]))}),
+}
+
+
+def folder(path: Path, about: dict[str, Any] | None = None, mode: str = "crop", **changes: object) -> str:
     """A tiny model as a folder; `about` are facts of its record."""
     model = tiny.model(**changes)
+    height, width = tiny.GRID[0] * tiny.PATCH, tiny.GRID[1] * tiny.PATCH
     record = {"labels": tuple(f"thing {i}" for i in range(model.config.classes)), "licence": "MIT", **(about or {})}
+    multiple = {"multiple": tiny.PATCH} if mode == "native" else {}
     model.pretrained = Pretrained(
         name=f"Tiny {path.name}",
-        preprocess=Preprocess(mode="crop", height=tiny.GRID[0] * tiny.PATCH, width=tiny.GRID[1] * tiny.PATCH),
+        preprocess=Preprocess(mode=mode, height=height, width=width, **multiple),
         **record,
     )
     save(model, path)
     return str(path)
 
 
+def make_models(place: Path) -> dict[str, str]:
+    """Save `MODELS`; return their folders."""
+    folders = {}
+    for name, (changes, about) in MODELS.items():
+        about = dict(about)
+        folders[name] = folder(place / name, mode=about.pop("mode", "crop"), about=about, **changes)
+    return folders
+
+
 class Running:
     """The app under test, and the same photographs in Python."""
 
-    def __init__(self, *models: str, **allowed: Any) -> None:
+    def __init__(self, *models: str, bundled: Sequence[str] = (MODEL,), **allowed: Any) -> None:
         settings = Settings(models=models, **allowed)
-        self.endpoints = Endpoints(Menu(settings, bundled=[MODEL], uploads=upload_folder()))
+        self.endpoints = Endpoints(Menu(settings, bundled=list(bundled), uploads=upload_folder()))
+        self.default = self.endpoints.menu.default
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
@@ -91,8 +117,9 @@ class Running:
         del self.page, self.endpoints, self._views  # pytest still holds the last test's arguments, and so this
         gc.collect()
 
-    def view(self, photo: Path = CHURCH, model: str = MODEL, size: int | None = None) -> View:
-        """What Python sees of a photograph."""
+    def view(self, photo: Path = CHURCH, model: str | None = None, size: int | None = None) -> View:
+        """What Python sees of a photograph, by the model that the page opens with or another one."""
+        model = model or self.default
         key = (photo, model, size)
         if key not in self._views:
             self._views[key] = self.endpoints.loaded.get(model).explorer.open(photo, size=size)
@@ -100,7 +127,7 @@ class Running:
 
     def client(self) -> Client:
         """What gradio gives to programs."""
-        return Client(self.url, verbose=False, httpx_kwargs={"timeout": PATIENCE})
+        return Client(self.url, verbose=False, httpx_kwargs={"timeout": patience(PATIENCE)})
 
 
 def served(*models: str, **allowed: Any) -> Iterator[Running]:
@@ -115,7 +142,7 @@ class Gate:
 
     def __init__(self, page: Browser, pattern: str) -> None:
         self.held: list[Route] = []
-        self._is_open = False
+        self._page, self._is_open = page, False
         page.route(pattern, self._came)
 
     def _came(self, route: Route) -> None:
@@ -123,6 +150,10 @@ class Gate:
             route.continue_()
         else:
             self.held.append(route)
+
+    def wait(self) -> None:
+        """Wait until a request is held."""
+        wait_until(lambda: self._page.evaluate("true") and self.held, "a request")
 
     def open(self) -> None:
         self._is_open = True
@@ -154,6 +185,17 @@ def complete(page: Browser) -> None:
     )
 
 
+def settled(page: Browser) -> None:
+    """Wait until the page has drawn everything and no view waits for an answer."""
+    page.wait_for_function(SETTLED)
+
+
+def change(page: Browser, **fields: object) -> None:
+    """Change the state as the controls do, and wait until it is drawn."""
+    page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", fields)
+    page.wait_for_function("vitviz.resting()")
+
+
 def reading(page: Browser) -> dict[str, Any]:
     """What the page says of the picture, and the colors that it has drawn, as numbers 0..255 by patch."""
     return page.evaluate(READ)
@@ -161,14 +203,19 @@ def reading(page: Browser) -> dict[str, Any]:
 
 def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
     """The page comes to show this map: its colors, its title and all numbers beside it. Returns the reading."""
-    until = time.monotonic() + WAIT
-    while True:
-        read = reading(page)
-        wrong = differences(read, heatmap)
-        if not wrong:
-            return read
-        assert time.monotonic() < until, f"{heatmap.title}: {'; '.join(wrong)}"
-        page.wait_for_timeout(50)
+    read: dict[str, Any] = {}
+    wrong = ["nothing was read"]
+
+    def shows() -> bool:
+        read.update(reading(page))
+        wrong[:] = differences(read, heatmap)
+        return not wrong
+
+    try:
+        wait_until(shows, heatmap.title, poll=0.03)
+    except AssertionError as error:
+        raise AssertionError(f"{heatmap.title}: {'; '.join(wrong)}") from error
+    return read
 
 
 def expect_unchanged(page: Browser, before: dict[str, Any]) -> None:
@@ -268,8 +315,8 @@ def with_own(page: Browser, app: Running, photo: Path) -> None:
 
 def unfold(page: Browser) -> None:
     """Open all that is folded away in the explorer."""
-    page.evaluate("document.querySelectorAll('.vv details').forEach((fold) => { fold.open = true; })")
-    page.wait_for_timeout(200)
+    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
+    page.wait_for_function("vitviz.resting()")
 
 
 SETTLE = """() => {
@@ -285,3 +332,18 @@ def axe(page: Browser, *only: str) -> list[Any]:
     page.evaluate(SETTLE)
     found = Axe().run(page, options={"runOnly": list(only)} if only else {})["violations"]
     return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
+
+
+def expect_accessible(page: Browser, dark: bool = True) -> None:
+    """The page, with all that is open on it, passes axe in both themes and fits a phone of 390 pixels."""
+    assert not axe(page)
+    if dark:  # what is dark differs in its colors alone
+        page.click(".theme")
+        assert not axe(page, "color-contrast")
+        page.click(".theme")
+    before = page.viewport_size
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.wait_for_function("vitviz.resting()")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert before is not None
+    page.set_viewport_size(before)

@@ -17,78 +17,76 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import make_space  # noqa: E402
 
 
-def instructions() -> list[tuple[str, str]]:
-    """The instructions of the Dockerfile with their arguments, lines joined."""
-    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
-    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
-    return [
-        (name, " ".join(rest.split())) for name, _, rest in (line.partition(" ") for line in text.splitlines()) if name
-    ]
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+LINES = re.sub(r"^#.*\n", "", read("Dockerfile"), flags=re.MULTILINE).replace("\\\n", " ").splitlines()
+INSTRUCTIONS = [(line.split()[0], " ".join(line.split()[1:])) for line in LINES if line.strip()]
+SERVICE = yaml.safe_load(read("compose.yaml"))["services"]["vitviz"]
 
 
 def of(name: str) -> list[str]:
-    return [rest for one, rest in instructions() if one == name]
+    """The arguments of each instruction of this name."""
+    return [rest for instruction, rest in INSTRUCTIONS if instruction == name]
 
 
-def environment() -> dict[str, str]:
-    return dict(word.split("=", 1) for rest in of("ENV") for word in shlex.split(rest))
+def install() -> str:
+    (step,) = (rest for rest in of("RUN") if "pip install" in rest)
+    return step
 
 
 def test_the_container_holds_what_a_space_holds() -> None:
     copied = [path for rest in of("COPY") for path in shlex.split(rest)[:-1]]
     assert {*make_space.FILES, "requirements.txt", "requirements.lock"} == set(copied)
     assert all((ROOT / path).exists() for path in copied)
-    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    ignored = read(".dockerignore").split()
     assert {f"!{path}" for path in copied} == {line for line in ignored if line.startswith("!")}
     assert "*" in ignored
 
 
-def test_it_runs_as_nobody_in_particular_and_writes_to_its_volume_alone() -> None:
-    names = [name for name, _ in instructions()]
-    (user,) = of("USER")
+def test_it_runs_without_rights_and_writes_to_its_volume_alone() -> None:
+    names = [name for name, _ in INSTRUCTIONS]
+    (user,), (volume,) = of("USER"), of("VOLUME")
     assert user == "1000"
     assert names.index("USER") > max(at for at, name in enumerate(names) if name in ("RUN", "COPY"))
-    given, (volume,) = environment(), of("VOLUME")
-    assert all(given[name].startswith(volume) for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"))
-    service = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["vitviz"]
-    assert (service["read_only"], service["user"], service["cap_drop"]) == (True, user, ["ALL"])
-    assert given["GRADIO_TEMP_DIR"].startswith(tuple(service["tmpfs"]))
-    assert [place.partition(":")[2] for place in service["volumes"]] == [volume]
-    assert service["ports"] == [f"127.0.0.1:7860:{given['GRADIO_SERVER_PORT']}"]
-    assert of("EXPOSE") == [given["GRADIO_SERVER_PORT"]]
-    known = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in known for name in service["environment"])
+    variables = dict(word.split("=", 1) for rest in of("ENV") for word in shlex.split(rest))
+    assert all(variables[name].startswith(volume) for name in ("HOME", "XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME"))
+    assert (SERVICE["read_only"], SERVICE["user"], SERVICE["cap_drop"]) == (True, user, ["ALL"])
+    assert variables["GRADIO_TEMP_DIR"].startswith(tuple(SERVICE["tmpfs"]))
+    assert [place.partition(":")[2] for place in SERVICE["volumes"]] == [volume]
+    assert SERVICE["ports"] == [f"127.0.0.1:7860:{variables['GRADIO_SERVER_PORT']}"]
+    assert of("EXPOSE") == [variables["GRADIO_SERVER_PORT"]]
+    assert all(f"`{name}`" in read("docs/settings.md") for name in SERVICE["environment"])
 
 
 def test_all_packages_are_locked_by_hash_at_the_versions_of_the_tests() -> None:
-    text = (ROOT / "requirements.lock").read_text(encoding="utf-8")
     locked = {}
-    for block in re.split(r"\n(?=[a-z])", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)):
+    for block in re.split(r"\n(?=[a-z])", re.sub(r"^ *#.*\n", "", read("requirements.lock"), flags=re.MULTILINE)):
         name, version = re.match(r"([\w.-]+)==(\S+)", block).groups()
         assert re.search(r"--hash=sha256:[0-9a-f]{64}", block), name
         locked[name] = version
     pins = {re.sub(r"[-_.]+", "-", name).lower(): version for name, version in make_space.pins().items()}
     from_its_own_index = {"torch", "torchvision"}
-    assert {name: locked.get(name) for name in pins if name not in from_its_own_index} == {
-        name: version for name, version in pins.items() if name not in from_its_own_index
-    }
+    pins = {name: version for name, version in pins.items() if name not in from_its_own_index}
+    assert {name: locked.get(name) for name in pins} == pins
     assert not [name for name in locked if any(fnmatch(name, kind) for kind in (*from_its_own_index, "nvidia-*"))]
-    (install,) = (rest for rest in of("RUN") if "pip install" in rest)
-    assert "--require-hashes -r requirements.lock" in install
+    assert "--require-hashes -r requirements.lock" in install()
 
 
 @pytest.mark.parametrize("index", ["", "https://example.org/cpu"])
 def test_torch_comes_from_the_index_that_is_given_and_none_is_an_error_in_words(index: str, tmp_path: Path) -> None:
     """By the step itself, with a stub that notes what pip is asked."""
-    (install,) = (rest for rest in of("RUN") if "pip install" in rest)
-    (tmp_path / "requirements.txt").write_text((ROOT / "requirements.txt").read_text(encoding="utf-8"))
+    (tmp_path / "requirements.txt").write_text(read("requirements.txt"))
     stub = tmp_path / "pip"
     stub.write_text('#!/bin/sh\necho "$@" >> asked\n')
     stub.chmod(0o755)
-    path = os.pathsep.join((str(tmp_path), os.environ["PATH"]))
-    environment = {"PATH": path, **({"TORCH_INDEX": index} if index else {})}
+    environment = {
+        "PATH": os.pathsep.join((str(tmp_path), os.environ["PATH"])),
+        **({"TORCH_INDEX": index} if index else {}),
+    }
     done = subprocess.run(
-        ["sh", "-c", install], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        ["sh", "-c", install()], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     if not index:
         assert done.returncode
@@ -99,15 +97,12 @@ def test_torch_comes_from_the_index_that_is_given_and_none_is_an_error_in_words(
     torch, rest = (tmp_path / "asked").read_text().splitlines()
     assert torch == f"install --no-deps --index-url {index} -r torch.txt"
     assert rest == "install --no-deps --require-hashes -r requirements.lock"
-    pins = make_space.pins()
-    wanted = [f"{name}=={pins[name]}" for name in ("torch", "torchvision")]
+    wanted = [f"{name}=={make_space.pins()[name]}" for name in ("torch", "torchvision")]
     assert (tmp_path / "torch.txt").read_text().splitlines() == wanted
 
 
 def test_no_address_of_an_index_is_among_the_files() -> None:
     """Where packages come from is for whoever builds to say."""
-    service = yaml.safe_load((ROOT / "compose.yaml").read_text(encoding="utf-8"))["services"]["vitviz"]
-    assert service["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
+    assert SERVICE["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
     for name in ("Dockerfile", "compose.yaml", "Makefile", "scripts/make_space.py", "requirements.lock"):
-        text = (ROOT / name).read_text(encoding="utf-8")
-        assert not re.search(r"https?://\S*(whl|simple|registry)", text), name
+        assert not re.search(r"https?://\S*(whl|simple|registry)", read(name)), name

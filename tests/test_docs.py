@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import data_files
 import pytest
-import yaml
+from click.testing import CliRunner
 from documents import DOCUMENTS, ROOT, anchors, blocks, commands, link_examples, links, prose, run_python, text_of
 
 import vitviz
+from vitviz import explorer
 from vitviz.attribution import registry
+from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.resources import resource_folder
 from vitviz.training.recipes import RECIPES
+from vitviz.training.transfer import resized
 
-PATIENCE = 900  # seconds; the machine may have other work
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name != "CONTRIBUTING.md"]
+SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")
+SLOW = ("docs/faithfulness.md", "docs/guide/test.md")  # hundreds of forward passes
 GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 
 
@@ -36,9 +43,29 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(PATIENCE)
-@pytest.mark.parametrize("document", WITH_CODE)
-def test_examples_run(document: str, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Feed models a quarter of their pixels: the examples take less time."""
+    real = vitviz.load
+
+    def load(*args: Any, **options: Any) -> vitviz.ViT:
+        model = real(*args, **options)
+        if model.pretrained and max(model.config.image_size) > 112:
+            smaller = resized(model.pretrained.preprocess, (112, 112))
+            model.pretrained = replace(model.pretrained, preprocess=smaller)
+        return model
+
+    for module in (vitviz, explorer):
+        monkeypatch.setattr(module, "load", load)
+
+
+@pytest.mark.parametrize(
+    "document", [pytest.param(name, marks=pytest.mark.tier("all")) if name in SLOW else name for name in WITH_CODE]
+)
+def test_examples_run(
+    document: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if document != "docs/analysis.md":  # it names patches and boxes of the full size
+        shrink_inputs(monkeypatch)
     run_python(document)
     assert "nan" not in capsys.readouterr().out
     shown = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
@@ -75,47 +102,51 @@ QUICK = {"predict", "explain", "sheet", "heads", "lens", "figures", "film", "mod
 FOREIGN = {"apt-get", "cd", "cp", "docker", "dpkg", "git", "jupyter", "mkdir"}  # programs that are not ours
 
 
+def is_ours(words: list[str]) -> bool:
+    return words[0] == "vitviz" or (words[0] == "torchrun" and words[-1] != "torchrun" and "vitviz" in words)
+
+
 def ours(document: str) -> list[list[str]]:
     """The arguments of the document's `vitviz` commands, also of those under torchrun."""
     found = [words[words.index("vitviz") + 1 :] for words in commands(document) if is_ours(words)]
     return [arguments for arguments in found if arguments and not arguments[0].startswith("--")]
 
 
-def is_ours(words: list[str]) -> bool:
-    return words[0] == "vitviz" or (words[0] == "torchrun" and words[-1] != "torchrun" and "vitviz" in words)
+@cache
+def help_of(command: str) -> str:
+    return CliRunner().invoke(vitviz_command, [command, "--help"]).output
 
 
-def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `vitviz COMMAND --help` says."""
-    with contextlib.suppress(SystemExit):
-        main([command, "--help"])
-    return capsys.readouterr().out
-
-
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if ours(name)])
-def test_commands_have_their_options(document: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, *rest in ours(document):
-        about = help_of(command, capsys)
+def test_commands_have_their_options() -> None:
+    for command, *rest in (arguments for document in DOCUMENTS for arguments in ours(document)):
         for option in (word for word in rest if re.match(r"--?[a-z]", word)):
-            known = re.search(rf"(?<![\w-]){option}\b", about) or f"--[no-]{option[2:]}" in about
+            known = re.search(rf"(?<![\w-]){option}\b", help_of(command)) or f"--[no-]{option[2:]}" in help_of(command)
             assert known, f"vitviz {command} {option}"
         recipes = [rest[place + 1] for place, word in enumerate(rest) if word == "--recipe"]
         assert set(recipes) <= set(RECIPES)
 
 
-RUN = {
-    tuple(arguments)
-    for name in DOCUMENTS
-    for arguments in ours(name)
-    if (arguments[0] in QUICK or "--html" in arguments) and "clip.mp4" not in arguments  # no clip comes with vitviz
-}
+RUN = sorted(
+    {
+        tuple(arguments)
+        for name in DOCUMENTS
+        for arguments in ours(name)
+        if (arguments[0] in QUICK or "--html" in arguments) and "clip.mp4" not in arguments  # no clip comes with vitviz
+    },
+    key=lambda arguments: (arguments[0], -len(arguments), arguments),
+)
+# Of each command; tests/draw/test_figure_files.py runs `figures`.
+LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arguments[0]) if name != "figures"]
 
 
-@pytest.mark.timeout(PATIENCE)
-@pytest.mark.parametrize("arguments", sorted(RUN), ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [pytest.param(one, marks=() if one in LONGEST else pytest.mark.tier("all")) for one in RUN],
+    ids=" ".join,
+)
 def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
-    if "--model" not in given and re.search(r"--size\b", help_of(given[0], capsys)):
+    if "--model" not in given and re.search(r"--size\b", help_of(given[0])):
         given += ["--size", "112"]  # the documents' own takes longer
     if "texts" in given:  # docs/lecture.md copies one
         (elsewhere / "texts" / "en").mkdir(parents=True)
@@ -126,15 +157,11 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
     assert written == {given[place + 1] for place, word in enumerate(given) if word in ("-o", "--html")}
 
 
-def small_data(folder: Path) -> None:
-    """What the walk-through of training finds: Fashion-MNIST where Debian has it, and photographs of three classes."""
-    data_files.mnist(folder / "fashion-files" / "usr" / "share" / "datasets" / "fashion-mnist", counts=(40, 20))
-    data_files.folder(folder / "three", {"springer": (4, 2), "church": (4, 2), "parachute": (4, 2)})
-
-
-@pytest.mark.timeout(PATIENCE)
+@pytest.mark.tier("all")
 def test_the_walk_through_of_training(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    small_data(elsewhere)
+    """With few images; Fashion-MNIST lies where Debian has it, beside a folder of three classes."""
+    data_files.mnist(elsewhere / "fashion-files" / "usr" / "share" / "datasets" / "fashion-mnist", counts=(40, 20))
+    data_files.folder(elsewhere / "three", {"springer": (4, 2), "church": (4, 2), "parachute": (4, 2)})
     less = {"train": ["--epochs", "1", "--batch", "4", "--device", "cpu"], "validate": []}
     done = []
     for command, *rest in (words[1:] for words in commands("docs/training.md") if words[0] == "vitviz"):
@@ -153,7 +180,7 @@ def test_the_walk_through_of_training(elsewhere: Path, capsys: pytest.CaptureFix
 
 def check_make(words: list[str]) -> bool:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    return all(re.search(rf"^{word}:", makefile, re.MULTILINE) for word in words if "=" not in word)
+    return all(re.search(rf"^([\w-]+ )*{word}( [\w-]+)*:", makefile, re.MULTILINE) for word in words if "=" not in word)
 
 
 def check_install(words: list[str]) -> bool:
@@ -172,9 +199,8 @@ def check_python(words: list[str]) -> bool:
 PROGRAMS: dict[str, Callable[[list[str]], bool]] = {"make": check_make, "pip": check_install, "python": check_python}
 
 
-@pytest.mark.parametrize("document", [name for name in DOCUMENTS if blocks(name, "sh")])
-def test_other_commands_name_what_there_is(document: str) -> None:
-    for words in commands(document):
+def test_other_commands_name_what_there_is() -> None:
+    for words in (words for document in DOCUMENTS for words in commands(document)):
         program = Path(words[0]).name
         if not (is_ours(words) or program in FOREIGN):
             assert PROGRAMS[program](words[1:]), words
@@ -183,13 +209,13 @@ def test_other_commands_name_what_there_is(document: str) -> None:
 # ---- names and links
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_what_documents_name_exists(document: str) -> None:
-    named = re.findall(r"`((?:vitviz|tests|docs|scripts|benchmarks)/[\w./-]*)`", prose(document))
-    assert [path for path in named if not (ROOT / path).exists()] == []
-    for link in links(document):
-        assert link.path.exists(), link
-        assert link.anchor is None or link.anchor in anchors(link.path), link
+def test_what_documents_name_exists() -> None:
+    for document in DOCUMENTS:
+        named = re.findall(r"`((?:vitviz|tests|docs|scripts|benchmarks)/[\w./-]*)`", prose(document))
+        assert [path for path in named if not (ROOT / path).exists()] == [], document
+        for link in links(document):
+            assert link.path.exists(), link
+            assert link.anchor is None or link.anchor in anchors(link.path), link
 
 
 def test_every_document_of_the_guide_is_on_the_site() -> None:
@@ -201,23 +227,11 @@ def test_every_document_of_the_guide_is_on_the_site() -> None:
 
 def test_every_setting_is_in_the_table() -> None:
     """Those that the code reads, and no others."""
-    sources = [ROOT / "app.py", *(ROOT / "vitviz").rglob("*.py")]
-    strings = [
-        node.value
-        for path in sources
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    ]
-    read = {name for text in strings for name in re.findall(r"(?<!_)\bVITVIZ_[A-Z_]+\b", text)}
+    sources = [path.read_text(encoding="utf-8") for path in (ROOT / "app.py", *(ROOT / "vitviz").rglob("*.py"))]
+    strings = (node.value for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
+    read = {name for text in strings if isinstance(text, str) for name in SETTING.findall(text)}
     table = re.findall(r"^\| `(VITVIZ_\w+)` \|", text_of("docs/settings.md"), re.MULTILINE)
-    assert set(table) == read
-    assert len(table) == len(set(table))
-
-
-def test_the_citation_is_of_this_version() -> None:
-    about = yaml.safe_load(text_of("CITATION.cff"))
-    assert str(about["version"]) == vitviz.__version__
-    assert about["license"] == "Apache-2.0"
+    assert sorted(table) == sorted(read)
 
 
 def test_the_pictures_are_those_of_the_code(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from vitviz.model.trace import TraceError
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.view import ExplorerError, View, describe_query
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 HEIGHT, WIDTH = tiny.config().image_size
 LABELS = tuple(f"word {i}" for i in range(tiny.CLASSES))
 
@@ -46,30 +47,41 @@ def view() -> View:
     return Explorer(with_weights(registers=2)).open(photo())
 
 
-def test_numbers_are_those_of_the_trace(view: View) -> None:
-    for heatmap, scores in (
-        (view.attention(1, 3, (2, 7)), attention(view.trace, 1, 3, (2, 7))),
-        (view.attention(0, "min", "mean"), attention(view.trace, 0, "min", "mean")),
-        (view.rollout((6, 10), fuse="max", discard=0.5), rollout(view.trace, (6, 10), fuse="max", discard=0.5)),
-        (view.rollout(), rollout(view.trace, "cls")),
-    ):
-        assert heatmap.values.shape == tiny.GRID
+# ---- answers
+
+
+def test_maps_are_those_of_the_trace_with_titles_that_count_from_one(view: View) -> None:
+    for heatmap, scores, query, words in (
+        (view.attention(1, 3, (2, 7)), attention(view.trace, 1, 3, (2, 7)), (2, 7), "Layer 2, head 4, row 3, column 8"),
+        (view.attention(-3, 4), attention(view.trace, 0, 4), None, "Layer 1, head 5"),
+        (view.attention(0, "min", "mean"), attention(view.trace, 0, "min", "mean"), None, "Layer 1"),
+        (view.attention(), attention(view.trace), None, "Layer 3"),
+        (view.rollout((6, 10), fuse="max", discard=0.5), rollout(view.trace, (6, 10), fuse="max", discard=0.5),
+         (6, 10), "row 7, column 11"),
+        (view.rollout(start=1), rollout(view.trace, "cls", start=1), None, "2 to 3"),
+    ):  # fmt: skip
         np.testing.assert_array_equal(heatmap.values, scores.patches[0].numpy())
+        assert heatmap.query == query
+        assert all(word in heatmap.title for word in words.split(", ")), heatmap.title
         assert heatmap.photo is view.photo
         assert heatmap.geometry == view.geometry
         assert list(heatmap.prefix_mass) == ["CLS", "register 1", "register 2"]
         assert heatmap.values.sum() + sum(heatmap.prefix_mass.values()) == pytest.approx(1.0, abs=1e-5)
         assert heatmap.overlay().size == view.photo.size
+    assert describe_query("cls") == "CLS"
 
 
-def test_numbers_come_from_json_and_numpy_too(view: View) -> None:
+def test_queries_come_from_json_and_numpy_too(view: View) -> None:
     expected = view.attention(1, 2, (3, 4))
     block, head, row = np.int64(1), np.int64(2), np.int32(3)
     for found in (view.attention(block, head, (row, 4)), view.attention(1, 2, [3, 4])):
         np.testing.assert_array_equal(found.values, expected.values)
         assert (found.title, found.query) == (expected.title, expected.query)
-    listed, paired = (view.explain("value_attention", query=query) for query in ([3, 4], (3, 4)))
-    np.testing.assert_array_equal(listed.values, paired.values)
+    for method, one, other in (
+        ("value_attention", {"query": [3, 4]}, {"query": (3, 4)}),
+        ("gae", {"contrast": ["word 5", 7]}, {"contrast": ("word 5", 7)}),
+    ):
+        np.testing.assert_array_equal(view.explain(method, **one).values, view.explain(method, **other).values)
 
 
 @pytest.mark.parametrize("asked", [{"target": 5}, {"contrast": ("word 5", 7)}, {}])
@@ -86,59 +98,13 @@ def test_a_map_is_tested_for_the_class_that_it_is_about(view: View, asked: dict)
         view.faithfulness([heatmap, view.explain("gae", 2)], **short)
 
 
-def test_what_a_question_was_is_told_apart(view: View) -> None:
-    one = view.explain("gae", contrast=["word 5", 7])  # as JSON has it
-    np.testing.assert_array_equal(one.values, view.explain("gae", contrast=("word 5", 7)).values)
-    with pytest.raises(ExplainError, match="Expected a block"):
-        view.explain("token_gradcam", block={})
-
-
-@pytest.mark.parametrize("method", [name for name, one in METHODS.items() if one.cost < 50])
-def test_every_method_explains_a_model_in_half_precision(method: str) -> None:
-    values = Explorer(with_weights().to(torch.bfloat16)).open(photo()).explain(method).values
-    assert values.dtype == np.float32
-    assert np.isfinite(values).all()
-
-
-def test_the_patch_asked_from_is_marked(view: View) -> None:
-    assert view.attention(0, 0, (2, 7)).query == (2, 7)
-    assert view.rollout((2, 7)).query == (2, 7)
-    assert view.attention().query is None
-    assert view.rollout("mean").query is None
-
-
-def test_layers_and_heads_are_counted_from_one_in_titles(view: View) -> None:
-    assert "Layer 3" in view.attention().title
-    assert "Layer 1" in view.attention(-3, 4, (2, 7)).title
-    assert "head 5" in view.attention(0, 4).title
-    assert "row 3" in view.attention(0, 4, (2, 7)).title
-    assert "column 8" in view.attention(0, 4, (2, 7)).title
-    assert "2 to 3" in view.rollout(start=1).title
-    assert describe_query("cls") == "CLS"
-
-
 def test_all_heads_and_all_layers(view: View) -> None:
-    heads = view.head_maps(1, (0, 9))
-    assert len(heads) == tiny.HEADS
+    heads, layers = view.head_maps(1, (0, 9)), view.layer_maps("max")
+    assert (len(heads), len(layers)) == (tiny.HEADS, tiny.DEPTH)
     for index, heatmap in enumerate(heads):
         np.testing.assert_array_equal(heatmap.values, view.attention(1, index, (0, 9)).values)
-    mean = np.mean([heatmap.values for heatmap in heads], axis=0)
-    np.testing.assert_allclose(view.attention(1, "mean", (0, 9)).values, mean, atol=1e-6)
-    layers = view.layer_maps("max")
-    assert len(layers) == tiny.DEPTH
     for block, heatmap in enumerate(layers):
         np.testing.assert_array_equal(heatmap.values, view.attention(block, "max").values)
-
-
-def test_the_model_runs_once_for_any_number_of_questions() -> None:
-    model, runs = with_weights(), []
-    model.patch_embed.register_forward_hook(lambda *_: runs.append("patches"))
-    model.norm.register_forward_hook(lambda *_: runs.append("norm"))
-    view = Explorer(model).open(photo())
-    for row in range(7):
-        view.head_maps(1, (row, 0)), view.layer_maps("min", (row, 3)), view.rollout((row, 5), discard=0.5)
-    view.predictions(), view.seen(), view.attention()
-    assert runs == ["patches", "norm"]
 
 
 def test_predictions_are_the_softmax_of_the_logits(view: View) -> None:
@@ -146,86 +112,59 @@ def test_predictions_are_the_softmax_of_the_logits(view: View) -> None:
     best = view.predictions(7)
     assert [label for label, _ in best] == [LABELS[i] for i in probabilities.argsort(descending=True)[:7]]
     assert [p for _, p in best] == pytest.approx(sorted(probabilities.tolist(), reverse=True)[:7], abs=1e-6)
-    assert sum(p for _, p in best) <= 1.0
     everything = view.predictions(1000)
     assert len(everything) == tiny.CLASSES
     assert sum(p for _, p in everything) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_a_model_from_a_config_needs_no_weights() -> None:
-    view = Explorer(tiny.model()).open(photo())
-    assert view.labels == tuple(f"class {i}" for i in range(tiny.CLASSES))
-    assert view.geometry.frame == (0, 0, 163, 127)  # the whole photograph, stretched
-    assert view.attention().values.shape == tiny.GRID
-    assert view.seen().size == (WIDTH, HEIGHT)
-
-
-def test_a_model_without_a_classifier_is_looked_into_all_the_same() -> None:
-    view = Explorer(tiny.model(classes=0)).open(photo())
-    with pytest.raises(ExplorerError, match="no classifier"):
-        view.predictions()
-    assert view.labels == ()
-    assert view.rollout().values.shape == tiny.GRID
-
-
-def test_outputs_without_names_are_not_shown_as_classes() -> None:
+def test_models_name_classes_only_where_their_outputs_have_names() -> None:
     """A projection, as CLIP has one, gives features; the highest of them is no class."""
     nameless = with_weights()
     nameless.pretrained = dataclasses.replace(nameless.pretrained, labels=())
-    view = Explorer(nameless).open(photo())
-    assert not view.names_classes
-    assert view.labels == ()
-    with pytest.raises(ExplorerError, match=f"{tiny.CLASSES} outputs have no names"):
-        view.predictions()
-    assert view.rollout().values.shape == view.trace.grid
-    for model, named in ((with_weights(), True), (tiny.model(), True), (tiny.model(classes=0), False)):
+    for model, words in (
+        (with_weights(), ""),
+        (tiny.model(), ""),
+        (tiny.model(classes=0), "no classifier"),
+        (nameless, f"{tiny.CLASSES} outputs have no names"),
+    ):
         view = Explorer(model).open(photo())
-        assert view.names_classes is named
-        assert bool(view.labels) is named
-
-
-def test_the_model_sees_what_its_weights_expect() -> None:
-    model = with_weights()
-    view = Explorer(model).open(photo())
-    prepared = model.pretrained.preprocess(photo())
-    expected = model(torch.from_numpy(prepared.pixels)[None])
-    torch.testing.assert_close(view.trace.logits, expected, rtol=1e-5, atol=1e-5)
-    assert view.geometry == prepared.geometry
+        assert view.names_classes == bool(view.labels) == (not words)
+        assert view.rollout().values.shape == view.trace.grid
+        if words:
+            with pytest.raises(ExplorerError, match=words):
+                view.predictions()
+        elif model.pretrained is None:  # from a config: the whole photograph, stretched
+            assert view.labels == tuple(f"class {i}" for i in range(tiny.CLASSES))
+            assert view.geometry.frame == (0, 0, 163, 127)
+            assert view.seen().size == (WIDTH, HEIGHT)
+        else:  # the model sees what its weights expect
+            prepared = model.pretrained.preprocess(photo())
+            tiny.close(view.trace.logits, model(torch.from_numpy(prepared.pixels)[None]))
+            assert view.geometry == prepared.geometry
 
 
 def test_a_native_picture_keeps_its_own_grid() -> None:
     view = Explorer(with_weights("native")).open(photo(size=(80, 300)))
     rows, columns = view.trace.grid
     assert rows > 2 * columns
-    assert view.attention(query=(rows - 1, columns - 1)).values.shape == (rows, columns)
-    assert view.rollout().grid == (rows, columns)
+    assert view.attention(query=(rows - 1, columns - 1)).values.shape == view.rollout().grid == (rows, columns)
 
 
-@pytest.mark.parametrize("keep", [True, False])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_weights(dtype: torch.dtype, keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not keep:
-        monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again
-    full, half = (Explorer(with_weights().to(d)).open(photo(), size=2 * HEIGHT) for d in (torch.float32, dtype))
-    assert half.trace.tokens.dtype == dtype
-    same_answers(half, full)
-    assert sum(p for _, p in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
+def test_questions_that_cannot_be_answered_are_refused(view: View) -> None:
+    for ask in (view.attention, view.rollout, view.head_maps, view.layer_maps):
+        with pytest.raises(TraceError, match="7 x 11"):
+            ask(query=(7, 0))
+    for block in (3, -4, -6):
+        with pytest.raises(TraceError, match=str(block)):
+            view.attention(block)
+    for head in (tiny.HEADS, -1):
+        with pytest.raises(ExplainError, match=str(head)):
+            view.attention(1, head)
+    with pytest.raises(ExplainError, match="Expected a block"):
+        view.explain("token_gradcam", block={})
 
 
-@pytest.mark.parametrize("keep", [True, False])
-def test_autocast_runs_the_model_in_half_precision(keep: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not keep:
-        monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
-    explorer = Explorer(with_weights())
-    full = explorer.open(photo())
-    with torch.autocast("cpu", torch.bfloat16):
-        half = explorer.open(photo())
-        same_answers(half, full)
-        inside = half.rollout((1, 2), fuse="min", discard=0.4).values
-    assert not torch.equal(half.trace.tokens.float(), full.trace.tokens)
-    same_answers(half, full)
-    other = rollout(half.trace, (1, 2), fuse="min", discard=0.4).patches[0]  # the same question, asked outside
-    np.testing.assert_allclose(inside, other, atol=1e-6)
+# ---- precision
 
 
 def same_answers(half: View, full: View) -> None:
@@ -242,9 +181,53 @@ def same_answers(half: View, full: View) -> None:
         assert near.values.sum() + sum(near.prefix_mass.values()) == pytest.approx(1.0, abs=2e-3)
 
 
+@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.cost < 50])
+def test_every_method_explains_a_model_in_half_precision(method: str) -> None:
+    values = Explorer(with_weights().to(torch.bfloat16)).open(photo()).explain(method).values
+    assert values.dtype == np.float32
+    assert np.isfinite(values).all()
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, "autocast"])
+def test_half_precision_answers_like_float32(dtype: torch.dtype | str, keep: bool, monkeypatch) -> None:
+    if not keep:
+        monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again
+    if dtype != "autocast":
+        full, half = (Explorer(with_weights().to(d)).open(photo(), size=2 * HEIGHT) for d in (torch.float32, dtype))
+        assert half.trace.tokens.dtype == dtype
+        same_answers(half, full)
+        assert sum(p for _, p in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
+        return
+    explorer = Explorer(with_weights())
+    full = explorer.open(photo())
+    with torch.autocast("cpu", torch.bfloat16):
+        half = explorer.open(photo())
+        same_answers(half, full)
+        inside = half.rollout((1, 2), fuse="min", discard=0.4).values
+    assert not torch.equal(half.trace.tokens.float(), full.trace.tokens)
+    same_answers(half, full)
+    other = rollout(half.trace, (1, 2), fuse="min", discard=0.4).patches[0]  # the same question, asked outside
+    np.testing.assert_allclose(inside, other, atol=1e-6)
+
+
+# ---- what runs, and what is kept
+
+
+def test_the_model_runs_once_for_any_number_of_questions() -> None:
+    model, runs = with_weights(), []
+    model.patch_embed.register_forward_hook(lambda *_: runs.append("patches"))
+    model.norm.register_forward_hook(lambda *_: runs.append("norm"))
+    view = Explorer(model).open(photo())
+    for row in range(7):
+        view.head_maps(1, (row, 0)), view.layer_maps("min", (row, 3)), view.rollout((row, 5), discard=0.5)
+    view.predictions(), view.seen(), view.attention()
+    assert runs == ["patches", "norm"]
+
+
 def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
-    real = vitviz.view.methods.attention
+    asked, rows = [], []
+    real, real_row = vitviz.view.methods.attention, vitviz.model.trace.Trace.row
     monkeypatch.setattr(vitviz.view.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
     monkeypatch.setattr(vitviz.view, "CACHED_RESULTS", 3)
     view = Explorer(tiny.model()).open(photo())
@@ -259,24 +242,14 @@ def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch:
     assert len(asked) == 5
     view.attention(0, "max")  # forgotten
     assert len(asked) == 6
-
-
-def test_one_row_answers_for_every_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large input's queries and keys are made anew for each question: not once a head."""
-    view, asked = Explorer(tiny.model()).open(photo()), []
-    real = vitviz.model.trace.Trace.row
-    monkeypatch.setattr(vitviz.model.trace.Trace, "row", lambda *a: asked.append(a[1:]) or real(*a))
+    # One row answers for every head: a large input's queries and keys are made anew for each question.
+    monkeypatch.setattr(vitviz.model.trace.Trace, "row", lambda *a: rows.append(a[1:]) or real_row(*a))
     for _ in range(2):
         view.head_maps(1, (2, 3)), view.attention(1, 4, (2, 3)), view.attention(1 - tiny.DEPTH, 0, (2, 3))
-    assert asked == [(1, (2, 3))]
-    for head in (tiny.HEADS, -1):
-        with pytest.raises(ExplainError, match=str(head)):
-            view.attention(1, head)
-
-
-def test_answers_of_a_large_input_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = 4 * tiny.HEADS * (1 + 7 * 11)
-    monkeypatch.setattr(vitviz.view, "CACHED_BYTES", 4 * row)
+    assert rows == [(1, (2, 3))]
+    # Answers of a large input take bounded memory.
+    monkeypatch.setattr(vitviz.view, "CACHED_RESULTS", 100)
+    monkeypatch.setattr(vitviz.view, "CACHED_BYTES", 4 * 4 * tiny.HEADS * (1 + 7 * 11))
     view = Explorer(tiny.model()).open(photo())
     for column in range(7):
         view.head_maps(0, (0, column))
@@ -286,39 +259,39 @@ def test_answers_of_a_large_input_take_bounded_memory(monkeypatch: pytest.Monkey
 def test_two_views_do_not_mix() -> None:
     """Fault 4: nothing of one photograph shows in another, whatever the order of questions."""
     explorer = Explorer(with_weights())
-    one, other = explorer.open(photo(1)), explorer.open(photo(2))
+    views = [explorer.open(photo(seed)) for seed in (1, 2)]
     alone = [Explorer(with_weights()).open(photo(seed)) for seed in (1, 2)]
     for _ in range(2):
-        for view, expected in zip((one, other), alone, strict=True):
+        for view, expected in zip(views, alone, strict=True):
             np.testing.assert_array_equal(view.rollout().values, expected.rollout().values)
             np.testing.assert_array_equal(view.attention(1, 2).values, expected.attention(1, 2).values)
             assert view.predictions() == expected.predictions()
-    assert not np.array_equal(one.rollout().values, other.rollout().values)
+    assert not np.array_equal(views[0].rollout().values, views[1].rollout().values)
+
+
+def test_dropout_is_off_whatever_state_the_model_comes_in_and_the_device_is_told() -> None:
+    explorer = Explorer(tiny.model(dropout=0.5).train(), device="cpu")
+    view = explorer.open(photo())
+    assert view.predictions() == explorer.open(photo()).predictions()
+    assert view.device == "CPU"
+    assert view.seconds > 0.0
+    assert isinstance(vitviz.best_device(), torch.device)
+
+
+# ---- photographs
 
 
 def test_every_kind_of_picture_is_opened(tmp_path) -> None:
-    explorer, picture = Explorer(tiny.model()), photo()
-    buffer = io.BytesIO()
-    picture.save(buffer, "PNG")
-    (tmp_path / "photo.png").write_bytes(buffer.getvalue())
-    expected = explorer.open(picture).rollout().values
-    for source in (buffer.getvalue(), tmp_path / "photo.png", str(tmp_path / "photo.png"), np.asarray(picture)):
-        np.testing.assert_array_equal(explorer.open(source).rollout().values, expected)
-    with pytest.raises(ImageError):
-        explorer.open(b"no picture")
-
-
-def test_open_files_and_tensors_are_opened(tmp_path) -> None:
-    explorer, picture = Explorer(tiny.model()), photo()
-    picture.save(tmp_path / "photo.png")
+    explorer, picture, path = Explorer(tiny.model()), photo(), tmp_path / "photo.png"
+    picture.save(path)
     expected = explorer.open(picture).trace.logits
     pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1)  # (H, W, 3) -> (3, H, W)
-    with (tmp_path / "photo.png").open("rb") as file:
-        views = [explorer.open(one) for one in (file, pixels, pixels / 255)]
+    with path.open("rb") as file:
+        sources = [path.read_bytes(), path, str(path), np.asarray(picture), pixels, pixels / 255, file]
+        views = [explorer.open(source) for source in sources]
         assert not file.closed
-    for view in views:
-        torch.testing.assert_close(view.trace.logits, expected, rtol=0, atol=0)
-    assert [view.name for view in views] == ["photo.png", "", ""]
+    assert all(torch.equal(view.trace.logits, expected) for view in views)
+    assert [view.name for view in views[4:]] == ["", "", "photo.png"]
     gray = (pixels[0] / 255).bfloat16()
     assert explorer.open(gray).photo.size == picture.size
 
@@ -326,6 +299,7 @@ def test_open_files_and_tensors_are_opened(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        (b"no picture", "photograph"),
         (io.StringIO("text"), "mode 'rb'"),
         (torch.zeros(1, 3, 20, 30), r"got \(1, 3, 20, 30\). Choose one image"),
         (torch.zeros(20, 30, 3), "permute"),
@@ -333,7 +307,7 @@ def test_open_files_and_tensors_are_opened(tmp_path) -> None:
         ([photo(), photo()], "list of 2. Use open_many"),
     ],
 )
-def test_what_is_no_photograph_is_refused_with_advice(given: object, words: str) -> None:
+def test_other_things_than_photographs_are_refused_with_advice(given: object, words: str) -> None:
     with pytest.raises((ImageError, ExplorerError), match=words):
         Explorer(tiny.model()).open(given)
 
@@ -345,10 +319,10 @@ def counted(model: ViT) -> list[int]:
     return sizes
 
 
-def test_many_photographs_are_opened_in_batches_and_in_order() -> None:
+def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
     model = with_weights("native")
     explorer, photos = Explorer(model), [photo(seed, (163, 127) if seed % 3 else (90, 200)) for seed in range(7)]
-    expected = [explorer.open(one) for one in photos]
+    expected = [explorer.open(picture) for picture in photos]
     sizes = counted(model)
     views = explorer.open_many(iter(photos), batch_size=5, progress=False)
     assert sizes == []  # nothing runs before it is asked for
@@ -360,43 +334,33 @@ def test_many_photographs_are_opened_in_batches_and_in_order() -> None:
     assert sum(sizes) == 7
     with pytest.raises(ExplorerError, match="batch_size"):
         explorer.open_many(photos, batch_size=0)
-
-
-def test_a_folder_is_opened_by_name(tmp_path) -> None:
-    for index, name in enumerate(["b.png", "a.png"]):
+    for index, name in enumerate(["b.png", "a.png"]):  # of a folder, by name
         photo(index).save(tmp_path / name)
-    views = list(Explorer(tiny.model()).open_many(tmp_path, progress=False))
+    views = list(explorer.open_many(tmp_path, progress=False))
     assert [view.name for view in views] == ["a.png", "b.png"]
     assert "a.png" in repr(views[0])
-
-
-def test_where_memory_is_short_batches_are_smaller(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where memory is short, batches are smaller.
     model = with_weights()
     one, two = (forward_bytes(model.config, 1 + tiny.GRID[0] * tiny.GRID[1], batch) for batch in (1, 2))
     monkeypatch.setattr(vitviz.explorer.memory, "available_bytes", lambda device: (one + two) // 2)
     sizes = counted(model)
-    views = list(Explorer(model).open_many([photo(seed) for seed in range(5)], progress=False))
-    assert len(views) == 5
+    assert len(list(Explorer(model).open_many([photo(seed) for seed in range(5)], progress=False))) == 5
     assert sizes == [1] * 5
 
 
-def test_what_a_view_answers_is_told_in_one_line(view: View) -> None:
-    for told in (
-        view,
-        view.trace,
-        view.trace.block(0),
-        view.trace.attentions,
-        view.heads(),
-        view.lens(),
-        view.token_pca(),
-    ):
-        assert len(repr(told)) < 1200
-        assert "tensor(" not in repr(told)
+# ---- for notebooks
+
+
+def test_answers_are_told_in_one_line(view: View) -> None:
+    answers = [view, view.trace, view.trace.block(0), view.trace.attentions]
+    for answer in (*answers, view.heads(), view.lens(), view.token_pca()):
+        assert len(repr(answer)) < 1200
+        assert "tensor(" not in repr(answer)
     assert "163 x 127 pixels" in repr(view)
     assert "3 of 3 blocks, 5 heads, 80 tokens (3 + 7 x 11) of width 19" in repr(view.trace)
 
 
-def test_statistics_become_tables(view: View) -> None:
+def test_statistics_become_tables(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = view.heads(["distance", "entropy"])
     table = heads.to_pandas()
     assert list(table.columns) == ["block", "head", "distance", "entropy"]
@@ -411,32 +375,6 @@ def test_statistics_become_tables(view: View) -> None:
     curve = tested.to_pandas().query("kind == 'insertion'")
     np.testing.assert_array_equal(curve["probability"], tested.insertion.probabilities)
     np.testing.assert_allclose(curve["random"], tested.insertion.random.mean(0))
-
-
-def test_a_table_without_pandas_names_it(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingExtraError, match="pip install pandas"):
-        view.heads().to_pandas()
-
-
-def test_dropout_is_off_whatever_state_the_model_comes_in() -> None:
-    model = tiny.model(dropout=0.5).train()
-    explorer = Explorer(model)
-    assert explorer.open(photo()).predictions() == explorer.open(photo()).predictions()
-
-
-def test_where_it_ran_is_told(view: View) -> None:
-    assert view.device == "CPU"
-    assert view.seconds > 0.0
-    assert Explorer(tiny.model(), device="cpu").open(photo()).device == "CPU"
-    assert isinstance(vitviz.best_device(), torch.device)
-
-
-def test_questions_that_cannot_be_answered(view: View) -> None:
-    for ask in (view.attention, view.rollout, view.head_maps, view.layer_maps):
-        with pytest.raises(TraceError, match="7 x 11"):
-            ask(query=(7, 0))
-    for block in (3, -4, -6):
-        with pytest.raises(TraceError, match=str(block)):
-            view.attention(block)
-    assert dataclasses.is_dataclass(view.attention())
+        heads.to_pandas()

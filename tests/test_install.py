@@ -9,7 +9,6 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
-import time
 import zipfile
 from collections.abc import Iterator, Mapping
 from email.message import Message
@@ -18,10 +17,11 @@ from pathlib import Path
 
 import clean_environment
 import pytest
+from patience import patience, wait_until
 from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[1]
-PATIENCE = 120  # seconds; the machine may have other work
+pytestmark = pytest.mark.tier("all")
 SMALL = "vit-cifar10"
 ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would come before the wheel
 
@@ -115,7 +115,7 @@ def elsewhere(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_library_finds_its_models(installed: Path, elsewhere: Path) -> None:
+def test_the_library_and_its_commands_work(installed: Path, elsewhere: Path) -> None:
     program = f"""
 import vitviz
 print(vitviz.__file__)
@@ -126,9 +126,6 @@ print(view.rollout().values.shape, *vitviz.bundled())
     assert Path(where).is_relative_to(installed.parent)
     assert answer.startswith("(8, 8) ")
     assert SMALL in answer
-
-
-def test_the_commands_work(installed: Path, elsewhere: Path) -> None:
     answer = json.loads(run(installed / "vitviz", "predict", "photo.jpg", "--model", SMALL, "--json", cwd=elsewhere))
     assert "airplane" in json.dumps(answer)
     run(installed / "vitviz", "export", "photo.jpg", "-o", "page.html", "--model", SMALL, cwd=elsewhere)
@@ -147,11 +144,13 @@ def served(installed: Path, elsewhere: Path) -> Iterator[tuple[str, subprocess.P
             [installed / "vitviz", "app"], cwd=elsewhere, env={**ALONE, **settings}, stdout=log, stderr=log
         )
         try:
-            began = time.monotonic()
-            while socket.socket().connect_ex(("127.0.0.1", port)) != 0:
+
+            def listens() -> bool:
                 assert process.poll() is None, (elsewhere / "log.txt").read_text()
-                assert time.monotonic() - began < PATIENCE
-                time.sleep(0.2)
+                with socket.socket() as client:
+                    return client.connect_ex(("127.0.0.1", port)) == 0
+
+            wait_until(listens, "the app listens", 120)
             yield f"http://127.0.0.1:{port}", process
         finally:
             process.terminate()
@@ -163,11 +162,11 @@ def test_the_app_opens_with_its_examples_and_ends_with_ctrl_c(
 ) -> None:
     address, process = served
     page.goto(address)
-    expect(page.locator(".vv-explore .vv-answer")).to_contain_text("church", timeout=1000 * PATIENCE)
+    expect(page.locator(".vv-explore .vv-answer")).to_contain_text("church", timeout=1000 * patience(120))
     page.click("#examples button:has-text('Koala')")
-    expect(page.locator(".vv-explore .vv-answer")).not_to_contain_text("church", timeout=1000 * PATIENCE)
+    expect(page.locator(".vv-explore .vv-answer")).not_to_contain_text("church", timeout=1000 * patience(120))
     process.send_signal(signal.SIGINT)
-    assert process.wait(PATIENCE) == 130
+    assert process.wait(patience(120)) == 130
     assert (elsewhere / "log.txt").read_text().endswith("\nvitviz: interrupted\n")
 
 
@@ -182,16 +181,11 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / path.name.removesuffix(".tar.gz")
 
 
-def test_the_source_distribution_holds_its_tests(source: Path) -> None:
-    held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
-    tracked = run(
-        "git", "ls-files", "tests", "vitviz", "examples", "checkpoints", "scripts", "docs", "notebooks"
-    ).split()
-    assert set(tracked) <= held
-    assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
-
-
 def test_the_source_distribution_runs_its_tests(source: Path) -> None:
+    held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    folders = ("tests", "vitviz", "examples", "checkpoints", "scripts", "docs", "notebooks")
+    assert set(run("git", "ls-files", *folders).split()) <= held
+    assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
     pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
     assert "passed" in run(*pytest_there, "tests/images/test_image_geometry.py", cwd=source, env=environ)

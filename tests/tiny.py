@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,25 @@ from vitviz.model.vit import ViT
 BATCH, CHANNELS, DEPTH, HEADS = 2, 3, 3, 5
 GRID, PATCH = (7, 11), 13
 HEAD_WIDTH, WIDTH, MLP_WIDTH, CLASSES = 17, 19, 23, 29
+SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # not square either
+KINDS: dict[str, dict[str, Any]] = {
+    "class token": {},
+    "registers, rotary": {"registers": 3, "positions": "rotary", "head_width": 16, "layer_scale": 0.3},
+    "distillation and register": {"distillation_token": True, "registers": 1, "activation": "quick_gelu"},
+    "distillation, no class token": {
+        "distillation_token": True, "class_token": False, "pooling": "mean", "registers": 1
+    },
+    "mean, no prefix": {"class_token": False, "pooling": "mean", "positions": "sincos", "width": 20},
+    "mean beside a class token": {"pooling": "mean", "norm_pooled": True, "positions": "none"},
+    "class token and mean": {"pooling": "cls+mean", "norm_pre": True, "qk_norm": True, "qkv_bias": False},
+    "registers, no class token": {"class_token": False, "registers": 2, "pooling": "mean", "norm_pooled": True},
+    "attention, gated": {
+        "class_token": False, "pooling": "attention", "width": 20, "mlp": "swiglu", "mlp_bias": False
+    },
+    "attention, class token, norm after": {"pooling": "attention", "width": 20, "norm_pooled": True, "registers": 1},
+    "attention and distillation": {"pooling": "attention", "width": 20, "distillation_token": True},
+}  # fmt: skip
+"""Every kind of prefix, pooling, position, norm and MLP in some model."""
 
 
 def config(grid: tuple[int, int] = GRID, patch: int = PATCH, **changes: Any) -> ViTConfig:
@@ -71,3 +91,15 @@ def dense(trace: Trace, block: int) -> Tensor:
     """softmax(q @ k.T) written out in float64: (B, H, N, N)."""
     kept = trace.block(block)
     return (kept.queries.double() @ kept.keys.double().transpose(2, 3)).softmax(dim=-1).detach()
+
+
+def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    """Assert that two arrays have one shape and, within an absolute and relative tolerance, the same numbers."""
+    a, b = (x.detach().double().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (ours, expected))
+    assert a.shape == b.shape
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
+def whole(scores: Any) -> Tensor:
+    """Return the scores of all tokens, prefix first: (B, N)."""
+    return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,6 +23,13 @@ from vitviz.training.state import find_state
 SIDE, CLASSES = 12, 3
 LABELS = ("ox", "golf ball", "church")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
+
+
+# Everything that has a memory: order, augmentation, dropouts, moments, running mean.
+FULL: dict[str, Any] = {
+    "flip": True, "crop_padding": 1, "mixup": 0.3, "dropout": 0.1, "path_dropout": 0.3, "patch_dropout": 0.3,
+    "smoothing": 0.1, "layer_decay": 0.8,
+}  # fmt: skip
 
 
 def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tuple[Tensor, Tensor]:
@@ -97,6 +105,15 @@ def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
 
     loop.training_loss = training_loss
     return lambda: setattr(loop, "training_loss", real)
+
+
+def assert_same(outcome: Outcome, expected: Outcome) -> None:
+    """To the last bit."""
+    assert outcome.losses.equal(expected.losses)
+    for name, weight in expected.model.state_dict().items():
+        assert outcome.model.state_dict()[name].equal(weight), name
+    assert np.array_equal(outcome.accuracy.predicted, expected.accuracy.predicted)
+    assert [row.top1 for row in outcome.epochs] == [row.top1 for row in expected.epochs]
 
 
 def step_of(out: Path) -> int:

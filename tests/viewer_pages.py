@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import tiny
 from numpy.typing import NDArray
 from PIL import Image
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page
 
 import vitviz
 from vitviz.attribution.attention import rollout_matrix
@@ -26,8 +25,6 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View, describe_query
 from vitviz.web.scene import Scene, standalone
-
-expect.set_options(timeout=45_000)  # milliseconds; a busy machine draws slowly
 
 ROOT = Path(__file__).parents[1]
 SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
@@ -102,16 +99,6 @@ def shown_photo(text: str) -> Image.Image:
 
 
 # ---- opening
-
-
-def offline(page: Page) -> Iterator[Page]:
-    """`page` without a network; fails its test where anything but the file itself is asked for."""
-    asked: list[str] = []
-    page.context.set_offline(True)
-    page.on("request", lambda request: asked.append(request.url))
-    yield page
-    assert [url[:200] for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
-    assert any(url.startswith("file:") for url in asked)
 
 
 def write(folder: Path, text: str) -> str:

@@ -53,15 +53,9 @@ def of(family: str, **changes: Any) -> Callable[[], nn.Module]:
 
 # Name: the model, and the family that has to be named because names and shapes do not tell it.
 TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
-    "vit": (of("vit"), None),
-    "vit without a classifier": (of("vit without a classifier"), None),
-    "vit without biases": (of("vit without biases"), None),
-    "vit with normed queries and keys": (of("qk norm"), None),
-    "deit": (of("deit"), None),
-    "deit3": (of("deit3"), None),
-    "dinov2": (of("dinov2"), None),
+    **{name: (of(name), None) for name in ("vit", "vit without a classifier", "vit without biases", "qk norm")},
+    **{name: (of(name), None) for name in ("deit", "deit3", "dinov2", "dinov2 giant")},
     "dinov2 with registers": (of("dinov2 with registers", reg_tokens=4), None),
-    "dinov2 giant": (of("dinov2 giant"), None),
     "mae, fine-tuned": (of("gap with a class token"), None),
     "gap with registers": (of("gap", fc_norm=False), None),
     "gap": (of("gap, norm before", fc_norm=None), "vit"),

@@ -49,30 +49,47 @@ PERHAPS = 3  # classes that are named where the model is not sure
 
 
 def describe_prediction(
-    labels: Sequence[str], probabilities: Sequence[float], classes: int, sure_above: float | None = None
+    labels: Sequence[str],
+    probabilities: Sequence[float],
+    classes: int,
+    sure_above: float | None = None,
+    group: tuple[str, float] | None = None,
+    known: bool = True,
 ) -> str:
     """Describe a prediction in one line, which says how many classes there are to choose from.
 
-    A classifier names one of its classes whatever it is shown, and its probability does not tell an unknown thing
-    from a difficult one, so the words never say that it is none of them.
+    A classifier names one of its classes whatever it is shown. Its probability does not tell an unknown thing from a
+    difficult one, so the words say that it is none of them only where another measure does (`known`).
 
     Args:
         labels: the most probable classes, the best first; none for a model without a classifier.
         probabilities: one for each of them, 0 to 1.
         classes: how many classes the model knows.
         sure_above: see `vitviz.Pretrained`.
+        group: of classes and its probability, which is named where no class is sure; see `vitviz.View.group`.
+        known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
 
-    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 264, sure_above=0.3)
-    'Closest of 264 classes: cat 81.0 %'
-    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 264, sure_above=0.3)
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3)
+    'Closest of 260 classes: cat 81.0 %'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3)
     'Not sure: perhaps cat, fox or wolf'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3, group=("animal", 0.9))
+    'Probably some kind of animal (90.0 %): perhaps cat, fox or wolf'
+    >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3, known=False)
+    'Perhaps none of the 260 things this model knows; the closest is cat'
     """
     if not labels:
         return ""
+    if not known:
+        things = f"{classes:,} thing{'s' if classes != 1 else ''}"
+        return f"Perhaps none of the {things} this model knows; the closest is {labels[0]}"
     if sure_above is None or probabilities[0] >= sure_above:
         return f"Closest of {classes:,} class{'es' if classes != 1 else ''}: {labels[0]} {percent(probabilities[0])}"
     *others, last = labels[:PERHAPS]
-    return f"Not sure: perhaps {', '.join(others)} or {last}" if others else f"Not sure: perhaps {last}"
+    perhaps = f"perhaps {', '.join(others)} or {last}" if others else f"perhaps {last}"
+    if group is None:
+        return f"Not sure: {perhaps}"
+    return f"Probably some kind of {group[0]} ({percent(group[1])}): {perhaps}"
 
 
 def number(value: float, unit: str = "", step: float | None = None) -> str:

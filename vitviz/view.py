@@ -88,6 +88,12 @@ class View:
         return torch.from_numpy(self._pixels)[None].to(weights.device, weights.dtype)
 
     @property
+    def nbytes(self) -> int:
+        """Return the bytes that this holds beside the photograph: the model's input, the trace and cached results."""
+        results = [one for result in list(self._cache.values()) for one in _parts(result)]
+        return int(self._pixels.nbytes) + self.trace.nbytes + sum(map(_result_bytes, results))
+
+    @property
     def labels(self) -> tuple[str, ...]:
         """Return the names of the model's classes in the order of its outputs; empty where they have none."""
         if self.model.pretrained is not None:
@@ -136,12 +142,43 @@ class View:
         """Return the probability from which on the model is sure of its first class; see `vitviz.Pretrained`."""
         return None if self.model.pretrained is None else self.model.pretrained.sure_above
 
+    @property
+    def known(self) -> bool | None:
+        """Return whether the photograph seems to show one of the classes; `None` where no measure came with the model.
+
+        The measure is the log-sum-exp of the logits; see `vitviz.Pretrained.known_above`.
+        """
+        about = self.model.pretrained
+        if about is None or about.known_above is None or self.trace.logits is None:
+            return None
+        return float(self.trace.logits[0].float().logsumexp(-1)) >= about.known_above
+
+    def group(self, least: float | None = None) -> tuple[str, float] | None:
+        """Return the smallest group of classes that is probable enough, and its probability: `("dog", 0.93)`.
+
+        Args:
+            least: the least probability; by default `vitviz.Pretrained.group_above`.
+
+        Returns:
+            `None` where no group is as probable, or the model has no groups; see `vitviz.Pretrained.groups`.
+        """
+        about = self.model.pretrained
+        if about is None or not about.groups or not self.names_classes or self.trace.logits is None:
+            return None
+        if least is None:
+            least = about.group_above
+        probability = dict(zip(about.labels, self.trace.logits[0].float().softmax(-1).tolist(), strict=True))
+        sums = [(group[0], sum(map(probability.__getitem__, group[1:])), len(group)) for group in about.groups]
+        enough = [(name, min(1.0, total), -size) for name, total, size in sums if total >= least]
+        return max(enough, key=lambda one: (one[2], one[1]))[:2] if enough else None
+
     def describe(self) -> str:
-        """Return the prediction in one line: "Closest of 264 classes: cat 81.0 %"; empty without named classes."""
+        """Return the prediction in one line: "Closest of 260 classes: cat 81.0 %"; empty without named classes."""
         if not self.names_classes:
             return ""
         labels, probabilities = zip(*self.predictions(PERHAPS), strict=True)
-        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above)
+        known = self.known is not False
+        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above, self.group(), known)
 
     def attention(self, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Heatmap:
         """Return the attention of one query token in one block.
@@ -446,3 +483,14 @@ def describe_query(query: Query) -> str:
     if query == "mean":
         return "all patches"
     return query.upper() if query == "cls" else str(query)
+
+
+def _parts(result: Any) -> Sequence[Any]:
+    return result if isinstance(result, list | tuple) else (result,)
+
+
+def _result_bytes(result: Any) -> int:
+    """Return the bytes of a cached result."""
+    if isinstance(result, TokenScores):
+        return result.patches.nbytes + result.prefix.nbytes
+    return len(result) if isinstance(result, bytes) else 0

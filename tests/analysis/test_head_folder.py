@@ -13,13 +13,14 @@ from PIL import Image
 
 import vitviz.analysis.heads
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.heads import STATISTICS, HeadStatistics, folder_statistics, head_statistics
+from vitviz.analysis.heads import STATISTICS, folder_statistics, head_statistics
 from vitviz.attribution.scores import ExplainError
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 LABELS = tuple(f"word {index}" for index in range(tiny.CLASSES))
 SIZES = ((60, 40), (40, 60), (60, 40), (31, 97), (60, 41), (40, 60), (50, 50))
 
@@ -46,120 +47,101 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def one_by_one(made: ViT, paths: list[Path], **options: object) -> list[HeadStatistics]:
-    found = []
+def one_by_one(made: ViT, paths: list[Path], names: list[str], **options: object) -> dict[str, np.ndarray]:
+    """Each statistic of each photograph by itself, (images, L, H)."""
+    each = []
     for path in paths:
         prepared = made.pretrained.preprocess(decode(path))
         trace = made.trace(torch.from_numpy(prepared.pixels)[None])
-        found.append(head_statistics(made, trace, prepared.geometry, **options))
-    return found
+        each.append(head_statistics(made, trace, prepared.geometry, names=names, **options))
+    return {name: np.stack([statistics[name] for statistics in each]) for name in names}
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 50])
 def test_the_folder_is_the_mean_and_deviation_of_its_photographs(folder: Path, batch_size: int) -> None:
-    made = model(registers=1)
-    found = folder_statistics(made, folder, names=list(STATISTICS), batch_size=batch_size)
-    each = one_by_one(made, sorted(folder.glob("word */*.png")), names=list(STATISTICS))
-    assert found.images == len(each) == 7
-    assert found.missing == {}
-    assert list(found.values) == list(STATISTICS)
-    for name in STATISTICS:
-        values = np.stack([one[name] for one in each])
-        np.testing.assert_allclose(found[name], values.mean(0), rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(found.deviations[name], values.std(0), rtol=1e-2, atol=1e-5)
-    assert found["distance_pixels"].min() > found["distance"].max()  # patches of a dozen pixels
+    made, names = model(registers=1), list(STATISTICS)
+    statistics = folder_statistics(made, folder, names=names, batch_size=batch_size)
+    each = one_by_one(made, sorted(folder.glob("word */*.png")), names)
+    assert statistics.images == 7
+    assert statistics.missing == {}
+    assert list(statistics.values) == names
+    assert "predicted" in statistics.target
+    for name in names:
+        np.testing.assert_allclose(statistics[name], each[name].mean(0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(statistics.deviations[name], each[name].std(0), rtol=1e-2, atol=1e-5)
+    assert statistics["distance_pixels"].min() > statistics["distance"].max()  # patches of a dozen pixels
 
 
-def test_what_one_photograph_lacks_has_no_mean(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_statistic_that_one_photograph_lacks_has_no_mean(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = model()
     tokens = {1 + np.prod(made.config.grid_of(*made.pretrained.preprocess.input_size(*size))) for size in SIZES}
     assert len(tokens) > 1
     monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", min(tokens))
-    found = folder_statistics(made, folder, names=["effective_rank", "entropy"])
-    assert np.isnan(found["effective_rank"]).all()
-    assert f"more than {min(tokens)}" in found.missing["effective_rank"]
-    assert np.isfinite(found["entropy"]).all()
+    statistics = folder_statistics(made, folder, names=["effective_rank", "entropy"])
+    assert np.isnan(statistics["effective_rank"]).all()
+    assert f"more than {min(tokens)}" in statistics.missing["effective_rank"]
+    assert np.isfinite(statistics["entropy"]).all()
 
 
-def test_targets_are_predicted_or_named(folder: Path) -> None:
-    made, names = model(), ["gradient", "ablation_logit"]
-    paths = {index: sorted((folder / f"word {index}").glob("*.png")) for index in (0, 1)}
-    named = folder_statistics(made, folder, names=names, target="word 5")
-    predicted = folder_statistics(made, folder, names=names)
-    every = [path for index in (0, 1) for path in paths[index]]
-    for found, each in (
-        (named, one_by_one(made, every, names=names, target=5)),
-        (predicted, one_by_one(made, every, names=names)),
-    ):
-        for name in names:
-            np.testing.assert_allclose(found[name], np.mean([one[name] for one in each], axis=0), rtol=1e-3, atol=1e-5)
-    assert named.target == "word 5"
-    assert "predicted" in predicted.target
-
-
-def test_a_limit_is_spread_over_subfolders(folder: Path) -> None:
-    found = folder_statistics(model(), folder, names=["entropy"], limit=3)
-    each = one_by_one(model(), [folder / f"word {i % 2}" / f"{i}.png" for i in range(3)], names=["entropy"])
-    assert found.images == 3
-    np.testing.assert_allclose(found["entropy"], np.mean([one["entropy"] for one in each], axis=0), rtol=1e-5)
+def test_a_target_is_named_and_a_limit_is_spread_over_subfolders(folder: Path) -> None:
+    made, names = model(), ["gradient", "ablation_logit", "entropy"]
+    statistics = folder_statistics(made, folder, names=names, target="word 5", limit=3)
+    each = one_by_one(made, [folder / f"word {i % 2}" / f"{i}.png" for i in range(3)], names, target=5)
+    for name in names:
+        np.testing.assert_allclose(statistics[name], each[name].mean(0), rtol=1e-3, atol=1e-5)
+    assert (statistics.target, statistics.images) == ("word 5", 3)
 
 
 def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, tmp_path: Path) -> None:
-    found = folder_statistics(model(), folder, limit=3)
-    found.save(tmp_path / "heads.csv")
+    statistics = folder_statistics(model(), folder, limit=3)
+    statistics.save(tmp_path / "heads.csv")
     with open(tmp_path / "heads.csv", newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 3 * 5
     for row in rows:
         block, head = int(row["block (from 0)"]), int(row["head (from 0)"])
-        assert float(row["distance [patches]"]) == found["distance"][block, head]
-        assert float(row["distance_pixels [px]"]) == found["distance_pixels"][block, head]
-        assert float(row["entropy deviation [nats]"]) == found.deviations["entropy"][block, head]
-        assert float(row["mass_cls"]) == found["mass_cls"][block, head]
+        assert float(row["distance [patches]"]) == statistics["distance"][block, head]
+        assert float(row["distance_pixels [px]"]) == statistics["distance_pixels"][block, head]
+        assert float(row["entropy deviation [nats]"]) == statistics.deviations["entropy"][block, head]
+        assert float(row["mass_cls"]) == statistics["mass_cls"][block, head]
         assert not any("registers" in heading for heading in row)  # this model has none
-    one = folder_statistics(model(), folder, limit=1)
-    assert not any("deviation" in heading for heading in one.header)
-    assert [len(row) for row in one.rows()] == [len(one.header)] * 15
-
-
-def test_a_table_counts_layers_and_heads_from_one_and_says_what_is_missing(folder: Path) -> None:
-    found = folder_statistics(model(), folder, names=["distance", "mass_registers"], limit=1)
-    first, *rows = found.table().splitlines()
+    single = folder_statistics(model(), folder, names=["distance", "mass_registers"], limit=1)
+    assert not any("deviation" in heading for heading in single.header)
+    assert [len(row) for row in single.rows()] == [len(single.header)] * 15
+    # The table for people counts layers and heads from 1, and says what is missing.
+    first, *lines = single.table().splitlines()
     assert first.split("  ")[-1].strip() == "distance [patches]"
-    assert [row.split()[:2] for row in rows[:15]] == [[str(i), str(j)] for i in (1, 2, 3) for j in range(1, 6)]
-    assert float(rows[7].split()[2]) == pytest.approx(found["distance"][1, 2], rel=1e-3)
-    assert "registers" in rows[15]
+    assert [line.split()[:2] for line in lines[:15]] == [[str(i), str(j)] for i in (1, 2, 3) for j in range(1, 6)]
+    assert float(lines[7].split()[2]) == pytest.approx(single["distance"][1, 2], rel=1e-3)
+    assert "registers" in lines[15]
 
 
 def test_every_statistic_is_described() -> None:
-    for name, one in STATISTICS.items():
-        assert one.name == name
-        assert one.title
-        assert one.about.endswith(".")
-        assert one.low is None or one.high is None or one.low < one.high
+    for name, statistic in STATISTICS.items():
+        assert statistic.name == name
+        assert statistic.title
+        assert statistic.about.endswith(".")
+        assert statistic.low is None or statistic.high is None or statistic.low < statistic.high
 
 
-def test_the_model_is_given_back_as_it_came(folder: Path) -> None:
+def test_folders_and_options_that_make_no_sense_are_refused(folder: Path, tmp_path: Path) -> None:
+    """A model in training is given back in training, also after an error."""
     made = model().train()
     folder_statistics(made, folder, names=["entropy"], limit=1)
     assert made.training
+    (tmp_path / "empty").mkdir()
+    for error, words, path, options in [
+        (DataError, "Expected a folder of images", tmp_path / "nowhere", {}),
+        (DataError, "got none", tmp_path / "empty", {}),
+        (AnalysisError, "at least 1, got 8 and 0", folder, {"limit": 0}),
+        (ExplainError, "word 99", folder, {"target": "word 99"}),
+    ]:
+        with pytest.raises(error, match=words):
+            folder_statistics(made, path, **options)
     (folder / "word 0" / "broken.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"1 files that cannot be read: word 0/broken\.png"):
         folder_statistics(made, folder, names=["entropy"])
     assert made.training
-
-
-def test_folders_and_options_that_make_no_sense_are_refused(folder: Path, tmp_path: Path) -> None:
-    made = model()
-    with pytest.raises(DataError, match="Expected a folder of images"):
-        folder_statistics(made, tmp_path / "nowhere")
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(DataError, match="got none"):
-        folder_statistics(made, tmp_path / "empty")
-    with pytest.raises(AnalysisError, match="at least 1, got 8 and 0"):
-        folder_statistics(made, folder, limit=0)
-    with pytest.raises(ExplainError, match="word 99"):
-        folder_statistics(made, folder, target="word 99")
     made.pretrained = None
     with pytest.raises(AnalysisError, match="pretrained"):
         folder_statistics(made, folder)

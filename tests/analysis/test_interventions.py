@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import Tensor
+from tiny import close
 
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.interventions import Swap, intervene
@@ -20,13 +18,10 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.edits import Cut, EditError, Edits
 from vitviz.model.vit import Pretrained, ViT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SIDE, LABELS = tiny.PATCH, tuple(f"thing {index}" for index in range(tiny.CLASSES))
 GREY = Preprocess(height=91, width=143, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.1))
-
-
-def close(a: Tensor | np.ndarray, b: Tensor | np.ndarray, tolerance: float = 1e-5) -> None:
-    first, second = (x.detach().numpy() if isinstance(x, Tensor) else x for x in (a, b))
-    np.testing.assert_allclose(first, second, rtol=tolerance, atol=tolerance)
+PREFIXES = [{}, {"class_token": False, "pooling": "mean"}, {"registers": 3, "pooling": "cls+mean"}]
 
 
 def known(**changes: object) -> ViT:
@@ -43,7 +38,7 @@ def patch(row: int, column: int) -> tuple[slice, slice]:
 # ---- the change
 
 
-def test_a_change_says_what_moved_in_plain_numbers() -> None:
+def test_a_change_lists_what_moved_in_plain_numbers() -> None:
     model, images = known(), tiny.images()
     change = intervene(model, images, heads=[(0, 1), (2, 3)])
     before = model(images).detach().double().numpy()
@@ -55,47 +50,38 @@ def test_a_change_says_what_moved_in_plain_numbers() -> None:
     close(change.after, now)
     gains = now[1] - was[1]
     top = change.top(4, image=1)
-    assert [one.index for one in top] == sorted(range(tiny.CLASSES), key=lambda c: -abs(gains[c]))[:4]
-    assert [one.label for one in top] == [f"thing {one.index}" for one in top]
-    for one in top:
-        assert type(one.before) is type(one.after) is float
-        assert one.change == pytest.approx(gains[one.index], abs=1e-6)
+    assert [moved.index for moved in top] == sorted(range(tiny.CLASSES), key=lambda c: -abs(gains[c]))[:4]
+    for moved in top:
+        assert moved.label == f"thing {moved.index}"
+        assert type(moved.before) is type(moved.after) is float
+        assert moved.change == pytest.approx(gains[moved.index], abs=1e-6)
     assert len(change.top(1000)) == tiny.CLASSES
     assert change.top(0) == ()
     assert intervene(tiny.model(), images).top(1)[0].label == ""
     for image in (-1, 2):
         with pytest.raises(AnalysisError, match=r"0\.\.1"):
             change.top(3, image)
+    given = torch.randn(tiny.BATCH, tiny.CLASSES)  # what is known before is not run again
+    close(intervene(model, images, before=given).logits_before, given)
 
 
-def test_nothing_changes_nothing() -> None:
-    for changes in ({}, {"registers": 2, "pooling": "cls+mean"}, {"class_token": False, "pooling": "mean"}):
-        model, images = known(**changes), tiny.images()
-        state = torch.random.get_rng_state()
-        change = intervene(model, images, swap=Swap(images, (0, 0, 26, 26)), drop=())
-        assert np.array_equal(change.logits_before, change.logits_after)
-        assert all(one.change == 0.0 for one in change.top())
-        assert torch.equal(torch.random.get_rng_state(), state)
-        assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_what_is_known_before_is_not_run_again() -> None:
-    model, images = known(), tiny.images()
-    given_before = torch.randn(tiny.BATCH, tiny.CLASSES)
-    close(intervene(model, images, before=given_before).logits_before, given_before)
-
-
-# ---- patches
-
-
-@pytest.mark.parametrize("changes", [{}, {"class_token": False, "pooling": "mean"}, {"registers": 3}])
-def test_removed_patches_are_not_in_the_sequence(changes: dict) -> None:
+@pytest.mark.parametrize("changes", PREFIXES, ids=str)
+def test_nothing_changes_nothing_and_removed_patches_are_not_in_the_sequence(changes: dict) -> None:
     model, images = known(**changes), tiny.images()
+    state = torch.random.get_rng_state()
+    change = intervene(model, images, swap=Swap(images, (0, 0, 26, 26)), drop=())
+    assert np.array_equal(change.logits_before, change.logits_after)
+    assert all(moved.change == 0.0 for moved in change.top())
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert all(parameter.grad is None for parameter in model.parameters())
     keep = [i for i in range(77) if i not in (3, 11 * 6 + 10, 11 * 2)]
-    expected = model(images, Edits(keep=torch.tensor([keep])))
     change = intervene(model, images, drop=[(0, 3), (6, 10), (2, 0), (2, 0)])
-    close(change.logits_after, expected)
+    close(change.logits_after, model(images, Edits(keep=torch.tensor([keep]))))
     assert np.abs(change.logits_after - change.logits_before).max() > 1e-3
+    if model.config.pooling == "cls":  # prefix tokens alone are read
+        every = [(row, column) for row in range(7) for column in range(11)]
+        none = torch.zeros(1, 0, dtype=torch.long)
+        close(intervene(model, images, drop=every).logits_after, model(images, Edits(keep=none)))
 
 
 @pytest.mark.parametrize("mode", ["blur", "mean", "zero", "black"])
@@ -109,26 +95,10 @@ def test_covered_patches_stay_in_the_sequence(mode: str) -> None:
     assert np.abs(change.logits_after - change.logits_before).max() > 1e-3
 
 
-def test_all_patches_can_be_dropped_where_prefix_tokens_are_read() -> None:
-    every = [(row, column) for row in range(7) for column in range(11)]
-    everything = intervene(known(), tiny.images(), drop=every)
-    close(everything.logits_after[0], everything.logits_after[1])
-    with pytest.raises(EditError, match="at least one patch"):
-        intervene(known(class_token=False, pooling="mean"), tiny.images(), drop=every)
-
-
 # ---- pictures
 
 
-def test_a_mask_covers_the_pixels_of_its_patches() -> None:
-    mask = torch.zeros(1, 2, 3, dtype=torch.bool)
-    mask[0, 1, 2] = True
-    expected = torch.zeros(1, 1, 8, 12, dtype=torch.bool)
-    expected[..., 4:, 8:] = True
-    assert torch.equal(pixel_mask(mask, 4), expected)
-
-
-def test_colours_are_those_of_photographs() -> None:
+def test_baselines_are_colors_of_the_photograph() -> None:
     model, images = known(), tiny.images()
     black = baseline_images(model, images, "black")
     photo = black * torch.tensor(GREY.std)[:, None, None] + torch.tensor(GREY.mean)[:, None, None]
@@ -137,6 +107,11 @@ def test_colours_are_those_of_photographs() -> None:
     close(mean[1, :, 5, 7], images[1].flatten(1).sum(1) / images[1, 0].numel())
     assert torch.equal(mean[..., 0, 0], mean[..., 90, 142])
     assert not baseline_images(model, images, "zero").any()
+    mask = torch.zeros(1, 2, 3, dtype=torch.bool)  # covers the pixels of its patches
+    mask[0, 1, 2] = True
+    expected = torch.zeros(1, 1, 8, 12, dtype=torch.bool)
+    expected[..., 4:, 8:] = True
+    assert torch.equal(pixel_mask(mask, 4), expected)
 
 
 def test_the_blur_is_a_gaussian_of_one_patch() -> None:
@@ -156,16 +131,12 @@ def test_the_blur_is_a_gaussian_of_one_patch() -> None:
     assert blurred.std() < 0.2 * images.std()
 
 
-# ---- another image's region
-
-
 def test_a_region_comes_from_the_other_image() -> None:
     model, images, others = known(), tiny.images(), tiny.images(seed=9)
-    mixed = images.clone()
+    mixed, before = images.clone(), (images.clone(), others.clone())
     for row in (1, 2):
         for column in (3, 4, 5):
             mixed[(..., *patch(row, column))] = others[(..., *patch(row, column))]
-    before = images.clone(), others.clone()
     change = intervene(model, images, swap=Swap(others, (39, 13, 78, 39)))
     close(change.logits_after, model(mixed))
     close(change.logits_before, model(images))
@@ -175,22 +146,8 @@ def test_a_region_comes_from_the_other_image() -> None:
     close(whole.logits_after, model(others[:1]).expand(2, -1))
 
 
-@pytest.mark.parametrize(
-    "box", [(0, 0, 20, 26), (-13, 0, 13, 13), (130, 78, 156, 91), (26, 0, 26, 13), (39, 13, 26, 0)]
-)
-def test_a_box_that_cuts_patches_is_refused(box: tuple) -> None:
-    model, images = known(depth=1), tiny.images()
-    with pytest.raises(AnalysisError) as caught:
-        intervene(model, images, swap=Swap(images, box))
-    assert str(box) in str(caught.value)
-    assert "multiples of 13" in str(caught.value)
-
-
-# ---- together
-
-
 @pytest.mark.parametrize("mode", ["remove", "mean"])
-def test_all_at_once_is_one_run(mode: str) -> None:
+def test_all_interventions_at_once_are_one_run(mode: str) -> None:
     model, images, others = known(registers=1), tiny.images(), tiny.images(seed=9)
     cuts = [Cut(block=1, queries=(0,), keys=(2, 3)), Cut(block=-1, head=2, queries=(5,), keys=(0,))]
     heads, drop = {(0, 4): "mean", (-2, 1): "zero"}, [(1, 1), (3, 3), (6, 0)]
@@ -202,24 +159,11 @@ def test_all_at_once_is_one_run(mode: str) -> None:
     if mode == "remove":
         keep = torch.tensor([[i for i in range(77) if i not in (12, 36, 66)]])
     else:
-        behind = baseline_images(model, mixed, "mean")  # of the colours after the swap
+        behind = baseline_images(model, mixed, "mean")  # of the colors after the swap
         keep, mixed = None, torch.where(pixel_mask(mask, SIDE), behind, mixed)
-    change = intervene(
-        model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=Swap(others, (0, 13, 26, 39))
-    )  # fmt: skip
+    swap = Swap(others, (0, 13, 26, 39))
+    change = intervene(model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=swap)
     close(change.logits_after, model(mixed, Edits(heads=heads, cuts=cuts, keep=keep)))
-
-
-@settings(max_examples=20)
-@given(st.sets(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=11))
-def test_any_patches_can_be_dropped(drop: set[tuple[int, int]]) -> None:
-    small = {"grid": (3, 4), "patch": 5}
-    model, images = tiny.model(**small), tiny.images(2, **small)
-    change = intervene(model, images, drop=drop)
-    assert np.isfinite(change.logits_after).all()
-    close(change.after.sum(1), np.ones(2))
-    stay = [row * 4 + column for row in range(3) for column in range(4) if (row, column) not in drop]
-    close(change.logits_after, model(images, Edits(keep=torch.tensor([stay]))))
 
 
 # ---- what cannot be done
@@ -235,23 +179,27 @@ def test_any_patches_can_be_dropped(drop: set[tuple[int, int]]) -> None:
         ({"heads": [(3, 0)]}, ["block", "0..2", "3"]),
         ({"heads": {(0, 1): "half"}}, ["'zero'", "'half'"]),
         ({"cuts": [Cut(block=0, queries=(4,))]}, ["token 4", "block 0"]),
+        *(
+            ({"swap": Swap(tiny.images(), box)}, [str(box), "multiples of 13"])
+            for box in [(0, 0, 20, 26), (-13, 0, 13, 13), (130, 78, 156, 91), (26, 0, 26, 13), (39, 13, 26, 0)]
+        ),
     ],
 )
-def test_what_does_not_fit_is_said(options: dict, facts: list[str]) -> None:
+def test_interventions_that_do_not_fit_are_refused(options: dict, facts: list[str]) -> None:
     with pytest.raises((AnalysisError, EditError)) as caught:
         intervene(known(), tiny.images(), **options)
     assert all(fact in str(caught.value) for fact in facts), str(caught.value)
 
 
 def test_models_that_give_no_answer_are_refused() -> None:
-    with pytest.raises(AnalysisError, match="classifier"):
-        intervene(tiny.model(classes=0), tiny.images())
-    with pytest.raises(AnalysisError, match=r"eval\(\)"):
-        intervene(tiny.model().train(), tiny.images())
-    with pytest.raises(ExplainError, match="mean and std"):
-        intervene(tiny.model(), tiny.images(), drop=[(0, 0)], mode="black")
-
-
-def test_an_unknown_baseline_is_refused() -> None:
+    every = [(row, column) for row in range(7) for column in range(11)]
+    for error, words, model, options in [
+        (AnalysisError, "classifier", tiny.model(classes=0), {}),
+        (AnalysisError, r"eval\(\)", tiny.model().train(), {}),
+        (ExplainError, "mean and std", tiny.model(), {"drop": [(0, 0)], "mode": "black"}),
+        (EditError, "at least one patch", known(class_token=False, pooling="mean"), {"drop": every}),
+    ]:
+        with pytest.raises(error, match=words):
+            intervene(model, tiny.images(), **options)
     with pytest.raises(ExplainError, match="'white'"):
         baseline_images(known(), tiny.images(), "white")

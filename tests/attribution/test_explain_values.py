@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import explain_cases as cases
 import pytest
+import reference_vit as reference
+import tiny
 import torch
-import vit_torch
+from pairwise import pairs
 from torch import Tensor
 
 from vitviz.attribution.scores import ExplainError
@@ -15,76 +18,50 @@ from vitviz.attribution.values import value_attention
 from vitviz.model.trace import TraceError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-models = pytest.mark.parametrize("changes", cases.MODELS.values(), ids=cases.MODELS.keys())
 
 
-def norms(model: Any, image: Tensor, block: int, head: int | str) -> Tensor:
-    """(N, N): row i is what each token adds to token i."""
-    run = vit_torch.run(model, image)
-    vectors = torch.einsum("hij,hjd->hijd", run.attentions[block], run.added[block])
-    if head == "sum":
-        return vectors.sum(0).norm(dim=-1)
-    each = vectors.norm(dim=-1)
-    return each.mean(0) if head == "mean" else each[head]
+@functools.cache
+def vectors(kind: str, block: int) -> Tensor:
+    """What each token j adds to each token i through each head: (B, H, i, j, D)."""
+    model = cases.model(kind)
+    run, p = reference.run(model, cases.images()), reference.parameters(model)
+    name = f"blocks.{range(3)[block]}."
+    weight = p[name + "attn.proj.weight"].unflatten(1, (tiny.HEADS, -1))  # (D, H, d)
+    added = torch.einsum("bhjd,ohd->bhjo", run.values[block], weight) * p.get(name + "ls1.gamma", 1.0)
+    return run.attentions[block].tensor.detach()[..., None] * added[:, :, None]
 
 
-@pytest.mark.parametrize("head", ["sum", "mean", 0, 3])
-@pytest.mark.parametrize("block", [-1, 0])
-@models
-def test_a_row_holds_the_lengths_of_what_is_added(changes: dict, block: int, head: int | str) -> None:
-    model, pixels = cases.model(changes), cases.images()
-    made, prefix = cases.case(model, pixels), len(model.config.prefix)
-    rows = torch.stack([norms(model, image, block, head) for image in pixels])  # (B, N, N)
-    for query, expected in (((1, 3), rows[:, prefix + 8]), (0, rows[:, 0]), ("mean", rows[:, prefix:].mean(1))):
+@pytest.mark.parametrize(("head", "block", "kind"), pairs(["sum", "mean", 0, 3], [-1, 0], list(tiny.KINDS)))
+def test_a_row_holds_the_lengths_of_what_is_added(head: int | str, block: int, kind: str) -> None:
+    model = cases.model(kind)
+    made, prefix, each = cases.case(model, cases.images()), len(model.config.prefix), vectors(kind, block)
+    lengths = each.norm(dim=-1)  # (B, H, N, N)
+    rows = {"sum": each.sum(1).norm(dim=-1), "mean": lengths.mean(1)}.get(head)
+    rows = lengths[:, head] if rows is None else rows
+    for query, expected in (
+        ((1, 3), rows[:, prefix + 8]),
+        (0, rows[:, 0]),
+        ("mean", rows[:, prefix:].mean(1)),
+        (None, rows[:, 0] if model.config.class_token else rows[:, prefix:].mean(1)),
+    ):
         ours = value_attention(made, block=block, head=head, query=query)
         assert ours.dtype == torch.float64
         cases.close(ours, expected, 1e-5)  # attention of a trace is in single precision
-    expected = rows[:, 0] if model.config.class_token else rows[:, prefix:].mean(1)
-    cases.close(value_attention(made, block=block, head=head), expected, 1e-5)
 
 
-@pytest.mark.parametrize("changes", [{"positions": "rotary", "head_width": 12, "qk_norm": True}, {"qkv_bias": False}])
-def test_what_is_added_by_all_tokens_is_the_output_of_the_attention(changes: dict) -> None:
-    """With one token, its length is that of the attention's output less the bias, whatever the kind of model."""
-    model = cases.model({"class_token": False, "pooling": "mean", "positions": "none", **changes})
-    pixels = torch.randn(2, 3, 2, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    made = cases.case(model, pixels)
-    block, stream = model.blocks[1], made.trace.stream(1)
-    added = block.attn(block.norm1(stream), model.angles((1, 1))) - block.attn.proj.bias
-    cases.close(value_attention(made, block=1), added.norm(dim=-1))
-
-
-def test_in_pieces_and_in_batches_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, pixels = cases.model({"registers": 2}), cases.images(3)
-    whole = value_attention(cases.case(model, pixels), query="mean")
+def test_in_pieces_it_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cases.case(cases.model("registers, rotary"), cases.images(3))
+    whole = value_attention(made, query="mean")
     monkeypatch.setattr("vitviz.model.trace.CHUNK_BYTES", 4 * 5 * 18 * 7)  # seven rows of one image at a time
-    for image in (2, 0, 1):
-        alone = value_attention(cases.case(model, pixels[image, None]), query="mean")
-        cases.close(alone, whole[image, None])
+    cases.close(value_attention(made, query="mean"), whole)
 
 
-def test_nothing_is_added_by_heads_whose_output_is_not_read() -> None:
-    model = cases.model({})
-    with torch.no_grad():
-        model.blocks[2].attn.proj.weight[:, 17:34] = 0  # the second head's
-    made = cases.case(model, cases.images())
-    assert not value_attention(made, head=1).any()
-    assert value_attention(made, head=0).any()
-
-
-def test_a_model_without_classifier_has_it_too() -> None:
-    made = cases.case(cases.model({"classes": 0}), cases.images())
-    assert value_attention(made).shape == (2, 16)
-
-
-@pytest.mark.parametrize("head", [5, -1, "max", True, None])
-def test_heads_that_do_not_exist_are_refused(head: Any) -> None:
-    with pytest.raises(ExplainError, match=r"0\.\.4"):
-        value_attention(cases.case(cases.model({}), cases.images()), head=head)
-
-
-def test_blocks_and_queries_that_do_not_exist_are_refused() -> None:
-    made = cases.case(cases.model({}), cases.images())
+def test_heads_blocks_and_queries_that_do_not_exist_are_refused() -> None:
+    made = cases.case(cases.model(), cases.images())
+    head: Any
+    for head in (5, -1, "max", True, None):
+        with pytest.raises(ExplainError, match=r"0\.\.4"):
+            value_attention(made, head=head)
     with pytest.raises(TraceError, match="3"):
         value_attention(made, block=3)
     with pytest.raises(TraceError, match="3 x 5"):

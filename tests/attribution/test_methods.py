@@ -1,7 +1,8 @@
-"""The registry of attribution methods, what they are asked about, and that they leave everything as it was."""
+"""The registry of attribution methods, their targets, and what holds for every method on every kind of model."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import random
 from collections.abc import Iterator
@@ -12,8 +13,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from tiny import whole
 from torch import Tensor, nn
 
 from vitviz.attribution.attention import rollout
@@ -26,62 +26,73 @@ from vitviz.model.vit import Pretrained, ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
-FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 80}, "integrated_gradients": {"steps": 2}}
+class_specific = pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.class_specific])
+FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 40}, "integrated_gradients": {"steps": 2}}
+GRIDS = [(3, 5), (1, 4), (5, 2), (4, 1)]
 LABELS = ("church", "gas pump", "crane", *(f"thing {index}" for index in range(3, 28)), "crane")
 """Of the 29 classes of a tiny model; "crane" is a bird and a machine."""
 
 
 def labelled(**changes: Any) -> ViT:
-    model = tiny.model(**cases.SMALL, **changes)
+    model = tiny.model(**tiny.SMALL, **changes)
     model.pretrained = Pretrained(name="tiny", preprocess=Preprocess(height=6, width=10), labels=LABELS)
     return model
 
 
 def images(batch: int = 2) -> Tensor:
-    return tiny.images(batch, **cases.SMALL)
+    return tiny.images(batch, **tiny.SMALL)
 
 
-def whole(scores: TokenScores) -> Tensor:
-    return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)
+def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any) -> TokenScores:
+    return attribute(model, pixels, target, method, **FEW.get(method, {}), **options)
 
 
 # ---- the registry
 
 
-def test_every_method_that_people_compare_is_there() -> None:
+def test_the_registry_has_every_method_with_its_paper_and_options() -> None:
     assert set(METHODS) >= {
         *("attention", "rollout", "value_attention"),
         *("gradient_rollout", "attention_gradcam", "token_gradcam", "gae", "legrad"),
         *("transformer_lrp", "attn_lrp"),
         *("input_gradient", "integrated_gradients", "occlusion", "kernel_shap"),
     }
-
-
-@each_method
-def test_a_method_says_what_it_is_and_what_it_takes(method: Method) -> None:
-    assert METHODS[method.name] is method is method_named(method.name)
-    for words in (method.title, method.paper, method.about):
-        assert words == words.strip() != ""
-    assert any(str(year) in method.paper for year in range(2013, 2030))
-    assert method.about.endswith(".")
-    assert method.cost >= 1
-
-
-def test_options_are_those_of_the_function() -> None:
+    for name, method in METHODS.items():
+        assert method_named(name) is method
+        assert method.name == name
+        for words in (method.title, method.paper, method.about):
+            assert words == words.strip() != ""
+        assert any(str(year) in method.paper for year in range(2013, 2030))
+        assert method.about.endswith(".")
+        assert method.cost >= 1
     rollout = {"query": None, "fuse": "mean", "discard": 0.0, "residual": 0.5, "start": 0, "rescale": "attention"}
     assert METHODS["rollout"].options == rollout
     assert METHODS["occlusion"].options == {"window": 1, "stride": None, "baseline": "zero", "batch": 16}
     assert METHODS["gae"].options == {}
+    signed = {name for name, method in METHODS.items() if method.signed}
+    assert signed == {"attn_lrp", "integrated_gradients", "occlusion", "kernel_shap"}
 
 
-def test_a_method_that_does_not_exist_is_refused_with_those_that_do() -> None:
+@pytest.mark.parametrize(
+    ("asked", "facts"),
+    [
+        ({"method": "lime"}, ["'lime'", "gae", "occlusion"]),
+        ({"method": "legrad", "blocks": 2}, ["legrad", "blocks", "start"]),
+        ({"method": "gradient_rollout", "discard": "high"}, ["discard of gradient_rollout as a number"]),
+        ({"method": "legrad", "start": "x"}, ["start of legrad as a whole number"]),
+        ({"method": "legrad", "start": 1.5}, ["start of legrad as a whole number"]),
+        ({"method": "occlusion", "window": True}, ["window of occlusion as a whole number"]),
+        *(({"method": name, "contrast": (1, 2)}, [name]) for name in ("attention", "rollout", "value_attention")),
+    ],
+)
+def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], facts: list[str]) -> None:
     with pytest.raises(ExplainError) as caught:
-        attribute(labelled(), images(), method="lime")
-    for fact in ("'lime'", "gae", "occlusion"):
+        attribute(labelled(), images(), **asked)
+    for fact in facts:
         assert fact in str(caught.value)
 
 
-# ---- what is asked about
+# ---- targets
 
 
 def test_a_class_is_named_by_index_or_label() -> None:
@@ -90,7 +101,6 @@ def test_a_class_is_named_by_index_or_label() -> None:
     assert class_index(model, "church") == class_index(model, " Church ") == 0
     assert class_index(model, "Gas Pump") == 1
     assert class_index(model, "17") == 17
-    assert model.pretrained is not None
     numbers = [str(count) for count in range(29, 0, -1)]
     model.pretrained = dataclasses.replace(model.pretrained, labels=(*numbers[:-2], "A", "a"))
     assert class_index(model, "28") == 1  # its label, not its place
@@ -113,9 +123,6 @@ def test_classes_that_do_not_exist_are_refused(named: Any, facts: list[str]) -> 
         class_index(labelled(), named)
     for fact in facts:
         assert fact in str(caught.value)
-
-
-def test_a_model_without_labels_says_so() -> None:
     with pytest.raises(ExplainError, match="no labels"):
         class_index(tiny.model(), "church")
 
@@ -124,29 +131,24 @@ def test_targets_of_a_batch() -> None:
     model = labelled()
     logits = torch.zeros(3, 29)
     logits[[0, 1, 2], [5, 0, 5]] = 1.0
-
-    def classes(target: Any) -> list[int]:
-        found = resolve_target(model, logits, target)
-        assert found is not None
-        assert found.against is None
-        return found.classes.tolist()
-
-    assert classes(None) == [5, 0, 5]
-    assert classes(4) == [4, 4, 4]
-    assert classes("church") == [0, 0, 0]
-    assert classes([3, "gas pump", 28]) == [3, 1, 28]
-    assert classes(torch.tensor([9, 8, 7])) == [9, 8, 7]
+    for target, classes in [
+        (None, [5, 0, 5]), (4, [4, 4, 4]), ("church", [0, 0, 0]), ([3, "gas pump", 28], [3, 1, 28]),
+        (torch.tensor([9, 8, 7]), [9, 8, 7]),
+    ]:  # fmt: skip
+        resolved = resolve_target(model, logits, target)
+        assert resolved.against is None
+        assert resolved.classes.tolist() == classes
     assert resolve_target(model, logits, None).description == "thing 5, church"
     with pytest.raises(ExplainError, match="3 images, got 2"):
-        classes([1, 2])
+        resolve_target(model, logits, [1, 2])
 
 
 def test_a_contrast_is_the_difference_of_two_logits() -> None:
     model = labelled()
     logits = torch.randn(3, 29, generator=torch.Generator().manual_seed(0))
-    found = resolve_target(model, logits, contrast=("church", 4))
-    assert found.description == "church rather than thing 4"
-    torch.testing.assert_close(found.score(logits), logits[:, 0] - logits[:, 4])
+    resolved = resolve_target(model, logits, contrast=("church", 4))
+    assert resolved.description == "church rather than thing 4"
+    torch.testing.assert_close(resolved.score(logits), logits[:, 0] - logits[:, 4])
     each = Target(torch.tensor([3, 1, 2]), torch.tensor([0, 0, 5]))
     assert each.repeat(2).classes.tolist() == [3, 3, 1, 1, 2, 2]
     assert each.repeat(2).against.tolist() == [0, 0, 0, 0, 5, 5]
@@ -157,34 +159,22 @@ def test_a_contrast_is_the_difference_of_two_logits() -> None:
         resolve_target(model, logits, 3, (1, 2))
 
 
-def test_a_model_without_classifier_has_no_target() -> None:
-    model = tiny.model(classes=0)
-    assert resolve_target(model, None) is None
-    for named in ({"target": 1}, {"contrast": (1, 2)}):
-        with pytest.raises(ExplainError, match="classifier"):
-            resolve_target(model, None, **named)
+# ---- the answer
 
 
-# ---- attribute
-
-
-def test_an_answer_carries_what_was_asked() -> None:
-    model = labelled(registers=2)
-    scores = attribute(model, images(), "gas pump", "legrad", start=1)
+def test_an_answer_names_its_method_target_and_options() -> None:
+    model, pixels = labelled(registers=2), images()
+    scores = attribute(model, pixels, "gas pump", "legrad", start=1)
     assert (scores.method, scores.target, scores.signed) == ("legrad", "gas pump", False)
     assert scores.options == {"start": 1, "pooling": "model"}
     assert scores.names == ("CLS", "register 1", "register 2")
     assert (scores.patches.shape, scores.prefix.shape) == ((2, 3, 5), (2, 3))
-    scores = attribute(model, images(), contrast=(4, 0), method="occlusion")
+    scores = attribute(model, pixels, contrast=(4, 0), method="occlusion")
     assert (scores.target, scores.signed) == ("thing 4 rather than church", True)
     assert scores.options == dict(METHODS["occlusion"].options)
-    assert attribute(model, images(), method="rollout").target == ""
-    predicted = model(images()).argmax(1)
-    assert attribute(model, images()).target == ", ".join(dict.fromkeys(LABELS[int(index)] for index in predicted))
-
-
-def test_an_answer_is_what_the_method_says() -> None:
-    model, pixels = labelled(), images()
+    assert attribute(model, pixels, method="rollout").target == ""
+    predicted = model(pixels).argmax(1)
+    assert attribute(model, pixels).target == ", ".join(dict.fromkeys(LABELS[int(index)] for index in predicted))
     trace = model.trace(pixels)
     case = Case(model, pixels, Target(torch.tensor([3, 8])), trace)
     torch.testing.assert_close(whole(attribute(model, pixels, [3, 8], "gae")), gae(case))
@@ -192,41 +182,112 @@ def test_an_answer_is_what_the_method_says() -> None:
     torch.testing.assert_close(whole(ours), whole(rollout(trace, (1, 2), discard=0.3)))
 
 
-@pytest.mark.parametrize("name", ["attention", "rollout", "value_attention", "gae", "legrad", "token_gradcam"])
-def test_a_trace_that_is_there_is_read(name: str) -> None:
-    """Methods that read it need no second look at the pixels."""
+# ---- every method on every kind of model
+
+
+@each_method
+def test_images_of_a_batch_do_not_mix(method: Method) -> None:
+    """Faults 4 to 6: finite, of the right shape, one image as in a batch, in any order; grids the model was not made
+    for, and any prefix.
+    """
+    for index, kind in enumerate(tiny.KINDS):
+        grid = GRIDS[(index + list(METHODS).index(method.name)) % len(GRIDS)]
+        model, pixels, targets = cases.model(kind), tiny.images(3, index, grid, 2).double(), [3, 7, 2]
+        scores = explain(model, pixels, targets, method.name)
+        assert scores.patches.shape == (3, *grid)
+        assert scores.prefix.shape == (3, len(model.config.prefix))
+        if method.family == "perturbation":
+            assert not scores.prefix.any()
+        together = whole(scores)
+        assert torch.isfinite(together).all()
+        assert method.signed or float(together.min()) >= 0
+        turned = explain(model, pixels.flip(0), targets[::-1], method.name)
+        cases.close(whole(turned).flip(0), together, 1e-6)
+        alone = explain(model, pixels[:1], targets[0], method.name)
+        cases.close(whole(alone), together[:1], 1e-6)
+
+
+@each_method
+def test_single_precision_is_close_to_double(method: Method) -> None:
+    for kind in tiny.KINDS:
+        exact = whole(explain(cases.model(kind), cases.images(1), 3, method.name))
+        model, pixels = cases.model(kind, torch.float32), cases.images(1, dtype=torch.float32)
+        ours = whole(explain(model, pixels, 3, method.name))
+        assert ours.dtype == torch.float32
+        cases.close(ours, exact, 5e-3)
+
+
+@class_specific
+def test_a_class_that_reads_nothing_gets_nothing(method: str) -> None:
+    """Other classes do; relevance of a logit that is only a bias, which says nothing about the image, is zero too."""
+    told = []
+    for kind in tiny.KINDS:
+        model = cases.model(kind)
+        with torch.no_grad():
+            for head in (model.head, model.head_dist):
+                if head is not None:
+                    head.weight[5] = 0
+                    head.bias[5] *= METHODS[method].family == "relevance"
+        scores = whole(explain(model, cases.images(), [5, 3], method))
+        assert not scores[0].any()
+        told.append(bool(scores[1].any()))
+    assert sum(told) > len(told) / 2  # Grad-CAM shows nothing where all is negative
+
+
+@class_specific
+def test_contrasts_are_differences_where_scores_are_signed(method: str) -> None:
+    model, pixels = cases.model("registers, rotary"), cases.images()
+    one, other = (whole(explain(model, pixels, None, method, contrast=pair)) for pair in ((5, 11), (11, 5)))
+    if METHODS[method].signed:
+        first, second = (whole(explain(model, pixels, label, method)) for label in (5, 11))
+        cases.close(one, first - second, 1e-5)
+        cases.close(one, -other)
+        assert float(one.min()) < 0 < float(one.max())
+    else:
+        assert float(one.min()) >= 0
+        assert float(one.max()) > 0
+        assert torch.equal(one, other) == (method == "input_gradient")
+
+
+@class_specific
+def test_a_model_without_classifier_has_no_target(method: str) -> None:
+    model = cases.model(classes=0)
+    with pytest.raises(ExplainError, match="value_attention"):
+        explain(model, cases.images(), None, method)
+    for named in ({"target": 1}, {"contrast": (1, 2)}):
+        with pytest.raises(ExplainError, match="classifier"):
+            resolve_target(model, None, **named)
+    assert resolve_target(model, None) is None
+    assert whole(attribute(model, cases.images(), method="value_attention")).any()
+
+
+@each_method
+def test_a_given_trace_is_read_and_left_as_it_was(method: Method) -> None:
+    """Only perturbation runs the model on pixels again; what is kept of a run has no gradient afterwards."""
     model, pixels = labelled(), images()
     trace = model.trace(pixels)
-    expected = attribute(model, pixels, [3, 8], name)
-    given = attribute(model, torch.zeros_like(pixels), [3, 8], name, trace=trace)
-    torch.testing.assert_close(whole(given), whole(expected))
+    expected = explain(model, pixels, [3, 8], method.name)
+    if method.family not in ("perturbation", "relevance"):
+        pixels = torch.zeros_like(pixels)
+    torch.testing.assert_close(whole(explain(model, pixels, [3, 8], method.name, trace=trace)), whole(expected))
+    assert not any(trace.stream(block).requires_grad for block in range(3))
+    assert not trace.tokens.requires_grad
 
 
-def test_options_that_a_method_does_not_have_are_refused_with_those_it_has() -> None:
-    with pytest.raises(ExplainError) as caught:
-        attribute(labelled(), images(), 3, "legrad", blocks=2)
-    for fact in ("legrad", "blocks", "start"):
-        assert fact in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("gradient_rollout", {"discard": "high"}),
-        ("legrad", {"start": "x"}),
-        ("legrad", {"start": 1.5}),
-        ("occlusion", {"window": True}),
-    ],
-)
-def test_options_that_are_no_numbers_are_refused(name: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ExplainError, match=rf"{next(iter(options))} of \w+ as a.* number"):
-        attribute(labelled(), images(), 3, name, **options)
-
-
-@pytest.mark.parametrize("name", ["attention", "rollout", "value_attention"])
-def test_what_is_the_same_for_every_class_cannot_tell_two_apart(name: str) -> None:
-    with pytest.raises(ExplainError, match=name):
-        attribute(labelled(), images(), method=name, contrast=(1, 2))
+@each_method
+def test_a_distillation_token_that_is_not_read_is_one_more_register(method: Method) -> None:
+    """As in Hugging Face's DeiT for one classifier."""
+    register, unread = tiny.model(3, registers=1, **tiny.SMALL), tiny.model(4, distillation_token=True, **tiny.SMALL)
+    state = register.state_dict()
+    state["dist_token"] = state.pop("reg_token")
+    for part in ("weight", "bias"):  # the mean of two classifiers, of which the second says nothing
+        state[f"head_dist.{part}"] = torch.zeros_like(state[f"head.{part}"])
+        state[f"head.{part}"] = 2 * state[f"head.{part}"]
+    unread.load_state_dict(state)
+    pixels = images(1)
+    torch.testing.assert_close(unread(pixels), register(pixels))
+    ours, expected = (whole(explain(model, pixels, 3, method.name)) for model in (unread, register))
+    torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
 
 
 # ---- everything is left as it was
@@ -264,93 +325,36 @@ def state(model: ViT) -> Iterator[Any]:
 @each_method
 def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> None:
     model, pixels = labelled(), images()
+    expected = explain(model, pixels, [3, 8], method.name)
     model.head = Breaks(model.head, answers)
     for index, parameter in enumerate(model.parameters()):
         parameter.requires_grad_(index % 3 > 0)
-    given, before = pixels.clone(), list(state(model))
-    broken = False
+    given, before, scores = pixels.clone(), list(state(model)), None
     try:
-        attribute(model, pixels, [3, 8], method.name, **FEW.get(method.name, {}))
+        scores = explain(model, pixels, [3, 8], method.name)
     except ArithmeticError:
-        broken = True
+        assert answers < 4
     assert torch.equal(pixels, given)
     assert (pixels.requires_grad, pixels.grad) == (False, None)
     assert list(state(model)) == before
     if answers == 1:
         # The attention family reads the trace; attention propagated by layers of its own may not ask the classifier.
-        assert broken or not method.class_specific or method.family == "relevance"
-    if answers > 3:
-        assert not broken
-
-
-def test_the_next_random_number_is_the_one_it_would_have_been() -> None:
-    model, pixels = labelled(), images()
-    torch.manual_seed(4)
-    expected = torch.rand(1)
-    torch.manual_seed(4)
-    attribute(model, pixels, 3, "kernel_shap", samples=80)
-    assert torch.equal(torch.rand(1), expected)
+        assert scores is None or not method.class_specific or method.family == "relevance"
+    if scores is not None:  # also where frozen weights and no_grad leave no graph
+        torch.testing.assert_close(whole(scores), whole(expected))
+        with torch.no_grad():
+            model.head.answers = 99_999
+            frozen = whole(explain(model.requires_grad_(False), pixels, [3, 8], method.name))
+        assert not frozen.requires_grad
+        torch.testing.assert_close(frozen, whole(expected))
 
 
 @pytest.mark.parametrize("breaks", [False, True])
-def test_whatever_is_drawn_inside_is_drawn_from_a_copy(breaks: bool) -> None:
+def test_random_numbers_inside_are_drawn_from_a_copy(breaks: bool) -> None:
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
-    try:
-        with untouched():
-            torch.rand(3)
-            np.random.rand(3)  # noqa: NPY002
-            if breaks:
-                raise ArithmeticError
-    except ArithmeticError:
-        assert breaks
+    with contextlib.suppress(ArithmeticError), untouched():
+        torch.rand(3), np.random.rand(3)  # noqa: NPY002
+        if breaks:
+            raise ArithmeticError
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
-
-
-# ---- invariants
-
-SHAPES = st.tuples(st.integers(1, 4), st.integers(1, 5)).filter(lambda grid: grid != (1, 1))
-POOLING = [
-    {},
-    {"registers": 2},
-    {"distillation_token": True},
-    {"class_token": False, "pooling": "mean"},
-    {"pooling": "cls+mean"},
-    {"class_token": False, "registers": 1, "pooling": "attention", "width": 20},
-    {"positions": "rotary", "head_width": 12},
-]
-
-
-@settings(max_examples=60)
-@given(
-    st.sampled_from(list(METHODS)), st.sampled_from(POOLING), SHAPES, st.integers(1, 3), st.integers(0, 99), st.data()
-)
-def test_any_model_any_grid_any_batch(
-    name: str, changes: dict, grid: tuple[int, int], batch: int, seed: int, data: st.DataObject
-) -> None:
-    """Finite, of the right shape, not negative unless signed, one image as in a batch, in any order."""
-    method, options = METHODS[name], FEW.get(name, {})
-    model = tiny.model(seed, grid=grid, patch=2, **changes).double()
-    pixels = tiny.images(batch, seed + 1, grid, 2).double()
-    target = data.draw(st.lists(st.integers(0, 28), min_size=batch, max_size=batch))
-    scores = attribute(model, pixels, target, name, **options)
-    assert scores.patches.shape == (batch, *grid)
-    assert scores.prefix.shape == (batch, len(model.config.prefix))
-    assert torch.isfinite(whole(scores)).all()
-    assert method.signed or float(whole(scores).min()) >= 0
-    order = data.draw(st.permutations(range(batch)))
-    turned = attribute(model, pixels[order], [target[index] for index in order], name, **options)
-    cases.close(whole(turned), whole(scores)[order], 1e-5)
-    one = data.draw(st.integers(0, batch - 1))
-    alone = attribute(model, pixels[one, None], target[one], name, **options)
-    cases.close(whole(alone), whole(scores)[one, None], 1e-5)
-
-
-@settings(max_examples=25)
-@given(st.sampled_from([m.name for m in METHODS.values() if m.class_specific]), st.integers(0, 28), st.integers(0, 99))
-def test_a_class_that_reads_nothing_gets_nothing(name: str, label: int, seed: int) -> None:
-    model = tiny.model(seed, **cases.SMALL)
-    with torch.no_grad():
-        model.head.weight[label], model.head.bias[label] = 0, 0
-    scores = attribute(model, tiny.images(2, seed, **cases.SMALL), label, name, **FEW.get(name, {}))
-    assert not whole(scores).any()

@@ -1,144 +1,19 @@
-"""The command line: the same answers as the API, and refusals in words."""
+"""The command line as a program: exit codes, refusals in one line, help, completion, Ctrl-C."""
 
-import json
 import os
-import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
+from click.testing import CliRunner
+from running import CHURCH
 
-import vitviz
+from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.cli.options import parse_head, parse_query
-from vitviz.draw.colorbar import describe_clipped
-from vitviz.draw.sheet import card
-from vitviz.formatting import percent
 from vitviz.weights.zoo import DEFAULT
-
-MODEL = DEFAULT
-CHURCH = Path(__file__).parents[2] / "examples" / "church.jpg"
-
-
-@pytest.fixture(scope="module")
-def view() -> vitviz.View:
-    return vitviz.Explorer(vitviz.load(MODEL)).open(CHURCH)
-
-
-def test_predict_prints_the_same_as_python(capsys: pytest.CaptureFixture[str], view: vitviz.View) -> None:
-    assert main(["predict", str(CHURCH), "--json", "-k", "3", "--device", "cpu"]) == 0
-    said = json.loads(capsys.readouterr().out)
-    assert (said["model"], said["input_size"]) == (MODEL, [224, 224])
-    (answer,) = said["images"]
-    assert answer["input_size"] == list(view.size)  # of as many pixels
-    assert [p["label"] for p in answer["predictions"]] == [label for label, _ in view.predictions(3)]
-    assert [p["probability"] for p in answer["predictions"]] == pytest.approx([p for _, p in view.predictions(3)])
-    assert main(["predict", str(CHURCH), "--device", "cpu"]) == 0
-    assert re.search(rf"^ +{percent(view.predictions(1)[0][1])} +church$", capsys.readouterr().out, re.MULTILINE)
-
-
-def test_explain_writes_the_picture_of_the_same_heatmap(tmp_path: Path, view: vitviz.View) -> None:
-    out = tmp_path / "look.png"
-    options = ["--method", "attention", "--layer", "12", "--head", "3", "--query", "7,4", "--grid", "--alpha", "0.7"]
-    assert main(["explain", str(CHURCH), *options, "-o", str(out), "--device", "cpu"]) == 0
-    mine = view.attention(11, 2, (6, 3)).overlay(alpha=0.7, grid=True)
-    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
-
-
-def test_explain_says_what_its_colors_leave_out(
-    tmp_path: Path, view: vitviz.View, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, heatmap = tmp_path / "why.png", view.rollout()
-    assert main(["explain", str(CHURCH), "--method", "rollout", "--caption", "--spotlight", "-o", str(out)]) == 0
-    side = max(view.photo.size)
-    mine = card(heatmap, side=side, gray=False, alpha=0.5, spotlight=True, grid=False, smooth=False)
-    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
-    scale = heatmap.scale()
-    assert scale.clipped  # without the patches that outshine it there is little to see
-    assert describe_clipped(scale, "attention", float(heatmap.values.max())) in capsys.readouterr().out
-    assert heatmap.scale("full").vmax == heatmap.values.max()
-
-
-def test_explain_writes_raw_numbers(tmp_path: Path, view: vitviz.View) -> None:
-    out = tmp_path / "why.npz"
-    options = ["--method", "rollout", "--fuse", "max", "--discard", "0.5", "--start", "3"]
-    assert main(["explain", str(CHURCH), *options, "-o", str(out)]) == 0
-    mine = view.rollout(fuse="max", discard=0.5, start=2)
-    with np.load(out) as saved:
-        np.testing.assert_allclose(saved["values"], mine.values, atol=1e-6)
-
-
-def test_sheet_shows_heads_or_layers(tmp_path: Path, view: vitviz.View) -> None:
-    out = tmp_path / "sheet.png"
-    assert main(["sheet", str(CHURCH), "--layer", "12", "--query", "mean", "-o", str(out)]) == 0
-    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(view.head_sheet(11, "mean", cmap="viridis")))
-    assert main(["sheet", str(CHURCH), "--dark", "--scale", "both", "--width", "999", "-o", str(out)]) == 0
-    mine = view.layer_sheet(scale="both", dark=True, cmap="viridis", width=999)
-    assert np.array_equal(np.asarray(Image.open(out)), np.asarray(mine))
-
-
-def test_export_writes_the_page_that_the_view_gives(tmp_path: Path, view: vitviz.View) -> None:
-    out = tmp_path / "page.html"
-    assert main(["export", str(CHURCH), "-o", str(out), "--device", "cpu"]) == 0
-    page = out.read_text(encoding="utf-8")
-    same = page == view.html()  # a difference of megabytes is not worth showing
-    assert same
-    assert out.stat().st_size < 8e6
-    small = tmp_path / "small.html"
-    assert main(["export", str(CHURCH), "--html", str(small), "--size", "112"]) == 0
-    assert small.stat().st_size < out.stat().st_size / 2
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (["predict", "nowhere.jpg"], "nowhere.jpg"),
-        (["export", str(CHURCH), "--html", "page.png"], "page.png"),
-        (["predict", str(Path(__file__))], "test_cli.py"),
-        (["predict", str(CHURCH), "--model", "swin"], "swin"),
-        (["explain", str(CHURCH), "--method", "rollout", "--query", "1,x"], "1,x"),
-        (["explain", str(CHURCH), "--method", "rollout", "--query", "99,1"], "from 1,1 to 13,20, got '99,1'"),
-        (["explain", str(CHURCH), "--method", "attention", "--layer", "13"], "13"),
-        (["explain", str(CHURCH), "--method", "attention", "--head", "best"], "best"),
-        (["explain", str(CHURCH), "--method", "attention", "--head", "7"], "from 1 to 6, or mean, max, min, got 7"),
-        (["heads", str(CHURCH), "--query", "0,3"], "'0,3'"),
-        (["explain", str(CHURCH), "--method", "rollout", "--discard", "1.5"], "1.5"),
-        (["explain", str(CHURCH), "-o", "why.xyz"], "why.xyz"),
-        (["sheet", str(CHURCH), "--layer", "0"], "0"),
-        (["explain", str(CHURCH), "-o", "/dev/null/why.png"], "/dev/null"),
-        (["explain", str(CHURCH), "--cmap", "rainbows"], "rainbows"),
-        (["predict", str(CHURCH), "--device", "abacus"], "abacus"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_2(arguments: list[str], named: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(arguments) == 2
-    said = capsys.readouterr().err
-    assert named in said
-    assert said.startswith("vitviz: ")
-    assert "Traceback" not in said
-
-
-def test_names_without_letters_for_them_end_no_work(tmp_path: Path) -> None:
-    photo = tmp_path / "naïve ×.jpg"
-    shutil.copy(CHURCH, photo)
-    command = [sys.executable, "-m", "vitviz", "predict", str(photo), "-k", "1"]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
-    assert rb"na\xefve \xd7.jpg" in done.stdout
-    assert b"church" in done.stdout
-
-
-def test_who_reads_no_further_gets_no_error() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    with os.fdopen(writer, "wb") as shut:
-        done = subprocess.run(
-            [sys.executable, "-m", "vitviz", "models"], stdout=shut, stderr=subprocess.PIPE, check=False
-        )
-    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_people_count_from_one() -> None:
@@ -154,48 +29,123 @@ def test_people_count_from_one() -> None:
             parse_head(bad, 3)
 
 
-def test_summary_models_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["models"]) == 0
-    assert MODEL in capsys.readouterr().out
-    assert main(["summary"]) == 0
-    assert "22,2" in capsys.readouterr().out  # ViT-S and 264 classes: 22.2 million
+def test_without_a_model_the_bundled_one_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, answer in (("models", DEFAULT), ("summary", "22,2"), (f"predict {CHURCH} -k 1", "church")):
+        assert main(command.split()) == 0
+        assert answer in capsys.readouterr().out  # ViT-S and 264 classes: 22.2 million parameters
 
 
-TYPOS = {
-    "predikt": "'predict'",
+# ---- refusals
+
+# A command, where PHOTO is a photograph, and what its error names.
+REFUSED = {
+    "predict nowhere.jpg": "nowhere.jpg",
+    f"predict {__file__}": "test_cli.py",
+    "predict PHOTO --model swin": "swin",
+    "predict PHOTO --device abacus": "abacus",
+    "predict PHOTO --colour red": "--colour",
+    "train --out x --colour red": "--colour",
+    "app --colour red": "--colour",
+    "export PHOTO --html page.png": "page.png",
+    "explain PHOTO --method rollout --query 1,x": "1,x",
+    "explain PHOTO --method rollout --query 99,1": "from 1,1 to 7,11, got '99,1'",
+    "explain PHOTO --method attention --layer 13": "13",
+    "explain PHOTO --method attention --head best": "best",
+    "explain PHOTO --method attention --head 7": "from 1 to 5, or mean, max, min, got 7",
+    "explain PHOTO --method rollout --discard 1.5": "1.5",
+    "explain PHOTO -o why.xyz": "why.xyz",
+    "explain PHOTO -o /dev/null/why.png": "/dev/null",
+    "explain PHOTO --cmap rainbows": "rainbows",
+    "explain PHOTO --method gae --target zebra": "zebra",
+    "explain PHOTO --method gae --target 2 --rather-than 2": "different",
+    "explain PHOTO --method gae --set speed=2": "speed",
+    "explain PHOTO --method gae --set speed": "NAME=VALUE",
+    "explain PHOTO --method rollout --set fuse=max": "--set",
+    "explain PHOTO --layer 2": "--method attention",
+    "explain PHOTO --method gae --query 7,4": "--query",
+    "explain PHOTO --method rollout --target 3": "every class",
+    "explain PHOTO --method legrad --set start=soon": "whole number",
+    "explain PHOTO --method legrad --start 0": "--start from 1 to",
+    "explain PHOTO --method gae --set target=3": "got target",
+    "explain PHOTO --method gae --set trace=1": "got trace",
+    "explain PHOTO --method attention_gradcam --layer 2 --set block=1": "--set block",
+    "explain PHOTO --method token_gradcam --set block={}": "Expected a block",
+    "explain PHOTO --method attn_lrp --set conserve=False": "true or false",
+    "heads PHOTO --query 0,3": "'0,3'",
+    "heads PHOTO -o heads.txt": ".csv",
+    "heads nowhere.jpg": "nowhere.jpg",
+    "sheet PHOTO --layer 0": "0",
+    "lens PHOTO -k 0": "-k",
+    "lens PHOTO -k -1": "-k",
+    "lens PHOTO -o lens.png": ".npz",
+    "figures PHOTO --only poster": "poster",
+    "figures PHOTO --filters 0": "at least 1",
+    "figures PHOTO --size 3": "one patch",
+    "figures PHOTO --format gif": "gif",
+    "figures nobody.jpg": "nobody.jpg",
+    "film PHOTO -o film.avi": "film.avi",
+    "film PHOTO --show similarity": "clip",
+    "film PHOTO --seconds 0": "seconds",
+    "film PHOTO --models vit-cifar10": "2 to",
+    "replay PHOTO": "church.jpg",
+    "replay nowhere.npz": "nowhere.npz",
+    "evaluate --data nowhere": "nowhere",
+    "evaluate --data . --table table.pdf": "--table",
+    "evaluate --data . --set fuse=max": "METHOD.NAME=VALUE",
+    "evaluate --data . --methods gae --set rollout.fuse=max": "rollout.fuse",
+    "predikt x.jpg": "'predict'",
     "predict --jsn x.jpg": "--json",
     "train --recipee x": "--recipe",
     "explain --metod x": "--method",
 }
+ON_THE_MODEL = ("explain", "heads", "sheet", "lens", "figures", "film", "evaluate")
 
 
-def test_help_version_and_typos_do_not_wait_for_torch() -> None:
-    arguments = [["--help"], ["--version"], *(typo.split() for typo in TYPOS)]
-    code = f"""
-import sys, time
-from vitviz.cli.main import main
-print([main(each) for each in {arguments!r}])
-print(sorted({{"torch", "numpy", "matplotlib", "gradio"}} & set(sys.modules)), time.process_time())
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    codes, imported = done.stdout.splitlines()[-2:]
-    assert codes == str([0, 0, *[2] * len(TYPOS)])
-    assert imported.startswith("[] ")
-    assert float(imported.removeprefix("[] ")) < 0.5  # of the processor, whatever else the machine does
-    assert all(meant in done.stderr for meant in TYPOS.values())  # each is told what there is
-    assert all(f"  {name} " in done.stdout for name in ("predict", "explain", "validate", "app"))
+@pytest.mark.parametrize("command", REFUSED)
+def test_bad_input_is_one_line_and_exit_2(
+    command: str, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    arguments = [str(CHURCH) if word == "PHOTO" else word for word in command.split()]
+    if arguments[0] in ON_THE_MODEL and "--metod" not in command:
+        arguments += ["--model", model, "--device", "cpu"]
+    assert main(arguments) == 2
+    *before, last = capsys.readouterr().err.splitlines()
+    assert REFUSED[command] in last
+    if before:  # refused by click
+        assert last.startswith("Error: ")
+        assert "--help" in "".join(before)
+    else:
+        assert last.startswith("vitviz: ")
+    assert not list(tmp_path.iterdir())
 
 
-def test_a_shell_completes_commands_options_and_names() -> None:
-    def completed(line: str) -> str:
-        words = {"_VITVIZ_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
-        command = [sys.executable, "-m", "vitviz"]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **words}, check=True)
-        return done.stdout
+@pytest.mark.parametrize(
+    "command",
+    [
+        "explain PHOTO -o FILE/why.png", "explain PHOTO -o folder.png", "sheet PHOTO -o FILE/sheet.png",
+        "export PHOTO -o FILE/page.html", "predict PHOTO -o FILE", "figures PHOTO -o FILE/figures",
+        "heads PHOTO -o FILE/heads.csv", "lens PHOTO -o FILE/lens.npz", "evaluate --data . --out FILE/some.jsonl",
+        "evaluate --data . --table FILE/table.md", "validate --data . --confusion FILE/confusion.csv",
+        "export --static FILE", "train --data . --preset tiny --out FILE",
+    ],
+)  # fmt: skip
+def test_a_bad_output_is_refused_before_a_model_is_loaded(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("vitviz.weights.zoo.load", lambda *_, **__: pytest.fail("the model is loaded"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "FILE").write_text("a file")
+    (tmp_path / "folder.png").mkdir()
+    assert main(command.replace("PHOTO", str(CHURCH)).split()) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("vitviz: Expected ")
+    assert "got" in error
+    assert error.count("\n") == 1
+    assert (tmp_path / "FILE").read_text() == "a file"
 
-    assert completed("vitviz val").split() == ["plain,validate"]
-    assert completed("vitviz predict --js").split() == ["plain,--json"]
-    assert completed("vitviz explain --method attn_l").split() == ["plain,attn_lrp"]
+
+# ---- a program among others
 
 
 def test_ctrl_c_ends_with_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,46 +166,46 @@ def test_ctrl_c_while_libraries_are_imported(imported: str, tmp_path: Path) -> N
     assert (done.returncode, done.stderr) == (130, "\nvitviz: interrupted\n")
 
 
-@pytest.mark.parametrize("command", ["predict x.jpg", "train --out x", "app"])
-def test_an_unknown_option_is_refused_by_its_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command.split(), "--colour", "red"]) == 2
-    said = capsys.readouterr().err
-    assert f"vitviz {command.split()[0]} --help" in said
-    assert "--colour" in said.splitlines()[-1]
+def test_help_version_and_typos_do_not_import_torch() -> None:
+    arguments = [["--help"], ["--version"], *(command.split() for command in list(REFUSED)[-4:])]
+    code = f"""
+import sys
+from vitviz.cli.main import main
+print([main(each) for each in {arguments!r}])
+print(sorted({{"torch", "numpy", "matplotlib", "gradio"}} & set(sys.modules)))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-2:] == ["[0, 0, 2, 2, 2, 2]", "[]"]
+    assert all(f"  {name} " in done.stdout for name in ("predict", "explain", "validate", "app"))
+
+
+def test_the_program_writes_names_that_its_output_cannot_encode(model: str, tmp_path: Path) -> None:
+    photo = tmp_path / "naïve ×.jpg"
+    shutil.copy(CHURCH, photo)
+    command = [sys.executable, "-m", "vitviz", "predict", str(photo), "-k", "1", "--model", model]
+    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
+    assert rb"na\xefve \xd7.jpg" in done.stdout
+    assert b"thing" in done.stdout
+
+
+def test_a_reader_that_closes_the_pipe_causes_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "vitviz", "--help"]
+    with os.fdopen(writer, "wb") as shut:
+        done = subprocess.run(command, stdout=shut, stderr=subprocess.PIPE, check=False)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 @pytest.mark.parametrize(
-    "arguments",
+    ("line", "completed"),
     [
-        ["explain", "-o", "FILE/why.png"],
-        ["explain", "-o", "folder.png"],
-        ["sheet", "-o", "FILE/sheet.png"],
-        ["export", "-o", "FILE/page.html"],
-        ["predict", "-o", "FILE"],
-        ["figures", "-o", "FILE/figures"],
-        ["heads", "-o", "FILE/heads.csv"],
-        ["lens", "-o", "FILE/lens.npz"],
-        ["evaluate", "--data", ".", "--out", "FILE/some.jsonl"],
-        ["evaluate", "--data", ".", "--table", "FILE/table.md"],
-        ["validate", "--data", ".", "--confusion", "FILE/confusion.csv"],
-        ["export", "--static", "FILE"],
-        ["train", "--data", ".", "--preset", "tiny", "--out", "FILE"],
+        ("vitviz val", "validate"),
+        ("vitviz predict --js", "--json"),
+        ("vitviz explain --method attn_l", "attn_lrp"),
     ],
 )
-def test_a_bad_output_is_refused_before_a_model_is_loaded(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def load(*_: object, **__: object) -> None:
-        raise AssertionError("the model is loaded")
-
-    monkeypatch.setattr("vitviz.weights.zoo.load", load)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "FILE").write_text("a file")
-    (tmp_path / "folder.png").mkdir()
-    takes_photo = arguments[1].startswith("-o")
-    assert main([*arguments, *([str(CHURCH)] if takes_photo else [])]) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("vitviz: Expected ")
-    assert "got" in said
-    assert said.count("\n") == 1
-    assert (tmp_path / "FILE").read_text() == "a file"
+def test_a_shell_completes_commands_options_and_names(line: str, completed: str) -> None:
+    words = {"_VITVIZ_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
+    result = CliRunner().invoke(vitviz_command, env=words, prog_name="vitviz")
+    assert result.output.split() == [f"plain,{completed}"]

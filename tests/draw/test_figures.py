@@ -18,7 +18,6 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.text import Text
-from numpy.typing import ArrayLike
 from pictures import photograph
 
 import vitviz
@@ -50,6 +49,15 @@ CASES: dict[str, dict[str, Any]] = {
     "one patch": {"grid": (1, 1), "patch": 3, "width": 4, "depth": 1, "heads": 1},
     "large": {"grid": (37, 41), "patch": 2, "width": 96, "heads": 12, "mlp_width": 3072, "classes": 1000},
 }
+# `make test` draws a figure in the cases that change it most, `make test-all` in the others.
+LAID_OUT = {
+    "patches": ("panorama", "one patch", "large"),
+    "features": ("registers", "large"),
+    "embedding": ("plain", "large"),
+    "positions": ("registers", "rotary", "siglip", "none", "panorama", "large"),
+    "shapes": ("registers", "rotary", "siglip", "distilled", "panorama", "large"),
+    "parameters": ("siglip", "panorama", "one patch", "large"),
+}
 NAME = "two words and $5 of $6.jpg"  # no mathematics
 
 
@@ -61,6 +69,11 @@ def view(case: str) -> vitviz.View:
 @cache
 def figure(case: str, name: str) -> Figure:
     return draw(view(case), [name], photo=NAME, filters=24 if case == "registers" else 9)[name]
+
+
+def cases_of(name: str) -> list[Any]:
+    """All cases as parameters of a test that draws this figure."""
+    return [case if case in LAID_OUT[name] else pytest.param(case, marks=pytest.mark.tier("all")) for case in CASES]
 
 
 def axes(drawn: Figure, name: str) -> Axes:
@@ -131,17 +144,12 @@ def test_the_patches_are_those_of_the_models_input(case: str) -> None:
     np.testing.assert_array_equal(pieces(axes(drawn, "grid"), gw, gh, p), cut)
     np.testing.assert_array_equal(pieces(axes(drawn, "row"), gw, 1, p, gh // 2 * gw + 1)[0], cut[gh // 2])
     assert f"patches {gh // 2 * gw + 1} to {(gh // 2 + 1) * gw} of the sequence" in said(drawn)
-
-
-def test_rows_and_columns_are_numbered_with_whole_numbers_inside() -> None:
-    drawn = figure("plain", "patches")
-    drawn.canvas.draw()
-    for name, count in (("grid", (11, 7)), ("row", (11, 1)), ("seen", (0, 0))):
+    for name, count in (("grid", (gw, gh)), ("row", (gw, 1)), ("seen", (0, 0))) if case == "plain" else ():
         for axis, last in zip((axes(drawn, name).xaxis, axes(drawn, name).yaxis), count, strict=True):
-            shown = [int(label.get_text()) for label in visible(axis)]
-            assert shown == sorted(set(shown))
-            assert [tick.get_loc() for tick in axis._update_ticks()] == shown
-            assert name != "grid" or (shown[0] >= 1 and shown[-1] <= last)
+            numbers = [int(label.get_text()) for label in visible(axis)]
+            assert numbers == sorted(set(numbers))
+            assert [tick.get_loc() for tick in axis._update_ticks()] == numbers
+            assert name != "grid" or (numbers[0] >= 1 and numbers[-1] <= last)
 
 
 def answers(case: str) -> np.ndarray:
@@ -232,22 +240,18 @@ def test_positions_and_their_likeness(case: str, step: int) -> None:
     np.testing.assert_allclose(maps(drawn, 0, (gh, gw), step), chosen, atol=1e-5)
 
 
-def test_positions_in_reading_order_stand_beside_those_of_row_and_column() -> None:
-    model = tiny.model(positions="sincos1d", width=20, grid=(3, 4)).eval()
-    photo = np.zeros((30, 40, 3), np.uint8)
-    drawn = draw(vitviz.Explorer(model).open(photo), ["positions"])["positions"]
-    np.testing.assert_allclose(held(drawn, "table 0"), model.positions((3, 4))[0].numpy(), atol=1e-6)
-    assert held(drawn, "table 1").shape == (12, 20)
-    assert "reading order" in said(drawn)
-
-
-def test_learned_tokens_are_the_models() -> None:
+def test_learned_tokens_and_positions_in_reading_order_are_the_models() -> None:
     model = view("registers").model
     expected = torch.cat([model.cls_token[0], model.reg_token[0]]).detach().numpy()
     np.testing.assert_array_equal(held(figure("registers", "positions"), "prefix"), expected)
     latent = view("siglip").model.attn_pool.latent[0].detach().numpy()
     np.testing.assert_array_equal(held(figure("siglip", "positions"), "prefix"), latent)
     assert "no positions" in said(figure("none", "positions"))
+    model = tiny.model(positions="sincos1d", width=20, grid=(3, 4)).eval()
+    drawn = draw(vitviz.Explorer(model).open(photograph(40, 30)), ["positions"])["positions"]
+    np.testing.assert_allclose(held(drawn, "table 0"), model.positions((3, 4))[0].numpy(), atol=1e-6)
+    assert held(drawn, "table 1").shape == (12, 20)  # beside those of row and column
+    assert "reading order" in said(drawn)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -275,33 +279,33 @@ def test_the_shapes_are_those_that_come_out_of_the_modules(case: str) -> None:
     assert way.ending[-1].shape == tuple(answer.shape[1:])
     pooled = next(stage.shape for stage in way.ending if stage.kind == "head")
     assert pooled == (one.model.head.in_features if config.classes else answer.shape[1],)
-    drawn = said(figure(case, "shapes"))
-    for stage in (*way.embedding, way.norm, *way.inputs, way.weights, way.mixed, way.output, *way.mlp, *way.ending):
-        assert format_shape(stage.shape) in drawn
-    assert f"Block × {config.depth}" in drawn
-    if config.classes:
-        assert all(percent(p) in drawn for _, p in one.predictions(3))
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_every_parameter_is_in_one_bar(case: str) -> None:
-    model, drawn = view(case).model, figure(case, "parameters")
-    found, total = counts(model), sum(p.numel() for p in model.parameters())
-    assert [bar.get_width() for bar in axes(drawn, "bars").patches] == [one.parameters for one in found]
-    assert sum(one.parameters for one in found) == total
-    assert f"{total:,} parameters" in said(drawn)
+def test_every_parameter_is_counted_once(case: str) -> None:
+    model = view(case).model
+    found = counts(model)
     named = {one.name: one.parameters for one in found}
+    assert len(named) == len(found)
+    assert sum(named.values()) == sum(p.numel() for p in model.parameters())
     inside = sum(p.numel() for block in model.blocks for p in block.attn.qkv.parameters())
     assert named["Attention: queries, keys, values"] == inside
     assert named["Patch embedding"] == sum(p.numel() for p in model.patch_embed.parameters())
     assert named.get("Classifier", 0) == (sum(p.numel() for p in model.head.parameters()) if model.head else 0)
     assert "Others" not in named
-    for one in found:
-        assert f"{one.parameters:,}  (" in said(drawn)
-    numbers = axes(drawn, "bars").get_xaxis()
-    unit = 1_000_000 if "in millions" in numbers.label.get_text() else 1_000 if "thousand" in said(drawn) else 1
+
+
+@pytest.mark.parametrize("case", cases_of("parameters"))
+def test_every_count_of_parameters_has_a_bar(case: str) -> None:
+    drawn, found = figure(case, "parameters"), counts(view(case).model)
+    words, numbers = said(drawn), axes(drawn, "bars").get_xaxis()
+    assert [bar.get_width() for bar in axes(drawn, "bars").patches] == [one.parameters for one in found]
+    assert f"{sum(one.parameters for one in found):,} parameters" in words
+    assert all(f"{one.parameters:,}  (" in words for one in found)
+    unit = 1_000_000 if "in millions" in numbers.label.get_text() else 1_000 if "thousand" in words else 1
     shown = [float(label.get_text().replace(",", "")) * unit for label in numbers.get_ticklabels()]
     np.testing.assert_allclose(shown, numbers.get_ticklocs(), rtol=1e-9)
+    words_are_inside_and_apart(drawn)
 
 
 def test_cells_of_a_confusion_matrix_have_the_color_of_their_row_s_share() -> None:
@@ -318,8 +322,9 @@ def test_cells_of_a_confusion_matrix_have_the_color_of_their_row_s_share() -> No
     assert "9 images, 66.67 % right" in said(drawn)
 
 
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("classes", [1, 2, 10, 30, 101, 400])
+@pytest.mark.parametrize(
+    ("classes", "dark"), [(1, True), (2, False), (10, True), (30, False), (101, True), (400, False)]
+)
 def test_any_number_of_classes_is_drawn(classes: int, dark: bool) -> None:
     labels = ["a label that is far too long to be written in full " * 2] * classes
     drawn = confusion(np.eye(classes, dtype=np.int64) * 123_456, labels, dark=dark)
@@ -327,22 +332,26 @@ def test_any_number_of_classes_is_drawn(classes: int, dark: bool) -> None:
     words_are_inside_and_apart(drawn)
 
 
-@pytest.mark.parametrize(
-    ("counts", "labels"),
-    [([[1, 2]], ["a"]), ([[1.0]], ["a"]), ([[1]], ["a", "b"]), ([[-1]], ["a"]), (np.zeros((0, 0), int), [])],
-)
-def test_what_is_no_confusion_matrix_is_refused(counts: ArrayLike, labels: list[str]) -> None:
-    with pytest.raises(DrawError, match="Expected"):
-        confusion(counts, labels)
+def test_what_is_no_confusion_matrix_is_refused() -> None:
+    refused = [([[1, 2]], ["a"]), ([[1.0]], ["a"]), ([[1]], ["a", "b"]), ([[-1]], ["a"]), (np.zeros((0, 0), int), [])]
+    for numbers, labels in refused:
+        with pytest.raises(DrawError, match="Expected"):
+            confusion(numbers, labels)
 
 
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("case", CASES)
-def test_words_are_inside_the_page_and_apart(case: str, name: str) -> None:
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name in NAMES[:4] for case in LAID_OUT[name]])
+def test_words_are_inside_the_page_and_apart(name: str, case: str) -> None:
     words_are_inside_and_apart(figure(case, name))
+
+
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_words_of_every_case_are_inside_the_page_and_apart(name: str) -> None:
+    for case in CASES:
+        words_are_inside_and_apart(figure(case, name))
 
 
 def words_are_inside_and_apart(drawn: Figure) -> None:
@@ -358,48 +367,54 @@ def words_are_inside_and_apart(drawn: Figure) -> None:
     assert hidden == []
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_format_shape_the_drawing_are_in_their_boxes_and_on_no_arrow(case: str) -> None:
-    drawn = figure(case, "shapes")
+@pytest.mark.parametrize("case", cases_of("shapes"))
+def test_the_drawing_names_all_shapes_with_words_in_their_boxes_and_on_no_arrow(case: str) -> None:
+    drawn, one = figure(case, "shapes"), view(case)
+    way, words = route(one.model.config, one.size), said(drawn)
+    for stage in (*way.embedding, way.norm, *way.inputs, way.weights, way.mixed, way.output, *way.mlp, *way.ending):
+        assert format_shape(stage.shape) in words
+    assert f"Block × {one.model.config.depth}" in words
+    if one.model.config.classes:
+        assert all(percent(p) in words for _, p in one.predictions(3))
+    words_are_inside_and_apart(drawn)
     sheet = axes(drawn, "drawing")
     boxes = [(text.get_text(), text.get_window_extent().padded(-0.6)) for text in texts(drawn)]
-    arrows = [one for one in sheet.patches if isinstance(one, FancyArrowPatch)]
-    frames = [one.get_window_extent() for one in sheet.patches if not isinstance(one, FancyArrowPatch)]
+    arrows = [patch for patch in sheet.patches if isinstance(patch, FancyArrowPatch)]
+    frames = [patch.get_window_extent() for patch in sheet.patches if not isinstance(patch, FancyArrowPatch)]
+    lines = [sheet.transData.transform_path(arrow._path_original) for arrow in arrows]
     assert len(arrows) > 10
     for words, box in boxes:
-        for arrow in arrows:
-            lines = sheet.transData.transform_path(arrow._path_original)
-            assert not lines.intersects_bbox(box, filled=False), words
+        assert not any(line.intersects_bbox(box, filled=False) for line in lines), words
         for frame in frames:
             outside = not box.overlaps(frame)
             within = frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1
             assert outside or within, words
 
 
-@pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("name", NAMES)
-def test_words_are_readable_in_both_themes(name: str, dark: bool) -> None:
-    drawn = draw(view("registers"), [name], dark=dark, filters=5)[name]
-    ground = drawn.get_facecolor()
-    for text in texts(drawn):
-        assert text.get_fontsize() >= 7.0
-        assert Path(findfont(text.get_fontproperties())).name.startswith("DejaVuSans")
-        assert contrast(text.get_color(), ground) >= 4.5
-    assert (luminance(ground) < 0.05) == dark
-    for one in drawn.axes:
-        for axis in (one.xaxis, one.yaxis):
+def test_words_are_readable_in_both_themes(name: str) -> None:
+    case = LAID_OUT[name][0]
+    for dark in (False, True):
+        drawn = draw(view(case), [name], dark=True, filters=5)[name] if dark else figure(case, name)
+        ground = drawn.get_facecolor()
+        for text in texts(drawn):
+            assert text.get_fontsize() >= 7.0
+            assert Path(findfont(text.get_fontproperties())).name.startswith("DejaVuSans")
+            assert contrast(text.get_color(), ground) >= 4.5
+        assert (luminance(ground) < 0.05) == dark
+    for panel in drawn.axes:
+        for axis in (panel.xaxis, panel.yaxis):
             ticks = [label.get_text() for label in visible(axis)]
             counts_something = any(tick.lstrip("\N{MINUS SIGN}")[0].isdigit() for tick in ticks)
-            assert bool(axis.get_label_text()) or not counts_something, one.get_label()  # names explain themselves
+            assert bool(axis.get_label_text()) or not counts_something, panel.get_label()  # names explain themselves
 
 
-@pytest.mark.parametrize("dark", [False, True])
-def test_colors_stand_out_from_the_ground(dark: bool) -> None:
-    theme, accents = Theme.of(dark), ACCENTS[dark]
-    assert len(set(accents.values())) == len(accents)
-    for color in (*accents.values(), theme.right, theme.wrong, theme.muted, theme.text):
-        assert contrast(color, theme.ground) >= 3.0
-    assert contrast(DIVERGING[dark](0.5), theme.ground) < 1.2  # zero is the ground
+def test_colors_stand_out_from_the_ground() -> None:
+    for theme, accents, zero in ((Theme.of(dark), ACCENTS[dark], DIVERGING[dark](0.5)) for dark in (False, True)):
+        assert len(set(accents.values())) == len(accents)
+        for color in (*accents.values(), theme.right, theme.wrong, theme.muted, theme.text):
+            assert contrast(color, theme.ground) >= 3.0
+        assert contrast(zero, theme.ground) < 1.2  # zero is the ground
 
 
 def luminance(colour: Any) -> float:
@@ -460,7 +475,7 @@ def test_photographs_stand_beside_their_rollout() -> None:
         rollout_sheet([])
 
 
-@pytest.mark.parametrize("case", ["plain", "registers", "rotary", "none"])
+@pytest.mark.parametrize("case", ["plain", "rotary", "none"])
 def test_the_inside_of_a_model(case: str) -> None:
     one = view(case)
     statistics = one.heads(["distance"])

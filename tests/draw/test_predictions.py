@@ -18,7 +18,7 @@ from vitviz.heatmap import Scale
 from vitviz.images.geometry import Geometry
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(48, 200))
 def test_a_picture_fits_and_keeps_its_shape(width: int, height: int, side: int) -> None:
     photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))

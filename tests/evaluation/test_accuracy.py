@@ -20,6 +20,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 SHADES = (10, 50, 90, 130, 170, 210, 250)
 ABOUT = Pretrained(
     name="shades of grey",
@@ -48,10 +49,6 @@ def photo(path: Path, shade: int, size: tuple[int, int] = (30, 20)) -> None:
     Image.new("RGB", size, (shade,) * 3).save(path)
 
 
-def counts(result: Accuracy) -> list[int]:
-    return [count for _, count, *_ in result.per_class]
-
-
 def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
     photo(tmp_path / "g10" / "a.png", 10)  # right
     photo(tmp_path / "g10" / "b.png", 52)  # second
@@ -72,16 +69,16 @@ def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
     expected = scipy.special.logsumexp(-distances, axis=1) + distances[range(5), [0, 0, 0, 2, 2]]
     assert result.loss == pytest.approx(expected.mean(), rel=1e-5)
     assert result.seconds > 0
-
-
-def test_a_model_in_half_precision_is_validated(tmp_path: Path) -> None:
-    for index in range(3):
-        photo(tmp_path / "shade 50" / f"{index}.png", 50)
+    labels, counts = result.confusion()  # the truth down, answers across, also those that do not occur in the data
+    assert labels == ("shade 10", "shade 50", "shade 90", "shade 130", "shade 250")
+    assert counts.tolist() == [[1, 1, 0, 1, 0], [0] * 5, [0, 0, 1, 0, 1], [0] * 5, [0] * 5]
+    assert result.mistakes(1)[0][2] == 1
+    # A model in half precision runs on images of its own kind.
     torch.manual_seed(0)
     model = ViT(CONFIG, ABOUT)
     with torch.no_grad():
         model.head.weight.normal_()
-    whole, half = (validate(one, tmp_path) for one in (model, copy.deepcopy(model).bfloat16()))
+    whole, half = (validate(made, tmp_path) for made in (model, copy.deepcopy(model).bfloat16()))
     np.testing.assert_array_equal(whole.in_top5, half.in_top5)
 
 
@@ -98,6 +95,7 @@ def test_the_table_reads_like_a_table() -> None:
         "golf ball       3  66.67 %  100 %",
         "all         1,003  50.05 %  100 %",
     ]
+    assert result.mistakes(1) == [("ox", "golf ball", 500)]
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 3, 100])
@@ -114,33 +112,31 @@ def test_batches_hold_one_shape_and_lose_no_image(tmp_path: Path, batch_size: in
     assert len({shape[2:] for shape in model.shapes}) == 4  # nothing was squashed to another's shape
 
 
-def test_a_limit_is_spread_over_the_classes(tmp_path: Path) -> None:
+def test_a_limit_is_spread_over_the_classes_and_the_second_split_is_used(tmp_path: Path) -> None:
     for shade, count in ((10, 5), (50, 2), (90, 9)):
         for index in range(count):
-            photo(tmp_path / f"g{shade}" / f"{index}.png", shade)
-    assert counts(validate(Shades(), tmp_path, limit=8)) == [3, 2, 3]
-    assert counts(validate(Shades(), tmp_path, limit=1000)) == [5, 2, 9]
+            photo(tmp_path / "val" / f"g{shade}" / f"{index}.png", shade)
+            photo(tmp_path / "train" / f"g{shade}" / f"{index}.png", 250)  # not looked at
+    for limit, counts in ((8, [3, 2, 3]), (1000, [5, 2, 9])):
+        result = validate(Shades(), tmp_path, limit=limit)
+        assert [count for _, count, *_ in result.per_class] == counts
+        assert result.top1 == 1.0
+    with pytest.raises(EvaluationError, match="root"):
+        validate(Shades(), tmp_path / "val", root=tmp_path)
 
 
-def test_a_training_model_is_given_back_training(tmp_path: Path) -> None:
-    photo(tmp_path / "g10" / "a.png", 10)
+def test_broken_files_are_all_named_and_a_model_in_training_stays_so(tmp_path: Path) -> None:
+    for index in range(4):
+        photo(tmp_path / "g10" / f"{index}.png", 10)
     model = Shades().train()
     validate(model, tmp_path)
     assert model.training
-    (tmp_path / "g10" / "b.png").write_bytes(b"broken")
-    with pytest.raises(DataError):
-        validate(model, tmp_path)
-    assert model.training
-
-
-def test_broken_files_are_all_named(tmp_path: Path) -> None:
-    for index in range(4):
-        photo(tmp_path / "g10" / f"{index}.png", 10)
     (tmp_path / "g10" / "1.png").write_bytes(b"")
     photo(tmp_path / "g50" / "a.png", 50)
     (tmp_path / "g50" / "b.jpg").write_bytes(b"\xff\xd8 not a JPEG")
     with pytest.raises(DataError, match=r"2 files that cannot be read: g10/1\.png, g50/b\.jpg\."):
-        validate(Shades(), tmp_path, batch_size=1)
+        validate(model, tmp_path, batch_size=1)
+    assert model.training
 
 
 def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
@@ -149,36 +145,33 @@ def test_folders_that_are_no_classes_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"got none.*g10, g50"):
         validate(Shades(), tmp_path)
     photo(tmp_path / "g10" / "a.png", 10)
-    photo(tmp_path / "cats" / "a.png", 10)
-    with pytest.raises(DataError, match=r"classes of this model, got cats.*g10, g50"):
-        validate(Shades(), tmp_path)
-
-
-def test_a_label_of_two_classes_names_neither(tmp_path: Path) -> None:
     photo(tmp_path / "crane" / "a.png", 10)
-    twice = dataclasses.replace(ABOUT, labels=("crane", "crane", *ABOUT.labels[2:]))
+    with pytest.raises(DataError, match=r"classes of this model, got crane.*g10, g50"):
+        validate(Shades(), tmp_path)
+    twice = dataclasses.replace(ABOUT, labels=("crane", "crane", *ABOUT.labels[2:]))  # names neither
     with pytest.raises(DataError, match="classes of this model, got crane"):
         validate(Shades(twice), tmp_path)
 
 
 def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
     photo(tmp_path / "g10" / "a.png", 10)
-    for about in (None, dataclasses.replace(ABOUT, labels=())):
-        with pytest.raises(EvaluationError, match="classifier"):
-            validate(Shades(about), tmp_path)
-    for options in ({"batch_size": 0}, {"limit": 0}):
-        with pytest.raises(EvaluationError, match="at least 1, got"):
-            validate(Shades(), tmp_path, **options)
 
     class Broken(Shades):
         def forward(self, images: Tensor) -> Tensor:
             return torch.full((len(images), 7), float("nan"))
 
-    with pytest.raises(EvaluationError, match="NaN"):
-        validate(Broken(), tmp_path)
+    for words, model, options in [
+        ("classifier", Shades(None), {}),
+        ("classifier", Shades(dataclasses.replace(ABOUT, labels=())), {}),
+        ("at least 1, got", Shades(), {"batch_size": 0}),
+        ("at least 1, got", Shades(), {"limit": 0}),
+        ("NaN", Broken(), {}),
+    ]:
+        with pytest.raises(EvaluationError, match=words):
+            validate(model, tmp_path, **options)
 
 
-# ---- data sets, and what is taken for what
+# ---- data sets, and batches as training measures them
 
 
 def idx(path: Path, values: Tensor) -> None:
@@ -217,31 +210,6 @@ def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
     ]  # 2, 1 and 0 are of one shade, and 0 is said
     assert result.mistakes() == [("2", "0", 1), ("1", "0", 1)]
     assert validate(Digits(), "mnist", root=tmp_path, limit=4).images == 4
-
-
-def test_a_folder_with_two_splits_is_validated_on_the_second(tmp_path: Path) -> None:
-    for side, shade in (("train", 10), ("val", 50)):
-        photo(tmp_path / side / "g10" / "a.png", shade)
-        photo(tmp_path / side / "g50" / "a.png", shade)
-    result = validate(Shades(), tmp_path)
-    assert [row[2] for row in result.per_class] == [0.0, 1.0]
-    with pytest.raises(EvaluationError, match="root"):
-        validate(Shades(), tmp_path / "val", root=tmp_path)
-
-
-def test_confusion_has_the_truth_down_and_answers_across(tmp_path: Path) -> None:
-    photo(tmp_path / "g10" / "a.png", 10)
-    photo(tmp_path / "g10" / "b.png", 250)  # taken for a class that does not occur in the data
-    photo(tmp_path / "g10" / "c.png", 250)
-    photo(tmp_path / "g50" / "a.png", 10)
-    result = validate(Shades(), tmp_path)
-    labels, counts = result.confusion()
-    assert labels == ("shade 10", "shade 50", "shade 250")
-    assert counts.tolist() == [[1, 0, 2], [1, 0, 0], [0, 0, 0]]
-    assert result.mistakes(1) == [("shade 10", "shade 250", 2)]
-
-
-# ---- batches, as training measures them
 
 
 def test_batches_of_several_processes_are_joined() -> None:

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from patience import patience
 from PIL import Image
+from torch.distributed import TCPStore
 
 from vitviz.attribution import registry as methods
 from vitviz.attribution.attention import rollout
@@ -65,14 +67,14 @@ def photos(tmp_path: Path) -> Path:
 def numbers(result: Evaluation) -> dict[tuple[str, str], list[float]]:
     """All that is not time."""
     names = ("deletion", "insertion", "positive", "negative", "gain", "whole")
-    return {(one["image"], one["method"]): [one[name] for name in names] for one in result.records}
+    return {(record["image"], record["method"]): [record[name] for name in names] for record in result.records}
 
 
 def assert_same(first: Evaluation, second: Evaluation) -> None:
-    one, other = numbers(first), numbers(second)
-    assert one.keys() == other.keys()
-    for key in one:
-        np.testing.assert_allclose(one[key], other[key], atol=1e-6, err_msg=str(key))
+    ours, expected = numbers(first), numbers(second)
+    assert ours.keys() == expected.keys()
+    for key in ours:
+        np.testing.assert_allclose(ours[key], expected[key], atol=1e-6, err_msg=str(key))
     for row in first.rows:
         for column in [*COLUMNS][:-1]:
             assert row.means[column] == pytest.approx(second.row(row.method).means[column], abs=1e-6)
@@ -131,7 +133,7 @@ def test_a_limit_options_and_a_training_model(photos: Path) -> None:
     assert whole.images == 7
 
 
-def test_methods_that_a_model_does_not_admit_are_said_to_be(
+def test_methods_that_a_model_does_not_admit_are_left_out_and_named(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(case: Case) -> torch.Tensor:
@@ -153,17 +155,10 @@ def test_methods_that_a_model_does_not_admit_are_said_to_be(
         evaluate(model(), photos, ["broken"], out=out, **FAST)
 
 
-def test_a_mistyped_value_is_no_model_that_does_not_admit(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "results.jsonl"
-    with pytest.raises(ExplainError, match="start"):
-        evaluate(model(), photos, options={"rollout": {"start": 99}}, out=out, **FAST)
-    assert "refused" not in (out.read_text() if out.exists() else "")
-
-
 # ---- files
 
 
-def test_what_is_there_is_not_made_again(photos: Path, tmp_path: Path) -> None:
+def test_records_that_exist_are_not_made_again(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "new" / "results.jsonl"
     whole = evaluate(model(), photos, NAMES, **FAST)
     first = evaluate(model(), photos, ["rollout"], limit=3, out=out, **FAST)
@@ -200,26 +195,25 @@ def add_and_die(self, some):
 if int(stop):
     records.Journal.add = add_and_die
 result = evaluate(load(folder), photos, ["attention", "rollout"], out=out, steps=3, random=2, progress=False)
-# A file for each process: what two of them print may be mixed.
-with open(os.path.join(os.path.dirname(out), f"printed.{os.environ.get('RANK', '0')}"), "w") as file:
-    print(result.images, [row.method for row in result.rows], file=file)
+print(result.images, [row.method for row in result.rows])
 """
 
 
-def child(tmp_path: Path, photos: Path, out: Path, stop: int, *launcher: str) -> subprocess.CompletedProcess[str]:
-    script = tmp_path / "child.py"
-    script.write_text(CHILD)
+def start(tmp_path: Path, photos: Path, out: Path, stop: int = 0, **environment: str) -> subprocess.Popen[str]:
+    """Start a process that evaluates two methods, and is killed after `stop` lines."""
     if not (tmp_path / "model").exists():
         save(model(), tmp_path / "model")
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, *launcher, str(script), str(tmp_path / "model"), str(photos), str(out), str(stop)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=250)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1", **environment}
+    command = [sys.executable, "-c", CHILD, str(tmp_path / "model"), str(photos), str(out), str(stop)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_a_killed_run_goes_on_where_it_was(photos: Path, tmp_path: Path) -> None:
+@pytest.mark.tier("all")
+def test_a_killed_run_continues_where_it_was(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
-    killed = child(tmp_path, photos, out, 1 + 3 * 3)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    killed = start(tmp_path, photos, out, stop=1 + 3 * 3)
+    _, errors = killed.communicate(timeout=patience(120))
+    assert killed.returncode == -signal.SIGKILL, errors
     assert not out.read_bytes().endswith(b"\n")
     before = out.read_text().splitlines()[1:10]
     result = evaluate(model(), photos, NAMES, out=out, **FAST)
@@ -228,13 +222,17 @@ def test_a_killed_run_goes_on_where_it_was(photos: Path, tmp_path: Path) -> None
     assert len(lines(out)) == 1 + 7 * 3
 
 
-def test_two_processes_are_as_good_as_one(photos: Path, tmp_path: Path) -> None:
+def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -> None:
+    """As torchrun starts them: the launcher's store listens on a port that is free."""
     out = tmp_path / "results.jsonl"
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    both = child(tmp_path, photos, out, 0, *launcher)
-    assert both.returncode == 0, both.stderr
-    tables = [(tmp_path / f"printed.{rank}").read_text() for rank in range(2)]
-    assert tables == ["7 ['random', 'attention', 'rollout']\n"] * 2  # each process has the whole table
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    torchrun = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    torchrun |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
+    both = [start(tmp_path, photos, out, RANK=rank, LOCAL_RANK=rank, **torchrun) for rank in "01"]
+    for process in both:
+        table, errors = process.communicate(timeout=patience(120))
+        assert process.returncode == 0, errors
+        assert table == "7 ['random', 'attention', 'rollout']\n"  # each process has the whole table
     assert [path.name for path in tmp_path.glob("results*")] == ["results.jsonl"]
     before = out.read_bytes()
     result = evaluate(model(), photos, NAMES, out=out, **FAST)
@@ -242,14 +240,16 @@ def test_two_processes_are_as_good_as_one(photos: Path, tmp_path: Path) -> None:
     assert_same(result, evaluate(model(), photos, NAMES, **FAST))
 
 
-def test_files_of_processes_that_were_stopped_count(photos: Path, tmp_path: Path) -> None:
+def test_runs_that_were_killed_continue_where_they_were(photos: Path, tmp_path: Path) -> None:
+    """A killed process leaves a last line that is broken, and one of several leaves a file of its own."""
     whole, out = tmp_path / "whole.jsonl", tmp_path / "results.jsonl"
-    evaluate(model(), photos, NAMES, out=whole, **FAST)
+    expected = evaluate(model(), photos, NAMES, out=whole, **FAST)
     header, *rest = whole.read_text().splitlines(keepends=True)
-    rank_file(out, 0).write_text(header + "".join(rest[:6]))
-    rank_file(out, 1).write_text(header + "".join(rest[6:12]) + rest[12][:20])
-    evaluate(model(), photos, NAMES, out=out, **FAST)
-    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))
+    for path, part in ((out, rest[:3]), (rank_file(out, 0), rest[3:6]), (rank_file(out, 1), rest[6:12])):
+        path.write_text(header + "".join(part) + rest[12][:20])
+    assert_same(evaluate(model(), photos, NAMES, out=out, **FAST), expected)
+    assert set(rest[:12]) <= set(out.read_text().splitlines(keepends=True))  # times too: they were not run again
+    assert len(lines(out)) == 1 + 7 * 3
     assert not rank_file(out, 0).exists()
     assert not rank_file(out, 1).exists()
 
@@ -276,18 +276,15 @@ def test_files_of_other_settings_are_refused(photos: Path, tmp_path: Path) -> No
     assert out.read_bytes() == before
 
 
-@pytest.mark.parametrize("text", ["my diary\n", "my diary", '{"a": 1}\n', "[]\n", "\n"])
-def test_other_peoples_files_are_left_alone(photos: Path, tmp_path: Path, text: str) -> None:
+def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
-    out.write_text(text)
-    with pytest.raises(EvaluationError, match="something else"):
-        evaluate(model(), photos, "rollout", out=out, **FAST)
-    assert out.read_text() == text
-
-
-def test_a_broken_line_in_the_middle_is_named(photos: Path, tmp_path: Path) -> None:
-    out = tmp_path / "results.jsonl"
-    evaluate(model(), photos, "rollout", out=out, **FAST)
+    for text in ("my diary\n", "my diary", '{"a": 1}\n', "[]\n", "\n"):
+        out.write_text(text)
+        with pytest.raises(EvaluationError, match="something else"):
+            evaluate(model(), photos, "rollout", out=out, **FAST)
+        assert out.read_text() == text
+    out.unlink()
+    evaluate(model(), photos, "rollout", limit=2, out=out, **FAST)
     good = out.read_text().splitlines()
     for wrong in (good[2][:-9], "[1]", '{"image": 3, "method": "rollout"}'):
         out.write_text("\n".join([*good[:2], wrong, *good[3:]]) + "\n")
@@ -298,26 +295,31 @@ def test_a_broken_line_in_the_middle_is_named(photos: Path, tmp_path: Path) -> N
 # ---- what is refused
 
 
-def test_what_cannot_be_evaluated_is_refused(photos: Path) -> None:
-    with pytest.raises(EvaluationError, match="classifier"):
-        evaluate(tiny.model(grid=GRID, patch=PATCH), photos, "rollout", **FAST)
-    with pytest.raises(ExplainError, match="nonsense"):
-        evaluate(model(), photos, ["rollout", "nonsense"], **FAST)
-    with pytest.raises(ExplainError, match="nonsense"):
-        evaluate(model(), photos, "rollout", options={"nonsense": {}}, **FAST)
-    with pytest.raises(ExplainError, match="no such option"):
-        evaluate(model(), photos, "rollout", options={"rollout": {"nonsense": 1}}, **FAST)
-    typo = {"options": {"gae": {"nonsense": 1}}, "out": photos.parent / "typo.jsonl"}
-    with pytest.raises(
-        ExplainError, match="no such option"
-    ):  # before hours of work, though "all" leaves out what is refused
-        evaluate(model(), photos, "all", **typo, **FAST)
-    assert not typo["out"].exists()
-    with pytest.raises(EvaluationError, match="options"):
-        evaluate(model(), photos, "rollout", options={"rollout": {"query": object()}}, **FAST)
-    for wrong in ({"limit": 0}, {"target": "wrong"}):
-        with pytest.raises(EvaluationError):
-            evaluate(model(), photos, "rollout", **FAST, **wrong)
+@pytest.mark.parametrize(
+    ("error", "words", "asked"),
+    [
+        (EvaluationError, "classifier", {"model": tiny.model(grid=GRID, patch=PATCH)}),
+        (ExplainError, "nonsense", {"methods": ["rollout", "nonsense"]}),
+        (ExplainError, "nonsense", {"options": {"nonsense": {}}}),
+        (ExplainError, "no such option", {"options": {"rollout": {"nonsense": 1}}}),
+        # Before hours of work, though "all" leaves out methods that a model does not admit.
+        (ExplainError, "no such option", {"methods": "all", "options": {"gae": {"nonsense": 1}}}),
+        (ExplainError, "start", {"methods": "all", "options": {"rollout": {"start": 99}}}),
+        (EvaluationError, "options", {"options": {"rollout": {"query": object()}}}),
+        (EvaluationError, "limit", {"limit": 0}),
+        (EvaluationError, "target", {"target": "wrong"}),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(photos: Path, error: type, words: str, asked: dict[str, Any]) -> None:
+    asked = {"model": model(), "folder": photos, "methods": "rollout", "out": photos.parent / "refused.jsonl", **asked}
+    out = asked["out"]
+    with pytest.raises(error, match=words):
+        evaluate(**FAST, **asked)
+    assert "refused" not in (out.read_text() if out.exists() else "")
+    assert "start" in words or not out.exists()
+
+
+def test_missing_and_broken_photographs_are_named(photos: Path) -> None:
     with pytest.raises(DataError):
         evaluate(model(), photos / "nowhere", "rollout", **FAST)
     (photos / "ox" / "broken.png").write_bytes(b"no image")

@@ -12,10 +12,9 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
-from vitviz.attribution.inputs import Target
 from vitviz.attribution.scores import ExplainError
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.faithfulness import Faithfulness, area, faithfulness, random_orders, target_probability
+from vitviz.evaluation.faithfulness import Faithfulness, area, faithfulness, random_orders
 from vitviz.evaluation.masking import MaskedModel
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.edits import Edits
@@ -25,15 +24,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 GRID, PATCH = (3, 5), 2
 PATCHES = GRID[0] * GRID[1]
-READERS: list[dict[str, Any]] = [
-    {},
-    {"registers": 2, "distillation_token": True},
-    {"class_token": False, "pooling": "mean"},
-    {"pooling": "cls+mean"},
-    {"class_token": False, "registers": 3, "pooling": "attention", "heads": 1},
-    {"positions": "rotary", "head_width": 8, "norm_pre": True},
-    {"positions": "sincos", "width": 20},
-]
+kinds = pytest.mark.parametrize("kind", tiny.KINDS)
 
 
 def small(seed: int = 0, **changes: Any) -> ViT:
@@ -66,47 +57,32 @@ def softmax(logits: np.ndarray) -> np.ndarray:
     return powers / powers.sum(-1, keepdims=True)
 
 
-@torch.no_grad()
-def by_hand(model: ViT, images: Tensor, shown: Tensor) -> Tensor:
-    """Embed, pick the tokens of the shown patches, run the blocks: one part at a time."""
-    tokens, grid = model.embed(images)
-    prefix = len(model.config.prefix)
-    index = shown.nonzero().flatten()
-    tokens = torch.cat([tokens[:, :prefix], tokens[:, prefix:][:, index]], dim=1)
-    angles = model.angles(grid)
-    if angles is not None:
-        angles = (angles[0][index], angles[1][index])
-    for block in model.blocks:
-        tokens = block(tokens, angles)
-    return model.classify(model.finish(tokens))[0].double()
-
-
 # ---- parts of images
 
 
-@pytest.mark.parametrize("changes", READERS, ids=str)
-def test_removed_patches_are_a_shorter_sequence(changes: dict[str, Any]) -> None:
-    model, images = small(**changes), pictures(2)
+@kinds
+def test_removed_patches_make_a_shorter_sequence(kind: str) -> None:
+    model, images = small(**tiny.KINDS[kind]), pictures(2)
     generator = torch.Generator().manual_seed(3)
     shown = torch.rand(40, PATCHES, generator=generator) < torch.rand(40, 1, generator=generator)
     shown[:, 4] = True
+    shown[0] = True  # all: the model itself
     image = torch.randint(2, (40,), generator=generator)
-    logits = MaskedModel(model, images).logits(shown, image)
-    expected = torch.stack([by_hand(model, images[i : i + 1], one) for one, i in zip(shown, image, strict=True)])
-    torch.testing.assert_close(logits, expected, rtol=1e-5, atol=1e-5)
-    one = 7
-    keep = shown[one].nonzero().T  # (1, K)
+    masked = MaskedModel(model, images)
     with torch.no_grad():
-        edited = model(images[image[one]][None], Edits(keep=keep))[0].double()
-    torch.testing.assert_close(logits[one], edited, rtol=1e-5, atol=1e-5)
-
-
-def test_all_shown_is_the_model_itself() -> None:
-    for changes in READERS:
-        model, images = small(**changes), pictures(3)
-        with torch.no_grad():
-            whole = MaskedModel(model, images).unmasked()
-            torch.testing.assert_close(whole, model(images).double(), rtol=1e-5, atol=1e-5)
+        expected = [
+            model(images[int(i)][None], Edits(keep=row.nonzero().T))[0] for row, i in zip(shown, image, strict=True)
+        ]
+        torch.testing.assert_close(masked.logits(shown, image), torch.stack(expected).double(), rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(masked.unmasked(), model(images).double(), rtol=1e-5, atol=1e-5)
+    # Where the answer is read from patches, one stays.
+    (result,) = faithfulness(model, images[:1], torch.rand(1, *GRID), 0, random=1)
+    least = int("mean" in model.config.pooling or not model.config.prefix)
+    assert result.insertion.fractions[0] == pytest.approx(least / PATCHES)
+    assert result.deletion.fractions[-1] == pytest.approx(1 - least / PATCHES)
+    if least:
+        with pytest.raises(EvaluationError, match="at least one visible patch"):
+            masked.logits(torch.zeros(1, PATCHES, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
 
 
 @pytest.mark.parametrize("baseline", ["blur", "mean", "zero", "black"])
@@ -225,38 +201,31 @@ def test_the_target_is_scored_and_not_what_comes_out_on_top() -> None:
     assert "there is little to take away" in faithfulness(model, images, maps, other, random=1)[0].describe()
 
 
-def test_targets_as_probabilities() -> None:
-    logits = torch.randn(4, 29, generator=torch.Generator().manual_seed(0)).double()
-    classes, against = torch.tensor([1, 2, 3, 4]), torch.tensor([5, 6, 7, 8])
-    rows = torch.arange(4)
-    torch.testing.assert_close(target_probability(Target(classes), logits), logits.softmax(1)[rows, classes])
-    two = torch.stack([logits[rows, classes], logits[rows, against]], 1).softmax(1)[:, 0]
-    torch.testing.assert_close(target_probability(Target(classes, against), logits), two)
-
-
-@pytest.mark.parametrize("changes", READERS, ids=str)
-def test_batches_change_nothing(changes: dict[str, Any]) -> None:
+@kinds
+def test_batches_change_nothing(kind: str) -> None:
     """Several images with a map each, or several maps of one image: the same as one by one, whatever the read-out."""
-    model, images = small(**changes), pictures(3)
+    model, images = small(**tiny.KINDS[kind]), pictures(3)
     maps = torch.rand(3, *GRID, generator=torch.Generator().manual_seed(5))
     targets = [3, 3, 17]
     together = faithfulness(model, images, maps, targets, random=3, seed=2, steps=4)
     for index, result in enumerate(together):
         one = images[index : index + 1]
         (alone,) = faithfulness(model, one, maps[index : index + 1], targets[index], random=3, seed=2, steps=4)
-        same(result, alone)
+        assert_same(result, alone)
         assert result.target == f"class {targets[index]}"
         assert np.isfinite(result.deletion.probabilities).all()
     several = faithfulness(model, images[:1], maps, 3, random=3, seed=2, steps=4)
-    same(several[0], together[0])
+    assert_same(several[0], together[0])
     np.testing.assert_allclose(several[1].deletion.random, several[0].deletion.random, atol=1e-6)
 
 
-def same(first: Faithfulness, second: Faithfulness) -> None:
+def assert_same(first: Faithfulness, second: Faithfulness) -> None:
     for kind in ("deletion", "insertion"):
-        one, other = getattr(first, kind), getattr(second, kind)
+        ours, expected = getattr(first, kind), getattr(second, kind)
         for name in ("fractions", "probabilities", "random"):
-            np.testing.assert_allclose(getattr(one, name), getattr(other, name), atol=2e-5, err_msg=f"{kind} {name}")
+            np.testing.assert_allclose(
+                getattr(ours, name), getattr(expected, name), atol=2e-5, err_msg=f"{kind} {name}"
+            )
 
 
 def test_the_seed_decides_and_repeats() -> None:
@@ -264,46 +233,36 @@ def test_the_seed_decides_and_repeats() -> None:
     state = torch.random.get_rng_state()
     first, again, other = (faithfulness(model, images, maps, 3, seed=seed)[0] for seed in (1, 1, 2))
     assert torch.equal(state, torch.random.get_rng_state())
+    assert torch.equal(random_orders(41, 5, 7)[:2], random_orders(41, 2, 7))
+    assert len(random_orders(41, 5, 7).unique(dim=0)) == 5
     np.testing.assert_array_equal(first.deletion.random, again.deletion.random)
     assert not np.allclose(first.deletion.random[:, 3], other.deletion.random[:, 3])
     np.testing.assert_allclose(first.deletion.probabilities, other.deletion.probabilities, atol=1e-6)
 
 
-def test_where_the_answer_is_read_from_patches_one_stays() -> None:
-    for changes, least in zip(READERS, (0, 0, 1, 1, 0, 0, 0), strict=True):
-        model = small(**changes)
-        (result,) = faithfulness(model, pictures(), torch.rand(1, *GRID), 0, random=1)
-        assert result.insertion.fractions[0] == pytest.approx(least / PATCHES)
-        assert result.deletion.fractions[-1] == pytest.approx(1 - least / PATCHES)
-    parts = MaskedModel(small(class_token=False, pooling="mean"), pictures())
-    with pytest.raises(EvaluationError, match="at least one visible patch"):
-        parts.logits(torch.zeros(1, PATCHES, dtype=torch.bool), torch.zeros(1, dtype=torch.long))
+BROKEN = small()
+BROKEN.head.bias.data[0] = float("nan")
 
 
-def test_what_cannot_be_tested_is_refused() -> None:
-    model, images, maps = small(), pictures(), torch.rand(1, *GRID)
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"maps": torch.rand(1, 5, 3)}, r"\(maps, 3, 5\)"),
-        ({"maps": torch.rand(*GRID)}, r"got \(3, 5\)"),
-        ({"maps": torch.full((1, *GRID), float("nan"))}, "finite"),
-        ({"maps": torch.zeros(0)}, "Expected maps"),
-        ({"images": pictures(2), "maps": torch.rand(3, *GRID)}, "2 images"),
-        ({"random": 0}, "at least one"),
-        ({"steps": 0}, "steps"),
-        ({"baseline": "grey"}, "remove, blur, mean, zero, black"),
-    ]
-    for changes, words in refused:
-        with pytest.raises((AnalysisError, EvaluationError), match=words):
-            faithfulness(**{"model": model, "images": images, "maps": maps, "target": 0, **changes})
-    with pytest.raises(ExplainError):
-        faithfulness(model, images, maps, 29)
-    with pytest.raises(ExplainError, match="black"):
-        faithfulness(model, images, maps, 0, baseline="black")
-    with pytest.raises(AnalysisError, match="eval"):
-        faithfulness(small().train(), images, maps, 0)
-    with pytest.raises(AnalysisError, match="classifier"):
-        faithfulness(small(classes=0), images, maps)
-    with torch.no_grad():
-        model.head.bias[0] = float("nan")
-    with pytest.raises(EvaluationError, match="NaN"):
-        faithfulness(model, images, maps, 0)
+@pytest.mark.parametrize(
+    ("error", "words", "changes"),
+    [
+        (EvaluationError, "NaN", {"model": BROKEN}),
+        (EvaluationError, r"\(maps, 3, 5\)", {"maps": torch.rand(1, 5, 3)}),
+        (EvaluationError, r"got \(3, 5\)", {"maps": torch.rand(*GRID)}),
+        (EvaluationError, "finite", {"maps": torch.full((1, *GRID), float("nan"))}),
+        (EvaluationError, "Expected maps", {"maps": torch.zeros(0)}),
+        (EvaluationError, "2 images", {"images": pictures(2), "maps": torch.rand(3, *GRID)}),
+        (EvaluationError, "at least one", {"random": 0}),
+        (EvaluationError, "steps", {"steps": 0}),
+        (AnalysisError, "remove, blur, mean, zero, black", {"baseline": "grey"}),
+        (ExplainError, "29", {"target": 29}),
+        (ExplainError, "black", {"baseline": "black"}),
+        (AnalysisError, "eval", {"model": small().train()}),
+        (AnalysisError, "classifier", {"model": small(classes=0), "target": None}),
+    ],
+)
+def test_tests_that_make_no_sense_are_refused(error: type, words: str, changes: dict[str, Any]) -> None:
+    asked = {"model": small(), "images": pictures(), "maps": torch.rand(1, *GRID), "target": 0, **changes}
+    with pytest.raises(error, match=words):
+        faithfulness(**asked)

@@ -24,12 +24,12 @@ def record(image: str, method: str, **changes: Any) -> dict[str, Any]:
 
 def test_the_table_puts_the_best_first() -> None:
     gains = {"gae": (0.3, 0.1), "rollout": (-0.2, 0.0), "random": (0.0, 0.0), "legrad": (0.4, 0.4)}
-    some = {
+    records = {
         (image, name): record(image, name, gain=gain, seconds=None if name == "random" else 0.25)
         for name, both in gains.items()
         for image, gain in zip("ab", both, strict=True)
     }
-    result = tabulate(["a", "b"], ["gae", "rollout", "legrad"], some, {})
+    result = tabulate(["a", "b"], ["gae", "rollout", "legrad"], records, {})
     assert [row.method for row in result.rows] == ["legrad", "gae", "random", "rollout"]
     assert result.row("gae").means["gain"] == pytest.approx(0.2)
     assert result.row("gae").errors["gain"] == pytest.approx(0.1)
@@ -42,19 +42,19 @@ def test_the_table_puts_the_best_first() -> None:
     assert table[2]["seconds"] == ""
     widths = {len(line) for line in result.table().splitlines()[2:]}
     assert len(widths) == 1
-    one = tabulate(["a"], ["rollout"], some, {})
+    one = tabulate(["a"], ["rollout"], records, {})
     assert "±" not in one.markdown().splitlines()[2]
 
 
 @pytest.mark.parametrize("count", [2, ENOUGH - 1, ENOUGH])
 def test_a_few_images_name_no_best_method(count: int) -> None:
     keys, gains = [str(index) for index in range(count)], {"gae": 0.3, "rollout": -0.2, "random": 0.0}
-    some = {(key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
-    result = tabulate(keys, ["gae", "rollout"], some, {})
+    records = {(key, name): record(key, name, gain=gain) for key in keys for name, gain in gains.items()}
+    result = tabulate(keys, ["gae", "rollout"], records, {})
     assert [row.method for row in result.rows] == ["gae", "random", "rollout"]  # the table is sorted all the same
     assert ("gae is the most faithful" in result.describe()) is (count == ENOUGH)
     assert (f"fewer than {ENOUGH} images" in result.describe()) is (count < ENOUGH)
-    worse = tabulate(keys, ["rollout"], some, {})
+    worse = tabulate(keys, ["rollout"], records, {})
     assert ("no method is better" in worse.describe()) is (count == ENOUGH)
 
 

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
+import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
 import { INITIAL, hasQuery, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
@@ -20,6 +20,11 @@ const ADDRESSED = Object.keys(INITIAL).filter((field) => !PASSING.includes(field
 
 /** What an address holds of a state. */
 const addressed = (state) => ({ ...pick(state, ADDRESSED), beside: state.beside && { ...state.beside, scene: null } });
+
+const change = (fields) => ({ type: 'change', change: fields });
+const show = (scene, pane = 0) => ({ type: 'opened', pane, scene });
+const after = (...steps) => steps.reduce(reduce, INITIAL);
+const [FIRST, COMPARE, LEFT] = [show(SCENES[0]), { type: 'compare' }, { type: 'activate', pane: 0 }];
 
 test('any sequence of actions leaves a plain state that its address gives again', () => {
   for (let seed = 0; seed < 40; seed += 1) {
@@ -53,17 +58,17 @@ test('a scene that was opened can show what the state asks for', () => {
       assert.ok(modes.includes(shown.mode));
       assert.ok(!Array.isArray(shown.query) || hasQuery(shown.query, scene.limits));
       assert.deepEqual(pick(shown, Object.keys(scene.source)), scene.source);
+      const { state: again, messages } = fit(shown, scene.limits);
+      assert.deepEqual(again, shown);
+      assert.equal(messages.length, Number(shown.query !== null && !hasQuery(shown.query, scene.limits)));
     }
   }
 });
 
 test('while another scene is on its way, what is here shows what it can', () => {
-  const store = createStore(reduce(INITIAL, { type: 'opened', pane: 0, scene: SCENES[2] }), reduce,
-    { step: isStep, restore });
-  store.dispatch({ type: 'map', block: 20, head: 15 });
-  store.dispatch({ type: 'open', source: { model: 'model-0' } });
-  store.dispatch({ type: 'opened', pane: 0, scene: SCENES[0] });
-  store.dispatch({ type: 'undo' });
+  const store = createStore(after(show(SCENES[2])), reduce, { step: isStep, restore });
+  [{ type: 'map', block: 20, head: 15 }, { type: 'open', source: { model: 'model-0' } }, FIRST, { type: 'undo' }]
+    .forEach(store.dispatch);
   const { block, head, scene } = store.get();
   assert.deepEqual([block, head, scene], [20, 15, SCENES[0]]);
   for (const pane of [showable(store.get()), showable({ ...INITIAL, beside: store.get() }).beside]) {
@@ -71,43 +76,88 @@ test('while another scene is on its way, what is here shows what it can', () => 
   }
 });
 
-test('a pane that is gone is not opened again', () => {
-  const state = reduce(INITIAL, { type: 'opened', pane: 0, scene: SCENES[0] });
-  assert.equal(reduce(state, { type: 'opened', pane: 1, scene: SCENES[1] }), state);
+const LIMITS = { ...SCENES[0].limits, grid: [5, 7], prefix: ['CLS', 'register 1', 'register 2'] };
+const SCENE = { id: 'scene', source: { image: 'church', photo: null, model: 'a model', size: null }, limits: LIMITS };
+const SMALL = { id: 'small', source: { ...SCENE.source, model: 'b' },
+  limits: { ...LIMITS, depth: 6, heads: 2, prefix: [] } };
+
+test('what a link asks for and a scene lacks is reported and replaced', () => {
+  const linked = (search, limits) => (
+    after({ type: 'navigate', search }, show({ ...SCENE, limits: { ...LIMITS, ...limits } })));
+  const plain = linked('');
+  assert.deepEqual(pick(plain, ['messages', 'block', 'query', 'linked']),
+    { messages: [], block: 11, query: null, linked: false });
+  const { messages, ...state } = linked('?layer=40&head=16&from=6,1&mode=magic&start=13&off=13.1&erased=3,36');
+  assert.deepEqual({ ...state, messages: [] }, { ...plain, start: 12, erased: [2] });
+  const wrong = ['mode', 'layer', 'start', 'head', 'off', 'erased', 'from'];
+  assert.deepEqual(messages.map((text) => text.split(':')[0]), wrong);
+  const expected = ['one of attention, rollout, norm, got "magic"', '1 to 12, got 40', '1 to 12, got 13',
+    '1 to 6, got 16', 'layers to 12 and heads to 6', 'patches to 35',
+    'cls, register-1, register-2, mean or a patch from 1,1 to 5,7, got 6,1'];
+  messages.forEach((text, place) => assert.ok(text.includes(`: expected ${expected[place]}`), text));
+  assert.match(linked('?from=register-1', { prefix: [] }).messages[0], /got register-1; this is mean/);
+  assert.deepEqual(linked('?layer=1&head=6&from=5,7'),
+    { ...plain, query: [4, 6], queryScene: 'scene', head: 5, block: 0 });
 });
 
-test('a link that asks for too much is told so', () => {
-  const asked = reduce(INITIAL, { type: 'navigate', search: '?layer=30&head=9&from=90,1&mode=nothing' });
-  const { messages, block, head, mode } = reduce(asked, { type: 'opened', pane: 0, scene: SCENES[0] });
-  assert.deepEqual([block, head, mode], [11, 'mean', 'attention']);
-  assert.deepEqual(messages.map((text) => text.split(':')[0]), ['mode', 'layer', 'head', 'from']);
+test('another model keeps what both have without a word', () => {
+  const open = (source) => ({ type: 'open', source });
+  const steps = [show(SCENE), change({ query: 'cls', head: 5 }), open({ model: 'b' }), show(SMALL)];
+  assert.deepEqual(pick(after(...steps), ['block', 'head', 'query', 'messages']),
+    { block: 5, head: 'mean', query: 'cls', messages: [] });
+  assert.deepEqual(pick(after(...steps, open({ model: 'a model' }), show(SCENE)), ['block', 'query', 'model']),
+    { block: 11, query: 'cls', model: 'a model' });
+  const failed = after(show(SCENE), open({ image: 'dog', size: 448 }), { type: 'failed', pane: 0, text: 'Not there.' });
+  assert.deepEqual(failed, { ...after(show(SCENE)), messages: ['Not there.'] }); // what is shown stays
 });
+
+test('two panes change places and close', () => {
+  const heads = (...steps) => {
+    const { pane, head, beside } = after(show(SCENE), COMPARE, change({ head: 3, block: 2 }), ...steps);
+    return [pane, head, beside?.head];
+  };
+  assert.deepEqual([heads(), heads(LEFT)], [[1, 3, 'mean'], [0, 'mean', 3]]);
+  assert.deepEqual([heads(LEFT, COMPARE), heads(COMPARE)], [[0, 'mean', undefined], [0, 3, undefined]]);
+  const alone = after(FIRST);
+  assert.equal(reduce(alone, show(SCENES[1], 1)), alone); // a pane that is gone is not opened again
+  const query = (...steps) => (
+    pick(after(show(SCENE), { type: 'pick', patch: [4, 6], scene: 'scene' }, ...steps), ['query', 'queryScene']));
+  const small = (pane) => ({ ...show({ ...SMALL, limits: { ...LIMITS, grid: [2, 3] } }, pane),
+    carried: { query: [1, 2], pointer: null } });
+  assert.deepEqual(query(COMPARE, small(1)), { query: [4, 6], queryScene: 'scene' }); // the left pane still shows it
+  assert.deepEqual(query(small(0)), { query: [1, 2], queryScene: 'small' });
+});
+
+test('choosing the other pane takes its classes, and choosing the active one takes none', () => {
+  const before = [FIRST, COMPARE, show(SCENES[1], 1), change({ target: 2, against: 3 })];
+  const classes = { target: 5, against: null, lensClass: null };
+  for (const [pane, expected] of [[0, { target: 5, against: null }], [1, { target: 2, against: 3 }]]) {
+    assert.deepEqual(pick(after(...before, { type: 'activate', pane, classes }), ['target', 'against']), expected);
+  }
+});
+
+// ---- what a person starts
 
 const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
-const change = (fields) => ({ type: 'change', change: fields });
+const TEST = '["faithfulness",{}]';
+const start = (question, on = true) => ({ type: 'start', question, on });
 
-/** The state after some actions, from one in which a slow method and a test are started in Explain. */
-function afterStart(...actions) {
-  const all = [{ type: 'opened', pane: 0, scene: SCENES[0] }, change({ tab: 'explain' }),
-    { type: 'start', question: SLOW, on: true }, { type: 'start', question: '["faithfulness",{}]', on: true }];
-  return [...all, ...actions].reduce(reduce, INITIAL).started;
-}
+/** What is started after some actions, from a state in which a slow method and a test are started in Explain. */
+const started = (...actions) => after(FIRST, change({ tab: 'explain' }), start(SLOW), start(TEST), ...actions).started;
 
 test('what a person started goes on while its scene is shown, until it is stopped', () => {
-  assert.deepEqual(afterStart(), [SLOW, '["faithfulness",{}]']);
-  assert.deepEqual(afterStart({ type: 'start', question: SLOW, on: false }), ['["faithfulness",{}]']);
-  assert.deepEqual(afterStart({ type: 'start', question: SLOW, on: true }), ['["faithfulness",{}]', SLOW]); // once
+  assert.deepEqual([started(), started(start(SLOW, false))], [[SLOW, TEST], [TEST]]);
+  assert.deepEqual(started(start(SLOW)), [TEST, SLOW]); // once
   const staying = [change({ method: 'lrp', target: 4 }), change({ erased: [3] }), { type: 'play' },
-    { type: 'message', texts: ['A message.'] }, { type: 'opened', pane: 0, scene: SCENES[0] }];
-  for (const action of staying) assert.equal(afterStart(action).length, 2, action.type);
+    { type: 'message', texts: ['A message.'] }, FIRST];
+  for (const action of staying) assert.equal(started(action).length, 2, action.type);
 });
 
 test('nothing that was started goes on at another photograph, model, size or tab', () => {
-  const leaving = [{ type: 'open', source: { image: 'dog' } }, { type: 'open', source: { model: 'm2' } },
-    { type: 'open', source: { size: 448 } }, { type: 'opened', pane: 0, scene: SCENES[2] }, change({ tab: 'heads' }),
+  const sources = [{ image: 'dog' }, { model: 'm2' }, { size: 448 }].map((source) => ({ type: 'open', source }));
+  const leaving = [...sources, show(SCENES[2]), change({ tab: 'heads' }),
     { type: 'navigate', search: '?tab=explain&image=dog' }];
   for (const action of leaving) {
-    const back = { type: 'opened', pane: 0, scene: SCENES[0] };
-    assert.deepEqual(afterStart(action, back, change({ tab: 'explain' })), [], JSON.stringify(action));
+    assert.deepEqual(started(action, FIRST, change({ tab: 'explain' })), [], JSON.stringify(action));
   }
 });

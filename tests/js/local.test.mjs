@@ -4,6 +4,7 @@ import { needs } from '../../vitviz/web/backends/needs.js';
 import { Graphs } from '../../vitviz/web/local/graphs.js';
 import { METHODS } from '../../vitviz/web/local/methods.js';
 import { Model, Stopped } from '../../vitviz/web/local/model.js';
+import { judge } from '../../vitviz/web/local/opening.js';
 
 const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };
 
@@ -66,4 +67,18 @@ test('a graph is read once for all blocks, but again after a failure; a released
   await graphs.release('block', 'one');
   assert.notEqual(await graphs.session('block', 'one'), first);
   assert.deepEqual([made.map(({ released }) => released), read.length], [[true, false, false], 2]);
+});
+
+test('the smallest probable group is named, and a photograph of low scores is unknown', () => {
+  const about = { labels: ['beagle', 'boxer', 'cat', 'car'], groupAbove: 0.7, knownAbove: 3,
+    groups: [['animal', 'beagle', 'boxer', 'cat'], ['dog', 'beagle', 'boxer']] };
+  const logits = [0.4, 0.35, 0.2, 0.05].map((share) => Math.log(share) + 3.1); // their log-sum-exp is 3.1
+  const { group, known } = judge(about, logits);
+  assert.equal(group[0], 'dog');
+  assert.ok(Math.abs(group[1] - 0.75) < 1e-9);
+  assert.equal(known, true);
+  assert.equal(judge({ ...about, knownAbove: 3.2 }, logits).known, false);
+  assert.equal(judge({ ...about, knownAbove: null }, logits).known, null);
+  assert.equal(judge({ ...about, groupAbove: 0.8 }, logits).group[0], 'animal');
+  assert.equal(judge({ ...about, groupAbove: 0.96 }, logits).group, null);
 });

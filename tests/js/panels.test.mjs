@@ -10,97 +10,91 @@ const method = (name) => ['explain', { method: name, target: null, against: null
 /** Requests to a backend that answers when the test says so. */
 function panel() {
   const asked = [];
-  const take = (name) => (scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
-    asked.push({ name, scene, ask, signal, progress, answer: resolve, fail: reject });
+  const take = (scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
+    const settle = (how) => async (value) => {
+      how(value);
+      await settled();
+    };
+    asked.push({ ask, signal, progress, answer: settle(resolve), fail: settle(reject) });
   });
-  const names = ['explain', 'faithfulness', 'heads', 'layers', 'intervene'];
-  const backend = Object.fromEntries(names.map((name) => [name, take(name)]));
   const told = { changes: 0 };
+  const backend = { explain: take, faithfulness: take, intervene: take };
   const requests = new Requests(backend, () => { told.changes += 1; });
-  return { asked, told, requests };
+  return { asked, told, requests, want: (...questions) => requests.want(SCENE, questions),
+    answer: (question) => requests.answer(SCENE, question) };
 }
 
 test('an answer is asked for once and kept', async () => {
-  const { asked, told, requests } = panel();
-  requests.want(SCENE, [method('lrp')]);
-  requests.want(SCENE, [method('lrp')]);
-  assert.equal(asked.length, 1);
-  assert.equal(requests.answer(SCENE, method('lrp')), undefined);
-  asked[0].answer('map');
-  await settled();
-  assert.deepEqual([requests.answer(SCENE, method('lrp')), told.changes, requests.running], ['map', 1, null]);
-  requests.want(SCENE, [method('lrp')]);
+  const { asked, told, requests, want, answer } = panel();
+  want(method('lrp'));
+  want(method('lrp'));
+  assert.deepEqual([asked.length, answer(method('lrp'))], [1, undefined]);
+  await asked[0].answer('map');
+  assert.deepEqual([answer(method('lrp')), told.changes, requests.running], ['map', 1, null]);
+  want(method('lrp'));
   assert.equal(asked.length, 1);
   assert.equal(requests.answer({ id: 'other' }, method('lrp')), undefined);
 });
 
 test('the latest question wins, and the one before is aborted and forgotten', async () => {
-  const { asked, told, requests } = panel();
-  requests.want(SCENE, [method('slow')]);
-  requests.want(SCENE, [method('fast')]);
+  const { asked, told, want, answer } = panel();
+  want(method('slow'));
+  want(method('fast'));
   assert.deepEqual(asked.map(({ signal }) => signal.aborted), [true, false]);
-  asked[0].answer('slow'); // though it was aborted
-  await settled();
-  assert.equal(requests.answer(SCENE, method('slow')), undefined);
-  assert.equal(told.changes, 0);
-  asked[1].answer('fast');
-  await settled();
-  assert.equal(requests.answer(SCENE, method('fast')), 'fast');
+  await asked[0].answer('slow'); // though it was aborted
+  assert.deepEqual([answer(method('slow')), told.changes], [undefined, 0]);
+  await asked[1].answer('fast');
+  assert.equal(answer(method('fast')), 'fast');
 });
 
 test('questions are asked in their order, one at a time', async () => {
-  const { asked, requests } = panel();
-  const both = [method('one'), method('two')];
-  requests.want(SCENE, both);
+  const { asked, want } = panel();
+  want(method('one'), method('two'));
   assert.deepEqual(asked.map(({ ask }) => ask.method), ['one']);
-  asked[0].answer(1);
-  await settled();
-  requests.want(SCENE, both);
+  await asked[0].answer(1);
+  want(method('one'), method('two'));
   assert.deepEqual(asked.map(({ ask }) => ask.method), ['one', 'two']);
 });
 
 test('what is not needed any more is aborted', async () => {
-  const { asked, requests } = panel();
-  requests.want(SCENE, [method('one')]);
-  requests.want(SCENE, []);
+  const { asked, requests, want } = panel();
+  want(method('one'));
+  want();
   assert.equal(asked[0].signal.aborted, true);
-  requests.want(SCENE, [method('two')]);
+  want(method('two'));
   requests.stop();
   assert.equal(asked[1].signal.aborted, true);
-  asked[1].fail(new DOMException('', 'AbortError'));
-  await settled();
+  await asked[1].fail(new DOMException('', 'AbortError'));
   assert.equal(requests.failure(SCENE, method('two')), '');
 });
 
 test('what failed says why and is not asked again before somebody wants it', async () => {
-  const { asked, requests } = panel();
-  requests.want(SCENE, [method('one')]);
-  asked[0].fail(new BackendError('Too large.', 'refused'));
-  await settled();
-  requests.want(SCENE, [method('one')]);
+  const { asked, requests, want } = panel();
+  want(method('one'));
+  await asked[0].fail(new BackendError('Too large.', 'refused'));
+  want(method('one'));
   assert.deepEqual([asked.length, requests.failure(SCENE, method('one'))], [1, 'Too large.']);
   requests.retry();
-  requests.want(SCENE, [method('one')]);
+  want(method('one'));
   assert.deepEqual([asked.length, requests.failure(SCENE, method('one'))], [2, '']);
 });
 
 test('progress is told while the question is under way, not after', async () => {
-  const { asked, told, requests } = panel();
-  requests.want(SCENE, [method('one')]);
+  const { asked, told, requests, want } = panel();
+  const progress = (name) => requests.progress(SCENE, method(name));
+  want(method('one'));
   asked[0].progress({ ahead: 2 });
-  assert.deepEqual([requests.progress(SCENE, method('one')), told.changes], [{ ahead: 2 }, 1]);
-  assert.equal(requests.progress(SCENE, method('two')), null);
-  requests.want(SCENE, [method('two')]);
+  assert.deepEqual([progress('one'), progress('two'), told.changes], [{ ahead: 2 }, null, 1]);
+  want(method('two'));
   asked[0].progress({ ahead: 1 });
-  assert.deepEqual([requests.progress(SCENE, method('one')), told.changes], [null, 1]);
+  assert.deepEqual([progress('one'), told.changes], [null, 1]);
 });
 
 test('a slider asks when it rests', async (context) => {
   context.mock.timers.enable({ apis: ['setTimeout'] });
-  const { asked, requests } = panel();
-  const without = (patch) => ['intervene', { patches: [patch], heads: [] }];
+  const { asked, want } = panel();
   for (let patch = 0; patch < 5; patch += 1) {
-    requests.want(SCENE, [without(patch)]);
+    want(['intervene', { patches: [patch], heads: [] }]);
     context.mock.timers.tick(100);
   }
   assert.equal(asked.length, 0);
@@ -109,14 +103,11 @@ test('a slider asks when it rests', async (context) => {
 });
 
 test('tests of many maps answer each one, and the oldest answers go first', async () => {
-  const { asked, requests } = panel();
-  const test = (methods) => ['faithfulness', { methods, target: 1, against: null }];
-  requests.want(SCENE, [test(['a', 'b'])]);
-  asked[0].answer(['A', 'B']);
-  await settled();
-  assert.deepEqual(requests.answer(SCENE, test(['b'])), ['B']);
-  assert.deepEqual(requests.answer(SCENE, test(['a'])), ['A']); // the latest looked at
+  const { asked, requests, want, answer } = panel();
+  const question = (...methods) => ['faithfulness', { methods, target: 1, against: null }];
+  want(question('a', 'b'));
+  await asked[0].answer(['A', 'B']);
+  assert.deepEqual([answer(question('b')), answer(question('a'))], [['B'], ['A']]); // `a` is the latest looked at
   for (let i = 0; i < 119; i += 1) requests.keep(SCENE, method(`m${i}`), i);
-  assert.deepEqual(requests.answer(SCENE, test(['a'])), ['A']);
-  assert.equal(requests.answer(SCENE, test(['b'])), undefined);
+  assert.deepEqual([answer(question('a')), answer(question('b'))], [['A'], undefined]);
 });

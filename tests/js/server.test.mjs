@@ -26,26 +26,18 @@ async function everyCut(whole, check) {
   }
 }
 
-test('data comes whole, wherever its chunks are cut', () => {
+test('data and bytes come whole, wherever their chunks are cut, also bytes that look like lines', async () => {
   const data = { naïve: [1, null, '\n'] };
-  return everyCut(bytes(HEAD, line({ data })), async (read, told) => {
-    assert.deepEqual(await read(), data);
-    assert.deepEqual(told, PROGRESS);
+  await everyCut(bytes(HEAD, line({ data })), async (read, told) => {
+    assert.deepEqual([await read(), told], [data, PROGRESS]);
   });
-});
-
-test('bytes come whole, also those that look like lines', () => {
-  const file = [10, 0, 255, 123, 10, 10, 125];
-  return everyCut(bytes(HEAD, line({ bytes: file.length }), file), async (read, told) => {
-    const answer = await read();
-    assert.ok(answer instanceof ArrayBuffer);
-    assert.deepEqual([...new Uint8Array(answer)], file);
-    assert.deepEqual(told, PROGRESS);
-  });
-});
-
-test('no bytes at all are an answer, too', async () => {
-  assert.equal((await readAnswer(stream(bytes(line({ bytes: 0 }))))).byteLength, 0);
+  for (const file of [[10, 0, 255, 123, 10, 10, 125], []]) {
+    await everyCut(bytes(HEAD, line({ bytes: file.length }), file), async (read, told) => {
+      const answer = await read();
+      assert.ok(answer instanceof ArrayBuffer);
+      assert.deepEqual([[...new Uint8Array(answer)], told], [file, PROGRESS]);
+    });
+  }
 });
 
 test('errors keep their kind and words', async () => {
@@ -96,46 +88,43 @@ test('a question about a scene is one request', async () => {
 });
 
 test('where the server does not have the scene, it is asked once more with source and photograph', async () => {
-  const { requests, value } = await asked([UNKNOWN, { data: 7 }], (backend) => backend.layers(SCENE));
+  const { signal } = new AbortController();
+  const question = (backend) => backend.heads(SCENE, { names: [] }, { signal });
+  const { requests, value } = await asked([UNKNOWN, { data: 7 }], question);
   assert.equal(value, 7);
   const [first, second] = requests.map(({ fields }) => fields);
-  assert.deepEqual(Object.keys(first), ['ask']);
-  assert.equal(second.ask, first.ask);
+  assert.deepEqual([Object.keys(first), second.ask], [['ask'], first.ask]);
   assert.deepEqual(JSON.parse(second.source), { image: null, model: 'm', size: 224 });
   assert.equal(await second.photo.text(), 'a photograph');
-});
-
-test('a connection that is lost is tried once more, also after a scene that the server did not have', async () => {
-  const lost = () => new TypeError('fetch failed');
-  const found = await asked([UNKNOWN, lost(), { data: 7 }], (backend) => backend.layers(SCENE));
-  assert.deepEqual([found.requests.length, found.value], [3, 7]);
-  const opened = await asked([lost(), { data: 7 }], (backend) => backend.open(SOURCE));
-  assert.deepEqual([opened.requests.length, opened.value], [2, 7]);
-  assert.equal(await opened.requests[1].fields.photo.text(), 'a photograph');
-  const gone = await asked([lost(), lost(), { data: 7 }], (backend) => backend.layers(SCENE));
-  assert.deepEqual([gone.requests.length, gone.error.kind], [2, 'offline']);
-});
-
-test('it is asked no third time, and other errors not twice', async () => {
-  const twice = await asked([UNKNOWN, UNKNOWN, { data: 7 }], (backend) => backend.layers(SCENE));
-  assert.deepEqual([twice.requests.length, twice.error.kind], [2, 'unknown']);
-  for (const kind of ['busy', 'refused', 'failed']) {
-    const once = await asked([{ error: { kind, text: 'No.' } }, { data: 7 }], (backend) => backend.block(SCENE, 3));
-    assert.deepEqual([once.requests.length, once.error.kind], [1, kind]);
-  }
-});
-
-test('an example is asked for without a photograph', async () => {
-  const scene = { id: 'abc', source: { ...SOURCE, image: 'church', photo: null } };
-  const { requests } = await asked([UNKNOWN, { data: 7 }], (backend) => backend.layers(scene));
-  assert.deepEqual(Object.keys(requests[1].fields), ['ask', 'source']);
+  assert.ok(requests.every((request) => request.signal === signal));
+  const example = { id: 'abc', source: { ...SOURCE, image: 'church', photo: null } };
+  const again = await asked([UNKNOWN, { data: 7 }], (backend) => backend.layers(example));
+  assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph
 });
 
 test('a photograph that this browser does not have is refused in words', async () => {
   const { requests, error } = await asked([UNKNOWN, { data: 7 }], (backend) => backend.layers(SCENE), { photo: null });
-  assert.equal(requests.length, 1);
-  assert.ok(error instanceof BackendError);
-  assert.deepEqual([error.kind, /only in the browser/.test(error.message)], ['refused', true]);
+  assert.deepEqual([requests.length, error instanceof BackendError, error.kind], [1, true, 'refused']);
+  assert.match(error.message, /only in the browser/);
+});
+
+test('a lost connection is tried once more, also after an unknown scene; other failures are not', async () => {
+  const lost = () => new TypeError('fetch failed');
+  const no = (kind) => ({ error: { kind, text: 'No.' } });
+  const layers = (backend) => backend.layers(SCENE);
+  for (const [answers, ask, count, outcome] of [
+    [[UNKNOWN, lost(), { data: 7 }], layers, 3, 7],
+    [[lost(), { data: 7 }], (backend) => backend.open(SOURCE), 2, 7],
+    [[lost(), lost(), { data: 7 }], layers, 2, 'offline'],
+    [[UNKNOWN, UNKNOWN, { data: 7 }], layers, 2, 'unknown'],
+    ...['busy', 'refused', 'failed'].map((kind) => (
+      [[no(kind), { data: 7 }], (backend) => backend.block(SCENE, 3), 1, kind])),
+  ]) {
+    const { requests, value, error } = await asked(answers, ask);
+    assert.deepEqual([requests.length, error?.kind ?? value], [count, outcome]);
+  }
+  const { requests: [, second] } = await asked([lost(), { data: 7 }], (backend) => backend.open(SOURCE));
+  assert.equal(await second.fields.photo.text(), 'a photograph');
 });
 
 test('a server that is gone, refuses or is busy is told apart; an abort stays one', async () => {
@@ -150,13 +139,6 @@ test('a server that is gone, refuses or is busy is told apart; an abort stays on
   assert.deepEqual(kinds, [['offline', gone], ['busy', 'Too many.'], ['refused', 'Too many.'], ['offline', gone]]);
   const aborted = await asked([new DOMException('', 'AbortError'), { data: 7 }], (backend) => backend.layers(SCENE));
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
-});
-
-test('the signal goes with every request', async () => {
-  const { signal } = new AbortController();
-  const question = (backend) => backend.heads(SCENE, { names: [] }, { signal });
-  const { requests } = await asked([UNKNOWN, { data: 7 }], question);
-  assert.deepEqual(requests.map((request) => request.signal === signal), [true, true]);
 });
 
 test('what came with the page is not asked for', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { isStep, reduce, restore } from '../../vitviz/web/core/actions.js';
-import { INITIAL } from '../../vitviz/web/core/state.js';
+import { INITIAL, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { SCENES, actions, generator } from './random.mjs';
 
@@ -29,58 +29,51 @@ test('the log keeps the latest thousand', () => {
   assert.deepEqual(store.log().at(-1), change({ removed: 1499 }));
 });
 
-test('undo and redo restore what is shown, step by step', () => {
+/** A store after some actions, and how to dispatch more. */
+function after(...actions) {
   const store = make();
-  [opened, change({ block: 3 }), change({ block: 5 }), change({ opacity: 0.2 })].forEach(store.dispatch);
-  const block = () => store.get().block;
-  const blocks = ['undo', 'undo', 'undo', 'redo', 'redo', 'redo'].map((type) => {
-    store.dispatch({ type });
-    return block();
-  });
-  assert.deepEqual(blocks, [3, 11, 11, 3, 5, 5]);
-  store.dispatch({ type: 'undo' });
-  store.dispatch(change({ head: 2 })); // another future
-  store.dispatch({ type: 'redo' });
-  assert.deepEqual([block(), store.get().head], [3, 2]);
+  const send = (...more) => more.forEach((action) => store.dispatch(typeof action === 'string' ? { type: action }
+    : action));
+  send(opened, ...actions);
+  return { store, send, has: (fields) => assert.deepEqual(pick(store.get(), Object.keys(fields)), fields) };
+}
+
+test('undo and redo restore what is shown, step by step', () => {
+  const { send, has } = after(change({ block: 3 }), change({ block: 5 }), change({ opacity: 0.2 }));
+  for (const [type, block] of [['undo', 3], ['undo', 11], ['undo', 11], ['redo', 3], ['redo', 5], ['redo', 5]]) {
+    send(type);
+    has({ block });
+  }
+  send('undo', change({ head: 2 }), 'redo'); // another future
+  has({ block: 3, head: 2 });
 });
 
 test('what is dragged, passes or changes nothing in the address is no step', () => {
-  const store = make();
-  for (const action of [opened, change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }),
-    { type: 'hover', pointer: null }, { type: 'message', texts: ['x'] }]) store.dispatch(action);
-  store.dispatch({ type: 'undo' });
-  assert.equal(store.get().block, 11);
+  after(change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }), { type: 'hover', pointer: null },
+    { type: 'message', texts: ['x'] }, 'undo').has({ block: 11 });
 });
 
 test('undo takes erased patches back one by one, and not what a slider took away', () => {
-  const store = make();
-  [opened, change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] })].forEach(store.dispatch);
-  store.dispatch({ type: 'undo' });
-  assert.deepEqual([store.get().erased, store.get().removed], [[4], 30]);
-  store.dispatch({ type: 'undo' });
-  assert.deepEqual(store.get().erased, []);
+  const { send, has } = after(change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] }), 'undo');
+  has({ erased: [4], removed: 30 });
+  send('undo');
+  has({ erased: [] });
 });
 
 test('undo leaves running what a person started, except where it goes to another tab', () => {
-  const store = make();
-  [opened, change({ tab: 'explain' }), change({ method: 'kernel_shap' }), { type: 'start', question: 'q', on: true },
-    change({ target: 2 })].forEach(store.dispatch);
-  store.dispatch({ type: 'undo' });
-  assert.deepEqual([store.get().target, store.get().started], [null, ['q']]);
-  store.dispatch({ type: 'undo' });
-  store.dispatch({ type: 'undo' });
-  assert.deepEqual([store.get().tab, store.get().started], ['explore', []]);
-  store.dispatch({ type: 'redo' });
-  assert.deepEqual([store.get().tab, store.get().started], ['explain', []]); // it does not start again by itself
+  const { send, has } = after(change({ tab: 'explain' }), change({ method: 'kernel_shap' }),
+    { type: 'start', question: 'q', on: true }, change({ target: 2 }), 'undo');
+  has({ target: null, started: ['q'] });
+  send('undo', 'undo');
+  has({ tab: 'explore', started: [] });
+  send('redo');
+  has({ tab: 'explain', started: [] }); // it does not start again by itself
 });
 
 test('undo keeps the scenes that are here', () => {
-  const store = make();
-  [opened, { type: 'compare' }, { type: 'opened', pane: 1, scene: SCENES[2] }].forEach(store.dispatch);
-  store.dispatch({ type: 'activate', pane: 0 });
-  store.dispatch({ type: 'undo' });
-  assert.equal(store.get().pane, 1);
-  assert.equal(store.get().scene.id, 'scene-2');
+  const { store, has } = after('compare', { type: 'opened', pane: 1, scene: SCENES[2] },
+    { type: 'activate', pane: 0 }, 'undo');
+  has({ pane: 1, scene: SCENES[2] });
   assert.equal(store.get().beside.scene.id, 'scene-0');
 });
 

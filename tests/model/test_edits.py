@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
+import reference_vit as reference
 import tiny
 import torch
-import torch.nn.functional as F
-from edit_cases import KINDS, PATCHES, close, everything, kinds, some_patches
+from edit_cases import PATCHES, everything, some_patches
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from tiny import close
 
 import vitviz.model.trace
 from vitviz.attribution.attention import rollout_matrix
@@ -19,12 +20,15 @@ from vitviz.model.config import ModelError
 from vitviz.model.edits import Cut, EditError, Edits
 from vitviz.model.vit import ViT
 
-# ---- nothing
+pytestmark = pytest.mark.usefixtures("one_thread")
+kinds = pytest.mark.parametrize("kind", tiny.KINDS)
+ROTARY = tiny.KINDS["registers, rotary"]
 
 
 @kinds
-def test_without_edits_a_run_is_the_very_same(changes: dict) -> None:
-    model, images = tiny.model(**changes), tiny.images()
+def test_an_empty_edit_changes_nothing_and_no_edit_changes_the_model(kind: str) -> None:
+    model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
+    before = copy.deepcopy(model.state_dict())
     with torch.no_grad():
         plain = model(images)
         tokens, grid = model.embed(images)
@@ -37,134 +41,64 @@ def test_without_edits_a_run_is_the_very_same(changes: dict) -> None:
             assert torch.equal(edited.logits, traced.logits)
             assert all(torch.equal(a, b) for a, b in zip(edited.attentions, traced.attentions, strict=True))
         close(model(images, Edits(keep=torch.arange(PATCHES)[None])), plain, 1e-6)
+        model(images, everything(len(model.config.prefix)))
+        assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        assert torch.equal(model(images), plain)
 
 
+# ---- each kind of edit
+
+
+def edits_of(name: str, prefix: int) -> Edits:
+    last = prefix + PATCHES - 1
+    lone = Cut(block=-1, head=4, queries=(7,), keys=(*range(7), *range(8, last + 1)))
+    cuts = [Cut(block=0, head=1, queries=(0,), keys=(5, 6)), Cut(block=0, queries=(3, last), keys=(0,))]
+    return {
+        "zeroed heads": Edits(heads={(0, 1): "zero", (-1, 0): "zero", (2, 4): "zero"}),
+        "a head made its mean": Edits(heads={(1, 3): "mean"}),
+        "cut edges": Edits(cuts=[*cuts, Cut(block=-1, head=4, keys=(2,)), lone]),
+        "removed patches": Edits(keep=some_patches(31)),
+        "everything": everything(prefix),
+    }[name]
+
+
+def written_out(model: ViT, images: torch.Tensor, edits: Edits) -> list[reference.Run]:
+    """The reference's run of each image by itself."""
+    count = len(model.config.prefix) + PATCHES
+    heads = {(block % tiny.DEPTH, head): mode for (block, head), mode in edits.heads.items()}
+    allowed = {block: torch.ones(tiny.HEADS, count, count) for block in range(tiny.DEPTH)}
+    for cut in edits.cuts:
+        hit = torch.zeros(tiny.HEADS, count, count, dtype=torch.bool)
+        rows, keys = (torch.tensor(range(count) if at is None else at)[:, None] for at in (cut.queries, cut.keys))
+        hit[slice(None) if cut.head is None else cut.head][..., rows, keys.T] = True
+        for block in range(tiny.DEPTH) if cut.block is None else [cut.block % tiny.DEPTH]:
+            allowed[block][hit] = 0
+    stay = [None] * len(images) if edits.keep is None else [sorted(row.tolist()) for row in edits.keep]
+    changes = [reference.Changes(allowed, heads, keep) for keep in stay]
+    return [reference.run(model, images[i : i + 1], changes=change) for i, change in enumerate(changes)]
+
+
+@pytest.mark.parametrize("edit", ["zeroed heads", "a head made its mean", "cut edges", "removed patches", "everything"])
 @kinds
-def test_an_edited_run_leaves_the_model_as_it_was(changes: dict) -> None:
-    model, images = tiny.model(**changes), tiny.images()
-    before, plain = copy.deepcopy(model.state_dict()), model(images).detach()
-    model(images, everything(len(model.config.prefix)))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert torch.equal(model(images), plain)
-
-
-# ---- heads
-
-
-@torch.no_grad()
-def silenced(model: ViT, heads: list[tuple[int, int]]) -> ViT:
-    """A copy whose output projections do not read these heads."""
-    other, wide = copy.deepcopy(model), model.config.head_size
-    for block, head in heads:
-        other.blocks[block].attn.proj.weight[:, head * wide : (head + 1) * wide] = 0.0
-    return other
-
-
-@kinds
-def test_a_zeroed_head_is_a_projection_that_does_not_read_it(changes: dict) -> None:
-    model, images = tiny.model(**changes), tiny.images()
-    heads = [(0, 1), (2, 0), (2, 4)]
-    edits = Edits(heads={(0, 1): "zero", (-1, 0): "zero", (2, 4): "zero"})
-    expected = silenced(model, heads)(images)
-    assert (expected - model(images)).abs().max() > 1e-2
+def test_an_edited_run_is_the_run_written_out(kind: str, edit: str) -> None:
+    """A head's mean is over the tokens of one image; what removed patches show does not matter."""
+    model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
+    edits = edits_of(edit, len(model.config.prefix))
+    runs = written_out(model, images, edits)
+    expected = torch.cat([run.logits.tensor for run in runs])
+    assert (expected - model(images)).abs().max() > 1e-4
     close(model(images, edits), expected)
-    for grad in (False, True):
-        traced, by_hand = model.trace(images, grad=grad, edits=edits), silenced(model, heads).trace(images, grad=grad)
-        close(traced.logits, expected)
-        for block in range(tiny.DEPTH):
-            close(traced.attention(block), by_hand.attention(block))
-
-
-@kinds
-def test_a_head_made_its_mean_adds_its_mean(changes: dict) -> None:
-    """Without the head, and its mean over the image's tokens through its part of the projection as one more bias."""
-    model, images = tiny.model(**changes), tiny.images()
-    tokens, grid = model.embed(images)
-    angles, wide = model.angles(grid), model.config.head_size
-    for index, block in enumerate(model.blocks):
-        attn = block.attn
-        if index != 1:
-            tokens = block(tokens, angles)
-            continue
-        q, k, v = attn.project(block.norm1(tokens), angles)
-        mixed = (q @ k.mT * wide**-0.5).softmax(-1) @ v  # (B, H, N, d)
-        weight = attn.proj.weight.unflatten(1, (tiny.HEADS, wide))  # (D, H * d) -> (D, H, d)
-        part = torch.einsum("bhnd,ohd->bhno", mixed, weight)  # what each head writes, (B, H, N, D)
-        part[:, 3] = part[:, 3].mean(dim=1, keepdim=True)
-        tokens = tokens + block.ls1(part.sum(1) + attn.proj.bias)
-        tokens = tokens + block.ls2(block.mlp(block.norm2(tokens)))
-    expected = model.classify(model.finish(tokens))
-    assert (expected - model(images)).abs().max() > 1e-2
-    edits = Edits(heads={(1, 3): "mean"})
-    close(model(images, edits), expected)
-    close(model.trace(images, edits=edits).logits, expected)
-    close(model(images[1:], edits), expected[1:])  # the mean is over the tokens of one image
+    if edits.keep is None:
+        for trace in (model.trace(images, edits=edits, grad=grad) for grad in (False, True)):
+            close(trace.logits, expected)
+            for block in range(tiny.DEPTH):
+                close(trace.attention(block), torch.cat([run.attentions[block].tensor for run in runs]))
+    else:  # one image against several sequences, as a curve of removals asks for
+        tokens, grid = model.embed(images)
+        close(model.run(tokens[:1].expand(2, -1, -1), model.angles(grid), edits)[:1], expected[:1])
 
 
 # ---- edges
-
-
-def dense_run(model: ViT, tokens: Tensor, allowed: dict[int, Tensor]) -> tuple[Tensor, list[Tensor]]:
-    """The blocks of a plain model with N x N matrices in float64, edges cut where `allowed` (H, N, N) is 0.
-
-    The exponentials of all logits are made, those of cut edges dropped, and the rows divided by what is left.
-    """
-    model, x, seen = copy.deepcopy(model).double(), tokens.double(), []
-    heads, wide = tiny.HEADS, model.config.head_size
-    for index, block in enumerate(model.blocks):
-        a = block.attn
-        q, k, v = F.linear(F.layer_norm(x, x.shape[-1:], block.norm1.weight, block.norm1.bias, 1e-6),
-                           a.qkv.weight, a.qkv.bias).chunk(3, dim=-1)  # fmt: skip
-        out = []
-        for h in range(heads):
-            part = slice(h * wide, (h + 1) * wide)
-            power = (q[..., part] @ k[..., part].mT / wide**0.5).exp()  # (B, N, N)
-            power = power * allowed.get(index, torch.ones(heads, 1, 1))[h]
-            out.append(power / power.sum(-1, keepdim=True))
-        seen.append(torch.stack(out, 1))  # (B, H, N, N)
-        mixed = torch.cat([row @ v[..., h * wide : (h + 1) * wide] for h, row in enumerate(out)], dim=-1)
-        x = x + F.linear(mixed, a.proj.weight, a.proj.bias)
-        x = x + block.mlp(block.norm2(x))
-    return model.classify(model.finish(x)), seen
-
-
-PREFIXED = {
-    "CLS": {},
-    "CLS, distillation, registers": {"distillation_token": True, "registers": 2},
-    "none": {"class_token": False, "pooling": "mean"},
-    "attention": {"class_token": False, "registers": 1, "pooling": "attention", "width": 20},
-}
-
-
-@pytest.mark.parametrize("grad", [False, True])
-@pytest.mark.parametrize("changes", PREFIXED.values(), ids=PREFIXED.keys())
-def test_a_cut_edge_carries_nothing_and_its_row_is_rescaled(changes: dict, grad: bool) -> None:
-    model, images = tiny.model(**changes), tiny.images()
-    count = len(model.config.prefix) + PATCHES
-    cuts = [
-        Cut(block=0, head=1, queries=(0,), keys=(5, 6)),
-        Cut(block=0, queries=(3, count - 1), keys=(0,)),
-        Cut(block=-1, head=4, keys=(2,)),
-        Cut(block=-1, head=4, queries=(7,), keys=tuple(range(7)) + tuple(range(8, count))),
-    ]
-    first, last = torch.ones(tiny.HEADS, count, count), torch.ones(tiny.HEADS, count, count)
-    first[1, 0, 5] = first[1, 0, 6] = first[:, 3, 0] = first[:, count - 1, 0] = 0
-    last[4, :, 2] = 0
-    last[4, 7] = torch.eye(count)[7]
-    edits = Edits(cuts=cuts)
-    expected, attention = dense_run(model, model.embed(images)[0], {0: first, 2: last})
-    assert (expected - model(images)).abs().max() > 1e-3
-    close(model(images, edits), expected)
-    trace = model.trace(images, edits=edits, grad=grad)
-    close(trace.logits, expected)
-    for block in range(tiny.DEPTH):
-        close(trace.attention(block), attention[block])
-    used = trace.attention(0)
-    assert not used[:, 1, 0, 5:7].any()
-    assert not used[:, :, [3, count - 1], 0].any()
-    assert not trace.column(2, 2)[:, 4].any()
-    assert (trace.row(2, 7)[:, 4, 7] == 1).all()
-    close(used.sum(-1), torch.ones(tiny.BATCH, tiny.HEADS, count))
 
 
 def test_a_trace_answers_from_the_attention_that_was_used() -> None:
@@ -172,8 +106,7 @@ def test_a_trace_answers_from_the_attention_that_was_used() -> None:
     model, images = tiny.model(registers=1), tiny.images()
     edits = Edits(cuts=[Cut(block=1, queries=(0,), keys=(4, 9)), Cut(block=1, head=3, keys=(8,))])
     trace = model.trace(images, edits=edits)
-    used = trace.attention(1)
-    kept = trace.block(1)
+    used, kept = trace.attention(1), trace.block(1)
     assert not used.requires_grad
     assert [trace.block(block).probabilities is None for block in range(3)] == [True, False, True]
     weights = torch.rand(tiny.BATCH, used.shape[-1])
@@ -185,7 +118,7 @@ def test_a_trace_answers_from_the_attention_that_was_used() -> None:
     close(kept.log_rows(0, 30).exp(), used[:, :, :30])
     close(kept.image(1).log_rows(0, 30).exp(), used[1:, :, :30])
     # Rollout by the strongest head reads logarithms: from the probabilities, not from queries and keys.
-    by_hand = torch.eye(used.shape[-1])
+    by_hand = torch.eye(used.shape[-1]).expand(tiny.BATCH, -1, -1)
     for block in range(3):
         strongest = trace.attention(block).amax(1)
         by_hand = (0.5 * strongest / strongest.sum(-1, keepdim=True) + 0.5 * torch.eye(used.shape[-1])) @ by_hand
@@ -193,9 +126,7 @@ def test_a_trace_answers_from_the_attention_that_was_used() -> None:
 
 
 def test_gradients_flow_through_what_is_left() -> None:
-    model, images = tiny.model(), tiny.images()
-    for parameter in model.parameters():
-        parameter.requires_grad_(False)
+    model, images = tiny.model().requires_grad_(False), tiny.images()
     edits = Edits(heads={(1, 0): "zero"}, cuts=[Cut(block=1, head=2, queries=(0,), keys=(5,))])
     trace = model.trace(images, grad=True, edits=edits)
     (gradient,) = torch.autograd.grad(trace.logits[:, 3].sum(), trace.attentions[1])
@@ -207,46 +138,10 @@ def test_gradients_flow_through_what_is_left() -> None:
 # ---- patches
 
 
-@kinds
-def test_what_is_removed_is_a_shorter_sequence(changes: dict) -> None:
-    """Each image by itself, the blocks over its shorter sequence, with the positions of the patches that stayed."""
-    model, images, keep = tiny.model(**changes), tiny.images(), some_patches(31)
-    result = model(images, Edits(keep=keep))
-    prefix = len(model.config.prefix)
-    embedded, grid = model.embed(images)
-    for index in range(tiny.BATCH):
-        chosen = sorted(keep[index].tolist())
-        tokens = torch.cat([embedded[index, :prefix], *(embedded[index, [prefix + one]] for one in chosen)])[None]
-        angles = model.angles(grid)
-        if angles is not None:
-            angles = angles[0][chosen], angles[1][chosen]
-        for block in model.blocks:
-            tokens = block(tokens, angles)
-        close(result[index], model.classify(model.finish(tokens))[0])
-    assert (result - model(images)).abs().max() > 1e-2
-    close(model.run(embedded, model.angles(grid), Edits(keep=keep)), result)
-    # One image against several sequences, as a curve of removals asks for.
-    several = model.run(embedded[:1].expand(2, -1, -1), model.angles(grid), Edits(keep=keep))
-    close(several[0], result[0])
-
-
-def test_what_removed_patches_showed_does_not_matter() -> None:
-    for changes in KINDS.values():
-        model, images, keep = tiny.model(**changes), tiny.images(), some_patches(31)
-        other = torch.randn_like(images)
-        for index, chosen in enumerate(keep.tolist()):
-            for patch in chosen:
-                row, column = (13 * at for at in divmod(patch, 11))
-                area = (index, slice(None), slice(row, row + 13), slice(column, column + 13))
-                other[area] = images[area]
-        close(model(other, Edits(keep=keep)), model(images, Edits(keep=keep)))
-
-
-def test_nothing_but_prefix_tokens_can_be_left_where_they_carry_the_answer() -> None:
+def test_all_patches_may_be_removed_only_where_prefix_tokens_carry_the_answer() -> None:
     none = torch.zeros(tiny.BATCH, 0, dtype=torch.long)
     for changes in ({}, {"registers": 2, "class_token": False, "pooling": "attention", "width": 20}):
-        model, images = tiny.model(**changes), tiny.images()
-        result = model(images, Edits(keep=none))
+        result = tiny.model(**changes)(tiny.images(), Edits(keep=none))
         close(result[0], result[1])  # nothing of the images is left
         assert result.isfinite().all()
     for changes in ({"class_token": False, "pooling": "mean"}, {"pooling": "cls+mean"}):
@@ -254,7 +149,7 @@ def test_nothing_but_prefix_tokens_can_be_left_where_they_carry_the_answer() -> 
             tiny.model(**changes)(tiny.images(), Edits(keep=none))
 
 
-def test_a_smaller_rectangle_can_be_traced() -> None:
+def test_a_smaller_rectangle_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = tiny.model(positions="rotary", head_width=16, registers=1), tiny.images()
     rows, columns = torch.meshgrid(torch.arange(2, 5), torch.arange(3, 8), indexing="ij")
     keep = (rows * 11 + columns).flatten()
@@ -267,44 +162,22 @@ def test_a_smaller_rectangle_can_be_traced() -> None:
     close(trace.attention(1).sum(-1), torch.ones(tiny.BATCH, tiny.HEADS, 17))
     assert not trace.attention(1)[0, :, 0, 2].any()  # patch (2, 3) is the first that is left in the first image,
     assert trace.attention(1)[1, :, 0].all()  # and not there in the second
-    for other in (keep[:, :-1], some_patches(15), torch.zeros(1, 0, dtype=torch.long)):
+    together = trace.attention(2)
+    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again, rotated for each image
+    again = model.trace(images, edits=edits)
+    for index in range(tiny.BATCH):
+        close(again.image(index).attention(2)[0], together[index])
+    mixed = torch.stack([torch.arange(6), torch.tensor([0, 1, 11, 12, 22, 23])])  # 1 x 6 and 3 x 2
+    for other in (keep[:, :-1], some_patches(15), torch.zeros(1, 0, dtype=torch.long), mixed):
         with pytest.raises(EditError, match="rectangle"):
             model.trace(images, edits=Edits(keep=other))
-    mixed = torch.stack([torch.arange(6), torch.tensor([0, 1, 11, 12, 22, 23])])  # 1 x 6 and 3 x 2
-    with pytest.raises(EditError, match="rectangle"):
-        model.trace(images, edits=Edits(keep=mixed))
-
-
-def test_each_image_of_a_batch_has_its_own_rotations(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, images = tiny.model(positions="rotary", head_width=16), tiny.images()
-    edits = Edits(keep=torch.stack([torch.arange(2, 8), torch.arange(14, 20)]))
-    together = model.trace(images, edits=edits).attention(1)
-    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again
-    trace = model.trace(images, edits=edits)
-    for index in range(tiny.BATCH):
-        close(trace.image(index).attention(1)[0], together[index])
 
 
 # ---- together
 
 
-@pytest.mark.parametrize("changes", [c for c in KINDS.values() if c.get("pooling", "cls") == "cls"])
-def test_all_at_once_is_what_each_does(changes: dict) -> None:
-    """Where CLS alone is read, a removed patch is a key that nobody may attend to, and cuts name the same tokens."""
-    model, images = tiny.model(**changes), tiny.images()
-    prefix, keep = len(model.config.prefix), torch.arange(0, 40)[None]
-    cuts = everything(prefix).cuts
-    heads = {(0, 1): "zero", (-1, 4): "zero"}
-    removed = tuple(range(prefix + 40, prefix + PATCHES))
-    result = model(images, Edits(heads=heads, cuts=cuts, keep=keep))
-    close(result, silenced(model, [(0, 1), (2, 4)])(images, Edits(cuts=(*cuts, Cut(keys=removed)))))
-    for other in (Edits(heads=heads, cuts=cuts), Edits(heads=heads, keep=keep), Edits(cuts=cuts, keep=keep)):
-        assert (result - model(images, other)).abs().max() > 1e-5
-
-
-@kinds
-def test_the_order_does_not_matter(changes: dict) -> None:
-    model, images = tiny.model(**changes), tiny.images()
+def test_edits_combine_in_any_order() -> None:
+    model, images = tiny.model(**ROTARY), tiny.images()
     whole = everything(len(model.config.prefix))
     parts = [Edits(heads=whole.heads), Edits(cuts=whole.cuts), Edits(keep=whole.keep)]
     expected = model(images, whole)
@@ -312,9 +185,7 @@ def test_the_order_does_not_matter(changes: dict) -> None:
     close(model(images, parts[2] | (parts[1] | parts[0])), expected, 1e-6)
     assert not (Edits() | Edits())
     assert bool(Edits() | whole)
-
-
-def test_what_two_edits_remove_is_gone_in_both() -> None:
+    # What either removes is gone.
     first, second = Edits(keep=torch.tensor([[5, 3, 9, 1]])), Edits(keep=torch.tensor([[9, 2, 5], [3, 1, 70]]))
     assert (first | second).keep.tolist() == (second | first).keep.tolist() == [[5, 9], [1, 3]]
     with pytest.raises(EditError, match=r"\[2, 1\]"):
@@ -356,3 +227,113 @@ def test_a_run_from_the_middle_is_the_rest_of_a_run() -> None:
     for start in (-1, 3):
         with pytest.raises(ModelError, match=r"0\.\.2"):
             model.run(trace.stream(0), angles, start=start)
+
+
+# ---- other precisions and devices
+
+PART = Edits(heads=everything(4).heads, cuts=everything(4).cuts)
+
+
+@pytest.mark.parametrize(
+    ("changes", "dtype", "tolerance"),
+    [
+        ({}, torch.float16, 0.03),
+        (ROTARY, torch.bfloat16, 0.2),
+        (ROTARY, torch.float16, 0.03),
+        ({}, torch.float64, 1e-4),
+    ],
+)
+def test_other_precisions_stay_close(changes: dict, dtype: torch.dtype, tolerance: float) -> None:
+    model, images = tiny.model(**changes), tiny.images()
+    edits = everything(len(model.config.prefix))
+    part = Edits(heads=edits.heads, cuts=edits.cuts)
+    expected = model(images, edits)
+    with torch.autocast("cpu", torch.bfloat16):
+        close(model(images, edits), expected, 0.2)
+        close(model.trace(images, edits=Edits(cuts=edits.cuts)).logits, model(images, Edits(cuts=edits.cuts)), 0.2)
+    model, images = model.to(dtype), images.to(dtype)
+    result = model(images, edits)
+    assert result.dtype == dtype
+    close(result, expected, tolerance)
+    trace = model.trace(images, edits=part)
+    close(trace.logits, model(images, part), tolerance)
+    close(trace.attention(1).sum(-1), torch.ones(trace.attention(1).shape[:-1]), 5e-3)
+
+
+def test_a_compiled_model_takes_edits() -> None:
+    model, images = tiny.model(depth=1, **tiny.SMALL), tiny.images(**tiny.SMALL)
+    cuts, keep = [Cut(queries=(0,), keys=(2, 3))], torch.arange(9)[None]
+    edits = Edits(heads={(0, 1): "zero", (-1, 4): "mean"}, cuts=cuts, keep=keep)
+    with torch.no_grad():
+        close(torch.compile(model, backend="eager")(images, edits), model(images, edits))
+        close(torch.compile(model, backend="eager", fullgraph=True)(images), model(images))
+
+
+def test_edits_go_where_the_model_is() -> None:
+    """On "meta" tensors hold no numbers, but arithmetic with a tensor of the CPU is refused, as on a GPU."""
+    model, images = tiny.model(**ROTARY).to("meta"), tiny.images().to("meta")
+    with pytest.raises(RuntimeError, match="device"):
+        images + torch.zeros_like(images, device="cpu")
+    for edits in (everything(4), PART):
+        assert model(images, edits).is_meta
+
+
+@pytest.mark.cuda
+def test_a_gpu_gives_the_same() -> None:
+    model, images = tiny.model(**ROTARY), tiny.images()
+    edits = everything(4)
+    expected = model(images, edits)
+    close(model.cuda()(images.cuda(), edits).cpu(), expected, 1e-3)
+    close(model.trace(images.cuda(), edits=PART).logits.cpu(), model.cpu()(images, PART), 1e-3)
+
+
+# ---- what does not fit
+
+
+@pytest.mark.parametrize(
+    ("edits", "facts"),
+    [
+        (Edits(heads={(3, 0): "zero"}), ["block", "0..2", "-3..-1", "3"]),
+        (Edits(heads={(-4, 0): "zero"}), ["block", "-4"]),
+        (Edits(heads={(0, 5): "mean"}), ["head", "0..4", "5"]),
+        (Edits(heads={(0, -1): "mean"}), ["head", "0..4", "-1"]),
+        (Edits(heads={(2, 1): "mean", (-1, 1): "zero"}), ["(-1, 1)", "'zero'", "'mean'"]),
+        (Edits(cuts=[Cut(block=7, keys=(0,))]), ["block", "0..2", "7"]),
+        (Edits(cuts=[Cut(head=5, keys=(0,))]), ["head", "0..4", "5"]),
+        (Edits(cuts=[Cut(queries=(78,), keys=(0,))]), ["token", "0..77", "78"]),
+        (Edits(cuts=[Cut(queries=(0,), keys=(-1,))]), ["token", "0..77", "-1"]),
+        (Edits(cuts=[Cut(block=1, head=2, queries=(6,))]), ["token 6", "block 1", "head 2", "zero"]),
+        (Edits(cuts=[Cut(queries=(77,))], keep=torch.tensor([[65, 76]])), ["token 77", "block 0", "every"]),
+        (Edits(keep=torch.tensor([[3, 77]])), ["0..76", "77"]),
+        (Edits(keep=torch.tensor([[1], [2], [3]])), ["batch", "2", "(3, 1)"]),
+    ],
+)  # fmt: skip
+def test_edits_of_what_the_model_does_not_have_are_refused(edits: Edits, facts: list[str]) -> None:
+    for run in (tiny.model(), lambda images, edits: tiny.model().trace(images, edits=edits)):
+        with pytest.raises(EditError) as caught:
+            run(tiny.images(), edits)
+        assert all(fact in str(caught.value) for fact in facts), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Edits(heads={(0, 1): "off"}),
+        lambda: Edits(heads={3: "zero"}),
+        lambda: Edits(heads={(0, 1.5): "zero"}),
+        lambda: Edits(cuts=[(0, 1)]),
+        lambda: Cut(block=True),
+        lambda: Cut(queries=("cls",)),
+        lambda: Cut(keys="cls"),
+        lambda: Edits(keep=[[1, 2]]),
+        lambda: Edits(keep=torch.tensor([1, 2])),
+        lambda: Edits(keep=torch.tensor([[1.0, 2.0]])),
+        lambda: Edits(keep=torch.ones(1, 77, dtype=torch.bool)),
+        lambda: Edits(keep=torch.tensor([[-1, 2]])),
+        lambda: Edits(keep=torch.tensor([[4, 2], [3, 3]])),
+        lambda: Edits(heads={(0, 1): "zero"}) | Edits(heads={(0, 1): "mean"}),
+    ],
+)
+def test_edits_that_make_no_sense_are_refused_at_once(make: Callable[[], object]) -> None:
+    with pytest.raises(EditError, match=r"[Ee]xpected .*got"):
+        make()

@@ -8,17 +8,11 @@ from vitviz.model.config import preset
 from vitviz.model.summary import rows, summary, totals
 from vitviz.model.vit import ViT
 
-SETTINGS = [
-    {},
-    {"class_token": False, "pooling": "mean"},
-    {"registers": 2, "distillation_token": True, "layer_scale": 0.1, "pooling": "cls+mean", "path_dropout": 0.1},
-    {"positions": "none", "classes": 0, "position_grid": (3, 5)},
-    {"positions": "sincos", "width": 20},
-]
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("changes", SETTINGS)
-def test_shapes_are_those_of_a_real_run(changes: dict) -> None:
+@pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 5)}], ids=str)
+def test_shapes_are_those_of_a_real_run_and_counts_add_up(changes: dict) -> None:
     model, seen = tiny.model(**changes), {}
     handles = [
         module.register_forward_hook(lambda _m, _i, output, name=name: seen.update({name: tuple(output.shape)}))
@@ -27,36 +21,31 @@ def test_shapes_are_those_of_a_real_run(changes: dict) -> None:
     model(tiny.images(batch=2))
     for handle in handles:
         handle.remove()
-    table = rows(model, batch=2)
-    assert len({row.name for row in table}) == len(table)  # each module once
-    for row in table:
-        assert row.shape == seen[row.name]
-        assert row.kind == type(model.get_submodule(row.name)).__name__
-    names = [row.name for row in table]
-    assert names.index("patch_embed") < names.index("blocks.0") < names.index("blocks.2") < names.index("norm")
-
-
-@pytest.mark.parametrize("changes", SETTINGS)
-def test_counts_add_up(changes: dict) -> None:
-    model = tiny.model(**changes)
-    table = {row.name: row for row in rows(model)}
+    table = {row.name: row for row in rows(model, batch=2)}
+    assert len(table) == len(rows(model, batch=2))  # each module once
     for name, row in table.items():
+        assert row.shape == seen[name]
+        assert row.kind == type(model.get_submodule(name)).__name__
         assert row.parameters == sum(p.numel() for p in model.get_submodule(name).parameters())
+    names = list(table)
+    assert names.index("patch_embed") < names.index("blocks.0") < names.index("blocks.2") < names.index("norm")
     free = sum(p.numel() for name, p in model.named_parameters() if "." not in name)
-    parts = ["patch_embed", "norm", *(f"blocks.{i}" for i in range(tiny.DEPTH)), *(["head"] if model.head else [])]
-    parts += ["head_dist"] if model.head_dist else []
+    parts = [name for name in table if name.count(".") == name.startswith("blocks")]
     total = sum(p.numel() for p in model.parameters())
     assert sum(table[name].parameters for name in parts) + free == total
     sums, foot = totals(model), {line.split("  ")[0]: line.split()[1] for line in summary(model).splitlines()[-6:]}
     assert foot["parameters"] == foot["trainable"] == f"{total:,}"
     assert foot["multiply-adds"] == f"{sums['multiply_adds']:,}"
+    assert sums["parameter_bytes"] == 4 * total
     model.patch_embed.requires_grad_(False)
     assert totals(model)["trainable"] == total - table["patch_embed"].parameters
-    assert sums["parameter_bytes"] == 4 * total
 
 
-def test_every_number_is_printed() -> None:
-    model = tiny.model(registers=2)
+def test_every_number_is_printed_and_the_model_is_neither_run_nor_changed() -> None:
+    model, calls = tiny.model(registers=2).train(), []
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    handle = model.patch_embed.register_forward_hook(lambda *_: calls.append(1))
+    state = torch.get_rng_state()
     text = summary(model, batch=3)
     for row in rows(model, batch=3):
         line = next(line for line in text.splitlines() if line.split()[:1] == [row.name])
@@ -66,6 +55,12 @@ def test_every_number_is_printed() -> None:
         if row.multiply_adds:
             assert line.endswith(f" {row.multiply_adds:,}")
     assert any(line.split()[0] == "reg_token" and "1 x 2 x 19" in line for line in text.splitlines())
+    handle.remove()
+    assert not calls
+    assert model.training
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert not any(module._forward_hooks for module in model.modules())
 
 
 def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> None:
@@ -85,17 +80,3 @@ def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> No
         base = totals(ViT(preset("base")))
     assert base["parameters"] == 86_566_888  # torchvision: 768 more, a position of the class token
     assert round(base["multiply_adds"] / 1e9, 1) == 17.6  # DeiT-B in its paper's table
-
-
-def test_the_model_is_not_run_and_not_changed() -> None:
-    model, calls = tiny.model().train(), []
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    handle = model.patch_embed.register_forward_hook(lambda *_: calls.append(1))
-    state = torch.get_rng_state()
-    summary(model)
-    handle.remove()
-    assert not calls
-    assert model.training
-    assert torch.equal(torch.get_rng_state(), state)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert not any(module._forward_hooks for module in model.modules())

@@ -3,58 +3,43 @@
 import pytest
 import tiny
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
+from pairwise import pairs
+from tiny import close
 
 import vitviz.model.trace
 import vitviz.model.tracing
 from vitviz.model.ops import attention_and_lse
-from vitviz.model.trace import BlockTrace, Trace, TraceError
+from vitviz.model.trace import BlockTrace, TraceError
 from vitviz.model.tracing import tokens_per_piece
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 PREFIXES = {
     "CLS": {},
     "none": {"class_token": False, "pooling": "mean"},
     "CLS, distillation, registers": {"distillation_token": True, "registers": 3},
     "registers without CLS": {"class_token": False, "pooling": "mean", "registers": 2},
 }
-prefixes = pytest.mark.parametrize("changes", PREFIXES.values(), ids=PREFIXES.keys())
+CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
+"""Sizes of pieces in bytes, and in how many pieces the 78 rows of a tiny model's attention come."""
 
 
-def close(a: Tensor, b: Tensor, tolerance: float = 1e-5) -> None:
-    torch.testing.assert_close(a.detach().double(), b.detach().double(), rtol=tolerance, atol=tolerance)
-
-
-@pytest.fixture(params=[64 * 2**20, 40_000, 1], ids=["one piece", "pieces", "row by row"])
-def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Tests that ask for this run three times: with all rows at once, twelve, and a single one."""
-    monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", request.param)
-    return request.param
-
-
-def test_pieces_cover_every_row_once_and_stay_small(chunk: int) -> None:
-    kept = tiny.trace().block(0)
-    pieces = list(kept.chunks())
-    assert [row for start, stop in pieces for row in range(start, stop)] == list(range(78))
-    one_row = 4 * tiny.BATCH * tiny.HEADS * 78
+@pytest.mark.parametrize(("name", "grad", "chunk"), pairs(list(PREFIXES), [False, True], list(CHUNKS)))
+def test_every_answer_is_softmax_attention(name: str, grad: bool, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in pieces, which cover every row once and stay small."""
+    monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
+    trace = tiny.trace(grad=grad, **PREFIXES[name])
+    first, count = len(trace.prefix), len(trace.prefix) + 77
+    pieces, one_row = list(trace.block(0).chunks()), 4 * tiny.BATCH * tiny.HEADS * count
+    assert [row for start, stop in pieces for row in range(start, stop)] == list(range(count))
     assert all((stop - start) * one_row <= max(chunk, one_row) for start, stop in pieces)
-    assert len(pieces) == {64 * 2**20: 1, 40_000: 7, 1: 78}[chunk]
-
-
-@pytest.mark.usefixtures("chunk")
-@pytest.mark.parametrize("grad", [False, True])
-@prefixes
-def test_every_answer_is_softmax_attention(changes: dict, grad: bool) -> None:
-    trace = tiny.trace(grad=grad, **changes)
-    first = len(trace.prefix)
+    assert name != "CLS" or len(pieces) == CHUNKS[chunk]
     for block in range(tiny.DEPTH):
-        expected = tiny.dense(trace, block)
-        count = expected.shape[-1]
-        assert count == first + 77
+        expected, kept = tiny.dense(trace, block), trace.block(block)
+        assert expected.shape[-1] == count
         close(trace.attention(block), expected)
         close(trace.attentions[block], expected)
-        kept = trace.block(block)
         close(kept.rows(5, 8), expected[:, :, 5:8])
         close(kept.log_rows(5, 8), expected[:, :, 5:8].log(), 1e-4)
         for token in (0, 3, count - 1):
@@ -64,37 +49,23 @@ def test_every_answer_is_softmax_attention(changes: dict, grad: bool) -> None:
         close(kept.propagate(weights), torch.einsum("bn,bhnm->bhm", weights.double(), expected))
         close(trace.row(block, "mean"), expected[:, :, first:].mean(2))
         close(trace.column(block, "mean"), expected[..., first:].mean(-1))
+    assert trace.row(1, "mean").dtype == trace.row(1, 5).dtype == torch.float32
 
 
-def test_answers_have_one_sum_and_one_precision() -> None:
-    trace = tiny.trace()
-    for query in ("cls", "mean", (2, 7), 77):
-        row = trace.row(1, query)
-        assert row.shape == (tiny.BATCH, tiny.HEADS, 78)
-        assert row.dtype == torch.float32
-        close(row.sum(-1), torch.ones(tiny.BATCH, tiny.HEADS))
-        assert trace.column(1, query).shape == (tiny.BATCH, tiny.HEADS, 78)
-
-
-@given(row=st.integers(0, 6), column=st.integers(0, 10))
-def test_a_patch_is_found_by_row_and_column(row: int, column: int) -> None:
-    """Fault 5: the grid is 7 x 11, no square, and nothing is guessed from the number of tokens."""
-    for changes in PREFIXES.values():
-        trace = Trace(None, torch.zeros(1, 1, 1), tiny.GRID, tiny.config(**changes).prefix, (), (), tiny.DEPTH)
-        assert trace.token((row, column)) == len(trace.prefix) + row * 11 + column
-
-
-@prefixes
-def test_a_prefix_token_is_found_by_name(changes: dict) -> None:
-    """Fault 6: registers, a distillation token, no CLS."""
-    trace = tiny.trace(**changes)
-    for index, name in enumerate(trace.prefix):
-        assert trace.token(name) == trace.token(name.lower()) == trace.token(index) == index
-    assert trace.default_query == ("cls" if changes.get("class_token", True) else "mean")
+@pytest.mark.parametrize("name", PREFIXES)
+def test_tokens_are_found_by_name_and_patches_by_row_and_column(name: str) -> None:
+    """Faults 5 and 6: the grid is 7 x 11, no square; registers, a distillation token, no CLS."""
+    trace = tiny.trace(depth=1, **PREFIXES[name])
+    for index, token in enumerate(trace.prefix):
+        assert trace.token(token) == trace.token(token.lower()) == trace.token(index) == index
+    for row in range(7):
+        for column in range(11):
+            assert trace.token((row, column)) == len(trace.prefix) + row * 11 + column
+    assert trace.default_query == ("cls" if "CLS" in trace.prefix else "mean")
     weights = trace.weights("mean")
-    assert weights.shape == (tiny.BATCH, len(trace.prefix) + 77)
     assert not weights[:, : len(trace.prefix)].any()
     close(weights.sum(1), torch.ones(tiny.BATCH))
+    assert weights.shape == (tiny.BATCH, len(trace.prefix) + 77)
 
 
 @pytest.mark.parametrize(
@@ -107,21 +78,21 @@ def test_unknown_queries_are_refused_with_what_there_is(query: object) -> None:
             ask(query)
         for fact in ("'cls'", "7 x 11", "78", repr(query)):
             assert fact in str(caught.value)
-
-
-def test_a_model_without_cls_says_so() -> None:
-    trace = tiny.trace(depth=1, class_token=False, pooling="mean")
     with pytest.raises(TraceError, match="no CLS"):
-        trace.row(0, "cls")
+        tiny.trace(depth=1, class_token=False, pooling="mean").row(0, "cls")
 
 
-def test_blocks_are_counted_from_the_ends_of_the_model() -> None:
-    model, images = tiny.model(), tiny.images()
-    trace = model.trace(images, blocks=[0, 2])
+def test_blocks_are_counted_from_both_ends_and_attentions_read_like_a_tuple() -> None:
+    trace = tiny.model().trace(tiny.images(), blocks=[0, 2])
     assert torch.equal(trace.attention(-1), trace.attention(2))
     assert torch.equal(trace.attention(-3), trace.attention(0))
     assert torch.equal(trace.attentions[1], trace.attention(2))  # `attentions` holds only what was kept
     assert torch.equal(trace.attentions[-1], trace.attention(2))
+    assert [a.shape for a in trace.attentions] == [(tiny.BATCH, tiny.HEADS, 78, 78)] * 2
+    assert all(torch.equal(a, b) for a, b in zip(trace.attentions[1:], list(trace.attentions)[1:], strict=True))
+    assert len(trace.attentions) == 2
+    with pytest.raises(IndexError):
+        trace.attentions[2]
     for block in (1, -2, 3, -4):
         with pytest.raises(TraceError) as caught:
             trace.attention(block)
@@ -129,41 +100,24 @@ def test_blocks_are_counted_from_the_ends_of_the_model() -> None:
         assert str(block) in str(caught.value)
 
 
-def test_attentions_read_like_a_tuple() -> None:
-    trace = tiny.trace()
-    assert len(trace.attentions) == 3
-    assert [a.shape for a in trace.attentions] == [(tiny.BATCH, tiny.HEADS, 78, 78)] * 3
-    assert all(torch.equal(a, b) for a, b in zip(trace.attentions[1:], list(trace.attentions)[1:], strict=True))
-    with pytest.raises(IndexError):
-        trace.attentions[3]
-
-
 def test_images_of_a_batch_do_not_mix() -> None:
     model, images = tiny.model(registers=2), tiny.images(3)
     for grad in (False, True):
         together = model.trace(images, grad=grad)
         for index in range(3):
-            one, alone = together.image(index), model.trace(images[index : index + 1], grad=grad)
-            assert one.grid == alone.grid
-            assert one.prefix == alone.prefix
-            close(one.logits, alone.logits)
-            close(one.tokens, alone.tokens)
+            image, alone = together.image(index), model.trace(images[index : index + 1], grad=grad)
+            assert (image.grid, image.prefix) == (alone.grid, alone.prefix)
+            close(image.logits, alone.logits)
+            close(image.tokens, alone.tokens)
             for block in range(tiny.DEPTH):
-                close(one.attention(block), alone.attention(block))
-                close(one.row(block, (1, 2)), together.row(block, (1, 2))[index : index + 1])
-                close(one.column(block, "mean"), together.column(block, "mean")[index : index + 1])
-            assert (
-                one.block(0).queries.untyped_storage().data_ptr()
-                == together.block(0).queries.untyped_storage().data_ptr()
-            )
-
-
-@pytest.mark.parametrize("index", [-1, 2, 7])
-def test_an_image_that_is_not_in_the_batch_is_refused(index: int) -> None:
-    with pytest.raises(TraceError) as caught:
-        tiny.trace(depth=1).image(index)
-    assert "0..1" in str(caught.value)
-    assert str(index) in str(caught.value)
+                close(image.attention(block), alone.attention(block))
+                close(image.row(block, (1, 2)), together.row(block, (1, 2))[index : index + 1])
+                close(image.column(block, "mean"), together.column(block, "mean")[index : index + 1])
+            memory = [trace.block(0).queries.untyped_storage().data_ptr() for trace in (image, together)]
+            assert memory[0] == memory[1]
+    for index in (-1, 3, 7):
+        with pytest.raises(TraceError, match=rf"0\.\.2.*{index}"):
+            together.image(index)
 
 
 def test_memory_grows_with_tokens_not_with_their_square() -> None:
@@ -190,18 +144,18 @@ def test_many_rows_are_summed_by_the_fused_kernel(monkeypatch: pytest.MonkeyPatc
             close(kept.propagate(weights), torch.einsum("bn,bhnm->bhm", weights.double(), expected))
 
 
-LOOKS = {
-    "plain": {},
-    "no bias": {"qkv_bias": False},
-    "norms of queries and keys": {"qk_norm": True},
-    "rotary": {"positions": "rotary", "head_width": 16},
-    "registers": {"registers": 3},
-    "one block": {"depth": 1},
-}
-
-
-@pytest.mark.parametrize("changes", LOOKS.values(), ids=LOOKS.keys())
-@pytest.mark.parametrize("cast", [None, torch.bfloat16], ids=["float32", "autocast"])
+@pytest.mark.parametrize(
+    ("changes", "cast"),
+    [
+        ({"qkv_bias": False}, None),
+        ({"qk_norm": True}, torch.bfloat16),
+        ({"positions": "rotary", "head_width": 16}, None),
+        ({"positions": "rotary", "head_width": 16}, torch.bfloat16),
+        ({"registers": 3, "depth": 1}, None),
+        ({}, torch.bfloat16),
+    ],
+    ids=str,
+)
 def test_queries_and_keys_are_made_again_as_they_were(
     changes: dict, cast: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,18 +180,7 @@ def test_queries_and_keys_are_made_again_as_they_were(
             close(again.column(block, 4), again.attention(block)[..., 4])
 
 
-def test_what_entered_each_block_is_there() -> None:
-    model, images = tiny.model(), tiny.images()
-    trace = model.trace(images)
-    tokens, _ = model.embed(images)
-    for block in range(tiny.DEPTH):
-        close(trace.stream(block), tokens)
-        tokens = model.blocks[block](tokens)
-    close(trace.tokens, model.norm(tokens))
-    assert torch.equal(trace.stream(-1), trace.stream(tiny.DEPTH - 1))
-
-
-def test_a_question_after_training_went_on_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_after_the_weights_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Row sums of the old weights and queries of the new ones would give rows that mean nothing."""
     monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
     model = tiny.model()
@@ -261,6 +204,7 @@ def test_an_mlp_in_pieces_is_the_same_mlp(monkeypatch: pytest.MonkeyPatch) -> No
         close(model.trace(images).logits, expected)
 
 
+@settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 5000), st.integers(1, 2**17))
 def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, middle: int) -> None:
     step = tokens_per_piece(batch, tokens, middle)

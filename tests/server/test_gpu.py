@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import importlib
 import sys
-import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,34 +21,27 @@ from vitviz.server import endpoints as endpoints_module
 from vitviz.server import gpu
 
 
-class Spaces(types.ModuleType):
-    """The package `spaces` as far as it is used: it copies what goes to the GPU and what comes back."""
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+    """`gpu` as it is on ZeroGPU, whose package copies what goes to the GPU and what comes back; the calls to it."""
+    calls: list[tuple[str, int]] = []
 
-    def __init__(self) -> None:
-        super().__init__("spaces")
-        self.calls: list[tuple[str, int]] = []
-
-    def GPU(self, duration: int) -> Callable[..., Any]:
+    def borrow(duration: int) -> Callable[..., Any]:
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             def call(*args: Any) -> Any:
-                self.calls.append((function.__name__, duration))
+                calls.append((function.__name__, duration))
                 return copy.deepcopy(function(*copy.deepcopy(args)))
 
             return call
 
         return decorate
 
-
-@pytest.fixture
-def spaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Spaces]:
-    """`gpu` as it is on ZeroGPU."""
-    stub = Spaces()
-    monkeypatch.setitem(sys.modules, "spaces", stub)
+    monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=borrow))
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     importlib.reload(gpu)
     monkeypatch.setattr(endpoints_module, "open_view", gpu.open_view)
     monkeypatch.setattr(endpoints_module, "ask_view", gpu.ask_view)
-    yield stub
+    yield calls
     monkeypatch.undo()
     importlib.reload(gpu)
 
@@ -62,36 +55,37 @@ def test_without_spaces_the_calls_are_plain() -> None:
     assert gpu.ask_view(view, "intervene", drop=[(0, 0)]).before.shape == (1, tiny.CLASSES)
 
 
-def test_a_gpu_is_borrowed_for_what_runs_the_model_and_for_nothing_else(spaces: Spaces, tmp_path: Path) -> None:
+def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], tmp_path: Path) -> None:
     endpoints = made(tmp_path / "page", (folder(tmp_path / "model"),))
     scene = endpoints.open(photograph())["id"]
-    assert spaces.calls == [("run_model", gpu.OPEN_SECONDS)]
+    assert calls == [("run_model", gpu.OPEN_SECONDS)]
     endpoints.block(scene, 0)
     endpoints.rollout(scene)
     endpoints.layers(scene)
     endpoints.attention(scene, 0)
     endpoints.page(scene)
-    assert len(spaces.calls) == 1
+    assert len(calls) == 1
     plain = Explorer(endpoints.loaded.get(endpoints.menu.default).explorer.model).open(photograph())
-    found = endpoints.explain(scene, "token_gradcam", 3)
-    np.testing.assert_allclose(found["values"], plain.explain("token_gradcam", 3).values.ravel(), rtol=1e-4)
+    values = endpoints.explain(scene, "token_gradcam", 3)["values"]
+    np.testing.assert_allclose(values, plain.explain("token_gradcam", 3).values.ravel(), rtol=1e-4)
     assert endpoints.faithfulness(scene, ["token_gradcam"], 3)[0]["words"]
     assert endpoints.intervene(scene, [0])["classes"]
     assert endpoints.heads(scene, ["distance"])["values"]
-    assert [name for name, _ in spaces.calls] == ["run_model", *["run_question"] * 4]
-    assert all(0 < seconds <= 60 for _, seconds in spaces.calls)
+    assert [name for name, _ in calls] == ["run_model", *["run_question"] * 4]
+    assert all(0 < seconds <= 60 for _, seconds in calls)
 
 
-def test_a_view_that_comes_back_shares_the_models_weights(spaces: Spaces, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("calls")
+def test_a_view_that_comes_back_shares_the_models_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitviz.model.tracing.keeps_queries", lambda _: False)  # as for a large input
     explorer = Explorer(tiny.model())
-    view = gpu.open_view(explorer, photograph(), None)
+    view, expected = gpu.open_view(explorer, photograph(), None), Explorer(explorer.model).open(photograph())
     assert view.model is explorer.model
-    expected = Explorer(explorer.model).open(photograph())
     np.testing.assert_allclose(view.attention(1).values, expected.attention(1).values, atol=1e-6)
     np.testing.assert_allclose(view.rollout().values, expected.rollout().values, atol=1e-6)
 
 
-def test_errors_come_back_with_their_words(spaces: Spaces, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("calls")
+def test_errors_come_back_with_their_words() -> None:
     with pytest.raises(ImageError, match="Expected a photograph"):
         gpu.open_view(Explorer(tiny.model()), b"no picture", None)

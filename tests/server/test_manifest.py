@@ -41,29 +41,10 @@ def manifest(view: View, **options: Any) -> dict[str, Any]:
     return json.loads(json.dumps(made))  # as the browser gets it
 
 
-def tags_of(text: str) -> list[str]:
-    tags: list[str] = []
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list) -> None:
-            tags.append(tag)
-
-    Reader().feed(text)
-    return tags
+MODELS = [{}, {"registers": 3}, {"class_token": False, "pooling": "mean"}, {"distillation_token": True}, {"heads": 17}]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"registers": 3},
-        {"class_token": False, "pooling": "mean"},
-        {"distillation_token": True},
-        {"classes": 0},
-        {"heads": 17},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("changes", [*MODELS, {"classes": 0}], ids=str)
 def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
     view = opened(**changes)
     made = manifest(view, image="Dog")
@@ -112,6 +93,18 @@ def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
     words = "Not sure: perhaps {}, {} or {}".format(*(label for label, _ in best[:3]))
     assert view.describe() == Scene.of(view).summary == words
     assert f"<title>{words} · tiny · vitviz</title>" in standalone(Scene.of(view))
+    assert (made["group"], made["known"]) == (None, None)
+    numbers = tuple(map(str, range(tiny.CLASSES)))
+    about = replace(view.model.pretrained, groups=(("even", *numbers[::2]), ("any", *numbers)), sure_above=0.999)
+    score = float(view.trace.logits[0].logsumexp(-1))
+    for known in (True, False):
+        view.model.pretrained = replace(about, known_above=score + (-1e-3 if known else 1e-3))
+        made = manifest(view)
+        assert view.group() == ("any", pytest.approx(1.0))
+        assert (made["group"], made["known"]) == ([*view.group()], view.known) == ([*view.group()], known)
+        assert view.describe() == Scene.of(view).summary
+        assert view.describe().startswith("Probably some kind of any (" if known else "Perhaps none of the")
+    assert view.group(1e-9)[0] == "even"
 
 
 @pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
@@ -138,14 +131,10 @@ def test_further_maps_travel_with_their_numbers() -> None:
 
 def shown_in_a_cell(view: View) -> dict[str, dict[str, str | None]]:
     """The elements of what a notebook shows, and their attributes."""
-    read: dict[str, dict[str, str | None]] = {}
-
-    class Reader(HTMLParser):
-        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-            read[tag] = dict(attrs)
-
-    Reader().feed(view._repr_html_())
-    return read
+    reader, elements = HTMLParser(), {}
+    reader.handle_starttag = lambda tag, attrs: elements.update({tag: dict(attrs)})
+    reader.feed(view._repr_html_())
+    return elements
 
 
 def test_a_notebook_gets_the_page_in_a_frame_and_a_picture_for_where_frames_are_left_out() -> None:

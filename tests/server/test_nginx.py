@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
-from attacked import PATIENCE, ROOT
+from asking import Visitor, free_port
+from attacked import ROOT
 from offered import photograph
+from patience import patience
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from proxied import free_port, nginx
+from proxied import nginx
 from running import Running, click_patch, expect_map, own_photograph, ready, upload
+
+pytestmark = pytest.mark.tier("all")
 
 PREFIX = "/vitviz"
 
@@ -34,35 +36,25 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, 
     app.close()
 
 
-def ask(url: str, name: str, given: dict[str, Any], photo: bytes | None = None) -> tuple[dict[str, Any], bytes]:
-    """The last line of an answer, and the bytes behind it."""
-    form = {"ask": json.dumps(given), **({} if photo is None else {"source": "{}"})}
-    files = {"nothing": (None, "")} if photo is None else {"photo": ("photo", photo)}
-    answer = httpx.post(f"{url}vitviz/{name}", data=form, files=files, timeout=PATIENCE)
-    assert answer.status_code == 200, answer.text
-    rest = answer.content
-    while True:
-        line, _, rest = rest.partition(b"\n")
-        found = json.loads(line)
-        if "progress" not in found:
-            return found, rest
+def visitor(url: str) -> Visitor:
+    visitor = Visitor()
+    visitor.client = httpx.Client(base_url=url, timeout=patience(60))
+    return visitor
 
 
 def test_questions_are_answered_under_a_path_beside_a_server_that_is_gone(behind: tuple[Running, str]) -> None:
     app, url = behind
-    page = httpx.get(url, timeout=PATIENCE)
+    proxied, bare = visitor(url), app.url.rstrip("/")
+    page = proxied.client.get("")
     assert page.status_code == 200
     assert f'"root":"{url.rstrip("/")}"' in page.text  # where the page looks for its files
     assert "frame-ancestors 'self' http://localhost:*" in page.headers["content-security-policy"]
     for seed in range(3):  # each worker of nginx comes upon the server that is gone
-        photo = photograph(seed)
-        opened, _ = ask(url, "open", {}, photo)
-        block, data = ask(url, "block", {"scene": opened["data"]["id"], "block": 0})
-        assert len(data) == block["bytes"] > 0
-    bare = app.url.rstrip("/")
+        scene = proxied.ask("open", photo=photograph(seed), source={})["data"]["id"]
+        assert proxied.ask("block", {"scene": scene, "block": 0})[:4] == b"VVB1"
     for address in (f"{url}healthz", f"{bare}/healthz", f"{bare}{PREFIX}/healthz"):  # the last is not cut off
-        assert httpx.get(address, timeout=PATIENCE).json()["ready"]
-    assert ask(f"{bare}{PREFIX}/", "models", {})[0]["data"]["groups"]
+        assert httpx.get(address, timeout=patience(60)).json()["ready"]
+    assert visitor(f"{bare}{PREFIX}/").ask("models")["data"]["groups"]
 
 
 @pytest.mark.parametrize("proxied", [True, False], ids=["cut off by nginx", "not cut off"])
@@ -76,10 +68,10 @@ def test_a_page_under_a_path_takes_a_photograph_and_explains_it(
     assert page.url.startswith(f"{url}?")
     photo = own_photograph(tmp_path)
     upload(page, photo)
-    seen = app.view(photo)
-    expect_map(page, seen.attention())
-    click_patch(page, seen, 3, 4)
-    expect_map(page, seen.attention(query=(3, 4)))
+    view = app.view(photo)
+    expect_map(page, view.attention())
+    click_patch(page, view, 3, 4)
+    expect_map(page, view.attention(query=(3, 4)))
     page.get_by_role("tab", name="Explain").click()
     expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
     expect(page.locator(".vv-trouble:visible, .vv-message:visible")).to_have_count(0)

@@ -1,11 +1,14 @@
-"""The app as a visitor uses it, in a real browser with the real model, held against Python's numbers."""
+"""The app as a visitor uses it, in a real browser, held against Python's numbers."""
 
 import io
+import json
 import re
-import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from browsing import new_page
+from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
@@ -14,11 +17,10 @@ from running import (
     CHURCH,
     DOG,
     MODEL,
-    WAIT,
+    SCENE,
     Gate,
     Running,
     at_patch,
-    axe,
     click_patch,
     complete,
     example,
@@ -28,136 +30,155 @@ from running import (
     layer,
     own_photograph,
     ready,
-    unfold,
+    settled,
     upload,
 )
 
 from vitviz.explorer import Explorer
 from vitviz.formatting import percent
 
+OPENED = f"{SCENE}?.source.photo"
 
-def test_the_page_opens_with_the_first_example_analysed(opened: Browser, app: Running) -> None:
-    view = app.view()
-    expect_map(opened, view.attention())
+
+def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: Running) -> None:
+    ready(page, f"{app.url}?model={MODEL}")
+    view = app.view(CHURCH, MODEL)
+    expect_map(page, view.attention())
     best = view.predictions()
-    expect(opened.locator(".vv-name")).to_have_text([label for label, _ in best])
-    expect(opened.locator(".vv-predictions li").first).to_contain_text(percent(best[0][1]))
-    expect(opened.locator(".vv-explore .vv-answer")).to_have_text(
-        f"Closest of 10 classes: church {percent(best[0][1])}"
-    )
     assert best[0][0] == "church"
-    assert opened.locator(".vv-heads button").count() == 3 + view.trace.heads
-    assert opened.locator(".vv-layers button").count() == view.trace.depth
-    assert opened.locator(".vv-grid button").count() == view.trace.depth * view.trace.heads
-    expect(opened.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+ m?s · 13 x 20 patches"))
-    expect(opened.locator(".vv-known")).to_contain_text("10 classes")
-    expect(opened.get_by_role("alert")).not_to_be_visible()
+    expect(page.locator(".vv-name")).to_have_text([label for label, _ in best])
+    expect(page.locator(".vv-predictions li").first).to_contain_text(percent(best[0][1]))
+    expect(page.locator(".vv-explore .vv-answer")).to_have_text(f"Closest of 10 classes: church {percent(best[0][1])}")
+    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
+    for absent in (".vv-sure", ".vv-caveat"):  # it has no threshold, and is right
+        expect(page.locator(absent)).not_to_be_visible()
+    assert page.locator(".vv-heads button").count() == 3 + view.trace.heads
+    assert page.locator(".vv-layers button").count() == view.trace.depth
+    assert page.locator(".vv-grid button").count() == view.trace.depth * view.trace.heads
+    expect(page.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+ m?s · 13 x 20 patches"))
+    expect(page.locator(".vv-known")).to_contain_text("10 classes")
+    expect(page.get_by_role("alert")).not_to_be_visible()
+    complete(page)
+    head(page, 3)
+    expect_map(page, view.attention(11, 3))
+    expect(page.locator(".vv-heads button[data-value='3']")).to_have_attribute("aria-pressed", "true")
+    layer(page, 4)
+    expect_map(page, view.attention(4, 3))
+    page.click(".vv-grid button[data-value='7,5']")
+    expect_map(page, view.attention(7, 5))
+    page.check(".vv-modes input[value=rollout]")
+    expect_map(page, view.rollout())
+    head(page, "max")  # a head on the wall is attention again
+    expect_map(page, view.attention(7, "max"))
+    page.check(".vv-queries input[value=mean]")
+    expect_map(page, view.attention(7, "max", "mean"))
+    page.mouse.move(*at_patch(page, view, 2, 19))
+    expect_map(page, view.attention(7, "max", (2, 19)))
+    example(page, "Koala")
+    expect(page.locator(".vv-caveat")).to_contain_text("none of its classes fits")
+    example(page, "Church")
+    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
+    expect(page.locator(".vv-caveat")).not_to_be_visible()
 
 
-def test_every_layer_and_head_is_pythons(opened: Browser, app: Running) -> None:
+def test_the_query_follows_pointer_click_and_keys(opened: Browser, app: Running) -> None:
     complete(opened)
-    view = app.view()
-    head(opened, 3)
-    expect_map(opened, view.attention(11, 3))
-    expect(opened.locator(".vv-heads button[data-value='3']")).to_have_attribute("aria-pressed", "true")
-    layer(opened, 4)
-    expect_map(opened, view.attention(4, 3))
-    opened.click(".vv-grid button[data-value='7,5']")
-    expect_map(opened, view.attention(7, 5))
-    opened.check(".vv-modes input[value=rollout]")
-    expect_map(opened, view.rollout())
-    head(opened, "max")  # a head on the wall is attention again
-    expect_map(opened, view.attention(7, "max"))
-    opened.check(".vv-queries input[value=mean]")
-    expect_map(opened, view.attention(7, "max", "mean"))
-
-
-def test_the_pointer_asks_and_a_click_stays(opened: Browser, app: Running) -> None:
-    complete(opened)
-    view = app.view()
-    assert view.trace.grid[0] != view.trace.grid[1]  # the photograph keeps its own shape
-    opened.mouse.move(*at_patch(opened, view, 9, 4))
-    expect_map(opened, view.attention(query=(9, 4)))
-    opened.mouse.move(*at_patch(opened, view, 2, 19))
-    expect_map(opened, view.attention(query=(2, 19)))
-    opened.mouse.move(5, 5)
-    expect_map(opened, view.attention())
-    click_patch(opened, view, 9, 4)
-    opened.mouse.move(5, 5)
-    expect_map(opened, view.attention(query=(9, 4)))
-    expect(opened.locator(".vv-where")).to_contain_text("row 10, column 5")
-
-
-def test_the_keyboard_moves_the_patch(opened: Browser, app: Running) -> None:
-    complete(opened)
+    assert opened.evaluate("vitviz.store.get().scene.source.model") == app.default
+    expect(opened.locator("#model select")).to_have_value(app.default)
     view = app.view()
     rows, columns = view.trace.grid
+    assert rows != columns
+    opened.mouse.move(*at_patch(opened, view, 5, 4))
+    expect_map(opened, view.attention(query=(5, 4)))
+    opened.mouse.move(*at_patch(opened, view, 2, 10))
+    expect_map(opened, view.attention(query=(2, 10)))
+    opened.mouse.move(5, 5)
+    expect_map(opened, view.attention())
+    click_patch(opened, view, 5, 4)
+    opened.mouse.move(5, 5)
+    expect_map(opened, view.attention(query=(5, 4)))
+    expect(opened.locator(".vv-where")).to_contain_text("row 6, column 5")
     opened.focus(".vv-picture")
     for key in ("ArrowUp", "ArrowUp", "ArrowRight"):
         opened.keyboard.press(key)
-    expect_map(opened, view.attention(query=(rows // 2 - 1, columns // 2 + 1)))
+    expect_map(opened, view.attention(query=(3, 5)))
     opened.keyboard.press("c")
     expect_map(opened, view.attention())
 
 
 # --- photographs
 
+GIVE = """async ([way, bytes]) => {
+    const carried = new DataTransfer();
+    carried.items.add(new File([new Uint8Array(bytes)], 'dog.jpg', { type: 'image/jpeg' }));
+    const place = document.querySelector('.vv-predictions');
+    const event = way === 'drop'
+        ? new DragEvent('drop', { dataTransfer: carried, bubbles: true, cancelable: true })
+        : new ClipboardEvent('paste', { clipboardData: carried, bubbles: true, cancelable: true });
+    place.dispatchEvent(event);
+}"""
 
-def test_an_uploaded_photograph_is_analysed(opened: Browser, app: Running, tmp_path: Path) -> None:
-    photo = own_photograph(tmp_path)
+
+def test_photographs_are_uploaded_dropped_and_pasted_and_other_files_refused(
+    opened: Browser, app: Running, tmp_path: Path
+) -> None:
+    bogus, photo, copy = tmp_path / "holiday.jpg", own_photograph(tmp_path), tmp_path / "copy.jpg"
+    bogus.write_text("this is not a photograph")
+    copy.write_bytes(DOG.read_bytes())
+    alert = opened.get_by_role("alert")
+    before = expect_map(opened, app.view().attention())
+    upload(opened, bogus)
+    expect(alert).to_contain_text("Expected a photograph as JPEG")
+    expect(opened.locator("[data-value=Church]")).to_have_attribute("aria-pressed", "true")
+    expect_unchanged(opened, before)  # the old picture stays
+    head(opened, 2)  # what is on the page can still be asked
+    expect_map(opened, app.view().attention(head=2))
+    head(opened, "mean")
+    opened.locator(".vv-message").get_by_role("button").click()
+    expect(opened.locator(".vv-message")).to_be_hidden()
+    upload(opened, bogus)
+    expect(alert).to_be_visible()
     upload(opened, photo)
-    view = app.view(photo)
-    expect_map(opened, view.attention())
-    expect(opened.locator(".vv-explore .vv-answer")).to_have_text(view.describe())
-
-
-@pytest.mark.parametrize("way", ["drop", "paste"])
-def test_a_photograph_can_be_dropped_or_pasted_anywhere(opened: Browser, app: Running, way: str) -> None:
-    opened.evaluate(
-        """async ([way, bytes]) => {
-            const carried = new DataTransfer();
-            carried.items.add(new File([new Uint8Array(bytes)], 'dog.jpg', { type: 'image/jpeg' }));
-            const place = document.querySelector('.vv-predictions');
-            const event = way === 'drop'
-                ? new DragEvent('drop', { dataTransfer: carried, bubbles: true, cancelable: true })
-                : new ClipboardEvent('paste', { clipboardData: carried, bubbles: true, cancelable: true });
-            place.dispatchEvent(event);
-        }""",
-        [way, list(DOG.read_bytes())],
-    )
+    expect_map(opened, app.view(photo).attention())
+    expect(opened.locator(".vv-explore .vv-answer")).to_have_text(app.view(photo).describe())
+    expect(alert).not_to_be_visible()
+    told = opened.evaluate(f"{SCENE}.manifest")
+    words = json.dumps({name: value for name, value in told.items() if name != "photo"}).replace(app.default, "")
+    assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", words)  # no path of the server is in the page
+    upload(opened, copy)  # a copy of an example is that example
     expect_map(opened, app.view(DOG).attention())
+    opened.wait_for_function("new URLSearchParams(location.search).get('image') === 'Dog'")
+    for way in ("drop", "paste"):
+        example(opened, "Church")
+        expect_map(opened, app.view().attention())
+        opened.evaluate(GIVE, [way, list(DOG.read_bytes())])
+        expect_map(opened, app.view(DOG).attention())
 
 
-def test_what_is_pinned_stays_at_its_place_in_a_finer_grid(opened: Browser, app: Running, small: str) -> None:
-    click_patch(opened, app.view(), 6, 9)
-    opened.evaluate("vitviz.store.dispatch({ type: 'change', change: { start: 12 } })")
+def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
+    click_patch(opened, app.view(), 4, 6)
+    opened.evaluate("vitviz.store.dispatch({ type: 'change', change: { start: 3 } })")
     opened.select_option("#model select", small)
     opened.wait_for_function(f"vitviz.store.get().scene.source.model === {small!r}")
     here, there = app.view(), app.view(model=small)
     state = opened.evaluate("vitviz.store.get()")
     left, top, right, bottom = there.geometry.frame
-    across = (9.5 / here.trace.grid[1] * here.photo.width - left) / (
-        right - left
-    )  # the model sees the whole photograph
-    down = (6.5 / here.trace.grid[0] * here.photo.height - top) / (bottom - top)
+    first_left, first_top, first_right, first_bottom = here.geometry.patch_box(4, 6, here.trace.grid)
+    across = ((first_left + first_right) / 2 - left) / (right - left)
+    down = ((first_top + first_bottom) / 2 - top) / (bottom - top)
     assert state["query"] == [int(down * there.trace.grid[0]), int(across * there.trace.grid[1])]
     assert state["start"] == there.trace.depth
-    expect(opened.locator(".vv-message")).not_to_be_visible()  # nobody asked for layer 12 of this model
+    expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
-def test_a_file_that_is_no_picture_is_refused_in_words(opened: Browser, app: Running, tmp_path: Path) -> None:
-    bogus = tmp_path / "holiday.jpg"
-    bogus.write_text("this is not a photograph")
-    before = expect_map(opened, app.view().attention())
-    upload(opened, bogus)
-    expect(opened.get_by_role("alert")).to_contain_text("Expected a photograph as JPEG")
-    expect_unchanged(opened, before)  # the old picture stays
-    head(opened, 2)  # what is on the page can still be asked
-    expect_map(opened, app.view().attention(head=2))
-    head(opened, "mean")
-    upload(opened, DOG)
-    expect_map(opened, app.view(DOG).attention())
-    expect(opened.get_by_role("alert")).not_to_be_visible()
+LEVELS = """([x, y]) => {
+    const canvas = document.querySelector('.vv-held canvas');
+    const box = canvas.getBoundingClientRect();
+    const at = [(x - box.x) / box.width * canvas.width, (y - box.y) / box.height * canvas.height];
+    const context = canvas.getContext('2d');
+    const level = (x, y) => context.getImageData(Math.floor(x), Math.floor(y), 1, 1).data[0];
+    return [canvas.width, canvas.height, level(...at), level(at[0], canvas.height - at[1])];
+}"""
 
 
 def test_a_photograph_taken_on_its_side_stands_upright(opened: Browser, app: Running, tmp_path: Path) -> None:
@@ -171,73 +192,82 @@ def test_a_photograph_taken_on_its_side_stands_upright(opened: Browser, app: Run
     view = app.view(photo)
     assert view.photo.size == (600, 1000)
     expect_map(opened, view.attention())
-    rows, columns = view.trace.grid
-    marker = next(
-        (row, column)
-        for row in range(rows)
-        for column in range(columns)
-        if _holds(view.geometry.patch_box(row, column, (rows, columns)), (170, 90))
-    )
+    marker = view.geometry.patch_at(170, 90, view.trace.grid)
+    assert marker is not None
     click_patch(opened, view, *marker)
     expect_map(opened, view.attention(query=marker))
-    x, y = at_patch(opened, view, *marker)
-    seen = opened.evaluate(
-        """([x, y]) => {
-            const canvas = document.querySelector('.vv-held canvas');
-            const box = canvas.getBoundingClientRect();
-            const at = [(x - box.x) / box.width * canvas.width, (y - box.y) / box.height * canvas.height];
-            const context = canvas.getContext('2d');
-            const level = (x, y) => context.getImageData(Math.floor(x), Math.floor(y), 1, 1).data[0];
-            return [canvas.width, canvas.height, level(...at), level(at[0], canvas.height - at[1])];
-        }""",
-        [x, y],
-    )
-    assert seen[:2] == [600, 1000]
-    assert seen[2] > 240
-    assert seen[3] < 15
+    width, height, bright, dark = opened.evaluate(LEVELS, list(at_patch(opened, view, *marker)))
+    assert (width, height) == (600, 1000)
+    assert bright > 240
+    assert dark < 15
 
 
-def _holds(box: tuple[float, float, float, float], point: tuple[float, float]) -> bool:
-    return box[0] <= point[0] < box[2] and box[1] <= point[1] < box[3]
-
-
-def test_photographs_one_after_the_other_do_not_mix(opened: Browser, app: Running) -> None:
+def test_photographs_one_after_the_other_do_not_mix(
+    opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in ("Dog", "Lizard", "Koala", "Church", "Dog"):
         example(opened, name)  # faster than the model runs
-    expect_map(opened, app.view(DOG).attention())
+    view = app.view(DOG)
+    expect_map(opened, view.attention())
     complete(opened)
-    for block in (0, 5, 11):
-        layer(opened, block)
-        expect_map(opened, app.view(DOG).attention(block))
-    expect(opened.locator(".vv-name").first).to_have_text(app.view(DOG).predictions(1)[0][0])
-
-
-def test_two_visitors_do_not_mix(opened: Browser, app: Running, browser: Chromium) -> None:
-    other = browser.new_page()
-    ready(other, app.url)
-    upload(other, DOG)
-    expect_map(other, app.view(DOG).attention())
-    head(opened, 2)
-    expect_map(opened, app.view().attention(head=2))
-    head(other, 1)
-    expect_map(other, app.view(DOG).attention(head=1))
-    other.close()
-
-
-def test_the_model_runs_once_for_a_photograph(opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    example(opened, "Dog")
-    expected = [app.view(DOG).attention(block, 5) for block in (11, 0)]
-    expect_map(opened, app.view(DOG).attention())
 
     def run(*_: object) -> None:
         raise AssertionError("the model ran again")
 
-    monkeypatch.setattr(Explorer, "open", run)
-    head(opened, 5)
-    expect_map(opened, expected[0])
-    layer(opened, 0)
-    expect_map(opened, expected[1])
+    monkeypatch.setattr(Explorer, "open", run)  # once for a photograph is enough
+    for block in range(view.trace.depth):
+        layer(opened, block)
+        expect_map(opened, view.attention(block))
+    head(opened, 4)
+    expect_map(opened, view.attention(-1, 4))
+    expect(opened.locator(".vv-name").first).to_have_text(view.predictions(1)[0][0])
     expect(opened.get_by_role("alert")).not_to_be_visible()
+
+
+def test_two_visitors_do_not_mix(opened: Browser, app: Running, browser: Chromium) -> None:
+    with new_page(browser) as other:
+        ready(other, app.url)
+        upload(other, DOG)
+        expect_map(other, app.view(DOG).attention())
+        head(opened, 2)
+        expect_map(opened, app.view().attention(head=2))
+        head(other, 1)
+        expect_map(other, app.view(DOG).attention(head=1))
+
+
+# --- the webcam
+
+CAMERA = """() => {
+    const canvas = Object.assign(document.createElement('canvas'), { width: 320, height: 240 });
+    const context = canvas.getContext('2d');
+    window.drawing = setInterval(() => {
+        context.fillStyle = '#c02020';
+        context.fillRect(0, 0, 320, 240);
+    }, 30);
+    window.stream = canvas.captureStream(30);
+    Object.defineProperty(navigator, 'mediaDevices',
+        { configurable: true, value: { getUserMedia: async () => window.stream } });
+}"""
+NO_CAMERA = """Object.defineProperty(navigator, 'mediaDevices', { configurable: true, value: {
+    getUserMedia: async () => { throw new DOMException('', 'NotAllowedError'); } } })"""
+
+
+def test_the_webcam_takes_a_photograph_or_says_why_not(opened: Browser) -> None:
+    webcam, shutter = opened.locator(".vv-webcam"), opened.locator("[data-do=shutter]")
+    opened.evaluate(NO_CAMERA)
+    opened.click("[data-do=webcam]")
+    expect(webcam.locator("p")).to_contain_text("Allow it beside the address")
+    expect(shutter).to_be_disabled()
+    webcam.locator("[data-do=stop]").click()
+    expect(webcam).to_be_hidden()
+    opened.evaluate(CAMERA)
+    opened.click("[data-do=webcam]")
+    expect(shutter).to_be_enabled()
+    shutter.click()
+    expect(webcam).to_be_hidden()
+    opened.wait_for_function(OPENED)
+    assert opened.evaluate(f"[{SCENE}.manifest.photo.width >= 320, {SCENE}.manifest.image]") == [True, None]
+    assert opened.evaluate("window.stream.getTracks().every((track) => track.readyState === 'ended')")
 
 
 # --- what the server forgot
@@ -249,12 +279,11 @@ def forget(app: Running) -> None:
     app.endpoints.answers.discard(lambda *_: True)
 
 
-def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running) -> None:
+def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, tmp_path: Path) -> None:
     gate = Gate(opened, "**/vitviz/block")
     example(opened, "Dog")
     opened.wait_for_function("vitviz.store.get().scene.source.image === 'Dog'")
-    while not gate.held:
-        opened.wait_for_timeout(20)
+    gate.wait()
     forget(app)
     gate.open()
     expect_map(opened, app.view(DOG).attention())
@@ -262,10 +291,8 @@ def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running) -
     expect_map(opened, app.view(DOG).attention(0))
     complete(opened)
     expect(opened.locator(".vv-message")).not_to_be_visible()
-
-
-def test_a_forgotten_photograph_of_ones_own_is_sent_again(opened: Browser, app: Running, tmp_path: Path) -> None:
-    photo = own_photograph(tmp_path)
+    photo = own_photograph(tmp_path)  # the visitor's own is sent again
+    layer(opened, 2)
     upload(opened, photo)
     expect_map(opened, app.view(photo).attention())
     complete(opened)
@@ -274,62 +301,73 @@ def test_a_forgotten_photograph_of_ones_own_is_sent_again(opened: Browser, app: 
     opened.click(".vv-rollout summary")
     opened.select_option("[data-key=fuse]", "max")
     expect_map(opened, app.view(photo).rollout(fuse="max"))
+    forget(app)
+    opened.get_by_role("tab", name="Layers").click()
+    expect(opened.locator(".vv-alike canvas").first).to_be_visible()
+    settled(opened)
+    expect(opened.locator(".vv-layers-view .vv-trouble")).not_to_be_visible()
     expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
-# --- looks
+# --- the frame around the views
 
 
-@pytest.mark.parametrize("width", [390, 820, 1024, 1440])
-def test_nothing_sticks_out(page: Browser, app: Running, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
-    ready(page, app.url)
-    unfold(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    assert page.evaluate("document.querySelector('.gradio-container').offsetWidth") == width
-    page.locator(".vv-predictions li > span:last-child").first.evaluate("said => { said.textContent = '> 99.9 %'; }")
-    wider = "said => said.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
-    assert not page.locator(".vv-predictions li > span:last-child").evaluate_all(wider)
-    assert width < 760 or page.evaluate("document.querySelector('.vv-top').offsetHeight") < 100
-    box = page.locator(".vv-held").first.bounding_box()
-    assert box is not None
-    assert box["y"] < 300  # the picture is on the first screen, on a phone too
-    assert box["width"] > (0.9 if width < 760 else 0.5 if width < 1000 else 0.4) * width
+def test_tab_and_theme_survive_a_reload_and_the_way_back(opened: Browser) -> None:
+    def ground() -> Any:
+        return opened.evaluate("getComputedStyle(document.querySelector('.vv [data-do=help]')).backgroundColor")
 
+    def brightest_below() -> int:
+        with Image.open(io.BytesIO(opened.screenshot(clip={"x": 0, "y": 3900, "width": 300, "height": 100}))) as shot:
+            return shot.convert("L").getextrema()[1]
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_page_passes_axe(page: Browser, app: Running, theme: str) -> None:
-    ready(page, f"{app.url}?theme={theme}")
-    expect(page.locator(".loading")).to_have_count(0)  # gradio's own, while the page settles
-    assert not axe(page)
-    unfold(page)
-    click_patch(page, app.view(), 3, 3)
-    page.click("[data-do=compare]")
-    assert not axe(page)
-
-
-def brightest(page: Browser, clip: dict[str, int]) -> int:
-    """The brightest gray, 0..255, of a part of the screen."""
-    with Image.open(io.BytesIO(page.screenshot(clip=clip))) as shot:
-        return shot.convert("L").getextrema()[1]
-
-
-def test_light_and_dark_are_a_click_apart(opened: Browser) -> None:
-    ground = "getComputedStyle(document.querySelector('.vv button[data-do=help]')).backgroundColor"
-    light = opened.evaluate(ground)
+    light = ground()
     opened.click(".theme")
-    dark = opened.evaluate(ground)
-    assert dark != light
+    expect(opened.locator(".vv")).to_have_class("vv dark")
+    assert ground() != light
     opened.set_viewport_size({"width": 1440, "height": 4000})  # higher than the page
-    until = time.monotonic() + WAIT
-    while brightest(opened, {"x": 0, "y": 3900, "width": 300, "height": 100}) >= 128:
-        assert time.monotonic() < until, "what lies below the page is not dark"
-        opened.wait_for_timeout(100)
+    wait_until(lambda: brightest_below() < 128, "what lies below the page is dark")
+    opened.set_viewport_size({"width": 1440, "height": 900})
     opened.click(".theme")
-    assert opened.evaluate(ground) == light
+    assert ground() == light
+    opened.get_by_role("tab", name="Explore").focus()
+    opened.keyboard.press("ArrowRight")
+    expect(opened.get_by_role("tab", name="Explain")).to_be_focused()
+    opened.keyboard.press("Enter")
+    expect(opened.locator(".vv-explain .vv-picture")).to_be_visible()
+    opened.click(".theme")
+    opened.reload()
+    expect(opened.locator(".vv")).to_have_class("vv dark")
+    expect(opened.get_by_role("tab", name="Explain")).to_have_attribute("aria-selected", "true")
+    expect(opened.locator(".vv-explain .vv-picture")).to_be_visible()
+    opened.go_back()
+    expect(opened.locator(".vv-explore .vv-picture")).to_be_visible()
 
 
-def test_the_model_is_the_one_of_the_menu(opened: Browser) -> None:
-    assert opened.evaluate("vitviz.store.get().scene.source.model") == MODEL
-    assert opened.input_value("#model select") == MODEL
-    assert CHURCH.stem == opened.evaluate("vitviz.store.get().image").lower()
+def test_progress_is_told_after_half_a_second(opened: Browser) -> None:
+    gate = Gate(opened, "**/vitviz/open")
+    shown = opened.evaluate(
+        """() => {
+            document.querySelector('[data-value=Dog]').click();
+            const look = { visibilityProperty: true, opacityProperty: true };
+            return document.querySelector('#status').checkVisibility(look);
+        }"""
+    )
+    status = opened.locator("#status")
+    assert not shown
+    expect(status).to_be_visible()
+    expect(status).to_contain_text("Looking at the photograph")
+    gate.open()
+    opened.wait_for_function(f"{SCENE}.manifest.image === 'Dog'")
+    expect(status).to_be_hidden()
+
+
+def test_a_skip_link_leads_to_the_photograph_and_thumbnails_are_one_tab_stop(opened: Browser) -> None:
+    opened.keyboard.press("Tab")
+    expect(opened.locator(".vv-skip")).to_be_focused()
+    opened.keyboard.press("Enter")
+    expect(opened.locator(".vv-explore .vv-picture")).to_be_focused()
+    buttons = opened.locator(".vv-grid button")
+    assert buttons.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
+    buttons.first.focus()
+    opened.keyboard.press("ArrowRight")
+    assert opened.evaluate("document.activeElement.dataset.value") == "0,1"

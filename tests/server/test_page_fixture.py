@@ -6,8 +6,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from conftest import CHROMIUMS, ELSEWHERE, find_chromium, no_chromium, watch
-from playwright.sync_api import Browser, Page
+from browsing import CHROMIUMS, ELSEWHERE, find_chromium, leave, new_page, no_chromium, watch
+from patience import wait_until
+from playwright.sync_api import Browser
 
 PAGES = {
     "/good": "<title>good</title><img src='/pixel.png'><script>fetch('/data')</script>",
@@ -37,31 +38,55 @@ def url() -> Iterator[str]:
     server.shutdown()
 
 
-def test_a_good_page_passes(page: Page, url: str) -> None:
-    page.goto(url + "/good")
+def test_the_fixture_sees_errors_and_requests_that_leave_the_machine(browser: Browser, url: str) -> None:
+    context = browser.new_context()
+    problems = watch(context)
+    page = context.new_page()
+    page.goto(f"{url}/good")
     page.wait_for_load_state("networkidle")
-    assert page.title() == "good"
-    assert page.viewport_size == {"width": 1440, "height": 900}
-
-
-@pytest.mark.parametrize(
-    ("path", "text"),
-    [
+    assert (page.title(), problems) == ("good", [])
+    for path, text in (
         ("/error", "uncaught in the page: TypeError"),
         ("/promise", "uncaught in the page: Error: forgotten"),
         ("/font", "leaves this machine: https://fonts.example.org"),
         ("/socket", "leaves this machine: wss://example.org/live"),
-    ],
-)
-def test_what_goes_wrong_is_seen(browser: Browser, url: str, path: str, text: str) -> None:
-    context = browser.new_context()
-    problems = watch(context)
-    opened = context.new_page()
-    opened.goto(url + path)
-    opened.wait_for_timeout(300)
+    ):
+        problems.clear()
+        page.goto(url + path)
+        wait_until(lambda: page.evaluate("true") and problems, path)
+        page.goto("about:blank")
+        assert len(problems) == 1
+        assert text in problems[0]
     context.close()
-    assert len(problems) == 1
-    assert text in problems[0]
+
+
+DIRTY = """async () => {
+    localStorage.setItem('a', 'b');
+    document.cookie = 'a=b';
+    await new Promise((done) => { indexedDB.open('a').onsuccess = done; });
+}"""
+STATE = """async () => [localStorage.length, document.cookie, (await indexedDB.databases()).length, navigator.onLine,
+    innerWidth, matchMedia('(prefers-color-scheme: dark)').matches, document.title,
+    (await navigator.permissions.query({ name: 'geolocation' })).state]"""
+
+
+def test_a_page_that_was_left_is_as_good_as_new(browser: Browser, url: str) -> None:
+    with new_page(browser) as page:
+        page.goto(f"{url}/good")
+        new = page.evaluate(STATE)
+        page.context.grant_permissions(["geolocation"])
+        page.evaluate(DIRTY)
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.emulate_media(color_scheme="dark")
+        page.route("**/good", lambda route: route.fulfill(body="<title>another</title>", content_type="text/html"))
+        page.goto(f"{url}/good")
+        page.context.set_offline(True)
+        assert all(now != before for now, before in zip(page.evaluate(STATE), new, strict=True))
+        page.context.new_page()
+        leave(page, [page.url])
+        assert page.context.pages == [page]
+        page.goto(f"{url}/good")
+        assert page.evaluate(STATE) == new
 
 
 def test_only_this_machine_is_here() -> None:

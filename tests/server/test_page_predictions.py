@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,66 +9,30 @@ import pytest
 import viewer_pages
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import CHURCH, MODEL, Running, axe, example, expect_map, folder, ready, served
+from running import CHURCH, HOSTILE, MANY, Running, expect_map, ready
 
 from vitviz.formatting import percent
-from vitviz.view import View
 from vitviz.web.examples import Example
 from vitviz.web.scene import standalone
 
-CLASSES = 264
-HOSTILE = '<img src=x onerror="document.title = 1">'
+CLASSES = len(MANY)
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """Models with 264 classes and a threshold, as the everyday model has: one is never sure, one always."""
-    place = tmp_path_factory.mktemp("models")
-    labels = (HOSTILE, *(f"thing {number}" for number in range(1, CLASSES)))
-    unsure = folder(place / "unsure", about={"labels": labels, "sure_above": 0.87}, classes=CLASSES)
-    return unsure, folder(place / "sure", about={"labels": labels, "sure_above": 0.001}, classes=CLASSES)
-
-
-@pytest.fixture(scope="module")
-def app(small: tuple[str, str]) -> Iterator[Running]:
-    yield from served(*small)
-
-
-def opened(page: Browser, app: Running, model: str) -> View:
-    ready(page, f"{app.url}?model={model}")
-    view = app.view(model=model)
+@pytest.mark.parametrize("name", ["unsure", "sure"])
+def test_every_panel_says_it_in_the_same_words(page: Browser, app: Running, models: dict[str, str], name: str) -> None:
+    ready(page, f"{app.url}?model={models[name]}")
+    view = app.view(model=models[name])
     expect_map(page, view.attention())
-    return view
-
-
-@pytest.mark.parametrize("which", [0, 1])
-def test_every_panel_says_it_in_the_same_words(page: Browser, app: Running, small: tuple[str, str], which: int) -> None:
-    view = opened(page, app, small[which])
     words = view.describe()
-    assert words.startswith(("Not sure: perhaps ", f"Closest of {CLASSES} classes: ")[which])
+    start = {"unsure": "Not sure: perhaps ", "sure": f"Closest of {CLASSES} classes: "}[name]
+    assert words.startswith(start)
     expect(page.locator(".vv-answer:visible")).to_have_text(words)
-    heading = words if which == 0 else f"Closest of {CLASSES} classes"
+    heading = words if name == "unsure" else f"Closest of {CLASSES} classes"
     expect(page.locator(".vv-predictions h2")).to_have_text(heading)
     expect(page.locator(".vv-sure")).to_contain_text(f"Not sure under {percent(view.sure_above or 0, 2)}.")
     for tab in ("Explain", "Heads", "Layers"):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(".vv-answer:visible")).to_have_text(words)
-
-
-def test_a_model_without_a_threshold_is_never_called_unsure(page: Browser, app: Running) -> None:
-    opened(page, app, MODEL)
-    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
-    expect(page.locator(".vv-sure")).not_to_be_visible()
-    expect(page.locator(".vv-caveat")).not_to_be_visible()
-
-
-def test_an_example_that_the_model_does_not_know_says_so(page: Browser, app: Running) -> None:
-    opened(page, app, MODEL)
-    example(page, "Koala")
-    expect(page.locator(".vv-caveat")).to_contain_text("none of its classes fits")
-    example(page, "Church")
-    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
-    expect(page.locator(".vv-caveat")).not_to_be_visible()
 
 
 def test_what_an_example_says_depends_on_the_model() -> None:
@@ -118,28 +81,20 @@ def search(page: Browser, classes: tuple[str, ...]) -> None:
     assert page.title() != "1"
 
 
-def test_the_classes_can_be_listed_and_searched(page: Browser, app: Running, small: tuple[str, str]) -> None:
-    view = opened(page, app, small[0])
+def test_the_classes_can_be_listed_and_searched(page: Browser, app: Running, models: dict[str, str]) -> None:
+    ready(page, f"{app.url}?model={models['unsure']}")
+    view = app.view(model=models["unsure"])
     search(page, view.labels)
-    page.select_option("#model select", MODEL)
+    page.select_option("#model select", app.default)
     expect_map(page, app.view().attention())
-    page.fill(".vv-known input", "church")  # the list stays open
-    expect(page.locator(".vv-known li")).to_have_text(["church"])
-
-
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_list_passes_axe_and_fits_a_phone(page: Browser, app: Running, small: tuple[str, str], theme: str) -> None:
-    page.set_viewport_size({"width": 390, "height": 844})
-    ready(page, f"{app.url}?model={small[0]}&theme={theme}")
-    page.click(".vv-known summary")
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert not axe(page)
+    page.fill(".vv-known input", "thing 11")  # the list stays open
+    expect(page.locator(".vv-known li")).to_have_text(["thing 11"])
 
 
 def test_a_page_from_disk_has_the_list_too(
-    offline: Browser, app: Running, small: tuple[str, str], tmp_path: Path
+    offline: Browser, app: Running, models: dict[str, str], tmp_path: Path
 ) -> None:
-    view = app.view(model=small[0])
+    view = app.view(model=models["unsure"])
     viewer_pages.show(offline, tmp_path, view.html())
     expect(offline.locator(".vv-answer:visible")).to_have_text(view.describe())
     search(offline, view.labels)

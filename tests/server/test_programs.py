@@ -1,41 +1,41 @@
-"""The endpoints as programs use them: with gradio_client, and as gradio lists them."""
+"""The endpoints as programs use them, over a socket: with gradio_client, as gradio lists them, and as MCP tools."""
 
 from __future__ import annotations
 
 import base64
+import json
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 import tiny
+from asking import Site, wait_for_rest
 from gradio.mcp import GradioMCPServer
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
-from offered import ask_without_end, folder, made, photograph
-from test_routes import Replica, wait_for
+from offered import folder, made, photograph
+from patience import patience, wait_until
 
-from vitviz.server import endpoints as endpoints_module
+from vitviz.server.account import Resource
 from vitviz.server.api import NAMES
 from vitviz.server.scheduler import Kind
-from vitviz.server.uploads import upload_folder
-
-ROWS, COLUMNS = tiny.GRID
+from vitviz.server.uploads import UploadError, upload_folder
 
 
 @pytest.fixture(scope="module")
-def replica(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replica]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     place = tmp_path_factory.mktemp("programs")
-    started = Replica(made(place / "page", (folder(place / "model"),)))
-    yield started
-    started.close()
+    site = Site(made(place / "page", (folder(place / "model"),), mcp=True), listens=True)
+    yield site
+    site.close()
 
 
 @pytest.fixture(scope="module")
-def client(replica: Replica) -> Client:
-    return Client(replica.url, verbose=False, httpx_kwargs={"timeout": 60})
+def client(site: Site) -> Client:
+    return Client(site.url, verbose=False, httpx_kwargs={"timeout": patience(60)})
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,11 @@ def scene(client: Client, tmp_path_factory: pytest.TempPathFactory) -> str:
     return client.predict(handle_file(path), api_name="/open")["id"]
 
 
-def test_every_endpoint_is_listed_with_its_words_and_types(replica: Replica) -> None:
-    listed = httpx.get(f"{replica.url}/gradio_api/info", timeout=60).json()["named_endpoints"]
+def test_every_endpoint_is_listed_with_its_words_and_types(site: Site) -> None:
+    listed = site.client.get("/gradio_api/info").json()["named_endpoints"]
     assert set(listed) == {f"/{name}" for name in NAMES}
     for name in NAMES:
-        description = listed[f"/{name}"]["description"]
-        assert description.split()[0] in {"Open", "Return", "Explain", "Test", "Run"}
+        assert listed[f"/{name}"]["description"].split()[0] in {"Open", "Return", "Explain", "Test", "Run"}
         assert "self" not in [one["parameter_name"] for one in listed[f"/{name}"]["parameters"]]
     explain = {one["parameter_name"]: one for one in listed["/explain"]["parameters"]}
     assert list(explain) == ["scene", "method", "target", "against"]
@@ -58,73 +57,86 @@ def test_every_endpoint_is_listed_with_its_words_and_types(replica: Replica) -> 
     assert explain["scene"]["python_type"]["type"] == "str"
 
 
-def test_every_endpoint_answers(client: Client, scene: str, replica: Replica, tmp_path: Path) -> None:
-    def ask(name: str, *given: Any, **named: Any) -> Any:
-        return client.predict(*given, **named, api_name=f"/{name}")
+def test_every_endpoint_answers(client: Client, scene: str, site: Site) -> None:
+    def ask(name: str, *values: Any, **named: Any) -> Any:
+        return client.predict(*values, **named, api_name=f"/{name}")
 
-    endpoints = replica.endpoints
+    endpoints, answer = site.endpoints, ask("explain", scene, "token_gradcam", target=3)
+    assert answer["values"] == endpoints.explain(scene, "token_gradcam", 3)["values"]
     assert base64.b64decode(ask("block", scene, 1)) == endpoints.block(scene, 1)
     assert base64.b64decode(ask("rollout", scene, fuse="max")) == endpoints.rollout(scene, fuse="max")
-    assert (
-        ask("explain", scene, "token_gradcam", target=3)["values"]
-        == endpoints.explain(scene, "token_gradcam", 3)["values"]
-    )
     assert ask("faithfulness", scene, ["token_gradcam"], target=3)[0]["words"]
     assert np.shape(ask("heads", scene, ["distance"])["values"]["distance"]) == (tiny.DEPTH, tiny.HEADS)
     assert ask("layers", scene) == endpoints.layers(scene)
     assert ask("intervene", scene, [0, 1], [[0, 1]]) == endpoints.intervene(scene, [0, 1], [[0, 1]])
-    assert np.shape(ask("attention", scene, 2, "3")["values"]) == (ROWS, COLUMNS)
+    assert np.shape(ask("attention", scene, 2, "3")["values"]) == tiny.GRID
     assert base64.b64decode(ask("page", scene)).startswith(b"<!doctype html>")
 
 
-def test_what_is_wrong_is_answered_in_words(client: Client, scene: str) -> None:
-    for name, given, named in (
-        ("explain", (scene, "beauty"), "beauty"),
-        ("explain", (scene, "gae", 99), "99"),
-        ("explain", ("0" * 32,), "Open it again"),
-        ("block", (scene, -1), "-1"),
-        ("heads", (scene, [7]), "names"),
-    ):
-        with pytest.raises(AppError, match=named):
-            client.predict(*given, api_name=f"/{name}")
-
-
-@pytest.fixture
-def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute KernelSHAP again and again: only cancelling ends it."""
-    monkeypatch.setattr(endpoints_module, "ask_view", ask_without_end)
+def test_a_refusal_is_an_exception_of_the_client(client: Client, scene: str) -> None:
+    for values, text in (((scene, "beauty"), "beauty"), (("0" * 32,), "Open it again")):
+        with pytest.raises(AppError, match=text):
+            client.predict(*values, api_name="/explain")
 
 
 @pytest.mark.usefixtures("endless")
-def test_what_a_program_cancels_stops(client: Client, scene: str, replica: Replica) -> None:
-    scheduler = replica.endpoints.scheduler
+def test_a_question_that_a_program_cancels_stops(client: Client, scene: str, site: Site) -> None:
     job = client.submit(scene, "kernel_shap", api_name="/explain")
-    wait_for(lambda: scheduler.ahead(Kind.LONG) == 1)
+    wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == 1, "it runs")
     job.cancel()
-    wait_for(lambda: scheduler.ahead(Kind.LONG) == 0)
+    wait_for_rest(site.endpoints)
 
 
 @pytest.mark.usefixtures("endless")
-def test_what_a_program_that_has_gone_asked_stops(scene: str, replica: Replica) -> None:
-    scheduler, address = replica.endpoints.scheduler, f"{replica.url}/gradio_api/call/explain"
-    event = httpx.post(address, json={"data": [scene, "kernel_shap", None, None]}, timeout=60).json()["event_id"]
-    with httpx.stream("GET", f"{address}/{event}", timeout=60):
-        wait_for(lambda: scheduler.ahead(Kind.LONG) == 1)
-    wait_for(lambda: scheduler.ahead(Kind.LONG) == 0)
+def test_a_question_of_a_program_that_has_gone_stops(scene: str, site: Site) -> None:
+    address = "/gradio_api/call/explain"
+    event = site.client.post(address, json={"data": [scene, "kernel_shap", None, None]}).json()["event_id"]
+    with site.client.stream("GET", f"{address}/{event}"):
+        wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == 1, "it runs")
+    wait_for_rest(site.endpoints)
 
 
-def test_tools_are_served(tmp_path: Path) -> None:
-    served = Replica(made(tmp_path / "page", (folder(tmp_path / "model"),), mcp=True))
-    tools = httpx.get(f"{served.url}/gradio_api/mcp/schema", timeout=60).json()
-    photo = f"data:image/png;base64,{base64.b64encode(b'a picture').decode()}"
-    kept = GradioMCPServer.convert_strings_to_filedata(None, {"photo": photo}, [["photo"]])["photo"]["path"]
-    served.close()
-    assert Path(kept).is_relative_to(upload_folder().root)  # not where other users of this machine read and write
+def call_tool(site: Site, name: str, **given: Any) -> dict[str, Any]:
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": given}}
+    accept = {"accept": "application/json, text/event-stream"}
+    answer = site.client.post("/gradio_api/mcp/", json=body, headers=accept)
+    assert answer.status_code == 200, answer.text
+    (line,) = (line for line in answer.text.splitlines() if line.startswith(("data:", "{")))
+    return json.loads(line.removeprefix("data:"))["result"]
+
+
+def test_tools_are_listed_and_answer(site: Site, scene: str) -> None:
+    tools = site.client.get("/gradio_api/mcp/schema").json()
     assert {one["name"] for one in tools} == set(NAMES)
     assert all(one["description"] for one in tools)
+    answer = call_tool(site, "heads", scene=scene, names=["distance"])
+    assert not answer["isError"]
+    assert "distance" in answer["content"][0]["text"]
+    refused = call_tool(site, "heads", scene=scene, names=["beauty"])
+    assert refused["isError"]
+    assert "beauty" in refused["content"][0]["text"]
 
 
-def test_python_needs_no_page(replica: Replica) -> None:
-    answer = httpx.get(replica.url, timeout=60)
-    assert answer.status_code == 200
-    assert "vitvizExplorer" in answer.text
+def test_photographs_of_tools_lie_in_the_servers_own_folder_and_are_booked(site: Site) -> None:
+    """Not where other users of this machine read and write."""
+    account, data = site.endpoints.account, photograph()
+
+    def keep(kind: str, content: bytes) -> str:
+        photo = f"data:{kind};base64,{base64.b64encode(content).decode()}"
+        return GradioMCPServer.convert_strings_to_filedata(None, {"photo": photo}, [["photo"]])["photo"]["path"]
+
+    before = account.used(Resource.DISK)
+    with pytest.raises(UploadError, match="Expected a picture"):
+        keep("text/html", b"no picture")
+    assert account.used(Resource.DISK) == before
+    assert Path(keep("image/png", data)).is_relative_to(upload_folder().root)
+    assert account.used(Resource.DISK) == before + len(data)
+
+
+def test_a_server_holds_many_connections_for_longer_than_nginx_does(site: Site) -> None:
+    assert "vitvizExplorer" in site.client.get("/").text
+    # nginx keeps a connection to a server for up to 60 seconds, other clients keep theirs for less. One that the server
+    # closed first would be closed while the next request is on its way.
+    assert site.page.server.config.timeout_keep_alive > 60
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    assert soft >= min(hard, 65_536)

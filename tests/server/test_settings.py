@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
+import socket
+import time
 from dataclasses import replace
+from itertools import count
+from types import SimpleNamespace
 
 import gradio as gr
 import httpx
 import pytest
+from asking import free_port
+from patience import patience
 
 from vitviz.cli.main import main
 from vitviz.server.api import CheckedBlocks
@@ -49,25 +55,17 @@ def test_what_is_said_counts() -> None:
     assert [settings(environ=one).log for one in ({}, {"SPACE_ID": "a/b"}, {"VITVIZ_LOG": "1"})] == [False, True, True]
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("VITVIZ_ALLOW_UPLOAD", "yes"),
-        ("VITVIZ_MCP", "on"),
-        ("VITVIZ_MODEL_MEMORY", "much"),
-        ("VITVIZ_MODEL_MEMORY", "0"),
-        ("VITVIZ_MODEL_MEMORY", "nan"),
-        ("VITVIZ_MAX_SIDE", "-1"),
-        ("VITVIZ_LOG", "json"),
-        ("VITVIZ_HOSTS", "https://vit.example"),
-        ("VITVIZ_FRAMES", "school.example; script-src *"),
-        ("VITVIZ_ALOW_UPLOAD", "0"),
-        ("PORT", "http"),
-        ("GRADIO_SERVER_PORT", "70000"),
-    ],
-)
-def test_what_is_no_setting_is_refused(name: str, value: str) -> None:
-    with pytest.raises(SettingsError, match="above 0|ALOW" if value == "0" else re.escape(value)):
+WRONG = [
+    *(("VITVIZ_ALLOW_UPLOAD", "yes"), ("VITVIZ_MCP", "on"), ("VITVIZ_LOG", "json"), ("VITVIZ_ALOW_UPLOAD", "0")),
+    *(("VITVIZ_MODEL_MEMORY", "much"), ("VITVIZ_MODEL_MEMORY", "0"), ("VITVIZ_MODEL_MEMORY", "nan")),
+    *(("VITVIZ_MAX_SIDE", "-1"), ("PORT", "http"), ("PORT", "0"), ("GRADIO_SERVER_PORT", "70000")),
+    *(("VITVIZ_HOSTS", "https://vit.example"), ("VITVIZ_FRAMES", "school.example; script-src *")),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_a_wrong_setting_is_refused(name: str, value: str) -> None:
+    with pytest.raises(SettingsError, match="above 0|ALOW|'0'" if value == "0" else re.escape(value)):
         settings(environ={name: value})
 
 
@@ -96,13 +94,24 @@ def test_the_models_of_the_catalog_are_listed(capsys: pytest.CaptureFixture[str]
 def test_a_busy_machine_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:
     # What gradio finds where its own request for the page takes longer than three seconds.
     monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
+    # What it sees of the clock where its server takes longer than five seconds to listen.
+    monkeypatch.setattr("gradio.http_server.time", SimpleNamespace(time=count(0, 10).__next__, sleep=time.sleep))
     with CheckedBlocks() as demo:
         gr.Markdown("It answers.")
     try:
-        _, address, _ = launch(demo, Settings(), "127.0.0.1", prevent_thread_lock=True, quiet=True)
-        assert "It answers." in httpx.get(address, timeout=60).text
+        _, address, _ = launch(demo, Settings(), "127.0.0.1", free_port(), prevent_thread_lock=True, quiet=True)
+        assert "It answers." in httpx.get(address, timeout=patience(60)).text
     finally:
         demo.close()
+
+
+def test_a_port_that_is_taken_is_an_error() -> None:
+    with CheckedBlocks() as demo, socket.socket() as taken:
+        gr.Markdown("It answers.")
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(OSError, match="Cannot find empty port"):
+            launch(demo, Settings(), "127.0.0.1", taken.getsockname()[1], prevent_thread_lock=True, quiet=True)
 
 
 def test_tools_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,18 +1,126 @@
-"""The folder of uploads belongs to the user who serves the page."""
+"""The folder of uploads: what lies in it, whose it is, and what goes when it is full."""
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import tempfile
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
+from attacked import ROOT
+from filelock import FileLock
+from offered import photograph
 
-from vitviz.server.uploads import UploadError, upload_folder
+from vitviz.server.account import Resource
+from vitviz.server.uploads import PREFIX, DiskFullError, UploadError, UploadFolder, remove_leftovers, upload_folder
+
+CHURCH = ROOT / "examples" / "church.jpg"
+
+
+def made(place: Path, **options: int) -> UploadFolder:
+    place.mkdir()
+    return UploadFolder(place, **options)
+
+
+def add(uploads: UploadFolder, visitor: str, seed: int = 0) -> Path:
+    return uploads.add(visitor, "mine.png", io.BytesIO(photograph(seed)))
+
+
+def test_links_out_of_the_folder_are_followed_before_they_are_believed(tmp_path: Path) -> None:
+    uploads = made(tmp_path / "uploads")
+    (uploads.root / "link.jpg").symlink_to(CHURCH)
+    (uploads.root / "circle.jpg").symlink_to(uploads.root / "circle.jpg")
+    for name in ("link.jpg", "circle.jpg", "../uploads", "", "nothing.jpg", "\0"):
+        with pytest.raises(UploadError, match="uploaded to this page"):
+            uploads.check(uploads.root / name)
+    for payload in ([{"a": [{"path": str(CHURCH)}]}], {"path": {"path": str(CHURCH)}}):
+        with pytest.raises(UploadError):
+            uploads.resolved(payload)
+    mine = add(uploads, "visitor")
+    named = mine.relative_to(uploads.root).as_posix()
+    assert uploads.resolved([{"path": named}, "path", 7, None]) == [{"path": str(mine)}, "path", 7, None]
+    assert uploads.check(named) == uploads.check(mine) == mine.resolve()
+
+
+def test_the_visitor_who_takes_most_loses_the_oldest(tmp_path: Path) -> None:
+    size = max(len(photograph(seed)) for seed in range(30))
+    quota = 10 * size + 99
+    uploads = made(tmp_path / "uploads", quota=quota)
+    quiet = add(uploads, "quiet", 29)
+    greedy = [add(uploads, "greedy", seed) for seed in range(20)]
+    assert quiet.exists()
+    assert [path.exists() for path in greedy] == [False] * 15 + [True] * 5  # half of the quota
+    others = [add(uploads, f"visitor {seed}", seed) for seed in range(20, 28)]
+    assert all(path.exists() for path in (quiet, *others))
+    assert sum(path.stat().st_size for path in uploads.root.rglob("*.png")) <= quota
+    assert not any(path.exists() for path in greedy[:-1])
+
+
+def test_a_file_that_two_visitors_sent_lies_in_two_folders(tmp_path: Path) -> None:
+    """Nobody learns from a path that another visitor has sent the same photograph."""
+    uploads = made(tmp_path / "uploads", quota=4 * max(len(photograph(seed)) for seed in range(3)) + 99)
+    mine, other = add(uploads, "one"), add(uploads, "other")
+    assert add(uploads, "one") == mine != other
+    for seed in (1, 2):  # more than half of the quota: this visitor's oldest file goes
+        add(uploads, "one", seed)
+    assert [mine.exists(), other.exists()] == [False, True]
+
+
+@pytest.mark.parametrize("years", [10, -10])
+def test_a_jump_of_the_clock_removes_nothing(tmp_path: Path, years: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads, wall = made(tmp_path / "uploads"), time.time
+    mine = add(uploads, "visitor")
+    monkeypatch.setattr(time, "time", lambda: wall() + years * 365 * 86_400.0)
+    add(uploads, "other", 1)
+    assert mine.exists()
+
+
+def test_a_file_goes_after_a_day(tmp_path: Path) -> None:
+    uploads, before = made(tmp_path / "uploads"), time.monotonic()
+    mine, after = add(uploads, "visitor"), time.monotonic()
+    uploads.expire(before + 24 * 3600 - 1)
+    assert mine.exists()
+    uploads.expire(after + 24 * 3600)
+    assert not mine.exists()
+    assert uploads.account.used(Resource.DISK) == 0
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uploads = made(tmp_path / "full")
+
+    def full(*_args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(uploads.root))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("vitviz.server.uploads.hash_file", full)
+        with pytest.raises(DiskFullError, match="room on the server") as refused:
+            add(uploads, "visitor")
+        assert str(uploads.root) not in str(refused.value)
+    assert list(uploads.root.iterdir()) == []
+    assert add(uploads, "visitor").exists()
+
+
+def test_folders_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+    gone, runs = (f"{PREFIX}{number}-{number:08x}" for number in (1, 2))
+    others = ("other", "uploads-1-gone", f"{PREFIX}3-00000003", f"{PREFIX}x", f"{PREFIX}4-00000004")
+    for name in (gone, runs, *others):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine.png").write_bytes(photograph())
+    for name in (gone, runs, "other", f"{PREFIX}x"):
+        (tmp_path / f"{name}.lock").touch()
+    (tmp_path / f"{PREFIX}4-00000004.lock").symlink_to(tmp_path / "other.lock")
+    with FileLock(tmp_path / f"{runs}.lock"):
+        remove_leftovers(tmp_path)
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {runs, *others}
+    assert not (tmp_path / f"{gone}.lock").exists()
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="users have no numbers here")
-def test_each_user_has_a_folder_and_takes_no_other_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_user_has_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("GRADIO_TEMP_DIR", raising=False)
     mine, theirs = os.getuid(), os.getuid() + 1

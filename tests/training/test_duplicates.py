@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from pathlib import Path
 
 import data_files as files
@@ -30,7 +29,7 @@ def pets(tmp_path: Path) -> Path:
     return tmp_path / "pets"
 
 
-def test_copies_are_refused_by_name_or_taken_when_asked(pets: Path) -> None:
+def test_copies_are_refused_by_name_or_taken_when_asked(pets: Path, tmp_path: Path) -> None:
     assert open_data(pets, size=(16, 16)).duplicates == ()
     with Image.open(pets / "train" / "dog" / "dog.jpg") as dog, Image.open(pets / "train" / "cat" / "cat.jpg") as cat:
         dog.save(pets / "val" / "dog" / "same.png")  # other bytes, the same pixels
@@ -43,28 +42,19 @@ def test_copies_are_refused_by_name_or_taken_when_asked(pets: Path) -> None:
     data = open_data(pets, size=(16, 16), allow_duplicates=True)
     assert len(data.duplicates) == 2
     assert all(line in data.describe() for line in data.duplicates)
-
-
-def test_named_data_sets_are_their_authors(tmp_path: Path) -> None:
-    root = files.mnist(tmp_path)
-    for kind in ("images-idx3", "labels-idx1"):  # the training images once more
+    root = files.mnist(tmp_path / "mnist")
+    for kind in ("images-idx3", "labels-idx1"):  # the training images once more: a named data set is its authors'
         shutil.copy(root / f"train-{kind}-ubyte", root / f"t10k-{kind}-ubyte")
     assert open_data("mnist", root=root, size=(28, 28)).duplicates == ()
 
 
 def test_a_print_stands_being_saved_resized_and_lit_but_not_another_photograph() -> None:
     photos = [Image.open(path).convert("RGB") for path in sorted(EXAMPLES.glob("*.jpg"))]
-    changed = [
-        [
-            photo.resize((100, 80)),
-            photo.resize((photo.width * 2, photo.height * 2)),
-            ImageEnhance.Brightness(photo).enhance(1.1),
-        ]
-        for photo in photos
-    ]
-    prints = [
-        fingerprints(one) for group in zip(photos, *map(list, zip(*changed, strict=True)), strict=True) for one in group
-    ]
+    prints = []
+    for photo in photos:
+        changed = (photo.resize((100, 80)), photo.resize((photo.width * 2, photo.height * 2)))
+        brighter = ImageEnhance.Brightness(photo).enhance(1.1)
+        prints += [fingerprints(version) for version in (photo, *changed, brighter)]
     found = find_duplicates(prints, range(len(prints)))
     assert {other for _, other, _ in found} == {index for index in range(len(prints)) if index % 4}
     assert all(one // 4 == other // 4 for one, other, _ in found)
@@ -108,9 +98,7 @@ def test_all_pairs_up_to_15_bits_are_found() -> None:
     assert len(found) > 20
 
 
-def test_many_copies_of_one_picture_take_no_longer() -> None:
+def test_many_copies_of_one_picture_are_not_compared_pair_by_pair() -> None:
     blank = fingerprints(Image.new("RGB", (8, 8)))
-    began = time.process_time()
-    found = find_duplicates([blank] * 50_000, [index % 7 for index in range(50_000)])
-    assert time.process_time() - began < 20
+    found = find_duplicates([blank] * 50_000, [index % 7 for index in range(50_000)])  # pair by pair this would not end
     assert len(found) == 50_000 - 1  # all but the first: another group has the first of the same pixels

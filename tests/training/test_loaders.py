@@ -36,20 +36,28 @@ def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:
     assert indices(StepSampler(cases.recipe(seed=6), CLASSES)) != steps
 
 
-@pytest.mark.parametrize("start", [0, 5, 6, 17])
-def test_a_step_sees_the_same_whatever_ran_before(start: int) -> None:
+def test_a_step_sees_the_same_whatever_ran_before() -> None:
     recipe = cases.recipe(accumulate=2)
-    every, rest = ([(seed, some.tolist()) for seed, some in StepSampler(recipe, CLASSES, at)] for at in (0, start))
-    assert rest == every[2 * start :]
-    assert len(StepSampler(recipe, CLASSES, start)) == len(rest)
+    every = [(seed, some.tolist()) for seed, some in StepSampler(recipe, CLASSES)]
     assert len({seed for seed, _ in every}) == len(every)
+    for start in (5, 6, 17):
+        sampler = StepSampler(recipe, CLASSES, start)
+        assert [(seed, some.tolist()) for seed, some in sampler] == every[2 * start :]
+        assert len(sampler) == len(every) - 2 * start
 
 
 def test_processes_and_parts_share_the_batch_of_one() -> None:
     whole = indices(StepSampler(cases.recipe(), CLASSES))
     parts = [indices(StepSampler(cases.recipe(accumulate=2), CLASSES, 0, rank, 2)) for rank in range(2)]
     for step, batch in enumerate(whole):
-        assert batch == [one for rank in range(2) for part in range(2) for one in parts[rank][2 * step + part]]
+        assert batch == [index for rank in range(2) for part in range(2) for index in parts[rank][2 * step + part]]
+    for count, processes in ((23, 2), (7, 3), (100, 1), (129, 2)):
+        keys = [validation_keys(count, cases.recipe(), rank, processes) for rank in range(processes)]
+        assert [index for part in keys for _, some in part for index in some.tolist()] == list(range(count))
+        assert len({len(part) for part in keys}) == 1
+    for changes, processes, named in (({"batch": 53}, 1, "52"), ({}, 3, "3 processes"), ({"accumulate": 8}, 2, "8")):
+        with pytest.raises(TrainingError, match=named):
+            StepSampler(cases.recipe(**changes), CLASSES, 0, 0, processes)
 
 
 @pytest.mark.parametrize(("balance", "shares"), [(0.5, (0.104, 0.208, 0.688)), (1.0, (1 / 3, 1 / 3, 1 / 3))])
@@ -61,21 +69,6 @@ def test_balanced_sampling_evens_out_the_classes(balance: float, shares: tuple[f
     seen = classes[torch.cat(orders)].bincount() / 5000
     assert seen.tolist() == pytest.approx(shares, abs=0.03)
     assert not orders[0].equal(orders[1])
-
-
-@pytest.mark.parametrize(
-    ("changes", "processes", "named"), [({"batch": 53}, 1, "52"), ({}, 3, "3 processes"), ({"accumulate": 8}, 2, "8")]
-)
-def test_a_batch_that_does_not_divide_is_refused(changes: dict, processes: int, named: str) -> None:
-    with pytest.raises(TrainingError, match=named):
-        StepSampler(cases.recipe(**changes), CLASSES, 0, 0, processes)
-
-
-@pytest.mark.parametrize(("count", "processes"), [(23, 2), (7, 3), (100, 1), (129, 2)])
-def test_processes_validate_every_image_once(count: int, processes: int) -> None:
-    keys = [validation_keys(count, cases.recipe(), rank, processes) for rank in range(processes)]
-    assert [one for part in keys for _, some in part for one in some.tolist()] == list(range(count))
-    assert len({len(part) for part in keys}) == 1
 
 
 # ---- loading
@@ -143,6 +136,9 @@ def test_nothing_is_done_by_default() -> None:
     assert augmentation(Recipe(), (8, 8)) is None
     assert not Recipe().augments
     assert set(AUGMENTATION) < set(vars(Recipe()))
+    images, targets = mixing(Recipe(), 3)(noise(4), CLASSES[:4])
+    assert images.equal(noise(4))
+    assert targets.equal(torch.eye(3)[CLASSES[:4]])
 
 
 def test_flips_and_windows_are_of_the_image() -> None:
@@ -182,9 +178,3 @@ def test_mixed_images_have_mixed_targets(changes: dict) -> None:
         torch.testing.assert_close(images, share * pixels + (1 - share) * partner)
     elif "mixup" not in changes:
         assert ((images == pixels) | (images == partner)).all()
-
-
-def test_without_mixing_targets_are_classes() -> None:
-    images, targets = mixing(Recipe(), 3)(noise(4), CLASSES[:4])
-    assert images.equal(noise(4))
-    assert targets.equal(torch.eye(3)[CLASSES[:4]])

@@ -28,39 +28,34 @@ KINDS = {
     "sines, gated": {"positions": "sincos", "width": 20, "norm_pre": True, "mlp": "swiglu", "qkv_bias": False},
     "distillation token": {"distillation_token": True, "registers": 2},
 }
-kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
 def model(**changes: object) -> ViT:
     return tiny.model(0, grid=GRID, patch=PATCH, classes=5, **changes)
 
 
-@kinds
-@pytest.mark.parametrize("last", [None, 3, 1, 0])
-def test_logits_and_gradients_are_the_models(kind: dict, last: int | None) -> None:
-    images, vit = tiny.images(4, grid=GRID, patch=PATCH), model(**kind)
-    freeze(vit, last)
-    inputs = images if last is None else backbone_features(vit, images, last)
-    logits = MeanLogits(Network(vit, last, GRID))(inputs)
-    torch.testing.assert_close(logits, vit(images), rtol=1e-4, atol=1e-4)
-    learn = [one for one in vit.parameters() if one.requires_grad]
-    ours, plain = (torch.autograd.grad(some.square().sum(), learn) for some in (logits, vit(images)))
-    for one, other in zip(ours, plain, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
-
-
-@kinds
-def test_with_features_only_what_learns_is_part_of_the_network(kind: dict) -> None:
-    vit = model(**kind)
-    freeze(vit, 1)
-    learn = {id(one) for one in vit.parameters() if one.requires_grad}
-    assert {id(one) for one in Network(vit, 1, GRID).parameters()} == learn
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_and_gradients_are_the_models(kind: str) -> None:
+    images = tiny.images(4, grid=GRID, patch=PATCH)
+    for last in (None, 3, 1, 0):
+        vit = model(**KINDS[kind])
+        freeze(vit, last)
+        inputs = images if last is None else backbone_features(vit, images, last)
+        network = Network(vit, last, GRID)
+        logits = MeanLogits(network)(inputs)
+        torch.testing.assert_close(logits, vit(images), rtol=1e-4, atol=1e-4)
+        learn = [parameter for parameter in vit.parameters() if parameter.requires_grad]
+        ours, plain = (torch.autograd.grad(some.square().sum(), learn) for some in (logits, vit(images)))
+        for gradient, expected in zip(ours, plain, strict=True):
+            torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-3)
+        if last == 1:  # with features, only what learns is part of the network
+            assert {id(parameter) for parameter in network.parameters()} == {id(parameter) for parameter in learn}
 
 
 def test_patch_dropout_leaves_patches_out_in_training_only() -> None:
     vit, images = model(registers=2, positions="rotary", head_width=12), tiny.images(4, grid=GRID, patch=PATCH)
-    seen: list[torch.Size] = []
-    vit.blocks[0].register_forward_hook(lambda _module, args, _out: seen.append(args[0].shape))
+    shapes: list[torch.Size] = []
+    vit.blocks[0].register_forward_hook(lambda _module, args, _out: shapes.append(args[0].shape))
     network = Network(vit, None, GRID, patch_dropout=0.5).train()
     first, second = network(images)[0], network(images)[0]
     assert not first.equal(second)  # other patches each time
@@ -68,7 +63,7 @@ def test_patch_dropout_leaves_patches_out_in_training_only() -> None:
     torch.testing.assert_close(network(images)[0], vit(images))
     network.train().patches_kept = network.patches
     torch.testing.assert_close(network(images)[0], vit(images))
-    assert [shape[1] for shape in seen] == [6, 6, 9, 9, 9, 9]
+    assert [shape[1] for shape in shapes] == [6, 6, 9, 9, 9, 9]
     assert Network(vit, None, GRID, patch_dropout=0.99).patches_kept == 1
 
 
@@ -79,12 +74,11 @@ def test_dropouts_are_set_in_modules_and_config() -> None:
     assert {block.attn.attention_dropout for block in vit.blocks} == {0.3}
     rates = [block.drop_path.rate for block in vit.blocks if isinstance(block, Block)]
     assert rates == pytest.approx([0.0, 0.2, 0.4])
-    assert {one.p for one in vit.modules() if isinstance(one, nn.Dropout)} == {0.1}
+    assert {module.p for module in vit.modules() if isinstance(module, nn.Dropout)} == {0.1}
 
 
 def test_stochastic_depth_drops_whole_branches_and_keeps_the_mean() -> None:
-    drop, x = DropPath(0.25).train(), torch.ones(4000, 2, 3)
-    out = drop(x)
+    out = DropPath(0.25).train()(torch.ones(4000, 2, 3))
     assert out.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
     assert all(len(image.unique()) == 1 for image in out[:50])
     assert float(out.mean()) == pytest.approx(1.0, abs=0.05)
@@ -106,20 +100,20 @@ def data() -> Data:
 def test_features_are_computed_once_and_go_on_after_a_stop(tmp_path: Path, data: Data) -> None:
     vit = cases.model(data)
     tiny.randomise(vit, 0)
-    seen: list[int] = []
-    vit.patch_embed.register_forward_hook(lambda _module, args, _out: seen.append(len(args[0])))
+    batches: list[int] = []
+    vit.patch_embed.register_forward_hook(lambda _module, args, _out: batches.append(len(args[0])))
     first = cached(vit, data, tmp_path)
-    assert seen == [1, 64, 64, 22]  # one image tells the shape
+    assert batches == [1, 64, 64, 22]  # one image tells the shape
     assert cached(vit, data, tmp_path).equal(first)
-    assert seen[4:] == [1]
+    assert batches[4:] == [1]
     (path,) = tmp_path.iterdir()
     path.with_suffix(".part").write_bytes(path.read_bytes()[: path.stat().st_size // 2 + 3])  # 75 images and a bit
     path.unlink()
     assert cached(vit, data, tmp_path).equal(first)
-    assert seen[5:] == [1, 64, 11]  # 75 are there
-    assert [one.name for one in tmp_path.iterdir()] == [path.name]
+    assert batches[5:] == [1, 64, 11]  # 75 are there
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
     pixels = data.train.read(torch.arange(150)).float() / 255
-    mean, std = (torch.tensor(one)[:, None, None] for one in (cases.MEAN, cases.STD))
+    mean, std = (torch.tensor(numbers)[:, None, None] for numbers in (cases.MEAN, cases.STD))
     torch.testing.assert_close(first, backbone_features(vit, (pixels - mean) / std, 1), atol=5e-3, rtol=5e-3)
     assert vit.training  # as it was
 
@@ -141,17 +135,13 @@ def test_other_numbers_are_another_file(tmp_path: Path, data: Data) -> None:
 
 
 def test_features_that_do_not_fit_are_refused(tmp_path: Path, data: Data, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
     vit = cases.model(data)
-    with torch.no_grad():
-        vit.cls_token += 1e6  # float16 ends at 65,504
-    with pytest.raises(TrainingError, match="from image 0 on"):
-        cached(vit, data, tmp_path)
-    with torch.no_grad():
-        vit.cls_token -= 1e6
     monkeypatch.setattr("os.replace", full)
-    with pytest.raises(TrainingError, match="Make room"):
-        cached(vit, data, tmp_path)
-
-
-def full(*_: object) -> None:
-    raise OSError(28, "No space left on device")
+    for offset, words in ((0, "Make room"), (1e6, "from image 0 on")):  # float16 ends at 65,504
+        with torch.no_grad():
+            vit.cls_token += offset
+        with pytest.raises(TrainingError, match=words):
+            cached(vit, data, tmp_path)

@@ -38,21 +38,20 @@ KINDS = {
 kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
 
 
-def source(seed: int = 0, **changes: object) -> ViT:
-    made = tiny.model(seed, **({"grid": GRID, "patch": PATCH} | changes))
-    labels = tuple(f"class {number}" for number in range(made.config.classes))
-    made.pretrained = Pretrained(
-        name="old", preprocess=FEED, labels=labels, class_ids=labels, licence="MIT", source="somewhere"
-    )
-    return made
+def source(**changes: object) -> ViT:
+    model = tiny.model(**({"grid": GRID, "patch": PATCH} | changes))
+    labels = tuple(f"class {number}" for number in range(model.config.classes))
+    about = {"labels": labels, "class_ids": labels, "licence": "MIT", "source": "somewhere"}
+    model.pretrained = Pretrained(name="old", preprocess=FEED, **about)
+    return model
 
 
 def images(grid: tuple[int, int] = GRID) -> Tensor:
     return tiny.images(4, grid=grid, patch=PATCH)
 
 
-def final(model: ViT, some: Tensor) -> Tensor:
-    tokens, grid = model.embed(some)
+def final(model: ViT, pixels: Tensor) -> Tensor:
+    tokens, grid = model.embed(pixels)
     return model.encode(tokens, model.angles(grid))
 
 
@@ -60,38 +59,40 @@ def final(model: ViT, some: Tensor) -> Tensor:
 
 
 @kinds
-def test_everything_but_the_head_is_the_sources(kind: dict) -> None:
+def test_all_but_the_head_is_the_sources_also_at_another_size(kind: dict) -> None:
     old = source(**kind)
     before = copy.deepcopy(old.state_dict())
     new = start_from(old, LABELS, name="new")
     assert not new.training
     assert new.config == replace(old.config, classes=3)
-    assert final(new, images()).equal(final(old, images()))
     read = final(new, images())
+    assert read.equal(final(old, images()))
     assert new.read_out(read).equal(old.read_out(read))
     assert new(images()).equal(torch.zeros(4, 3))  # a head of zeros: no class is preferred
     with torch.no_grad():
         for parameter in new.parameters():
             parameter += 1.0
     assert all(value.equal(before[name]) for name, value in old.state_dict().items())  # a copy shares nothing
+    for grid in ((5, 7), (1, 2)):
+        size = (grid[0] * PATCH, grid[1] * PATCH)
+        new = start_from(old, LABELS, name="new", image_size=size)
+        assert (new.config.image_size, new.config.learned_grid) == (size, grid)
+        assert final(new, images(grid)).equal(final(old, images(grid)))
+        assert new.pos_embed is None or new.pos_embed.shape[1] == grid[0] * grid[1]  # a patch, a position of its own
+        assert (new.pretrained.preprocess.height, new.pretrained.preprocess.width) == size
 
 
 def test_the_record_says_what_it_was_made_from(tmp_path: Path) -> None:
     new = start_from(source(), LABELS, name="new", class_ids=("n1", "n2", "n3"), data="three folders")
     about = new.pretrained
     assert (about.name, about.labels, about.class_ids) == ("new", LABELS, ("n1", "n2", "n3"))
-    assert about.preprocess == FEED
-    assert about.licence == "MIT"
-    for word in ("old", "somewhere", "3 classes", "three folders"):
-        assert word in about.source
+    assert (about.preprocess, about.licence) == (FEED, "MIT")
+    assert all(word in about.source for word in ("old", "somewhere", "3 classes", "three folders"))
     save(new, tmp_path)
     again = load_folder(tmp_path)
     assert again.pretrained == about
     assert final(again, images()).equal(final(new, images()))
     assert start_from(source(), LABELS, name="new", licence="CC0").pretrained.licence == "CC0"
-
-
-def test_a_source_without_a_record_needs_preprocessing() -> None:
     bare = source()
     bare.pretrained = None
     with pytest.raises(TrainingError, match="preprocess"):
@@ -117,8 +118,7 @@ def test_the_callers_random_numbers_stay() -> None:
 @pytest.mark.parametrize("pooling", ["cls", "mean", "cls+mean", "attention"])
 @pytest.mark.parametrize("old", [{}, {"pooling": "attention"}], ids=["from cls", "from attention"])
 def test_another_pooling(old: dict, pooling: str) -> None:
-    sizes = {"width": 35, "registers": 1, **old}
-    first = source(**sizes)
+    first = source(width=35, registers=1, **old)
     new = start_from(first, LABELS, name="new", pooling=pooling)
     assert new.config.pooling == pooling
     assert final(new, images()).equal(final(first, images()))
@@ -132,36 +132,16 @@ def test_another_pooling(old: dict, pooling: str) -> None:
         assert bool(weights[0].any())
 
 
-@pytest.mark.parametrize("labels", [(), ("ox",)])
-def test_one_class_is_none(labels: tuple[str, ...]) -> None:
-    with pytest.raises(TrainingError):
-        start_from(source(), labels, name="new")
-
-
 def test_what_does_not_fit_is_refused() -> None:
-    with pytest.raises(TrainingError):
-        start_from(source(), LABELS, name="new", class_ids=("n1", "n2"))
-    with pytest.raises(ModelError):
-        start_from(source(pooling="mean", class_token=False), LABELS, name="new", pooling="cls")
-    with pytest.raises(ModelError):
-        start_from(source(), LABELS, name="new", image_size=(11, 15))
+    for labels, more in (((), {}), (("ox",), {}), (LABELS, {"class_ids": ("n1", "n2")})):
+        with pytest.raises(TrainingError):
+            start_from(source(), labels, name="new", **more)
+    for old, more in (({"pooling": "mean", "class_token": False}, {"pooling": "cls"}), ({}, {"image_size": (11, 15)})):
+        with pytest.raises(ModelError):
+            start_from(source(**old), LABELS, name="new", **more)
 
 
 # --- another size
-
-
-@kinds
-@pytest.mark.parametrize("grid", [(5, 7), (1, 2)])
-def test_at_another_size_it_sees_what_the_source_would(kind: dict, grid: tuple[int, int]) -> None:
-    old = source(**kind)
-    size = (grid[0] * PATCH, grid[1] * PATCH)
-    new = start_from(old, LABELS, name="new", image_size=size)
-    assert new.config.image_size == size
-    assert new.config.learned_grid == grid
-    assert final(new, images(grid)).equal(final(old, images(grid)))
-    if new.pos_embed is not None:
-        assert new.pos_embed.shape[1] == grid[0] * grid[1]  # a patch, a position that is its own
-    assert (new.pretrained.preprocess.height, new.pretrained.preprocess.width) == size
 
 
 @pytest.mark.parametrize("antialias", [False, True])
@@ -174,23 +154,19 @@ def test_positions_are_interpolated_as_timm_does(antialias: bool) -> None:
     torch.testing.assert_close(new.pos_embed, expected, rtol=1e-6, atol=1e-6)
 
 
-def test_a_table_of_another_grid_stays_at_the_native_size() -> None:
+def test_a_table_of_another_grid_stays() -> None:
     """DINOv2 has 37 x 37 positions and is fed 16 x 16 patches: nothing is lost where nothing has to be."""
     old = source(position_grid=(5, 7))
-    for size in (None, old.config.image_size):
+    for size in (None, old.config.image_size, (20, 20)):
         new = start_from(old, LABELS, name="new", image_size=size)
         assert new.config.position_grid == (5, 7)
         assert new.pos_embed.equal(old.pos_embed)
-    other = start_from(old, LABELS, name="new", image_size=(20, 20))
-    assert other.config.position_grid == (5, 7)
-    assert other.pos_embed.equal(old.pos_embed)
 
 
 def test_a_head_is_kept_for_the_same_classes_only() -> None:
     old = source(classes=3)
     labels = old.pretrained.labels
-    new = start_from(old, labels, name="new", keep_head=True)
-    assert new(images()).equal(old(images()))
+    assert start_from(old, labels, name="new", keep_head=True)(images()).equal(old(images()))
     for wrong, pooling in ((LABELS, None), (labels, "mean")):
         with pytest.raises(TrainingError, match="same 3 classes"):
             start_from(old, wrong, name="new", pooling=pooling, keep_head=True)
@@ -214,45 +190,28 @@ def test_preprocessing_at_another_size(settings: dict, size: tuple[int, int], ex
 # --- what learns
 
 
-def frozen(model: ViT, last: int | None) -> set[str]:
+def learning(model: ViT, last: int | None) -> set[str]:
     freeze(model, last)
-    return {name for name, one in model.named_parameters() if one.requires_grad}
+    return {name for name, parameter in model.named_parameters() if parameter.requires_grad}
 
 
 @kinds
-def test_what_learns_is_what_is_last(kind: dict) -> None:
+def test_the_last_parts_learn_and_the_others_stay(kind: dict) -> None:
     model = start_from(source(**kind), LABELS, name="new")
     heads = {"head"} | ({"head_dist"} if "distillation_token" in kind else set())
     pool = {"attn_pool"} if "attention" in str(kind) else set()
     assert set(learning_modules(model, 0)) == heads | pool | ({"norm"} if pool else set())
     assert set(learning_modules(model, 2)) == heads | pool | {"norm", "blocks.1", "blocks.2"}
-    assert len(frozen(model, None)) == len(list(model.parameters()))
-    for last in (0, 1, 3):
-        names = frozen(model, last)
-        assert {name for name in names if name.startswith("blocks.")} == {
-            name
-            for name, _ in model.named_parameters()
-            for at in range(3 - last, 3)
-            if name.startswith(f"blocks.{at}.")
-        }
-        assert not {"cls_token", "pos_embed", "patch_embed.proj.weight", "reg_token", "norm_pre.weight"} & set(names)
-
-
-def test_ten_blocks_are_not_confused_with_one() -> None:
-    model = source(depth=11)
-    names = frozen(model, 10)
-    assert not any(name.startswith("blocks.0.") for name in names)
-    assert {name.split(".")[1] for name in names if name.startswith("blocks.")} == {str(at) for at in range(1, 11)}
-
-
-@kinds
-def test_frozen_parts_stay_and_the_others_learn(kind: dict) -> None:
-    model = start_from(source(**kind), LABELS, name="new")
-    names = frozen(model, 1)
+    every = {name for name, _ in model.named_parameters()}
+    assert learning(model, None) == every
+    for last in (0, 3, 1):
+        names, blocks = learning(model, last), tuple(f"blocks.{index}." for index in range(3 - last, 3))
+        assert {name for name in names if "blocks" in name} == {name for name in every if name.startswith(blocks)}
+        assert not {"cls_token", "pos_embed", "patch_embed.proj.weight", "reg_token", "norm_pre.weight"} & names
     before = copy.deepcopy(model.state_dict())
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], lr=0.01, weight_decay=0.1)
-    targets = torch.eye(3)[[0, 1, 2, 0]]
-    network, losses = Network(model, None, GRID), []
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1)
+    targets, network, losses = torch.eye(3)[[0, 1, 2, 0]], Network(model, None, GRID), []
     for _ in range(30):
         optimizer.zero_grad()
         loss = training_loss(network(images()), targets, Recipe())
@@ -262,3 +221,8 @@ def test_frozen_parts_stay_and_the_others_learn(kind: dict) -> None:
     assert losses[0] == pytest.approx(np.log(3), abs=1e-5)  # a head of zeros begins at chance
     assert losses[-1] < 0.3
     assert {name for name, value in model.state_dict().items() if not value.equal(before[name])} == names
+
+
+def test_ten_blocks_are_not_confused_with_one() -> None:
+    names = learning(source(depth=11), 10)
+    assert {name.split(".")[1] for name in names if name.startswith("blocks.")} == {str(at) for at in range(1, 11)}

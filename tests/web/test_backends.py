@@ -17,7 +17,7 @@ from urllib.parse import quote
 import numpy as np
 import pytest
 import torch
-from conftest import watch
+from browsing import new_page
 from numpy.typing import NDArray
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
@@ -118,14 +118,10 @@ class Backend:
 @contextmanager
 def shown(browser: Chromium, url: str, offline: bool = False) -> Iterator[Page]:
     """Open a page and wait until its scene is loaded."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, offline=offline)
-    problems = watch(context)
-    page = context.new_page()
-    ready(page, url)
-    complete(page)
-    yield page
-    context.close()
-    assert not problems
+    with new_page(browser, offline=offline) as page:
+        ready(page, url)
+        complete(page)
+        yield page
 
 
 @pytest.fixture(scope="module")
@@ -247,8 +243,11 @@ def test_the_rows_of_rollout_are_pythons(backend: Backend) -> None:
 
 
 @pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
-def test_a_backend_answers_what_it_says_it_can(backend: Backend, needs: str, name: str, ask: Any) -> None:
+def test_a_question_is_answered_and_can_be_aborted_or_is_refused(
+    backend: Backend, needs: str, name: str, ask: Any
+) -> None:
     if backend.can(needs):
+        assert backend.send(name, ask, abort="after")["error"]["name"] == "AbortError"
         assert backend.ask(name, ask)
     else:
         error = backend.refusal(name, ask)
@@ -300,35 +299,15 @@ def test_the_address_follows_where_links_are_to_be_had(backend: Backend) -> None
     assert (backend.page.url != before) == backend.can("link")
 
 
-def test_nobody_may_send_these_a_checkpoint(backend: Backend) -> None:
-    error = backend.refusal("upload")
+def test_what_no_backend_has_is_refused(backend: Backend) -> None:
+    error = backend.refusal("upload")  # nobody may send these a checkpoint
     assert (error["name"], error["kind"]) == ("BackendError", "refused")
-
-
-@pytest.mark.parametrize(("name", "ask"), [("block", 0), ("rollout", {"token": None, **USUAL})])
-def test_another_scene_is_unknown(backend: Backend, name: str, ask: Any) -> None:
-    error = backend.refusal(name, ask, id="0" * 32)
-    assert (error["name"], error["kind"]) == ("BackendError", "unknown")
-
-
-def test_a_block_that_is_not_there_is_an_error(backend: Backend) -> None:
-    assert backend.refusal("block", 99)["name"] == "BackendError"
-
-
-# ---- waiting
-
-
-@pytest.mark.parametrize(("name", "ask"), [("block", 0), ("rollout", {"token": None, **USUAL})])
-def test_an_aborted_question_ends_so(backend: Backend, name: str, ask: Any) -> None:
-    assert backend.send(name, ask, abort="before")["error"]["name"] == "AbortError"
-    assert backend.ask(name, ask)
-
-
-@pytest.mark.parametrize(("needs", "name", "ask"), QUESTIONS)
-def test_a_question_on_its_way_is_aborted(backend: Backend, needs: str, name: str, ask: Any) -> None:
-    if backend.can(needs):
-        assert backend.send(name, ask, abort="after")["error"]["name"] == "AbortError"
+    for name, ask in (("block", 0), ("rollout", {"token": None, **USUAL})):
+        error = backend.refusal(name, ask, id="0" * 32)  # another scene
+        assert (error["name"], error["kind"]) == ("BackendError", "unknown")
+        assert backend.send(name, ask, abort="before")["error"]["name"] == "AbortError"
         assert backend.ask(name, ask)
+    assert backend.refusal("block", 99)["name"] == "BackendError"
 
 
 def test_progress_is_told_in_the_agreed_form(backend: Backend) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import tiny
-from conftest import watch
+from browsing import new_page
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page, expect
 from running import axe
@@ -36,15 +36,11 @@ def view() -> View:
 @pytest.fixture(scope="module")
 def lecture(browser: Chromium, view: View, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """The lecture as a file, with nothing else to ask."""
-    context = browser.new_context(viewport={"width": 1920, "height": 1080}, offline=True)
-    asked = watch(context)
-    page = context.new_page()
-    page.goto(write(tmp_path_factory.mktemp("lecture"), view.html(lecture=True)) + "?tab=lecture")
-    page.wait_for_function(f"{SCENE}?.answers.complete")
-    page.evaluate("vitviz.store.dispatch({ type: 'change', change: { tab: 'lecture' } })")
-    yield page
-    assert asked == []
-    context.close()
+    with new_page(browser, viewport={"width": 1920, "height": 1080}, offline=True) as page:
+        page.goto(write(tmp_path_factory.mktemp("lecture"), view.html(lecture=True)) + "?tab=lecture")
+        page.wait_for_function(f"{SCENE}?.answers.complete")
+        page.evaluate("vitviz.store.dispatch({ type: 'change', change: { tab: 'lecture' } })")
+        yield page
 
 
 def turn(page: Page, step: int) -> None:
@@ -72,6 +68,10 @@ def test_the_whole_path_with_the_models_own_numbers(lecture: Page, view: View) -
         expect(page.locator(".vv-text h2")).to_have_text(lecture_of["en"][step - 1]["title"])
         assert shown(page, "").strip()
         assert axe(page) == []
+        for width in (390, 1920):
+            page.set_viewport_size({"width": width, "height": 1080})
+            rest(page)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, step
         page.keyboard.press("PageDown")  # as a presenter's remote does; stays at the last one
     turn(page, STAGES)
     for step in range(STAGES - 1, 1, -1):
@@ -124,16 +124,6 @@ def test_everything_is_in_chinese_too(lecture: Page) -> None:
             assert any("\u4e00" <= letter <= "\u9fff" for letter in heading), heading
     page.click("[data-do=lang]")
     expect(page.locator("[role=tab]")).to_have_text(["Explore", "Lecture"])
-
-
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (1920, 1080)])
-def test_no_step_is_wider_than_its_screen(lecture: Page, width: int, height: int) -> None:
-    page = lecture
-    page.set_viewport_size({"width": width, "height": height})
-    for step in range(1, STAGES + 1):
-        page.click(f"[data-step='{step}']")
-        turn(page, step)
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, step
 
 
 # ---- texts

@@ -1,27 +1,28 @@
 """Dispatch random actions on pages in a real browser: the log replays, and the address opens the same.
 
-Each test is of one seed. `REPLAY_SEEDS=500` takes that many seeds in the place of a few.
+Each test is of one seed. `REPLAY_SEEDS=500` takes that many seeds in the place of one, and more actions of each.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import viewer_pages
-from conftest import watch
+from browsing import new_page
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Error, Page
 from running import Running, ready
 from viewer_pages import SCENE
 
-SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "2")))
+SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "1")))
+LONG = "REPLAY_SEEDS" in os.environ
 RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
-WAIT = 120_000  # milliseconds; models run many times
 FROM_EFFECTS = ["opened", "failed"]  # on a page only effects dispatch these, with scenes that are there
 
 ACT = """async ({ seed, count, without, names }) => {
@@ -40,12 +41,12 @@ CALM = """() => {
     store.dispatch({ type: 'hover', pointer: null });
     store.dispatch({ type: 'change', change: { full: false, help: false, thumbnail: null, tab: 'explore' } });
 }"""
-# Timers of the page that were set before these run before them: 400 ms is more than any that leads to a question.
+# Timers of the page that were set before these run before them: 300 ms is more than any that leads to a question.
 SETTLE = """async () => {
     const { store, scenes, progress, resting } = vitviz;
     for (let quiet = 0; quiet < 2;) {
         const before = store.get();
-        await new Promise((resolve) => { setTimeout(resolve, 400); });
+        await new Promise((resolve) => { setTimeout(resolve, 300); });
         const { scene, beside } = store.get();
         const whole = [scene, ...(beside ? [beside.scene] : [])].every((one) => scenes.get(one?.id)?.answers.complete);
         quiet = whole && store.get() === before && progress.jobs.size === 0 && resting() ? quiet + 1 : 0;
@@ -69,25 +70,20 @@ def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
 
     Whatever goes wrong is told with the seed and the page's log of actions.
     """
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    context.set_default_timeout(WAIT)
-    context.add_init_script("delete Element.prototype.requestFullscreen;")  # it comes and goes when the system has time
-    problems = watch(context)
-    page = context.new_page()
-    page.on("console", lambda said: problems.append(f"on the console: {said.text}") if said.type == "error" else None)
-    ready(page, url)
-    page.wait_for_function(f"{SCENE}?.answers.complete")
-    script = f"{RANDOM.read_text(encoding='utf-8')}\nwindow.random = {{ generator, actions }};"
-    page.add_script_tag(content=script, type="module")
-    page.wait_for_function("window.random")
-    try:
-        yield page
-        assert not problems, "\n".join(problems)
-    except (AssertionError, Error) as error:
-        log = json.dumps(page.evaluate("vitviz.store.log()"))
-        raise AssertionError(f"seed {seed}: {error}\nThe log of actions at {url}:\n{log}") from error
-    finally:
-        context.close()
+    problems: list[str] = []
+    with new_page(browser) as page:
+        page.add_init_script("delete Element.prototype.requestFullscreen;")  # it comes and goes as the system has time
+        page.on("console", lambda said: problems.append(f"console: {said.text}") if said.type == "error" else None)
+        ready(page, url)
+        page.wait_for_function(f"{SCENE}?.answers.complete")
+        script = re.sub(r"^export ", "", RANDOM.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        page.evaluate(f"() => {{ {script}\nwindow.random = {{ generator, actions }}; }}")  # the policy forbids a tag
+        try:
+            yield page
+            assert not problems, "\n".join(problems)
+        except (AssertionError, Error) as error:
+            log = json.dumps(page.evaluate("vitviz.store.log()"))
+            raise AssertionError(f"seed {seed}: {error}\nThe log of actions at {url}:\n{log}") from error
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -95,10 +91,10 @@ def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path
     url = viewer_pages.write(tmp_path, viewer_pages.html())
     with opened(browser, url, seed) as page, opened(browser, url, seed) as other:
         begun = page.evaluate("vitviz.store.log().length")
-        page.evaluate(ACT, {"seed": seed, "count": 400, "without": FROM_EFFECTS})
+        page.evaluate(ACT, {"seed": seed, "count": 400 if LONG else 150, "without": FROM_EFFECTS})
         page.evaluate(CALM)
         log = page.evaluate("(begun) => vitviz.store.log().slice(begun)", begun)
-        assert 400 <= len(log) < 950  # a thousand are kept
+        assert 150 <= len(log) < 950  # a thousand are kept
         page.evaluate(SETTLE)
         other.evaluate(REPLAY, log)
         other.evaluate(SETTLE)
@@ -127,7 +123,7 @@ def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, s
         "sizes": [7, 286],
     }
     with opened(browser, f"{app.url}?model={small}", seed) as page:
-        page.evaluate(ACT, {"seed": seed, "count": 150, "without": FROM_EFFECTS, "names": names})
+        page.evaluate(ACT, {"seed": seed, "count": 150 if LONG else 60, "without": FROM_EFFECTS, "names": names})
         page.evaluate(CALM)
         page.evaluate(SETTLE)
         page.evaluate(FIT)

@@ -10,14 +10,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import onnx
 import pytest
 import tiny
 import yaml
-from conftest import watch
+from browsing import new_page
 from offered import photograph
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
@@ -71,22 +70,21 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return tiny_model(tmp_path_factory.mktemp("models") / "tiny", pooling="cls+mean", registers=2)
 
 
-@pytest.fixture(scope="module")
-def other_source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_model(tmp_path_factory.mktemp("models") / "other", **OTHER)
-
-
-@pytest.fixture(scope="module")
-def site(source: str, other_source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    place = tmp_path_factory.mktemp("site")
+def write_files(place: Path, source: str) -> Path:
+    """Write a site of a model with one example and a lecturer's own text; return its folder."""
     example = place / "noise.png"
     example.write_bytes(photograph(1000))
     given = [Example(example, "Noise", "It shows nothing")]
     (place / "texts" / "zh").mkdir(parents=True)
     (place / "texts" / "zh" / FILES[2]).write_text(OWN_TEXT, encoding="utf-8")
     options = {"photographs": given, "space": True, "texts": place / "texts"}
-    write_site(place / "site", [source, other_source], **options, tell=lambda _: None)
-    served = Served(place / "site")
+    write_site(place / "site", [source], **options, tell=lambda _: None)
+    return place / "site"
+
+
+@pytest.fixture(scope="module")
+def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    served = Served(write_files(tmp_path_factory.mktemp("site"), source))
     yield served
     served.server.shutdown()
 
@@ -98,7 +96,7 @@ def opened(source: str, photo: Path) -> View:
 def drop(page: Page, photo: Path) -> None:
     """Give a photograph to the page, and wait until it is there with all its blocks."""
     upload(page, photo)
-    page.wait_for_function(f"{SCENE}?.source.photo && !vitviz.progress.first", timeout=90_000)
+    page.wait_for_function(f"{SCENE}?.source.photo && !vitviz.progress.first")
 
 
 @pytest.fixture(scope="module")
@@ -115,21 +113,21 @@ def shown(browser: Chromium, site: Served, mine: Path) -> Iterator[Page]:
 
 
 @pytest.fixture(scope="module")
-def other(browser: Chromium, site: Served, other_source: str, mine: Path) -> Iterator[tuple[Page, View]]:
-    """The site with another model and the same photograph, and what Python sees of it."""
-    for page in showing(browser, f"{site.url}?model={quote(other_source)}", mine):
-        yield page, opened(other_source, mine)
+def other(browser: Chromium, mine: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Page, View]]:
+    """The site of another kind of model with the same photograph, and what Python sees of it."""
+    place = tmp_path_factory.mktemp("other")
+    source = tiny_model(place / "other", **OTHER)
+    served = Served(write_files(place, source))
+    for page in showing(browser, served.url, mine):
+        yield page, opened(source, mine)
+    served.server.shutdown()
 
 
 def showing(browser: Chromium, url: str, photo: Path) -> Iterator[Page]:
-    context = browser.new_context(viewport={"width": 1440, "height": 900})
-    problems = watch(context)
-    page = context.new_page()
-    ready(page, url)
-    drop(page, photo)
-    yield page
-    context.close()
-    assert not problems
+    with new_page(browser) as page:
+        ready(page, url)
+        drop(page, photo)
+        yield page
 
 
 def ask(page: Page, name: str, question: dict[str, Any]) -> Any:
@@ -172,6 +170,7 @@ def test_methods_are_pythons(shown: Page, source: str, mine: Path, method: str) 
     expect_pythons(shown, opened(source, mine), method)
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("method", BROWSER_METHODS)
 def test_methods_of_the_other_model_are_pythons(other: tuple[Page, View], method: str) -> None:
     expect_pythons(*other, method)
@@ -194,6 +193,7 @@ def expect_pythons(page: Page, view: View, method: str) -> None:
         assert number == pytest.approx(share * value, rel=0.01, abs=near)
 
 
+@pytest.mark.tier("all")
 def test_the_other_model_loses_patches_and_is_read(other: tuple[Page, View]) -> None:
     page, view = other
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
@@ -320,35 +320,26 @@ def picture(width: int, height: int, kind: str) -> bytes:
     return out.getvalue()
 
 
-@pytest.mark.parametrize(
-    ("name", "data", "close"),
-    [
+def test_odd_photographs_and_files_that_are_none(page: Page, site: Served, source: str, tmp_path: Path) -> None:
+    ready(page, site.url)
+    (tmp_path / "text.jpg").write_bytes(b"hello")
+    upload(page, tmp_path / "text.jpg")
+    expect(page.locator("#notice")).to_contain_text("Expected a picture that this browser can read")
+    for name, data, close in (
         ("portrait.jpg", exif_portrait(), 0.02),
         ("panorama.png", picture(400, 100, "PNG"), 1e-4),
         ("small.gif", picture(30, 40, "GIF"), 1e-4),
-    ],
-)
-def test_odd_photographs(
-    page: Page, site: Served, source: str, tmp_path: Path, name: str, data: bytes, close: float
-) -> None:
-    photo = tmp_path / name
-    photo.write_bytes(data)
-    ready(page, site.url)
-    drop(page, photo)
-    manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
-    view = opened(source, photo)
-    assert manifest["grid"] == list(view.trace.grid)
-    assert manifest["photo"]["width"] / manifest["photo"]["height"] == pytest.approx(
-        view.photo.width / view.photo.height, rel=0.01
-    )
-    assert manifest["predictions"][0][1] == pytest.approx(view.predictions(1)[0][1], abs=close)
-
-
-def test_what_is_no_picture_is_said(page: Page, site: Served, tmp_path: Path) -> None:
-    (tmp_path / "text.jpg").write_bytes(b"hello")
-    ready(page, site.url)
-    upload(page, tmp_path / "text.jpg")
-    expect(page.locator("#notice")).to_contain_text("Expected a picture that this browser can read")
+    ):
+        (tmp_path / name).write_bytes(data)
+        before = page.evaluate(f"{SCENE}.id")
+        upload(page, tmp_path / name)
+        page.wait_for_function(f"{SCENE}.id !== {before!r} && !vitviz.progress.first")
+        manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
+        view = opened(source, tmp_path / name)
+        assert manifest["grid"] == list(view.trace.grid)
+        shape = view.photo.width / view.photo.height
+        assert manifest["photo"]["width"] / manifest["photo"]["height"] == pytest.approx(shape, rel=0.01)
+        assert manifest["predictions"][0][1] == pytest.approx(view.predictions(1)[0][1], abs=close)
 
 
 def test_a_damaged_file_is_named(page: Page, site: Served, mine: Path, tmp_path: Path) -> None:
@@ -366,27 +357,24 @@ def test_a_damaged_file_is_named(page: Page, site: Served, mine: Path, tmp_path:
 
 
 def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Served, mine: Path) -> None:
-    context = browser.new_context()
-    page = context.new_page()
-    ready(page, site.url)
-    page.evaluate("navigator.serviceWorker.ready.then(() => null)")
-    page.wait_for_function("navigator.serviceWorker.controller")
-    page.reload()
-    ready(page, site.url)
-    complete(page)
-    drop(page, mine)
-    context.set_offline(True)
-    ready(page, f"{site.url}?layer=2")
-    complete(page)
-    drop(page, mine)
-    expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")
-    context.close()
+    with new_page(browser) as page:
+        ready(page, site.url)
+        page.wait_for_function("navigator.serviceWorker.controller")
+        page.reload()
+        ready(page, site.url)
+        complete(page)
+        drop(page, mine)
+        page.context.set_offline(True)
+        ready(page, f"{site.url}?layer=2")
+        complete(page)
+        drop(page, mine)
+        expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")
 
 
 def test_the_address_brings_a_photograph_back(shown: Page, site: Served) -> None:
     found = shown.url
     ready(shown, found)
-    shown.wait_for_function(f"{SCENE}?.source.photo", timeout=90_000)
+    shown.wait_for_function(f"{SCENE}?.source.photo")
     expect(shown.locator("#notice")).to_be_hidden()
 
 
@@ -394,75 +382,67 @@ def test_the_page_of_a_photograph_is_saved_as_a_file(
     shown: Page, browser: Chromium, source: str, mine: Path, tmp_path: Path
 ) -> None:
     shown.locator(".vv-explore").press("1")
-    with shown.expect_download(timeout=60_000) as download:
+    with shown.expect_download() as download:
         shown.get_by_role("button", name="Save as HTML").click()
     download.value.save_as(tmp_path / "saved.html")
-    context = browser.new_context(offline=True)
-    problems, page = watch(context), context.new_page()
-    ready(page, (tmp_path / "saved.html").as_uri())
-    page.wait_for_function(f"{SCENE.replace('.source', '')} && vitviz.scenes.get('page').answers.complete")
-    expected = opened(source, mine).attention(1, "mean", (0, 0)).values
-    page.evaluate("() => vitviz.store.dispatch({type: 'change', change: {query: [0, 0], block: 1, head: 'mean'}})")
-    found = page.evaluate(
-        """() => { const { answers, manifest: { prefix } } = vitviz.scenes.get('page');
-        return [...answers.map(1, 'mean', { token: prefix.length, direction: 'row' }).subarray(prefix.length)]; }"""
-    )
-    np.testing.assert_allclose(found, expected.ravel(), atol=2e-3)
-    assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
-    context.close()
-    assert not problems
+    with new_page(browser, offline=True) as page:
+        ready(page, (tmp_path / "saved.html").as_uri())
+        page.wait_for_function(f"{SCENE.replace('.source', '')} && vitviz.scenes.get('page').answers.complete")
+        expected = opened(source, mine).attention(1, "mean", (0, 0)).values
+        page.evaluate("() => vitviz.store.dispatch({type: 'change', change: {query: [0, 0], block: 1, head: 'mean'}})")
+        found = page.evaluate(
+            """() => { const { answers, manifest: { prefix } } = vitviz.scenes.get('page');
+            return [...answers.map(1, 'mean', { token: prefix.length, direction: 'row' }).subarray(prefix.length)]; }"""
+        )
+        np.testing.assert_allclose(found, expected.ravel(), atol=2e-3)
+        assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
 
 
 def test_a_picture_of_the_site_is_in_the_address(page: Page, site: Served, source: str, mine: Path) -> None:
     (site.folder / "pictures").mkdir()
     shutil.copy(mine, site.folder / "pictures" / "mine.png")
     ready(page, f"{site.url}?photo=pictures/mine.png&layer=2")
-    page.wait_for_function(f"{SCENE}?.source.photo === 'pictures/mine.png'", timeout=90_000)
+    page.wait_for_function(f"{SCENE}?.source.photo === 'pictures/mine.png'")
     label, share, _ = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest.predictions[0]")
     assert {label: share} == pytest.approx(dict(opened(source, mine).predictions(1)), abs=1e-4)
     page.click("#examples button")
     page.wait_for_function(f"{SCENE}.source.image === 'Noise'")
     page.go_back()
-    page.wait_for_function(f"{SCENE}.source.photo === 'pictures/mine.png'", timeout=90_000)
+    page.wait_for_function(f"{SCENE}.source.photo === 'pictures/mine.png'")
     assert address(page) == {"photo": "pictures/mine.png", "layer": "2"}
 
 
-@pytest.mark.parametrize(
-    ("photo", "words"),
-    [
+def test_addresses_that_are_no_picture_of_the_site_are_refused(page: Page, site: Served) -> None:
+    for photo, words in (
         ("pictures/none.png", "Expected a picture of this site at pictures/none.png, got none"),
         ("https://example.org/mine.png", "Expected the address of a picture of this site, got https://example.org"),
         ("index.html", "Expected a picture that this browser can read"),
-    ],
-)
-def test_what_is_no_picture_of_the_site_is_said(page: Page, site: Served, photo: str, words: str) -> None:
-    ready(page, f"{site.url}?photo={photo}")
-    expect(page.locator("#notice")).to_contain_text(words)
-    expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # the example is there instead
+    ):
+        ready(page, f"{site.url}?photo={photo}")
+        expect(page.locator("#notice")).to_contain_text(words)
+        expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")  # the example is there instead
 
 
 def test_what_the_model_needs_is_said_before_it_is_loaded(browser: Chromium, site: Served, mine: Path) -> None:
-    def opened_with(script: str) -> Page:
-        page = browser.new_context().new_page()
-        page.add_init_script(script)
-        Quiet.asked.clear()
+    memory = "Object.defineProperty(navigator, 'deviceMemory', { value: %s })"
+    Quiet.asked.clear()
+    with new_page(browser) as page:
+        page.add_init_script(memory % 8)
         ready(page, site.url)
-        return page
-
-    page = opened_with("Object.defineProperty(navigator, 'deviceMemory', { value: 8 })")
-    expect(page.locator(".vv-needs")).to_have_text(re.compile(r"stays in this browser.* 15 MB, once\.$"))
-    page.context.close()
-    page = opened_with("Object.defineProperty(navigator, 'deviceMemory', { value: 0.25 })")
-    expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25")
-    drop(page, mine)  # it works all the same
-    page.context.close()
-    page = opened_with("WebAssembly.validate = () => false")
-    expect(page.locator(".vv-needs")).to_contain_text("no WebAssembly SIMD")
-    upload(page, mine)
-    expect(page.locator("#notice")).to_contain_text("no WebAssembly SIMD")
-    complete(page)  # the example is still there
-    assert not [path for path in Quiet.asked if "weights" in path or path.endswith(".wasm")]
-    page.context.close()
+        expect(page.locator(".vv-needs")).to_have_text(re.compile(r"stays in this browser.* \d+ MB, once\.$"))
+    with new_page(browser) as page:
+        page.add_init_script(f"{memory % 0.25}; WebAssembly.validate = () => false")
+        ready(page, site.url)
+        expect(page.locator(".vv-needs")).to_contain_text("no WebAssembly SIMD")
+        upload(page, mine)
+        expect(page.locator("#notice")).to_contain_text("no WebAssembly SIMD")
+        complete(page)  # the example is still there
+        assert not [path for path in Quiet.asked if "weights" in path or path.endswith(".wasm")]
+    with new_page(browser) as page:
+        page.add_init_script(memory % 0.25)
+        ready(page, site.url)
+        expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25")
+        drop(page, mine)  # it works all the same
 
 
 def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -484,7 +464,7 @@ def test_graphs_are_made_once_for_models_of_a_shape(tmp_path: Path, monkeypatch:
 def test_no_weight_is_in_a_graph(site: Served) -> None:
     """Graphs are kept for a shape of model: what they hold themselves must be true of every such model."""
     paths = list(site.folder.glob("models/*/*.onnx"))
-    assert len(paths) == 18
+    assert len(paths) == 9
     for path in paths:
         graph = onnx.load(path, load_external_data=False).graph
         constants = [node.attribute[0].t for node in graph.node if node.op_type == "Constant"]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import viewer_pages
-from conftest import watch
+from browsing import new_page
 from playwright.sync_api import Browser, Page, expect
 from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, row_of, show, state, title, view
 
@@ -87,12 +87,17 @@ def test_the_strongest_patches_are_numbered(explorer: Page) -> None:
     assert pixels(explorer, "(view) => view.panes[0].pane.aid.canvas").max() == 0
 
 
+REST = "new Promise((done) => { setTimeout(done, 150); })"  # longer than Chromium looks back for a fling
+
+
 def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path) -> None:
-    context = browser.new_context(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
-    problems = watch(context)
-    page = context.new_page()
-    show(page, tmp_path)
-    seen, finger = view(), context.new_cdp_session(page)
+    with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
+        show(page, tmp_path)
+        point_and_tap(page)
+
+
+def point_and_tap(page: Page) -> None:
+    seen, finger = view(), page.context.new_cdp_session(page)
 
     def touch(kind: str, *patch: int) -> None:
         points = []
@@ -114,12 +119,11 @@ def test_a_finger_shows_the_way_and_a_tap_pins(browser: Browser, tmp_path: Path)
     touch("touchMove", 5, 5)
     expect(page.locator(".vv-note")).to_contain_text("Row 6, column 6:")  # read, and not asked
     assert title(page).endswith("row 4, column 4")
-    page.wait_for_timeout(200)  # a finger that flies off would be a fling, and the tap would only stop that
+    touch("touchMove", 5, 5)  # a finger that flies off would be a fling, and the tap would only stop that: it rests
+    page.evaluate(REST)
     touch("touchEnd")
     page.touchscreen.tap(*centre(page, seen, 3, 3))
     expect(page.locator(".vv-title")).to_have_text("Layer 3, mean of 5 heads, from CLS")
-    context.close()
-    assert problems == []
 
 
 # ---- walls
@@ -237,17 +241,16 @@ def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7])
 
 
-@pytest.mark.parametrize("width", [390, 1024, 1440])
-def test_the_switch_of_the_scale_is_beside_the_thumbnails(page: Page, tmp_path: Path, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
-    show(page, tmp_path)
-    chips = [one.bounding_box() for one in page.locator(".vv-scaling label").all()]
-    words, grid = (box(page, name) for name in (".vv-scale-words", ".vv-grid"))
-    for chip in chips:
-        assert chip is not None
-        assert chip["x"] + chip["width"] <= width
-        assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
-    assert words["y"] < grid["y"]
+def test_the_switch_of_the_scale_is_beside_the_thumbnails(explorer: Page) -> None:
+    for width in (390, 1024, 1440):
+        explorer.set_viewport_size({"width": width, "height": 844})
+        explorer.evaluate(FRAMES)
+        words, grid = (box(explorer, name) for name in (".vv-scale-words", ".vv-grid"))
+        for chip in (one.bounding_box() for one in explorer.locator(".vv-scaling label").all()):
+            assert chip is not None
+            assert chip["x"] + chip["width"] <= width
+            assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
+        assert words["y"] < grid["y"]
 
 
 def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:

@@ -110,8 +110,13 @@ def test_the_help_stays_when_it_opens_before_word_of_its_closing(explorer: Page)
     explorer.locator(".vv-picture").press("?")
     dialog = explorer.get_by_role("dialog")
     expect(dialog).to_be_visible()
-    dialog.evaluate("(dialog) => { dialog.close(); dialog.showModal(); }")
-    explorer.wait_for_timeout(100)  # the dialog's event has come by then
+    dialog.evaluate(
+        """(dialog) => new Promise((heard) => {
+            dialog.addEventListener('close', () => heard(), { once: true });
+            dialog.close();
+            dialog.showModal();
+        })"""
+    )
     expect(dialog).to_be_visible()
     assert state(explorer, "help") is True
 
@@ -278,12 +283,15 @@ def open_second(page: Page, kind: str, wait: bool = True) -> None:
         page.wait_for_function("vitviz.scenes.get('second')?.answers.complete")
 
 
+TWENTY_FRAMES = "async () => { for (let i = 0; i < 20; i += 1) await new Promise(requestAnimationFrame); }"
+
+
 @pytest.mark.parametrize("motion", ["no-preference", "reduce"])
 def test_nothing_moves_by_itself(offline: Page, tmp_path: Path, motion: Any) -> None:
     offline.emulate_media(reduced_motion=motion)
     show(offline, tmp_path)
     drawn = offline.evaluate("vitviz.drawn")
-    offline.wait_for_timeout(300)
+    offline.evaluate(TWENTY_FRAMES)
     assert offline.evaluate("[vitviz.drawn, document.getAnimations().length]") == [drawn, 0]
 
 
@@ -307,7 +315,8 @@ def test_playing_steps_through_layers_or_heads_and_stops(offline: Page, tmp_path
         expect(offline.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
     offline.get_by_role("button", name="Stop layers").click()
     block = state(offline, "block")
-    offline.wait_for_timeout(400)
+    # A timer that was left would step before this one, which waits for two steps.
+    offline.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
     assert state(offline, "block") == block
     expect(offline.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")
     ask(offline, head=3)

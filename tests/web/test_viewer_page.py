@@ -12,6 +12,7 @@ import pytest
 import viewer_pages
 from PIL import Image
 from playwright.sync_api import Page, expect
+from running import axe, unfold
 from viewer_pages import (
     KINDS,
     agree,
@@ -37,12 +38,6 @@ from vitviz.heatmap import Heatmap, Scale
 from vitviz.view import View
 from vitviz.web.scene import standalone
 
-
-@pytest.fixture(scope="module")
-def church_html() -> str:
-    return standalone(viewer_pages.scene(church(), title="DINOv2 S/14"))
-
-
 # ---- numbers
 
 
@@ -61,29 +56,50 @@ def questions(seen: View) -> list[tuple[int, int | str, Any, str, str]]:
     return asked
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_numbers_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
-    seen = view(kind)
-    show(offline, tmp_path, html(kind))
-    for block, head, query, direction, mode in questions(seen):
-        if mode == "rollout" and kind == "too many for rollout":
+def expect_numbers(page: Page, seen: View, asked: list[tuple[int, int | str, Any, str, str]]) -> None:
+    """The page says what Python says to these questions."""
+    for block, head, query, direction, mode in asked:
+        if mode == "rollout" and not viewer_pages.scene(seen).rolls_out:
             continue
-        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode)
+        ask(page, block=block, head=head, query=query, direction=direction, mode=mode)
         row = row_of(seen, block, head, query, direction, mode)
         values = row[len(seen.trace.prefix) :].reshape(seen.trace.grid)
-        agree(reading(offline), expected(seen, block, head, query, direction, mode), values)
+        agree(reading(page), expected(seen, block, head, query, direction, mode), values)
 
 
-def test_numbers_of_the_bundled_model_are_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
+    text, seen = html(kind), view(kind)
+    show(offline, tmp_path, text)
+    fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
+    start = offline.evaluate("(fields) => fields.map((field) => vitviz.store.get()[field])", fields)
+    for change, look in LOOKS:
+        ask(offline, **{**dict(zip(fields, start, strict=True)), **EVEN, **change})
+        assert_picture(offline, text, seen, **look)
+    ask(offline, gamma=1)
+    expect_numbers(offline, seen, questions(seen))
+    if kind == "too many for rollout":  # where rollout is not in the page, it is not offered
+        ask(offline, mode="attention")
+        expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
+        offline.locator(".vv-picture").focus()
+        offline.keyboard.press("r")
+        expect(offline.get_by_role("alert")).to_contain_text("no rollout")
+        assert viewer_pages.state(offline, "mode") == "attention"
+
+
+def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> None:
     seen = church()
-    show(offline, tmp_path, church_html)
+    text = standalone(viewer_pages.scene(seen, title="DINOv2 S/14"))
+    assert len(text.encode()) <= 8_000_000  # small enough to send
+    show(offline, tmp_path, text)
     expect(offline.locator(".vv-answer")).to_have_text(seen.describe())
     expect(offline.locator(".vv-predictions .vv-name")).to_have_text([label for label, _ in seen.predictions()])
-    for block, head, query, direction, mode in questions(seen):
-        ask(offline, block=block, head=head, query=query, direction=direction, mode=mode)
-        row = row_of(seen, block, head, query, direction, mode)
-        values = row[len(seen.trace.prefix) :].reshape(seen.trace.grid)
-        agree(reading(offline), expected(seen, block, head, query, direction, mode), values)
+    expect_numbers(offline, seen, questions(seen)[::3])
+    ask(offline, block=11, head="mean", query=None, direction="row", mode="attention")
+    for change, look in LOOKS[:4]:
+        ask(offline, smooth=False, grid=False, color=None, **EVEN)
+        ask(offline, **change)
+        assert_picture(offline, text, seen, **look)
 
 
 def test_the_pointer_reads_values_while_a_patch_is_pinned(offline: Page, tmp_path: Path) -> None:
@@ -96,15 +112,6 @@ def test_the_pointer_reads_values_while_a_patch_is_pinned(offline: Page, tmp_pat
     assert found, words
     value = seen.attention(-1, 1, (2, 2)).values[5, 7]
     assert abs(viewer_pages.number(found[1]) - value) <= 2e-3 + 6e-4
-
-
-def test_where_rollout_is_not_in_the_page_it_is_not_offered(offline: Page, tmp_path: Path) -> None:
-    show(offline, tmp_path, html("too many for rollout"))
-    expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
-    offline.locator(".vv-picture").focus()
-    offline.keyboard.press("r")
-    expect(offline.get_by_role("alert")).to_contain_text("no rollout")
-    assert viewer_pages.state(offline, "mode") == "attention"
 
 
 # ---- the picture
@@ -148,25 +155,6 @@ LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"gamma": 0.4, "opacity": 1}, {"gamma": 0.4, "alpha": 1.0}),
     ({"opacity": 0, "gamma": 1.8}, {"alpha": 0.0}),
 ]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_picture_is_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
-    text, seen = html(kind), view(kind)
-    show(offline, tmp_path, text)
-    fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
-    start = offline.evaluate("(fields) => fields.map((field) => vitviz.store.get()[field])", fields)
-    for change, look in LOOKS:
-        ask(offline, **{**dict(zip(fields, start, strict=True)), **EVEN, **change})
-        assert_picture(offline, text, seen, **look)
-
-
-def test_the_picture_of_a_real_photograph_is_pythons(offline: Page, tmp_path: Path, church_html: str) -> None:
-    show(offline, tmp_path, church_html)
-    for change, look in LOOKS[:4]:
-        ask(offline, smooth=False, grid=False, color=None, **EVEN)
-        ask(offline, **change)
-        assert_picture(offline, church_html, church(), **look)
 
 
 def test_a_saved_picture_is_the_one_that_is_seen(offline: Page, tmp_path: Path) -> None:
@@ -219,12 +207,12 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
 
 
-@pytest.mark.parametrize("gamma", [1.0, 0.4, 1.7])
-def test_the_color_bar_bends_as_the_map_does(offline: Page, tmp_path: Path, gamma: float) -> None:
+def test_the_color_bar_bends_as_the_map_does(offline: Page, tmp_path: Path) -> None:
     show(offline, tmp_path)
-    ask(offline, color="inferno", gamma=gamma)
-    bar = pixels(offline, "(view) => view.find('.vv-bar')")[0, :, :3]
-    assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
+    for gamma in (1.0, 0.4, 1.7):
+        ask(offline, color="inferno", gamma=gamma)
+        bar = pixels(offline, "(view) => view.find('.vv-bar')")[0, :, :3]
+        assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
 
 
 def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) -> None:
@@ -259,46 +247,44 @@ def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) 
 # ---- the page as a whole
 
 
-def test_the_default_models_page_is_small_enough_to_send(church_html: str) -> None:
-    assert len(church_html.encode()) <= 8_000_000
+def expect_to_fit(page: Page) -> None:
+    width = (page.viewport_size or {})["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def unfold(page: Page) -> None:
-    page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
-    rest(page)
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_passes_axe(page: Page, tmp_path: Path, scheme: Any) -> None:
-    from axe_core_python.sync_playwright import Axe
-
-    page.emulate_media(color_scheme=scheme)
-    show(page, tmp_path)
-    unfold(page)
-    page.get_by_role("button", name="Compare").click()
+def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path: Path) -> None:
+    said: list[str] = []
+    note = lambda message: said.append(message.text) if message.type == "error" else None  # noqa: E731
+    page.on("console", note)
+    for kind in (viewer_pages.FIRST, "any shape"):
+        page.emulate_media(color_scheme="light")
+        show(page, tmp_path, html(kind))
+        for width in (390, 768, 1024, 1440):
+            page.set_viewport_size({"width": width, "height": 844})
+            rest(page)
+            held = box(page, ".vv-held")
+            assert held["y"] + held["height"] < 844 - 100  # all of it on the first screen, with words below
+            ratio = view(kind).photo.width / view(kind).photo.height
+            assert held["width"] / held["height"] == pytest.approx(ratio, rel=0.01)
+        unfold(page)
+        for compare in (False, True):
+            if compare:
+                page.get_by_role("button", name="Compare").click()
+                hover(page, view(kind), 1, 1, pane=1)
+            for width in (390, 768, 1024, 1440):
+                page.set_viewport_size({"width": width, "height": 844})
+                rest(page)
+                expect_to_fit(page)
     ask(page, query=(2, 3), head=1)
     page.evaluate("vitviz.store.dispatch({ type: 'message', texts: ['A message.'] })")
-    for wanted in ("page", "help"):
-        if wanted == "help":
-            page.get_by_role("button", name="Keys").click()
-        found = Axe().run(page)["violations"]
-        assert not found, [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
-
-
-@pytest.mark.parametrize("width", [390, 768, 1024, 1440])
-@pytest.mark.parametrize("kind", ["registers, margins unseen", "any shape"])
-def test_nothing_sticks_out(page: Page, tmp_path: Path, kind: str, width: int) -> None:
-    page.set_viewport_size({"width": width, "height": 844})
-    show(page, tmp_path, html(kind))
-    held = box(page, ".vv-held")
-    assert held["y"] + held["height"] < 844 - 100  # all of it on the first screen, with words below
-    ratio = view(kind).photo.width / view(kind).photo.height
-    assert held["width"] / held["height"] == pytest.approx(ratio, rel=0.01)
-    unfold(page)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
-    page.get_by_role("button", name="Compare").click()
-    hover(page, view(kind), 1, 1, pane=1)
-    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for scheme, rules in (("light", ()), ("dark", ("color-contrast",))):
+        page.emulate_media(color_scheme=scheme)
+        assert not axe(page, *rules)
+        page.get_by_role("button", name="Keys").click()
+        assert not axe(page, *rules)
+        page.keyboard.press("Escape")
+    page.remove_listener("console", note)
+    assert said == []
 
 
 def test_nothing_jumps_when_the_pointer_comes(page: Page, tmp_path: Path) -> None:

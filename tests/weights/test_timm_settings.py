@@ -38,24 +38,23 @@ def mixed_blocks() -> nn.Module:
     return model
 
 
-def changed(model: nn.Module, change: Callable[[Any], object]) -> nn.Module:
-    """A model whose parts were exchanged by hand, as timm's own options do not."""
-    change(model)
+def changed(model: nn.Module, name: str, value: object) -> nn.Module:
+    """A model of which a part was exchanged by hand, as timm's own options do not."""
+    part, _, attribute = name.rpartition(".")
+    setattr(model.get_submodule(part), attribute, value)
     return model
 
 
-def siglip() -> nn.Module:
-    return vit(class_token=False, global_pool="map")
+def siglip(**changes: Any) -> nn.Module:
+    return vit(class_token=False, global_pool="map", **changes)
 
 
+TURNED = ROTARY | {"rope_rotate_half": False}
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a plain module": (lambda: nn.Linear(2, 3), r"\(Linear\).*VisionTransformer or VisionTransformerDistilled or Eva"),
     "a subclass": (lambda: type("Mine", (VisionTransformer,), {})(**SIZES), r"\(Mine\)"),
     "another patch shape": (lambda: vit(patch_size=(5, 7), img_size=(15, 35)), r"patches of \(5, 7\) are no squares"),
-    "padded images": (
-        lambda: vit(img_size=(17, 35), dynamic_img_pad=True),
-        r"pads images of \(17, 35\).*dynamic_img_pad=False",
-    ),
+    "padded images": (lambda: vit(img_size=(17, 35), dynamic_img_pad=True), r"of \(17, 35\).*dynamic_img_pad=False"),
     "patch norm": (lambda: vit(embed_norm_layer=LayerNorm), "patch embedding ends in a norm"),
     "parallel": (lambda: vit(block_fn=ParallelScalingBlock), r"\(ParallelScalingBlock\): attention and MLP lie side"),
     "twice parallel": (lambda: vit(block_fn=ParallelThingsBlock), "several attentions lie side by side"),
@@ -77,82 +76,47 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "no pooling": (lambda: vit(global_pool=""), "global_pool=''"),
     "refined patches": (lambda: vit(global_pool="prr"), r"\(AttentionPoolPrr\)"),
     "mean with prefix": (lambda: vit(global_pool="avg", pool_include_prefix=True), "averages prefix tokens"),
-    "a norm after pooling": (
-        lambda: vit(class_token=False, global_pool="map", fc_norm=True),
-        "norms what its attention",
-    ),
+    "a norm after pooling": (lambda: siglip(fc_norm=True), "norms what its attention"),
     "pooling without prefix": (lambda: vit(global_pool="map"), "leaves out the prefix"),
     "other heads in pooling": (lambda: eva(global_pool="map", attn_pool_num_heads=3), "other heads or another MLP"),
     "another MLP in pooling": (lambda: eva(global_pool="map", attn_pool_mlp_ratio=3.0), "other heads or another MLP"),
     "gates and pooling": (lambda: eva(global_pool="map", swiglu_mlp=True), "other heads or another MLP"),
     "both positions": (lambda: eva(**ROTARY | {"use_abs_pos_emb": True}), "learned and rotary positions at once"),
     "eva02": (lambda: eva(**ROTARY | {"rope_type": "cat"}), r"\(RotaryEmbeddingCat\)"),
-    "learned rotations": (
-        lambda: eva(**ROTARY | {"rope_type": "mixed", "rope_rotate_half": False}),
-        r"\(RotaryEmbeddingMixed\)",
-    ),
+    "learned rotations": (lambda: eva(**TURNED | {"rope_type": "mixed"}), r"\(RotaryEmbeddingMixed\)"),
     "columns first": (lambda: eva(**ROTARY, rope_grid_indexing="xy"), "counted otherwise"),
     "shifted rotations": (lambda: eva(**ROTARY, rope_grid_offset=0.5), "counted otherwise"),
     "distilled without a classifier": (lambda: distilled(num_classes=0), "distillation token"),
     "different blocks": (mixed_blocks, "blocks 0 and 1 differ in heads, head_width"),
-    "a bias in half of the MLP": (
-        lambda: changed(vit(), lambda model: setattr(model.blocks[0].mlp.fc2, "bias", None)),
-        "one layer of its MLP has a bias",
-    ),
-    "two epsilons": (
-        lambda: changed(vit(), lambda model: setattr(model.norm, "eps", 0.1)),
-        r"different epsilons \[1e-06, 0.1\]",
-    ),
-    "a block without a norm": (
-        lambda: changed(vit(), lambda model: setattr(model.blocks[0], "norm2", nn.Identity())),
-        "lack a norm",
-    ),
-    "periods from shortest to longest": (
-        lambda: changed(eva(**ROTARY), lambda model: vars(model.rope).update(min_period=1.0, max_period=9.0)),
+    "a bias in half of the MLP": (lambda: changed(vit(), "blocks.0.mlp.fc2.bias", None), "one layer of its MLP has a"),
+    "two epsilons": (lambda: changed(vit(), "norm.eps", 0.1), r"different epsilons \[1e-06, 0.1\]"),
+    "a block without a norm": (lambda: changed(vit(), "blocks.0.norm2", nn.Identity()), "lack a norm"),
+    "least and greatest period": (
+        lambda: changed(changed(eva(**ROTARY), "rope.min_period", 1.0), "rope.max_period", 9.0),
         "shortest and a longest period",
     ),
     "positions in pooling": (
-        lambda: changed(
-            siglip(), lambda model: setattr(model.attn_pool, "pos_embed", nn.Parameter(torch.ones(21, 60)))
-        ),
+        lambda: changed(siglip(), "attn_pool.pos_embed", nn.Parameter(torch.ones(21, 60))),
         "several queries, positions or more norms",
     ),
-    "pooling without a norm": (
-        lambda: changed(siglip(), lambda model: setattr(model.attn_pool, "norm", nn.Identity())),
-        "lacks the norm or the projection",
-    ),
-    "hybrid": (
-        lambda: timm.create_model("vit_tiny_r_s16_p8_224", img_size=64, embed_dim=60, depth=1, num_heads=5),
-        r"\(HybridEmbed\).*convolutional",
-    ),
-    "swin": (
-        lambda: timm.create_model("swin_tiny_patch4_window7_224", embed_dim=12, depths=(1, 1), num_heads=(1, 1)),
-        r"\(SwinTransformer\).*windowed",
-    ),
-    "maxvit": (
-        lambda: timm.create_model("maxvit_rmlp_pico_rw_256", depths=(1,), embed_dim=(32,), block_type=("M",)),
-        r"\(MaxxVit\).*windows and grids",
-    ),
-    "beit": (
-        lambda: timm.create_model("beit_base_patch16_224", embed_dim=60, depth=1, num_heads=5),
-        r"\(Beit\).*bias for relative positions",
-    ),
-    "relative positions": (
-        lambda: timm.create_model("vit_relpos_small_patch16_224", embed_dim=60, depth=1, num_heads=5),
-        r"\(VisionTransformerRelPos\).*bias for relative",
-    ),
-    "cait": (
-        lambda: timm.create_model("cait_xxs24_224", embed_dim=60, depth=1, num_heads=5),
-        r"\(Cait\).*talking heads",
-    ),
-    "xcit": (
-        lambda: timm.create_model("xcit_nano_12_p16_224", embed_dim=64, depth=1, num_heads=4),
-        r"\(Xcit\).*between channels",
-    ),
-    "naflex": (
-        lambda: timm.create_model("vit_tiny_patch16_224", use_naflex=True, embed_dim=60, depth=1, num_heads=5),
-        r"\(NaFlexVit\).*load the vit_ model of the same size",
-    ),
+    "pooling without a norm": (lambda: changed(siglip(), "attn_pool.norm", nn.Identity()), "lacks the norm or the pro"),
+}
+# The smallest of each architecture, by what makes it small.
+SMALL: dict[str, Any] = {"embed_dim": 60, "depth": 1, "num_heads": 5}
+SWIN: dict[str, Any] = {"embed_dim": 12, "depths": (1, 1), "num_heads": (1, 1)}
+MAXVIT: dict[str, Any] = {"depths": (1,), "embed_dim": (32,), "block_type": ("M",)}
+REFUSED |= {
+    name: (partial(timm.create_model, name, **sizes), words)
+    for name, sizes, words in (
+        ("vit_tiny_r_s16_p8_224", SMALL | {"img_size": 64}, r"\(HybridEmbed\).*convolutional"),
+        ("swin_tiny_patch4_window7_224", SWIN, r"\(SwinTransformer\).*windowed"),
+        ("maxvit_rmlp_pico_rw_256", MAXVIT, r"\(MaxxVit\).*windows and grids"),
+        ("beit_base_patch16_224", SMALL, r"\(Beit\).*bias for relative positions"),
+        ("vit_relpos_small_patch16_224", SMALL, r"\(VisionTransformerRelPos\).*bias for relative"),
+        ("cait_xxs24_224", SMALL, r"\(Cait\).*talking heads"),
+        ("xcit_nano_12_p16_224", SMALL | {"embed_dim": 64, "num_heads": 4}, r"\(Xcit\).*between channels"),
+        ("vit_tiny_patch16_224", SMALL | {"use_naflex": True}, r"\(NaFlexVit\).*the vit_ model of the same size"),
+    )
 }
 
 

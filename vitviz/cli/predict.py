@@ -79,6 +79,10 @@ def predict(args: Args) -> None:
 def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> dict[str, Any]:
     """Return what JSON says of one photograph."""
     about = {"summary": view.describe(), "classes": len(view.labels), "sure_above": view.sure_above}
+    if (group := view.group()) is not None:
+        about["group"] = {"name": group[0], "probability": group[1]}
+    if view.known is not None:
+        about["known"] = view.known
     predictions = [{"label": label, "probability": probability} for label, probability in ranked]
     return shared.photo_record(photo.path, view, **about, predictions=predictions)
 

@@ -4,6 +4,7 @@ A file begins with a line that holds the settings; records of other settings are
 whole and flushed, so that a killed process leaves at most one broken line, the last.
 """
 
+import atexit
 import glob
 import json
 import os
@@ -11,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from vitviz.evaluation import EvaluationError
 from vitviz.extras import extra
@@ -140,7 +143,10 @@ def gather(records: Iterable[Record]) -> list[Record]:
         from accelerate import PartialState
         from accelerate.utils import gather_object
 
+    is_joined = torch.distributed.is_initialized()
     PartialState(cpu=True, timeout=TIMEOUT)  # joins the processes, unless they are joined already
+    if not is_joined:  # a group that is still there when the interpreter ends may abort the process
+        atexit.register(torch.distributed.destroy_process_group)
     found: list[Record] = gather_object([*records])
     return found
 

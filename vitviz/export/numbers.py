@@ -20,7 +20,10 @@ import io
 import json
 import os
 import platform
+import re
+import struct
 import zipfile
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -239,13 +242,23 @@ def replay(
     source = model if model is not None else record["model"]["source"]
     if isinstance(source, str) and not source:
         raise NumbersError("Expected a file that names its model, got one that does not. Name it: --model.")
-    explorer = Explorer(source, device)
+    try:
+        return _replay(record, saved, Explorer(source, device), photo, Path(path))
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field of another kind than we write
+        raise NumbersError(
+            f"Expected a record of {FORMAT!r}, got wrong fields in {Path(path).name} ({type(error).__name__}). "
+            "Save it anew."
+        ) from error
+
+
+def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explorer, photo: Any, path: Path) -> Replay:
+    """Ask the question of a record again."""
     _check("weights", record["model"].get("weights"), weights_checksum(explorer.model), "Name the model: --model.")
     if record["input"].get("preprocess"):
         explorer.preprocess = Preprocess.from_dict(
             {name: tuple(one) if isinstance(one, list) else one for name, one in record["input"]["preprocess"].items()}
         )
-    given = photo if photo is not None else _find_photo(record, Path(path))
+    given = photo if photo is not None else _find_photo(record, path)
     view = explorer.open(given, size=record["input"].get("asked"))  # of a page's file, which has no preprocessing
     _check("pixels", record["photo"].get("pixels"), pixels_checksum(view.photo), "Name the photograph: --photo.")
     question = dict(record["question"])
@@ -258,6 +271,14 @@ def replay(
         raise NumbersError(
             f"Expected a question that {call} answers, got {question}: {error}. Save it anew."
         ) from error
+
+
+# What damaged archives, tables and records are known to raise.
+_UNREADABLE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError,
+    zipfile.BadZipFile, zlib.error, struct.error, csv.Error,
+)  # fmt: skip
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-f]|7f|[89][0-9a-f])")  # also in JSON
 
 
 def _check(what: str, then: str | None, now: str, advice: str) -> None:
@@ -286,14 +307,19 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np.float
         NumbersError: if it is no such file.
     """
     path = Path(path)
+    if not path.is_file():  # reading a pipe or a device could wait for ever
+        raise NumbersError(f"Expected a file of numbers, got {path.name}, which is none. Name another one.")
     if path.stat().st_size > LARGEST:
         raise NumbersError(f"Expected a file of at most {LARGEST / 1e6:.0f} MB, got {path.name}. Save it anew.")
     try:
         text, values = _read_npz(path) if zipfile.is_zipfile(path) else _read_csv(path)
         record = json.loads(text)
         complete = all(isinstance(record[part], dict) for part in ("question", "model", "photo", "input"))
-        shape = tuple(record["input"]["grid"])
-    except (ValueError, KeyError, TypeError, IndexError, zipfile.BadZipFile) as error:
+        complete &= all(isinstance(record[part]["source"], str) for part in ("model", "photo"))
+        complete &= isinstance(record.get("versions", {}), dict) and CONTROL.search(text) is None
+        rows, columns = (int(side) for side in record["input"]["grid"])
+        shape = rows, columns
+    except _UNREADABLE as error:
         raise NumbersError(
             f"Expected a map of vitviz as .npz or .csv, got {path.name}: {error}. Save it anew."
         ) from error

@@ -196,7 +196,9 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         logits = halves(torch.from_numpy(ramp(3 * side * side)).reshape(1, 3, side, side))[0].tolist()
     return {
         "source": source, "title": pretrained.name, "labels": list(pretrained.labels),
-        "sureAbove": pretrained.sure_above, "prefix": list(config.prefix), "depth": config.depth,
+        "sureAbove": pretrained.sure_above, "groupAbove": pretrained.group_above, "knownAbove": pretrained.known_above,
+        "groups": pretrained.groups,
+        "prefix": list(config.prefix), "depth": config.depth,
         "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
         "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,
         "distilled": halves.distilled, "preprocess": pretrained.preprocess.to_dict(),
@@ -279,8 +281,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> 
         "first": _json((site.folder / first / "manifest.json").read_text(encoding="utf-8")),
         "site": _json(json.dumps(config)),
     }
-    page = re.sub(r"@@(\w+)@@", lambda place: filling[place[1]], bundle.template("site.html"))
-    site.write("index.html", page, hashed=False)
+    site.write("index.html", bundle.fill(bundle.template("site.html"), filling), hashed=False)
     needed = ["./", script, config["worker"], *(path for path in site.files if path.endswith(".mjs"))]
     listed = json.dumps({"files": ["./", *site.files], "first": needed})
     site.write(MARK, f"const SITE = {listed};\n{bundle.template('service.js')}", hashed=False)

@@ -9,7 +9,7 @@ import os
 import struct
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
@@ -17,14 +17,27 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageCms, UnidentifiedImageError, features
 
-from vitviz.images.heif import kind_of, to_png
-from vitviz.images.limits import MAX_PIXELS, ImageError, check_file, check_metadata, check_size, entries
+from vitviz.images.heif import check_installed
+from vitviz.images.limits import (
+    MAX_PIXELS,
+    ImageError,
+    check_file,
+    check_metadata,
+    check_size,
+    entries,
+    format_of,
+    kind_of,
+)
+from vitviz.images.worker import workers
 
 __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
 # A closed list, because Pillow's other plugins are seldom needed and some are dangerous: EPS starts Ghostscript,
 # and an ICO may hide a picture far larger than its header says. MPO (two-lens photographs) comes with JPEG.
-_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM")
+_FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
+
+# Their decoders take what they like: tiles, and pictures within pictures. A process of its own bounds them.
+_APART = ("TIFF", "JPEG2000", "AVIF", "HEIF")
 
 _ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
 
@@ -135,21 +148,54 @@ def _open_file(path: str) -> BinaryIO:
         ) from error
 
 
-def _from_stream(stream: io.BytesIO | BinaryIO, name: str) -> Image.Image:
-    head = stream.read(1024)
-    if not head:
+def decode_apart(data: bytes, name: str = "this file", check: Callable[[], None] = lambda: None) -> Image.Image:
+    """Decode the bytes of a file as `decode` does, whatever its format in a process with bounded memory and time.
+
+    Args:
+        data: of the file.
+        name: for messages.
+        check: called about ten times a second; what it raises ends the decoding.
+
+    Raises:
+        ImageError: see `decode`.
+    """
+    if not data:
         raise ImageError(f"Expected a photograph as {_ACCEPTED}, got {name}, which is empty. Save or upload it again.")
+    check_installed(data[:1024], name)
+    return workers().decode(data, name, check)
+
+
+def decode_here(stream: BinaryIO, name: str, formats: Sequence[str] = _FORMATS) -> Image.Image:
+    """Decode a file in this process.
+
+    Args:
+        stream: the file, at its start.
+        name: for messages.
+        formats: that are read; those of `_APART` only in a process that `vitviz.images.worker` bounds.
+
+    Raises:
+        ImageError: see `decode`.
+    """
+    head = stream.read(1024)
     with _reading(name, head):
-        if (kind := kind_of(head)) is not None:
-            stream.seek(0)
-            stream = io.BytesIO(to_png(stream.read(), name, kind))
-        return _upright_rgb(_opened(check_metadata(stream, name), name))
+        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # nothing else holds the picture
 
 
-def _opened(stream: BinaryIO, name: str) -> Image.Image:
-    image = Image.open(stream, formats=_FORMATS)
+def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
+    image = Image.open(stream, formats=tuple(formats))
     check_file(image, name)
     return image
+
+
+def all_formats() -> tuple[str, ...]:
+    """Return the formats that a process of its own reads."""
+    return *_FORMATS, *(one for one in _APART if one in Image.OPEN)
+
+
+def _from_stream(stream: BinaryIO, name: str) -> Image.Image:
+    head = stream.read(1024)
+    stream.seek(0)
+    return decode_apart(stream.read(), name) if not head or format_of(head) in _APART else decode_here(stream, name)
 
 
 @contextmanager
@@ -164,14 +210,20 @@ def _reading(name: str, head: bytes = b"") -> Iterator[None]:
             f"Expected an image of at most {MAX_PIXELS / 1e6:g} megapixels, got far more in {name}. Make it smaller."
         ) from error
     except UnidentifiedImageError as error:
+        if kind_of(head) is not None:
+            raise _damaged(name, ValueError("no picture in it")) from error
         raise ImageError(
             f"Expected a photograph as {_ACCEPTED}, got {_kind(head)} in {name}. Save or export it as JPEG or PNG."
         ) from error
     except _DECODER_ERRORS as error:
-        raise ImageError(
-            f"Expected a complete photograph as {_ACCEPTED}, got {name}, which cannot be decoded ({_reason(error)}). "
-            "Save it again as JPEG or PNG, or upload it again."
-        ) from error
+        raise _damaged(name, error) from error
+
+
+def _damaged(name: str, error: BaseException) -> ImageError:
+    return ImageError(
+        f"Expected a complete photograph as {_ACCEPTED}, got {name}, which cannot be decoded ({_reason(error)}). "
+        "Save it again as JPEG or PNG, or upload it again."
+    )
 
 
 def _reason(error: BaseException) -> str:

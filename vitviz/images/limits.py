@@ -6,9 +6,10 @@ picture, by metadata whose entries all point to the same bytes.
 
 import io
 import math
+import re
 import struct
-from collections.abc import Iterator
-from typing import IO, BinaryIO, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import IO, BinaryIO, Literal, NamedTuple
 
 from PIL import Image, Jpeg2KImagePlugin, JpegImagePlugin
 
@@ -26,7 +27,7 @@ MEGAPIXELS = {
     "TIFF": 22,
     "WEBP": 16,
     "AVIF": 16,
-    "HEIC": 25,
+    "HEIF": 25,
     "JPEG2000": 10,
 }
 """Limits by Pillow's name of the format. Bytes per pixel at the peak, measured: PNG 9, HEIC 10, TIFF 12, WebP and
@@ -47,6 +48,31 @@ _MAX_NUMBERS = 2**19  # bytes: offsets and lengths of 65,000 strips
 _MAX_DATA = 2**24  # bytes: profiles, XMP, previews
 _DIRECTORIES = (34665, 34853, 40965)  # tags that point to further ones: Exif, GPS, Interoperability
 _EXIF = b"Exif\0\0"
+
+# Of all formats, before the picture itself. Decoders keep a record of each part, and some join parts one by one.
+_MAX_PARTS = 4096
+_MAX_SCANS = 64  # of a JPEG: each goes over the whole picture; encoders write about ten
+_MAX_GIF_DATA = 2**18  # bytes of extensions: Pillow joins comments in quadratic time
+_MAX_PPM_HEADER = 2**16  # bytes: Pillow reads comments byte by byte
+_MAX_PPM_TEXT = 2**23  # bytes: pixels that are written as decimal numbers
+_LEAST_IDAT = 1024  # bytes of a PNG for each of its chunks of pixels, beyond the first ones
+
+_SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
+_NO_LENGTH = (0x01, *range(0xD0, 0xDA))  # markers without a segment (ISO 10918-1, table B.1)
+_SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+_PPM_HEADER = re.compile(rb"P[0-6fy](?:\s*(?:#[^\r\n]*[\r\n]\s*)*[\d.+-]+){2}")
+
+_SIGNATURES = (
+    (rb"\xff\xd8\xff", "JPEG"),
+    (rb"\x89PNG\r\n\x1a\n", "PNG"),
+    (rb"RIFF....WEBP", "WEBP"),
+    (rb"GIF8[79]a", "GIF"),
+    (rb"BM", "BMP"),
+    (rb"II\*\0|MM\0\*|MM\*\0|II\0\*|MM\0\+|II\+\0", "TIFF"),
+    (rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", "JPEG2000"),
+    (rb"P[0-6fy]", "PPM"),
+)
+_FORMATS = tuple((re.compile(pattern, re.DOTALL), name) for pattern, name in _SIGNATURES)
 
 
 class ImageError(ValueError):
@@ -69,27 +95,194 @@ def check_size(width: int, height: int, name: str, megapixels: float = MAX_PIXEL
         )
 
 
-def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
-    """Check what Pillow reads as soon as it opens a file: the directories of a TIFF, the EXIF block of a JPEG.
+Kind = Literal["AVIF", "HEIC"]
 
-    Pillow copies every value at once and joins EXIF blocks, so that 0.5 MB of file can ask for gigabytes. Return the
-    file at its start; a JPEG without further EXIF blocks.
+_BRANDS: dict[Kind, tuple[bytes, ...]] = {
+    "AVIF": (b"avif", b"avis"),
+    "HEIC": (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"hevm", b"hevs", b"mif1", b"msf1"),
+}
+
+
+def kind_of(head: bytes) -> Kind | None:
+    """Return what a file that begins with `head` calls itself (its brands, ISO 14496-12, section 4.3)."""
+    if head[4:8] != b"ftyp":
+        return None
+    listed = head[8 : min(int.from_bytes(head[:4], "big"), 256)]
+    brands = {listed[at : at + 4] for at in range(0, len(listed), 4)}
+    return next((kind for kind, known in _BRANDS.items() if brands.intersection(known)), None)
+
+
+def format_of(head: bytes) -> str | None:
+    """Return Pillow's name of the format of a file that begins with `head`, by that alone; `None` for none of ours."""
+    if (kind := kind_of(head)) is not None:
+        return "HEIF" if kind == "HEIC" else kind
+    return next((name for pattern, name in _FORMATS if pattern.match(head)), None)
+
+
+def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
+    """Check what a decoder reads as soon as it opens a file: its parts before, beside and between the pixels.
+
+    Pillow copies every value at once and joins blocks, so that 0.5 MB of file can ask for gigabytes, and libjpeg goes
+    over the whole picture for each scan. Return the file at its start; a JPEG without further EXIF blocks.
 
     Raises:
-        ImageError: for more metadata than photographs have, or larger tiles.
+        ImageError: for more parts than photographs have, or larger ones.
     """
     file.seek(0)
-    head = file.read(2)
-    if head in (b"II", b"MM"):
-        _check_directories(file, name)
-    elif head == b"\xff\xd8":
-        file.seek(0)
-        before, mark, after = file.read().partition(_EXIF)
-        _check_directories(io.BytesIO(after[: 2**16]), name)
-        if _EXIF in after:
-            file = io.BytesIO(before + mark + after.replace(_EXIF, b"------"))
+    data = file.read()
+    check = _CHECKS.get(format_of(data[:512]) or "")
+    changed = None if check is None else check(data, name)
+    file = file if changed is None else io.BytesIO(changed)
     file.seek(0)
     return file
+
+
+def _too_much(name: str, what: str = "metadata") -> ImageError:
+    return ImageError(
+        f"Expected {what} as photographs have, got far more in {name}. "
+        "Save it without layers and metadata, or as JPEG or PNG."
+    )
+
+
+def _check_tiff(data: bytes, name: str) -> None:
+    _check_directories(io.BytesIO(data), name)
+
+
+def _check_jpeg_segments(data: bytes, name: str) -> bytes | None:
+    """Check the segments and scans up to the end of the first picture; return the file with one EXIF block."""
+    at, parts, size, scans = 2, 0, 0, 0
+    blocks: list[int] = []  # where EXIF blocks begin
+    while at + 4 <= len(data):
+        if data[at] != 0xFF:
+            at += 1
+            parts += 1
+        elif data[at + 1] == 0xFF or data[at + 1] == 0 or data[at + 1] in _NO_LENGTH:
+            if data[at + 1] == _EOI:
+                break
+            at += 1 if data[at + 1] == 0xFF else 2
+            parts += 1
+        else:
+            length = 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+            scans += data[at + 1] == _SOS
+            if data[at + 1] == _SOS:
+                end = _SCAN_END.search(data, at + length)
+                at = len(data) if end is None else end.end() - 2
+            else:
+                if data[at + 1] == _APP1 and data.startswith(_EXIF, at + 4):
+                    blocks.append(at + 4)
+                size += length
+                at += length
+            parts += 1
+        if parts > _MAX_PARTS or size > _MAX_DATA:
+            raise _too_much(name)
+        if scans > _MAX_SCANS:
+            raise _too_much(name, "scans of a progressive JPEG")
+    if not blocks:
+        return None
+    _check_directories(io.BytesIO(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16]), name)
+    if len(blocks) == 1:
+        return None
+    changed = bytearray(data)
+    for block in blocks[1:]:
+        changed[block : block + len(_EXIF)] = b"------"
+    return bytes(changed)
+
+
+def _check_png(data: bytes, name: str) -> None:
+    at, parts, size = 8, 0, 0
+    while at + 8 <= len(data):
+        length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        parts += 1
+        size += 0 if kind in (b"IDAT", b"fdAT") else length
+        if parts > _MAX_PARTS + len(data) // _LEAST_IDAT or size > _MAX_DATA:
+            raise _too_much(name)
+        if kind == b"IEND":
+            return
+        at += 12 + length
+
+
+def _webp_size(data: bytes) -> tuple[int, int] | None:
+    """Return width and height of a WebP picture: of its canvas or its only frame (RFC 9649, section 2)."""
+    if data[12:16] == b"VP8X":
+        return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
+    if data[12:16] == b"VP8L":
+        sides = int.from_bytes(data[21:25], "little")  # 14 bits each
+        return 1 + (sides & 0x3FFF), 1 + (sides >> 14 & 0x3FFF)
+    if data[12:16] == b"VP8 ":
+        return int.from_bytes(data[26:28], "little") & 0x3FFF, int.from_bytes(data[28:30], "little") & 0x3FFF
+    return None
+
+
+def _check_webp(data: bytes, name: str) -> None:
+    canvas = _webp_size(data)
+    if canvas is not None and all(canvas):  # Pillow makes room for the canvas as soon as it opens a file
+        check_size(*canvas, name, MEGAPIXELS["WEBP"])
+    at, parts, size = 12, 0, 0
+    end = min(len(data), 8 + int.from_bytes(data[4:8], "little"))
+    while at + 8 <= end:
+        length, kind = int.from_bytes(data[at + 4 : at + 8], "little"), data[at : at + 4]
+        parts += 1
+        size += 0 if kind in (b"VP8 ", b"VP8L", b"ALPH", b"ANMF") else length
+        if parts > _MAX_PARTS or size > _MAX_DATA:
+            raise _too_much(name)
+        at += 8 + length + length % 2
+
+
+def _check_gif(data: bytes, name: str) -> None:
+    """Check the extensions before the first picture (GIF89a, sections 18 to 26)."""
+    at, parts, size = 13, 0, 0
+    if len(data) > 10 and data[10] & 0x80:  # a global colour table
+        at += 3 * 2 ** ((data[10] & 7) + 1)
+    while at + 2 < len(data) and data[at : at + 1] != b",":
+        if data[at] != 0x21:  # neither a picture nor an extension: Pillow skips the byte
+            at, parts = at + 1, parts + 1
+        else:
+            at += 2
+            while at < len(data) and data[at] and parts <= _MAX_PARTS:
+                size, parts, at = size + data[at], parts + 1, at + 1 + data[at]
+            at, parts = at + 1, parts + 1
+        if parts > _MAX_PARTS or size > _MAX_GIF_DATA:
+            raise _too_much(name)
+
+
+def _check_ppm(data: bytes, name: str) -> None:
+    if not _PPM_HEADER.match(data[:_MAX_PPM_HEADER]):
+        raise _too_much(name, "a header")
+    if data[1:2] in b"123" and len(data) > _MAX_PPM_TEXT:
+        raise ImageError(
+            f"Expected a picture in text of at most {_MAX_PPM_TEXT // 2**20} MB, got {len(data) // 2**20} MB in "
+            f"{name}. Save it as PNG."
+        )
+
+
+def _check_boxes(data: bytes, name: str) -> None:
+    """Check the boxes of a JPEG 2000 (ISO 15444-1, annex I), those within the header among them."""
+    pending, parts = [(0, len(data))], 0
+    while pending:
+        at, end = pending.pop()
+        while at + 8 <= end:
+            length, kind, head = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
+            if length == 1:
+                length, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
+            parts += 1
+            if parts > _MAX_PARTS:
+                raise _too_much(name)
+            if length == 0 or kind == b"jp2c":
+                break
+            if kind in (b"jp2h", b"res "):
+                pending.append((at + head, min(end, at + length)))
+            at += max(length, head)
+
+
+_CHECKS: dict[str, Callable[[bytes, str], bytes | None]] = {
+    "JPEG": _check_jpeg_segments,
+    "PNG": _check_png,
+    "WEBP": _check_webp,
+    "GIF": _check_gif,
+    "PPM": _check_ppm,
+    "TIFF": _check_tiff,
+    "JPEG2000": _check_boxes,
+}
 
 
 def check_file(image: Image.Image, name: str) -> None:

@@ -41,6 +41,10 @@ class Pretrained:
         source: where the weights come from.
         sure_above: probability of the first class from which on at least 90 % of validation images are right; `None`
             where nobody has measured it.
+        known_above: log-sum-exp of the logits (their negative energy, Liu et al. 2020) below which a photograph is
+            taken for something outside the classes; `None` where nobody has measured it.
+        groups: sets of classes with one word for all: each a name, then two labels or more. A group's probability is
+            the sum of its classes'.
         assumed: what neither weights nor settings say and was taken from convention, in words: "norm epsilon 1e-06".
             Of preprocessing and labels it begins with these words: "preprocessing: ImageNet's mean ...".
     """
@@ -52,10 +56,18 @@ class Pretrained:
     licence: str = "unknown"
     source: str = ""
     sure_above: float | None = None
+    known_above: float | None = None
+    groups: tuple[tuple[str, ...], ...] = ()
     assumed: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_fields(self, ModelError)
+        object.__setattr__(self, "groups", tuple(map(tuple, self.groups)))  # JSON has no tuples
+
+    @property
+    def group_above(self) -> float:
+        """Return the probability from which on a group of classes is named: `sure_above`, or 0.5 without one."""
+        return 0.5 if self.sure_above is None else self.sure_above
 
 
 class ViT(nn.Module):

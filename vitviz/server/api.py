@@ -34,11 +34,15 @@ class CheckedBlocks(gr.Blocks):
     Args:
         scheduler: of the page's computations.
         options: gradio's own.
+
+    Attributes:
+        account: where all that clients cause is booked.
     """
 
     def __init__(self, *, scheduler: Scheduler | None = None, **options: Any) -> None:
         super().__init__(**options)
         self.scheduler = scheduler or Scheduler()
+        self.account = upload_folder().account = self.scheduler.account
 
     def busy(self, address: str) -> str:
         """Return why an event of a visitor's is not taken now, and how long it may take; empty if it is taken."""
@@ -60,9 +64,9 @@ class CheckedBlocks(gr.Blocks):
             self.close(verbose=False)
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **options: Any) -> list[Any]:
-        """Check the files in a request's data, at any depth, then hand it to gradio, which checks only some."""
-        upload_folder().check_all(inputs)
-        return cast("list[Any]", await super().preprocess_data(block_fn, inputs, *args, **options))
+        """Resolve the files in a request's data, at any depth, then hand it to gradio, which checks only some."""
+        found = upload_folder().resolved(inputs)
+        return cast("list[Any]", await super().preprocess_data(block_fn, found, *args, **options))
 
     async def process_api(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Answer a request.

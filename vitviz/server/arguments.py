@@ -12,6 +12,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from vitviz.server.sizes import MOST_PATCHES
+
 MAX_PHOTO_BYTES = 64 * 10**6
 
 
@@ -29,10 +31,14 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False, description="a n
 Fuse = Literal["mean", "max", "min"]
 Head = Annotated[str, Field(pattern=r"^(mean|max|min|[1-9][0-9]{0,4})$", description="mean, max, min or a head from 1")]
 Search = Annotated[str, Field(max_length=4000, description="a query string")]
-Names = Annotated[list[Name], Field(min_length=1, max_length=32, description="a list of names")]
-Patches = Annotated[list[Index], Field(max_length=70_000, description="a list of patches' numbers from 0")]
-Pair = Annotated[list[Index], Field(min_length=2, max_length=2)]
-Heads = Annotated[list[Pair], Field(max_length=10_000, description="a list of [layer, head], both from 0")]
+Names = Annotated[list[Name], Field(min_length=1, max_length=32, fail_fast=True, description="a list of names")]
+Patches = Annotated[
+    list[Index], Field(max_length=MOST_PATCHES, fail_fast=True, description="a list of patches' numbers from 0")
+]
+Pair = Annotated[list[Index], Field(min_length=2, max_length=2, fail_fast=True)]
+Heads = Annotated[
+    list[Pair], Field(max_length=10_000, fail_fast=True, description="a list of [layer, head], both from 0")
+]
 
 
 def check(function: Callable[..., Any], given: object) -> dict[str, Any]:

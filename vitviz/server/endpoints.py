@@ -12,37 +12,33 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast, get_args
 
 import numpy as np
 import torch
+from PIL import Image
 
 from vitviz.analysis.heads import CHEAP, STATISTICS
 from vitviz.attribution.attention import Fusion, rollout
+from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import method_named
 from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
+from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
 from vitviz.server import arguments as args
+from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, check, quote
 from vitviz.server.gpu import ask_view, open_view
 from vitviz.server.larger import LargerModels
 from vitviz.server.menu import Menu, describe_bytes
 from vitviz.server.models import Loaded, Models
-from vitviz.server.scenes import (
-    ANSWER_BYTES,
-    SCENE_BYTES,
-    Cache,
-    Flights,
-    Opened,
-    UnknownScene,
-    answer_bytes,
-    scene_id,
-)
-from vitviz.server.scheduler import Kind, Scheduler, report
-from vitviz.server.sizes import Pace, cost, faster, largest, sizes
+from vitviz.server.scenes import MAPS, Cache, Flights, Opened, Shelf, UnknownScene, answer_bytes, scene_id
+from vitviz.server.scheduler import Kind, Scheduler, check_cancelled, report
+from vitviz.server.sizes import Pace, check_fits, check_method, cost, faster, is_large, largest, sizes
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web import choices
 from vitviz.web.answers import describe_layers, describe_map, describe_test, rounded
@@ -58,6 +54,7 @@ TRIM_EVERY = 5.0  # seconds; the kernel clears what is returned before it is use
 
 UNCACHED = ("open", "page", "models")  # scenes have a cache of their own; pages are large and rarely asked for twice
 LIGHT = ("block", "attention", "lecture")
+LIGHT_TOKENS = 1_400  # up to here they take some milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -89,14 +86,19 @@ class Endpoints:
         photographs: the examples of the page; those that come with vitviz by default.
 
     Attributes:
+        account: where all that clients cause is booked.
         notice: why the page opens with another model than its operator named, or an empty text.
     """
 
     def __init__(self, menu: Menu, photographs: Sequence[Example] | None = None) -> None:
         self.menu, self.examples = menu, list(examples() if photographs is None else photographs)
-        self.scheduler, self.flights = Scheduler(), Flights()
-        self.scenes: Cache[Opened] = Cache(SCENE_BYTES, lambda scene: scene.nbytes)
-        self.answers: Cache[Any] = Cache(ANSWER_BYTES, answer_bytes)
+        self.account = Account(menu.settings)
+        if menu.uploads is not None:
+            menu.uploads.account = self.account
+        self.scheduler, self.flights = Scheduler(self.account), Flights(self.account)
+        shelf = Shelf(self.account)
+        self.scenes: Cache[Opened] = Cache(shelf, lambda scene: scene.nbytes)
+        self.answers: Cache[Any] = Cache(shelf, answer_bytes)
         self._paces: dict[str, Pace] = {}
         self._trimmed = time.monotonic()  # when freed memory was last returned
         self._larger = LargerModels(menu)
@@ -127,7 +129,7 @@ class Endpoints:
         data, example = self._photograph(photo, image)
         source = self.menu.permit(model or self.menu.default)
         loaded = self._load(source)
-        name = scene_id(data, loaded.fingerprint, size)
+        name = scene_id(data, loaded.fingerprint, size, self.menu.settings.secret)
         found = self.scenes.get(name)
         return (found or self._open(name, data, example, source, loaded.explorer, size)).manifest
 
@@ -141,7 +143,8 @@ class Endpoints:
         trace = self._scene(scene).view.trace
         if block >= trace.depth:
             raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}. Choose one of them.")
-        return block_bytes(trace, block)
+        with self._scheduled(scene):
+            return block_bytes(trace, block)
 
     def rollout(
         self,
@@ -195,6 +198,7 @@ class Endpoints:
         asked = _classes(found.view, target, against)
         if not about.class_specific and against is None:
             asked = {}  # one map for all classes
+        self._check_method(found, about)
         with self.scheduler.run(Kind.LONG if about.cost > SLOW else Kind.SHORT):
             report(f"Computing {about.title}", self._seconds(found, about.cost))
             heatmap, seconds = self._map(found, method, asked)
@@ -219,6 +223,8 @@ class Endpoints:
         """
         found, chosen = self._scene(scene), [method_named(name) for name in methods]
         asked, count = _classes(found.view, target, against), len(chosen)
+        for about in chosen:
+            self._check_method(found, about)
         maps: list[Heatmap] = []
         with self.scheduler.run(Kind.LONG):
             for done, about in enumerate(chosen):
@@ -271,11 +277,10 @@ class Endpoints:
             block: whose values, counted from 0. `null` for pixels, filters, positions and prefix tokens.
         """
         view = self._scene(scene).view
-        if block is None:
-            return lecture_bytes(view)
-        if block >= view.trace.depth:
+        if block is not None and block >= view.trace.depth:
             raise ArgumentError(f"Expected a block from 0 to {view.trace.depth - 1}, got {block}. Choose one of them.")
-        return values_bytes(view.model, view.trace, block)
+        with self._scheduled(scene):
+            return lecture_bytes(view) if block is None else values_bytes(view.model, view.trace, block)
 
     def intervene(
         self, scene: args.SceneId, patches: args.Patches | None = None, heads: args.Heads | None = None
@@ -321,7 +326,8 @@ class Endpoints:
         if query is not None and query >= trace.tokens.shape[1]:
             raise ArgumentError(f"Expected a token from 0 to {trace.tokens.shape[1] - 1}, or -1; got {query}. Use one.")
         which = next((one for one in get_args(Fusion) if one == head), number - 1)
-        heatmap = view.attention(block, which, "mean" if query == -1 else query)
+        with self._scheduled(scene):
+            heatmap = view.attention(block, which, "mean" if query == -1 else query)
         return {
             "title": heatmap.title,
             "values": heatmap.values.tolist(),
@@ -384,8 +390,12 @@ class Endpoints:
         method = getattr(self, name)
         asked = check(method, given)
         key = name + json.dumps(asked, default=lambda data: hashlib.sha256(data).hexdigest())
-        compute = partial(method, **asked)
-        return Question(key, compute if name in UNCACHED else partial(self._cached, key, compute), name in LIGHT)
+        scene = asked.get("scene")
+        compute = (
+            partial(method, **asked) if scene is None else partial(self._measured, scene, partial(method, **asked))
+        )
+        light = name in LIGHT and not self._is_large(scene)
+        return Question(key, compute if name in UNCACHED else partial(self._cached, key, compute), light)
 
     def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
         """Begin to load a model; return what to say meanwhile, and the future of the model.
@@ -404,6 +414,22 @@ class Endpoints:
             found = compute()
             self.answers.put(key, found)
         return found
+
+    def _measured(self, scene: str, compute: Callable[[], Any]) -> Any:
+        """Return an answer, and book what the scene keeps for it."""
+        try:
+            return compute()
+        finally:
+            self.scenes.measure(scene)
+
+    def _is_large(self, name: str | None) -> bool:
+        """Return whether questions about a scene take more than some milliseconds, even simple ones."""
+        found = None if name is None else self.scenes.get(name)
+        return found is not None and found.view.trace.tokens.shape[1] > LIGHT_TOKENS
+
+    def _scheduled(self, name: str) -> AbstractContextManager[None]:
+        """Wait for a turn, where a scene is large."""
+        return self.scheduler.run(Kind.SHORT) if self._is_large(name) else nullcontext()
 
     def _models(self) -> Models:
         menu = self.menu
@@ -464,9 +490,24 @@ class Endpoints:
         if size is not None and size > most:
             raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose less.")
         patches, seconds = cost(config, explorer.preprocess, (4, 3), self._paces.get(source), size)
-        with self.scheduler.run(Kind.PHOTO):
-            report(f"Running the model on {patches:,} patches", seconds)
-            view = open_view(explorer, data, size)
+        check_fits(explorer, (4, 3), size, self.menu.settings)
+        running = f"Running the model on {patches:,} patches"
+
+        def decoded() -> Image.Image:
+            return decode_apart(data, check=check_cancelled)
+
+        if is_large(config, explorer.preprocess, patches):  # it gives way to others' photographs
+            with self.scheduler.run(Kind.LONG):
+                with self.scheduler.wait_and_run(Kind.DECODE):
+                    picture = decoded()
+                report(running, seconds)
+                view = self._view(explorer, picture, size)
+        else:
+            with self.scheduler.run(Kind.DECODE):  # so that only as many pictures are there as are decoded at once
+                picture = decoded()
+                with self.scheduler.wait_and_run(Kind.PHOTO):
+                    report(running, seconds)
+                    view = self._view(explorer, picture, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))
         choices = sizes(config, explorer.preprocess, view.photo.size, pace, limit)
         scene = Scene.of(
@@ -486,6 +527,10 @@ class Endpoints:
             return_freed_memory()
         return opened
 
+    def _view(self, explorer: Explorer, picture: Image.Image, size: int | None) -> View:
+        check_fits(explorer, picture.size, size, self.menu.settings)  # the shape of a picture may say how many patches
+        return open_view(explorer, picture, size)
+
     def _scene(self, name: str) -> Opened:
         found = self.scenes.get(name)
         if found is None:
@@ -494,13 +539,22 @@ class Endpoints:
 
     def _map(self, scene: Opened, method: str, asked: dict[str, Any]) -> tuple[Heatmap, float]:
         """Return a map and the seconds that it took."""
-
-        def compute() -> tuple[Heatmap, float]:
+        key = f"{method} {sorted(asked.items())}"
+        found = scene.maps.get(key)
+        if found is None:
             began = time.perf_counter()
-            return ask_view(scene.view, "explain", method=method, **asked), time.perf_counter() - began
-
-        found: tuple[Heatmap, float] = self._cached(f"map {scene.id} {method} {sorted(asked.items())}", compute)
+            heatmap = ask_view(scene.view, "explain", method=method, **asked)
+            found = heatmap, time.perf_counter() - began
+            if len(scene.maps) >= MAPS:
+                scene.maps.pop(next(iter(scene.maps)), None)
+            scene.maps[key] = found
         return found
+
+    def _check_method(self, scene: Opened, method: Method) -> None:
+        """Check that a method fits, see `sizes.check_method`."""
+        view = scene.view
+        tokens, own = view.trace.tokens.shape[1], self._load(scene.model).explorer.preprocess
+        check_method(view.model, method, view.photo.size, own, tokens, self.menu.settings)
 
     def _seconds(self, scene: Opened, passes: float) -> float:
         """Return about how many seconds so many forward passes take."""

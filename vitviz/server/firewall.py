@@ -11,20 +11,31 @@ import json
 import logging
 import re
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import anyio
-from starlette.datastructures import Headers, MutableHeaders, UploadFile
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from vitviz.server.account import Account, Booking, OverBudgetError, Resource
+from vitviz.server.bodies import (
+    FIELD_BYTES,
+    Refused,
+    Stalled,
+    address,
+    busy,
+    chunks,
+    read_form,
+    send_in_pieces,
+)
 from vitviz.server.health import OUTCOME, RequestLog
-from vitviz.server.routes import FORM_BYTES, NAMES, Refused, address, busy, chunks, parse
-from vitviz.server.uploads import DiskFullError, UploadError, UploadFolder, check_type
+from vitviz.server.routes import NAMES
+from vitviz.server.settings import Settings
+from vitviz.server.uploads import DISK_FULL, DiskFullError, UploadError, UploadFolder, check_type
 
 API = "/gradio_api"
 NAME = r"[\w-]{1,64}"
@@ -37,7 +48,7 @@ GET = [
 POST = [r"/vitviz/[a-z]+", rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})"]
 MCP = rf"{API}/mcp(/.*)?"
 JSON_BYTES = 2**20  # of a request's body
-OPEN = 400  # requests of one address at once: a lecture hall behind one router has one address
+REST_SECONDS = 30  # time limit for reading the rest of a refused body
 
 log = logging.getLogger(__name__)
 
@@ -62,12 +73,10 @@ class Firewall:
     Args:
         app: gradio's.
         uploads: where files of programs go.
+        account: where requests and their bodies are booked.
         max_file: bytes of one upload.
-        checkpoints: whether checkpoints may be uploaded.
-        hosts: the names under which the page is served; empty for any.
-        frames: origins that may show the page in a frame, beside its own.
+        allowed: what the operator allows.
         busy: why no event of an address is taken now, or an empty text.
-        mcp: whether tools are served.
         log: where each request is noted, if it is.
     """
 
@@ -76,22 +85,19 @@ class Firewall:
         app: ASGIApp,
         *,
         uploads: UploadFolder,
+        account: Account,
         max_file: int,
-        checkpoints: bool,
-        hosts: frozenset[str],
-        frames: tuple[str, ...],
+        allowed: Settings,
         busy: Callable[[str], str],
-        mcp: bool = False,
         log: RequestLog | None = None,
         **_options: Any,
     ) -> None:
-        self.app, self.uploads, self.max_file, self.checkpoints = app, uploads, max_file, checkpoints
-        self.hosts, self.busy, self.log = hosts, busy, log
-        self._open: Counter[str] = Counter()
-        tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if mcp else {}
+        self.app, self.uploads, self.account, self.max_file = app, uploads, account, max_file
+        self.allowed, self.hosts, self.busy, self.log = allowed, allowed.hosts, busy, log
+        tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if allowed.mcp else {}
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
         self.routes = {name: re.compile("|".join([*one, *tools.get(name, [])])) for name, one in served.items()}
-        csp = CSP | {"frame-ancestors": " ".join(("'self'", *frames))}
+        csp = CSP | {"frame-ancestors": " ".join(("'self'", *allowed.frames))}
         self.headers = {
             "content-security-policy": "; ".join(f"{name} {value}" for name, value in csp.items()),
             "x-content-type-options": "nosniff",
@@ -110,31 +116,56 @@ class Firewall:
             return
         status, began, scope[OUTCOME] = 0, time.perf_counter(), {}
         scope["path"], scope["root_path"] = below_root(scope), ""
+        receive = body = _Body(receive)
+
+        self._believe_proxies(scope)
+        visitor = address(scope)
+        if re.fullmatch(MCP, route(scope)):  # gradio asks its own server, with these headers, in the name of a tool
+            MutableHeaders(scope=scope)["x-forwarded-for"] = visitor
 
         async def answer(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
-            await self._send(send, message)
+            if message["type"] == "http.response.start" and status >= 400 and is_last(scope):
+                await body.skip(REST_SECONDS)
+            await self._send(send, message, visitor)
 
-        visitor = address(scope)
-        self._open[visitor] += 1
         try:
-            if self._open[visitor] > OPEN:
-                raise busy("this address has too many requests open")
-            self._check_route(scope)
-            self._check_origin(scope)
-            await self._serve(scope, receive, answer, visitor)
+            with self._place(visitor):
+                self._check_route(scope)
+                self._check_origin(scope)
+                await self._serve(scope, receive, answer, visitor)
         except Refused as refused:
-            await refused.response(scope, receive, answer)
+            with suppress(Stalled):
+                await refused.response(scope, receive, answer)
+        except Stalled:  # the server closes the connection, because the answer is not complete
+            log.info("An answer was not read.")
         except Exception:  # gradio's, on what it does not expect
             log.exception("A request could not be answered.")
             if not status:
                 text = "This request could not be answered. Check it against /gradio_api/info."
                 await PlainTextResponse(text, 500)(scope, receive, answer)
         finally:
-            self._open -= Counter([visitor])
             if self.log is not None:
                 self.log.write(scope, status, began)
+
+    def _believe_proxies(self, scope: Scope) -> None:
+        """Take the visitor's address from the proxies that the operator has, counted from this server on.
+
+        Whatever stands before their entries in the header, the visitor has written there.
+        """
+        if self.allowed.proxies:
+            listed = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
+            entries = [entry for one in listed if (entry := one.strip())]
+            if len(entries) >= self.allowed.proxies:
+                scope["client"] = (entries[-self.allowed.proxies], 0)
+
+    def _place(self, visitor: str) -> Booking:
+        """Return the booking of one request."""
+        try:
+            return self.account.book(Resource.REQUESTS, visitor)
+        except OverBudgetError as error:
+            raise busy("this address has too many requests open") from error
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, visitor: str) -> None:
         path = route(scope)
@@ -144,12 +175,13 @@ class Firewall:
         elif path == f"{API}/upload_progress":  # the upload is answered when it is there
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
-            receive = await self._checked_body(scope, receive)
-            if (path.endswith("/join") or "/call/" in path) and (text := self.busy(visitor)):
-                # Not 503: gradio's client has words of its own for that, without the time.
-                await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
-            else:
-                await self.app(scope, receive, send)
+            with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:
+                receive = await self._checked_body(scope, receive, booking)
+                if (path.endswith("/join") or "/call/" in path) and (text := self.busy(visitor)):
+                    # Not 503: gradio's client has words of its own for that, without the time.
+                    await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
+                else:
+                    await self.app(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
@@ -183,16 +215,16 @@ class Firewall:
         if scope["method"] in ("POST", "DELETE") and origin is not None and urlsplit(origin).netloc.lower() not in own:
             raise Refused(403, "This page takes no requests from other sites.")
 
-    async def _checked_body(self, scope: Scope, receive: Receive) -> Receive:
+    async def _checked_body(self, scope: Scope, receive: Receive, booking: Booking) -> Receive:
         """Read a JSON body, bounded, and check what gradio takes on trust."""
         kind = Headers(scope=scope).get("content-type", "").split(";")[0].strip().lower()
         if kind not in ("application/json", ""):
             raise Refused(415, "Expected a body of type application/json.")
         body = bytearray()
-        async for chunk in chunks(receive, JSON_BYTES):
+        async for chunk in chunks(receive, JSON_BYTES, booking, self.allowed.stall):
             body += chunk
         try:
-            content = json.loads(body or b"{}")
+            content = json.loads(body.decode() or "{}")
         except (ValueError, RecursionError) as error:
             raise Refused(400, "Expected a JSON object as the body.") from error
         if not isinstance(content, dict):
@@ -211,30 +243,62 @@ class Firewall:
         return again
 
     async def _upload(self, scope: Scope, receive: Receive, visitor: str) -> list[str]:
-        """Take one file. What is broken off leaves nothing behind: until it is whole, the system holds it unnamed."""
-        most = self.max_file + FORM_BYTES
-        form = await parse(Headers(scope=scope), chunks(receive, most), most)
-        files = [one for one in form.getlist("files") if isinstance(one, UploadFile)]
+        """Take one file, and return its path from the upload folder on. What is broken off leaves nothing behind."""
+        most = self.max_file + FIELD_BYTES
         try:
-            if len(files) != 1:
-                raise Refused(400, "Expected one file a request, in the field files.")
-            name = files[0].filename or ""
-            await anyio.to_thread.run_sync(check_type, files[0].file, name, self.checkpoints)
-            files[0].file.seek(0)
-            return [str(await anyio.to_thread.run_sync(self.uploads.add, visitor, name, files[0].file))]
+            with self.uploads.receive(visitor) as incoming:
+                body = chunks(receive, most, incoming.booking, self.allowed.stall)
+                form = await read_form(Headers(scope=scope), body, most, incoming.file)
+                if "files" not in form.files:
+                    raise Refused(400, "Expected one file a request, in the field files.")
+                check_type(form.files["files"], form.filename, self.allowed.upload)
+                path = await anyio.to_thread.run_sync(incoming.keep, form.filename)
+                return [path.relative_to(self.uploads.root).as_posix()]
+        except OSError as error:
+            raise Refused(507, DISK_FULL) from error
         except UploadError as error:
             raise Refused(507 if isinstance(error, DiskFullError) else 415, str(error)) from error
-        finally:
-            await form.close()
 
     # What goes out
 
-    async def _send(self, send: Send, message: Message) -> None:
+    async def _send(self, send: Send, message: Message, visitor: str) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in self.headers.items():
                 headers[name] = value
-        await send(message)
+        try:
+            with self.account.book(Resource.TRANSFERS, visitor, len(message.get("body", b""))):
+                await send_in_pieces(send, message, self.allowed.stall)
+        except OverBudgetError as error:
+            raise Stalled from error
+
+
+class _Body:
+    """Receive a request's body, and note when all of it has come."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self._is_complete = receive, False
+
+    async def __call__(self) -> Message:
+        message = await self._receive()
+        self._is_complete |= not message.get("more_body", False)
+        return message
+
+    async def skip(self, seconds: float) -> None:
+        """Read what is left of the body, for at most so many seconds.
+
+        Closing a connection with unread data resets it, and its client never sees the answer.
+        """
+        with anyio.move_on_after(seconds):
+            while not self._is_complete:
+                await self()
+
+
+def is_last(scope: Scope) -> bool:
+    """Return whether the server closes the connection after this answer, and the client sends its body unasked."""
+    headers = Headers(scope=scope)
+    closes = scope["http_version"] == "1.0" or "close" in headers.get("connection", "").lower()
+    return closes and "expect" not in headers
 
 
 def check_session(name: object) -> None:

@@ -19,6 +19,7 @@ from typing import Any, cast
 
 import gradio as gr
 import torch
+from PIL import Image
 from torch import Tensor
 
 from vitviz.explorer import Explorer
@@ -83,7 +84,7 @@ def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 @on_gpu(OPEN_SECONDS)
-def run_model(explorer: Explorer, photo: bytes, size: int | None, device: torch.device | None = None) -> View:
+def run_model(explorer: Explorer, photo: Image.Image, size: int | None, device: torch.device | None = None) -> View:
     """Open a photograph, and return its view on the device where models stay."""
     if not BORROWED or device == CPU:
         return explorer.open(photo, size=size)
@@ -101,7 +102,7 @@ def run_question(view: View, question: str, options: dict[str, Any], device: tor
     return getattr(view, question)(**options)
 
 
-def open_view(explorer: Explorer, photo: bytes, size: int | None) -> View:
+def open_view(explorer: Explorer, photo: Image.Image, size: int | None) -> View:
     """Open a photograph. Its view shares the model of the explorer."""
     view: View = run_model(explorer, photo, size)
     return moved(view, explorer.model) if view.model is not explorer.model else view

@@ -15,9 +15,10 @@ from starlette.routing import Route
 from starlette.types import Scope
 
 from vitviz import __version__
+from vitviz.server.account import Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import BORROWED
-from vitviz.server.scheduler import MOST_WAITING, Kind
+from vitviz.server.scheduler import Kind
 
 OUTCOME = "vitviz.outcome"  # of a scope: a dict in which the page's questions say what came of them
 # Addresses as they are logged: names of files, scenes and sessions are left out.
@@ -37,18 +38,23 @@ def health_route(endpoints: Endpoints) -> Route:
 def health(endpoints: Endpoints) -> dict[str, Any]:
     """Return whether photographs are taken, by what, and how much waits.
 
-    "ready" is whether a photograph would be taken now rather than refused; "seconds" is how long it would wait.
+    "ready" is whether a photograph of a new visitor would be taken now rather than refused; "seconds" is how long it
+    would wait.
     """
     scheduler, loaded = endpoints.scheduler, endpoints.loaded.begin(endpoints.menu.default)
     ready = loaded.done() and loaded.exception() is None
     device = next(loaded.result().explorer.model.parameters()).device.type if ready else None
-    waiting = scheduler.waiting
+    account = endpoints.account
     return {
-        "ready": ready and waiting < MOST_WAITING,
+        "ready": ready and account.fits(Resource.PHOTOGRAPHS, ""),
         "version": __version__,
         "model": endpoints.menu.entry(endpoints.menu.default).title,
         "device": "zerogpu" if BORROWED else device,
-        "queue": {"waiting": waiting, "most": MOST_WAITING, "seconds": round(scheduler.seconds(Kind.PHOTO), 1)},
+        "queue": {
+            "waiting": scheduler.waiting,
+            "most": account.budgets[Resource.PHOTOGRAPHS].total,
+            "seconds": round(scheduler.seconds(Kind.PHOTO), 1),
+        },
     }
 
 

@@ -1,12 +1,14 @@
 """Hold opened scenes and answers about them, within a bound of memory, and nothing about visitors.
 
-A scene is what one model made of one photograph at one input size; its id is a hash of these three. Whoever asks about
-an id that is not here opens the scene again from the photograph: every process makes the same scene under the same id.
+A scene is what one model made of one photograph at one input size; its id is a keyed hash of these three. Whoever asks
+about an id that is not here opens the scene again from the photograph: every process makes the same scene under the
+same id.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import sys
 import threading
 from collections import OrderedDict
@@ -14,21 +16,22 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, count
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from vitviz.heatmap import Heatmap
+from vitviz.server.account import Account, Booking, Resource
 from vitviz.server.scheduler import Cancelled, Client, current
 from vitviz.view import View
 from vitviz.web.scene import Scene
 
-# ViT-S at 224 px keeps 10 MB of queries and keys, a phone's photograph 36 MB.
-SCENE_BYTES = 2**30
-ANSWER_BYTES = 2**28
+PIXEL_BYTES = 4  # of a PIL image in RGB
+MAPS = 64  # that a scene keeps for tests of them
 ID = 32  # hexadecimal digits of an id: nobody finds the one of a photograph that he does not have
-LIGHT, HEAVY = 2, 112  # threads; those for heavy questions mostly wait in the scheduler, which admits fewer
+LIGHT = 2  # threads
+SPARE = 16  # threads for heavy questions beyond the places of the scheduler, in which they mostly wait
 
 V = TypeVar("V")
 
@@ -40,50 +43,95 @@ class UnknownScene(Exception):
         super().__init__("Expected an open photograph, got one that is not here any more. Open it again.")
 
 
-class Cache(Generic[V]):
-    """Hold values by key within a bound of bytes; the least recently used are evicted.
+class Shelf:
+    """Caches that share a budget of the account: the least recently used of all their values goes first.
 
     Args:
-        limit: bytes. The latest value stays, whatever its size.
+        account: where the values are booked.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account, self.lock, self.caches = account, threading.RLock(), list[Cache[Any]]()
+        self.uses = count()
+
+    def evict_for(self, size: int) -> None:
+        """Evict values until so many bytes fit, or none are left."""
+        while not self.account.fits(Resource.SCENES, "", size):
+            caches = [cache for cache in self.caches if cache.oldest is not None]
+            if not caches:
+                return
+            min(caches, key=lambda cache: cache.oldest or 0).evict()
+
+
+@dataclass
+class Held(Generic[V]):
+    """Value of a cache, its bytes, and when it was used last."""
+
+    value: V
+    booking: Booking
+    used: int
+
+
+class Cache(Generic[V]):
+    """Hold values by key.
+
+    Args:
+        shelf: of the caches that share a budget.
         size: bytes of a value.
     """
 
-    def __init__(self, limit: int, size: Callable[[V], int]) -> None:
-        self.limit, self._size = limit, size
-        self._held: OrderedDict[Hashable, tuple[V, int]] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, shelf: Shelf, size: Callable[[V], int]) -> None:
+        self._shelf, self._size = shelf, size
+        self._held: OrderedDict[Hashable, Held[V]] = OrderedDict()
+        shelf.caches.append(self)
 
     def get(self, key: Hashable) -> V | None:
         """Return a value, and count it as used."""
-        with self._lock:
+        with self._shelf.lock:
             if key not in self._held:
                 return None
             self._held.move_to_end(key)
-            return self._held[key][0]
+            self._held[key].used = next(self._shelf.uses)
+            return self._held[key].value
 
     def put(self, key: Hashable, value: V) -> None:
-        """Hold a value."""
-        size = self._size(value)
-        with self._lock:
-            self._held[key] = value, size
-            self._held.move_to_end(key)
-            while len(self._held) > 1 and self._bytes() > self.limit:
-                self._held.popitem(last=False)
+        """Hold a value; evict others for it. One that is larger than the whole budget is not held."""
+        account, size = self._shelf.account, self._size(value)
+        with self._shelf.lock:
+            self.discard(lambda other, _: other == key)
+            if size > account.budgets[Resource.SCENES].total:
+                return
+            self._shelf.evict_for(size)
+            self._held[key] = Held(value, account.book(Resource.SCENES, "", size), next(self._shelf.uses))
+
+    def measure(self, key: Hashable) -> None:
+        """Reserve what a value takes now, and evict others, or it, where it has grown beyond the budget."""
+        with self._shelf.lock:
+            held = self._held.get(key)
+            if held is not None and self._size(held.value) != held.booking.amount:
+                self.put(key, held.value)
 
     def discard(self, condition: Callable[[Hashable, V], bool]) -> None:
         """Evict all values for which a condition holds."""
-        with self._lock:
-            for key in [key for key, (value, _) in self._held.items() if condition(key, value)]:
-                del self._held[key]
+        with self._shelf.lock:
+            for key in [key for key, held in self._held.items() if condition(key, held.value)]:
+                self._held.pop(key).booking.close()
+
+    def evict(self) -> None:
+        """Evict the least recently used value."""
+        with self._shelf.lock:
+            self._held.popitem(last=False)[1].booking.close()
+
+    @property
+    def oldest(self) -> int | None:
+        """Return when the least recently used value was used; `None` where there is none."""
+        return next(iter(self._held.values())).used if self._held else None
 
     @property
     def nbytes(self) -> int:
         """Return the bytes that are held."""
-        with self._lock:
-            return self._bytes()
-
-    def _bytes(self) -> int:
-        return sum(size for _, size in self._held.values())
+        with self._shelf.lock:
+            return sum(held.booking.amount for held in self._held.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +144,7 @@ class Opened:
         model: the model's source.
         manifest: see `vitviz.web.scene`.
         scene: the scene, for pages.
+        maps: of attribution methods with the seconds that they took. They hold the photograph, and go with it.
     """
 
     id: str
@@ -103,25 +152,32 @@ class Opened:
     model: str
     scene: Scene
     manifest: dict[str, Any]
+    maps: dict[str, tuple[Heatmap, float]] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this holds: the picture, the model's pixels, the trace and the manifest's pictures."""
-        view, (height, width) = self.view, self.view.size
-        pictures = sum(len(self.manifest[name]["url"]) for name in ("photo", "seen"))
-        return 3 * view.photo.width * view.photo.height + 15 * height * width + view.trace.nbytes + 2 * pictures
+        """Return the bytes that this and questions about it hold."""
+        pictures = {
+            id(one): one for one in (self.view.photo, self.scene.picture[0], self.scene.seen) if one is not None
+        }
+        values = sum(heatmap.values.nbytes for heatmap, _ in list(self.maps.values()))
+        return (
+            sum(PIXEL_BYTES * one.width * one.height for one in pictures.values())
+            + self.view.nbytes
+            + answer_bytes(self.manifest)
+            + values
+            + 1000 * len(self.maps)
+        )
 
 
-def scene_id(photo: bytes, fingerprint: str, size: int | None) -> str:
-    """Return the id of a scene: the same in every process."""
+def scene_id(photo: bytes, fingerprint: str, size: int | None, secret: bytes) -> str:
+    """Return the id of a scene: the same in every process that has the secret, and nowhere else."""
     parts = (hashlib.sha256(photo).hexdigest(), fingerprint, str(size))
-    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:ID]
+    return hmac.new(secret, " ".join(parts).encode(), "sha256").hexdigest()[:ID]
 
 
 def answer_bytes(value: Any) -> int:
     """Estimate the bytes of an answer: text, bytes, numbers, and lists and dicts of them."""
-    if isinstance(value, Heatmap):
-        return int(value.values.nbytes) + 1000  # its photograph is the scene's
     if isinstance(value, np.ndarray):
         return int(value.nbytes)
     if isinstance(value, dict):
@@ -149,14 +205,19 @@ class Flights:
     """Compute answers in threads: each once for all who ask for it at the same time.
 
     A computation is cancelled when all who wait for it have left.
+
+    Args:
+        account: which bounds how many wait or run.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, account: Account | None = None) -> None:
         self._open: dict[Hashable, Flight] = {}
         self._lock = threading.Lock()
+        places = (account or Account()).budgets
+        heavy = SPARE + places[Resource.PHOTOGRAPHS].total + places[Resource.LONG].total
         self._pools = {
-            light: ThreadPoolExecutor(LIGHT if light else HEAVY, thread_name_prefix="light" if light else "heavy")
-            for light in (True, False)
+            light: ThreadPoolExecutor(threads, thread_name_prefix="light" if light else "heavy")
+            for light, threads in ((True, LIGHT), (False, heavy))
         }
 
     def join(self, key: Hashable, compute: Callable[[], Any], client: Client, light: bool = False) -> Flight:

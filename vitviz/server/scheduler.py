@@ -4,7 +4,8 @@ Several forward passes at once take as many times the time and the memory, so co
 one gives way between two calls of PyTorch: while an urgent one runs it pauses, and when its client has left it stops.
 Photographs and short questions share: while both are wanted, photographs have `SHARE` of nine parts of the time. So one
 photograph waits for no question, and a hall of visitors who all send one sees the last of them an eighth later than
-without questions. Addresses take turns: who asks for sixty things at once delays others by one of them.
+without questions. Addresses take turns: who asks for sixty things at once delays others by one of them. Photographs are
+decoded before that, two at a time, in turns of their own. How many wait is bounded by the account: long ones apart.
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vitviz.images.worker import WORKERS
+from vitviz.server.account import Account, Booking, OverBudgetError, Resource
+
 TICK = 0.1  # seconds between two looks at whether the client is still there
 MOST_PAUSE = 20.0  # seconds that a computation pauses in all: then it runs beside the others, and ends some day
-MOST_WAITING = 96  # computations in all
-MOST_OF_ADDRESS = 60  # a lecture hall behind one router has one address
 SHARE = 8  # seconds of photographs for one of short questions, while both are wanted
 RESTORE = torch._C._set_grad_enabled  # what `torch.no_grad` calls at its end
 UNWIND = 0.5  # seconds in which a computation that was stopped leaves its context managers
@@ -34,11 +36,15 @@ RECENT = 20  # computations of each kind whose mean time is expected of the next
 
 
 class Kind(IntEnum):
-    """Kinds of computations, the most urgent first; the first two share."""
+    """Kinds of computations, the most urgent first; photographs and short questions share."""
 
+    DECODE = -1  # in a process of its own
     PHOTO = 0  # open a photograph
     SHORT = 1  # up to some seconds
     LONG = 2
+
+
+AT_ONCE = {Kind.DECODE: WORKERS}  # else one of a kind
 
 
 class Cancelled(Exception):
@@ -81,15 +87,19 @@ def report(text: str, seconds: float | None = None, **counts: int) -> None:
 
 
 class Scheduler:
-    """Let computations run one of a kind at a time; see the module for their order."""
+    """Let computations run one of a kind at a time; see the module for their order.
 
-    def __init__(self) -> None:
+    Args:
+        account: where the places of those that wait or run are booked.
+    """
+
+    def __init__(self, account: Account | None = None) -> None:
+        self.account = account or Account()
         self._changed = threading.Condition()
         self._waiting: dict[Kind, deque[Client]] = {kind: deque() for kind in Kind}
         self._served: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}  # of addresses, while others wait
         self._running: dict[Kind, int] = dict.fromkeys(Kind, 0)
         self._began: dict[Kind, float] = {}  # when the latest of each kind began
-        self._open: Counter[str] = Counter()  # computations that wait or run, by address
         self._times: dict[Kind, deque[float]] = {kind: deque(maxlen=RECENT) for kind in Kind}
         self._lead = 0.0  # seconds that short questions are behind their share, while photographs are wanted too
         self._counted = time.monotonic()  # when `_lead` was that
@@ -103,20 +113,24 @@ class Scheduler:
             BusyError: if too much is waiting, in all or of this address.
             Cancelled: when the client has left.
         """
-        client = current.get()
-        self._admit(client)
+        with self._admit(kind, current.get()), self.wait_and_run(kind):
+            yield
+
+    @contextmanager
+    def wait_and_run(self, kind: Kind) -> Iterator[None]:
+        """Run the body of the `with` statement when it is its turn: for a client who has a place already.
+
+        Raises:
+            Cancelled: when the client has left.
+        """
+        self._wait(kind, current.get())
+        began = self._began[kind] = time.monotonic()
         try:
-            self._wait(kind, client)
-            began = self._began[kind] = time.monotonic()
-            try:
-                with _GiveWay(self, kind):
-                    yield
-                self._times[kind].append(time.monotonic() - began)
-            finally:
-                self._leave(kind)
+            with _GiveWay(self, kind):
+                yield
+            self._times[kind].append(time.monotonic() - began)
         finally:
-            with self._changed:
-                self._open -= Counter([client.address])
+            self._leave(kind)
 
     def give_way(self, kind: Kind) -> None:
         """Let others of the same kind go first, between two parts of a computation that runs.
@@ -143,12 +157,12 @@ class Scheduler:
     def ahead(self, kind: Kind) -> int:
         """Return how many computations a new one would wait for."""
         with self._changed:
-            return sum(len(self._waiting[one]) + self._running[one] for one in Kind if one <= kind)
+            return sum(self._before(kind).values())
 
     def seconds(self, kind: Kind) -> float:
         """Return about how many seconds a new computation would wait."""
         with self._changed:
-            return sum(self.mean(one) * (len(self._waiting[one]) + self._running[one]) for one in Kind if one <= kind)
+            return sum(self.mean(one) * number for one, number in self._before(kind).items())
 
     def place(self, client: Client) -> tuple[int, float] | None:
         """Return how many computations a waiting client has before it, and about how many seconds they take.
@@ -159,15 +173,25 @@ class Scheduler:
             kind = next((kind for kind in Kind if client in self._waiting[kind]), None)
             if kind is None:
                 return None
-            before = {one: len(self._waiting[one]) + self._running[one] for one in Kind if one < kind}
-            before[kind] = self._order(kind).index(client) + self._running[kind]
-            return sum(before.values()), sum(self.mean(one) * count for one, count in before.items())
+            before = self._before(kind)
+            behind = len(self._waiting[kind]) - self._order(kind).index(client)
+            if kind is Kind.PHOTO:
+                behind += len(self._waiting[Kind.DECODE])
+            before[max(kind, Kind.PHOTO)] -= behind
+            return sum(before.values()), sum(self.mean(one) * number for one, number in before.items())
+
+    def _before(self, kind: Kind) -> dict[Kind, int]:
+        """Return how many of each kind a new computation waits for; who waits for decoding counts as a photograph."""
+        kinds = [one for one in Kind if Kind.PHOTO <= one <= max(kind, Kind.PHOTO)]
+        found = {one: len(self._waiting[one]) + self._running[one] for one in kinds}
+        found[Kind.PHOTO] += len(self._waiting[Kind.DECODE])
+        return found
 
     def urgent(self, kind: Kind) -> bool:
         """Return whether anything that goes first runs or waits."""
         if kind is Kind.LONG:
             return self._present(Kind.PHOTO) or self._present(Kind.SHORT)
-        if not self._present(Kind.SHORT if kind is Kind.PHOTO else Kind.PHOTO):
+        if kind is Kind.DECODE or not self._present(Kind.SHORT if kind is Kind.PHOTO else Kind.PHOTO):
             return False
         with self._changed:
             self._count()
@@ -207,25 +231,30 @@ class Scheduler:
         short = 0 if self._paused else self._running[Kind.SHORT]
         self._lead += passed * (self._running[Kind.PHOTO] / SHARE - short)
 
-    def _admit(self, client: Client) -> None:
-        with self._changed:
-            full = sum(map(len, self._waiting.values())) >= MOST_WAITING
-            if full or (client.address and self._open[client.address] >= MOST_OF_ADDRESS):
-                raise BusyError(sum(self.mean(one) * len(self._waiting[one]) for one in Kind))
-            self._open[client.address] += 1
+    def _admit(self, kind: Kind, client: Client) -> Booking:
+        """Reserve a place."""
+        try:
+            return self.account.book(Resource.LONG if kind is Kind.LONG else Resource.PHOTOGRAPHS, client.address)
+        except OverBudgetError as error:
+            with self._changed:
+                seconds = sum(self.mean(one) * len(self._waiting[one]) for one in Kind)
+            raise BusyError(seconds) from error
 
     def _wait(self, kind: Kind, client: Client) -> None:
         """Wait for the place of a kind, and take it."""
         began = time.monotonic()
         with self._changed:
             self._count()
-            if not self._present(kind) and kind is not Kind.LONG:  # what the other kind had alone does not count
+            if not self._present(kind) and kind in (
+                Kind.PHOTO,
+                Kind.SHORT,
+            ):  # what the other kind had alone does not count
                 self._lead = max(self._lead, 0.0) if kind is Kind.PHOTO else min(self._lead, 0.0)
             self._arrive(kind, client)
             try:
                 while (
                     self._order(kind)[0] is not client
-                    or self._running[kind]
+                    or self._running[kind] >= AT_ONCE.get(kind, 1)
                     or (self.urgent(kind) and time.monotonic() - began < MOST_PAUSE)
                 ):
                     self._changed.wait(TICK)

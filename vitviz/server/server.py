@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import os
+import time
 from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
-from gradio import mcp, processing_utils, routes
+from gradio import http_server, mcp, processing_utils, routes
+from gradio.exceptions import ServerFailedToStartError
 
+from vitviz.images.worker import workers
 from vitviz.model.devices import share_freed_memory
 from vitviz.server.api import CheckedBlocks
 from vitviz.server.arguments import MAX_PHOTO_BYTES
@@ -17,10 +22,18 @@ from vitviz.server.firewall import Firewall
 from vitviz.server.health import RequestLog
 from vitviz.server.routes import MAX_CHECKPOINT_BYTES
 from vitviz.server.settings import Settings, SettingsError, shared
-from vitviz.server.uploads import upload_folder
+from vitviz.server.uploads import UploadError, check_type, upload_folder
 from vitviz.web import bundle
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 MAX_SESSIONS = 256  # programs whose calls gradio remembers
+KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses one for up to 60, other proxies for less
+OPEN_FILES = 65_536  # at most; every connection is one
+TOOLS = "tools"  # in the place of an address: who owns the files of tools
 
 THEME = gr.themes.Monochrome(
     primary_hue="indigo",
@@ -30,6 +43,51 @@ THEME = gr.themes.Monochrome(
     font=["system-ui", "-apple-system", "Segoe UI", "Roboto", "sans-serif"],
     font_mono=["ui-monospace", "SFMono-Regular", "Menlo", "monospace"],
 ).set(layout_gap="10px", block_padding="8px 10px", block_label_text_size="13px", form_gap_width="0px")
+
+
+class _Server(http_server.Server):
+    """Server that leaves it to the clients to close idle connections.
+
+    uvicorn closes them after five seconds, by default just when httpx sends the next request on one: that request gets
+    no answer.
+    """
+
+    def __init__(self, config: Any, **options: Any) -> None:
+        config.timeout_keep_alive = KEEP_ALIVE
+        super().__init__(config, **options)
+
+    def run_in_thread(self) -> None:
+        """Begin to serve, and wait for that as long as it takes; gradio gives up after five seconds."""
+        try:
+            super().run_in_thread()  # type: ignore[no-untyped-call]
+        except ServerFailedToStartError:
+            while not self.started:
+                if not self.thread.is_alive():  # the port is taken
+                    raise
+                time.sleep(0.01)
+
+
+def _raise_open_files() -> None:
+    """Raise the soft limit of open files, which is often 1,024: a lecture hall's browsers hold more connections."""
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < most:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _keep_tool_file(data: str, *_args: Any, **_options: Any) -> str:
+    """Keep the photograph that a tool is called with among the uploads, where it is booked and expires.
+
+    Raises:
+        UploadError: if it is none.
+    """
+    try:
+        content = base64.b64decode(data.partition(",")[2], validate=True)
+    except ValueError as error:
+        raise UploadError("Expected a picture as a data: URL in base64, got something else. Encode it.") from error
+    check_type(io.BytesIO(content), "", False)
+    return str(upload_folder().add(TOOLS, "photo", io.BytesIO(content)))
 
 
 async def _refuse_download(*_args: Any, **_options: Any) -> str:
@@ -53,25 +111,26 @@ def launch(
     if allowed.mcp and find_spec("mcp") is None:
         raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, got none. Run pip install 'gradio[mcp]'.")
     share_freed_memory()
+    _raise_open_files()
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
-    if os.environ.get("SPACE_ID"):  # who visits is what the Space's proxy says: there is no other way in
-        os.environ.setdefault("FORWARDED_ALLOW_IPS", "*")
-    # Three inner names of gradio's; gradio is pinned and tests hold them. It would fetch addresses that visitors type,
-    # keep photographs of its tools in a folder that all users of this machine share, and let in all origins.
+    workers().warm()
+    # Five inner names of gradio's; gradio is pinned and tests hold them. It would fetch addresses that visitors type,
+    # keep photographs of its tools in a folder that all users of this machine share, without any bound, let in all
+    # origins, and close connections that a client is about to use.
     processing_utils.async_ssrf_protected_download = _refuse_download
     mcp.DEFAULT_TEMP_DIR = str(upload_folder().root)
+    setattr(processing_utils, "save_base64_to_cache", _keep_tool_file)  # noqa: B010
     firewall = partial(
         Firewall,
         uploads=upload_folder(),
-        max_file=MAX_CHECKPOINT_BYTES if allowed.upload else MAX_PHOTO_BYTES,
-        checkpoints=allowed.upload,
-        hosts=allowed.hosts,
-        frames=allowed.frames,
+        account=demo.account,
+        max_file=min(MAX_CHECKPOINT_BYTES, allowed.disk // 2) if allowed.upload else MAX_PHOTO_BYTES,
+        allowed=allowed,
         busy=demo.busy,
-        mcp=allowed.mcp,
         log=RequestLog() if allowed.log else None,
     )
     setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
+    setattr(http_server, "Server", _Server)  # noqa: B010 - for mypy, a class is not to be assigned to
     # Nothing passes by the queue: direct calls are refused.
     demo.queue(default_concurrency_limit=2, api_open=False)
     return demo.launch(

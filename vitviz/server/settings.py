@@ -5,15 +5,39 @@ from __future__ import annotations
 import math
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 HERE_ONLY = {"127.0.0.1", "localhost", "::1"}
 SPACES = ("https://huggingface.co", "https://*.hf.space")
 GIGABYTE = 10**9
+LEAST_SECRET = 16  # characters
+
+
+class Limit(NamedTuple):
+    """Number that bounds what visitors cause: its variable, its default and its unit; `units` are one of these."""
+
+    variable: str
+    default: float
+    unit: str
+    units: int = 1
+
+
+LIMITS = {  # by field of `Settings`
+    "scene_memory": Limit("VITVIZ_SCENE_MEMORY", 1.25, "GB", GIGABYTE),
+    "question_memory": Limit("VITVIZ_QUESTION_MEMORY", 4, "GB", GIGABYTE),
+    "transfers": Limit("VITVIZ_TRANSFER_MEMORY", 1, "GB", GIGABYTE),
+    "disk": Limit("VITVIZ_UPLOAD_DISK", 2, "GB", GIGABYTE),
+    "places": Limit("VITVIZ_PLACES", 192, "places"),
+    "places_of_address": Limit("VITVIZ_PLACES_OF_ADDRESS", 60, "places"),
+    "stall": Limit("VITVIZ_STALL_SECONDS", 20, "s"),
+}
 NAMES = {  # of all settings; a misspelt one would be ignored, and leave open what it was to close
     *("VITVIZ_CHECKPOINTS", "VITVIZ_MODELS", "VITVIZ_DEFAULT", "VITVIZ_ALLOW_TYPED", "VITVIZ_ALLOW_UPLOAD"),
     *("VITVIZ_MODEL_MEMORY", "VITVIZ_MAX_SIDE", "VITVIZ_HOSTS", "VITVIZ_FRAMES", "VITVIZ_MCP", "VITVIZ_LOG"),
+    *("VITVIZ_PROXIES", "VITVIZ_SECRET", *(limit.variable for limit in LIMITS.values())),
 }
 HOST = r"\*|[\w.-]+|\[[0-9a-fA-F:]+\]"  # without scheme, port and path
 ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
@@ -42,6 +66,15 @@ class Settings:
         mcp: whether the endpoints are tools of a Model Context Protocol server too.
         port: where the page listens; `None` for the first free one from 7860.
         log: whether each request is a line on standard error.
+        scene_memory: for open scenes and answers about them, in bytes; the least recently used go first.
+        question_memory: that one question or forward pass may take, in bytes.
+        transfers: bytes of requests and answers on their way, a quarter of them of one address.
+        disk: bytes of uploaded files, half of them of one address.
+        places: photographs and short questions that wait or run, and as many long ones.
+        places_of_address: those of one address, while another address has any.
+        stall: seconds in which a client must send or read something.
+        proxies: before this server, each of which appends an address to `X-Forwarded-For`; 0 believes no such header.
+        secret: key of the ids of scenes; replicas must share it.
     """
 
     models: tuple[str, ...] = ()
@@ -55,6 +88,15 @@ class Settings:
     mcp: bool = False
     port: int | None = None
     log: bool = False
+    scene_memory: int = round(LIMITS["scene_memory"].default * GIGABYTE)
+    question_memory: int = round(LIMITS["question_memory"].default * GIGABYTE)
+    transfers: int = round(LIMITS["transfers"].default * GIGABYTE)
+    disk: int = round(LIMITS["disk"].default * GIGABYTE)
+    places: int = round(LIMITS["places"].default)
+    places_of_address: int = round(LIMITS["places_of_address"].default)
+    stall: float = LIMITS["stall"].default
+    proxies: int = 0
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False)
 
 
 def settings(
@@ -85,6 +127,9 @@ def settings(
     | | VITVIZ_LOG=1 or 0 | as for typed, the other way round |
     | | VITVIZ_HOSTS, separated by commas; * for any | this machine's names, a Space's own; any for another host |
     | | VITVIZ_FRAMES, separated by commas | none; Hugging Face on a Space |
+    | | VITVIZ_PROXIES | 0; 1 on a Space |
+    | | VITVIZ_SECRET | random at each start |
+    | | those of `LIMITS` | see there |
 
     Args:
         host: the address that the page listens on; `GRADIO_SERVER_NAME` or this machine only by default.
@@ -101,15 +146,31 @@ def settings(
     named = _list("VITVIZ_MODELS", environ)
     gigabytes = _number("VITVIZ_MODEL_MEMORY", environ, 4.0) if memory is None else memory
     pixels = _number("VITVIZ_MAX_SIDE", environ, 1024 if space else 2048) if side is None else side
-    for name, value in (("memory for models, in GB", gigabytes), ("longest side, in pixels", pixels)):
+    upload = _flag("VITVIZ_ALLOW_UPLOAD", environ, False) if upload is None else upload
+    limits: dict[str, Any] = {name: _number(one.variable, environ, one.default) for name, one in LIMITS.items()}
+    named_limits = [(f"limit {one.variable}, in {one.unit}", limits[name]) for name, one in LIMITS.items()]
+    for name, value in (("memory for models, in GB", gigabytes), ("longest side, in pixels", pixels), *named_limits):
         if not (math.isfinite(value) and value > 0):
             raise SettingsError(f"Expected the {name}, as a number above 0; got {value}. Change the setting.")
+    for name, one in LIMITS.items():
+        limits[name] = limits[name] if name == "stall" else round(limits[name] * one.units)
+    secret = environ.get("VITVIZ_SECRET", "").encode()
+    if secret:
+        if len(secret) < LEAST_SECRET:
+            raise SettingsError(
+                f"Expected at least {LEAST_SECRET} characters in VITVIZ_SECRET, got {len(secret)}. "
+                "Make one with secrets.token_hex() of Python."
+            )
+        limits["secret"] = secret
+    proxies = _number("VITVIZ_PROXIES", environ, 1 if space else 0)
+    if proxies not in range(10):
+        raise SettingsError(f"Expected a number of proxies from 0 to 9 in VITVIZ_PROXIES, got {proxies:g}. Change it.")
     here = listens in HERE_ONLY and not space and not shared(environ)
     return Settings(
         models=named if models is None else tuple(models),
         default=(environ.get("VITVIZ_DEFAULT", "") if default is None else default).strip(),
         typed=_flag("VITVIZ_ALLOW_TYPED", environ, here) if typed is None else typed,
-        upload=_flag("VITVIZ_ALLOW_UPLOAD", environ, False) if upload is None else upload,
+        upload=upload,
         memory=round(gigabytes * GIGABYTE),
         side=round(pixels),
         hosts=_hosts(environ, here),
@@ -117,6 +178,8 @@ def settings(
         mcp=_flag("VITVIZ_MCP", environ, False) if mcp is None else mcp,
         port=_port(environ) if port is None else port,
         log=_flag("VITVIZ_LOG", environ, not here),
+        proxies=round(proxies),
+        **limits,
     )
 
 

@@ -3,15 +3,33 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from vitviz.attribution.inputs import Method
+from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
+from vitviz.model.memory import forward_bytes
+from vitviz.model.vit import ViT
+from vitviz.server.settings import GIGABYTE, Settings
 from vitviz.view import View
 
 MOST_PATCHES = 25_000  # 2,048 pixels in patches of 14 are 21,316; patches of 8 would be 65,536 and take an hour
+LARGE = 12  # times the work of the model's own input: such a forward pass gives way to others'
+MATRICES = 4  # of all heads, tokens x tokens, that a method holds at once: attention, its gradient and products
+WITH_MATRICES = ("gradient", "relevance")
+MOST_WORK = 4  # forward passes of the largest input that one question may take
 ENOUGH = 0.75  # a step this near to the largest is left out
+
+
+class TooLargeError(ValueError):
+    """Photograph or question that does not fit; `size` is the largest input size that does, if any."""
+
+    def __init__(self, text: str, size: int | None = None) -> None:
+        super().__init__(text)
+        self.size = size
 
 
 @dataclass(frozen=True)
@@ -110,3 +128,98 @@ def about(seconds: float) -> str:
     if seconds < 10:
         return f"about {seconds:.0f} s"
     return f"about {round(seconds, -1):.0f} s" if seconds < 90 else f"about {seconds / 60:.0f} min"
+
+
+def is_large(config: ViTConfig, own: Preprocess, patches: int) -> bool:
+    """Return whether a forward pass of so many patches takes many times as long as one of the model's own input."""
+    usual, _ = cost(config, own, (4, 3), None, None)
+    prefix = len(config.prefix)
+    return work(config, patches + prefix) > LARGE * work(config, usual + prefix)
+
+
+def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, allowed: Settings) -> None:
+    """Check that a photograph can be opened at an input size: its patches, its memory, and what is kept of it.
+
+    Args:
+        explorer: of the model.
+        photo: the photograph's (width, height), or another of this shape.
+        size: of the input in pixels; `None` for the model's own.
+        allowed: what the operator allows.
+
+    Raises:
+        TooLargeError: if not; the text and `size` say the largest that can.
+    """
+    config = explorer.model.config
+    itemsize = next(explorer.model.parameters()).dtype.itemsize
+
+    def fits(patches: int) -> bool:
+        need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize)
+        return patches <= MOST_PATCHES and need <= min(allowed.question_memory, allowed.scene_memory)
+
+    patches, _ = cost(config, explorer.preprocess, photo, None, size)
+    if fits(patches):
+        return
+    best = largest_that_fits(config, explorer.preprocess, photo, allowed.side, fits)
+    advice = "Choose another model." if best is None else f"Choose at most {best} pixels."
+    need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize) / GIGABYTE
+    raise TooLargeError(
+        f"Expected an input of at most {MOST_PATCHES:,} patches that fits into memory, got {patches:,}, which take "
+        f"about {need:.1f} GB. {advice}",
+        best,
+    )
+
+
+def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
+    """Estimate the memory of an attribution method: one block's attention with its gradients, or a forward pass."""
+    forward = forward_bytes(config, tokens, itemsize=itemsize)
+    matrices = MATRICES * config.heads * tokens**2 * itemsize if method.family in WITH_MATRICES else 0
+    return forward + matrices
+
+
+def check_method(
+    model: ViT, method: Method, photo: tuple[int, int], own: Preprocess, tokens: int, allowed: Settings
+) -> None:
+    """Check that a method fits into the memory of a question, and that its work is not that of many large inputs.
+
+    Args:
+        model: of the scene.
+        method: of attribution.
+        photo: the photograph's (width, height).
+        own: the model's own preprocessing.
+        tokens: of the open scene.
+        allowed: what the operator allows.
+
+    Raises:
+        TooLargeError: if not; the text and `size` say the largest input size that does.
+    """
+    config, itemsize = model.config, next(model.parameters()).dtype.itemsize
+    most = MOST_WORK * work(config, len(config.prefix) + MOST_PATCHES)
+
+    def fits(patches: int) -> bool:
+        count = patches + len(config.prefix)
+        need = question_bytes(config, method, count, itemsize)
+        return need <= allowed.question_memory and method.cost * work(config, count) <= most
+
+    patches = tokens - len(config.prefix)
+    if fits(patches):
+        return
+    best = largest_that_fits(config, own, photo, allowed.side, fits)
+    advice = "Choose another method." if best is None else f"Open the photograph at {best} pixels or fewer."
+    need = question_bytes(config, method, tokens, itemsize) / GIGABYTE
+    raise TooLargeError(
+        f"Expected a question that fits into memory and time, got {method.title} on {patches:,} patches, which takes "
+        f"about {need:.1f} GB and {method.cost:g} forward passes. {advice}",
+        best,
+    )
+
+
+def largest_that_fits(
+    config: ViTConfig, own: Preprocess, photo: tuple[int, int], limit: int, fits: Callable[[int], bool]
+) -> int | None:
+    """Return the largest input size of a photograph whose number of patches fits; `None` if there is none."""
+    low, high = 0, largest(config, limit) // config.patch_size
+    while low < high:
+        middle = (low + high + 1) // 2
+        patches, _ = cost(config, own, photo, None, middle * config.patch_size)
+        low, high = (middle, high) if fits(patches) else (low, middle - 1)
+    return low * config.patch_size or None

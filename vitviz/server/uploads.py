@@ -7,31 +7,39 @@ folder goes at exit and at SIGTERM, and what a killed process left behind goes w
 from __future__ import annotations
 
 import atexit
+import hmac
 import os
+import re
 import secrets
 import shutil
 import signal
+import stat
 import tempfile
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import IO
+from typing import IO, Any
 
 from filelock import FileLock, Timeout
 from gradio.processing_utils import hash_file
 from gradio_client.utils import strip_invalid_filename_characters
-from PIL import Image, UnidentifiedImageError
 
-from vitviz.images.heif import kind_of
+from vitviz.images.limits import format_of
+from vitviz.server.account import Account, Booking, OverBudgetError, Resource
+from vitviz.server.settings import Settings
 
-MAX_BYTES = 2 * 2**30  # of all uploads
 MAX_AGE = 24 * 3600  # seconds
 NAME_BYTES = 80
+PREFIX = "vitviz-uploads-"
+_OWN = re.compile(rf"{PREFIX}\d+-[0-9a-f]{{8}}")
 CHECKPOINT = ".safetensors"
+DISK_FULL = "Expected room on the server's disk for this file, got none. Try again later."
+EXPIRE_EVERY = 600.0  # seconds between two looks at the age of files
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 
@@ -46,27 +54,32 @@ class DiskFullError(UploadError):
 class UploadFolder:
     """Hold uploaded files of one process.
 
-    A visitor who needs more than half of the quota loses that visitor's own oldest files; when the whole quota is used
-    up, the visitor who uses most of it does.
+    A visitor who needs more than half of the budget loses that visitor's own oldest files; when the whole budget is
+    used up, the visitor who uses most of it does. Files are removed after a day.
 
     Args:
         root: the folder, which belongs to this process alone.
         quota: bytes that all files together may take.
+
+    Attributes:
+        account: where the files are booked.
     """
 
-    def __init__(self, root: Path, quota: int = MAX_BYTES) -> None:
-        self.root, self.quota = root.resolve(), quota
-        self._files: dict[str, OrderedDict[Path, tuple[int, float]]] = {}  # by visitor: (bytes, time of upload)
-        self._lock = threading.Lock()
+    def __init__(self, root: Path, quota: int | None = None) -> None:
+        self.root = root.resolve()
+        self.account = Account(Settings() if quota is None else Settings(disk=quota))
+        self._secret = secrets.token_bytes(32)  # of folder names, so that nobody can compute another's
+        self._files: dict[str, OrderedDict[Path, tuple[Booking, float]]] = {}  # by visitor: (bytes, time of upload)
+        self._lock = threading.RLock()
 
     def check(self, path: str | Path) -> Path:
-        """Return the real path of an uploaded file.
+        """Return the real path of an uploaded file, which is named from this folder on.
 
         Raises:
             UploadError: with one text for whatever else lies there, so that nothing on this machine can be probed.
         """
         try:
-            real = Path(path).resolve(strict=True)
+            real = Path(self.root, path).resolve(strict=True)
         except (OSError, ValueError, RuntimeError) as error:  # not there; a null byte; a circle of links
             raise UploadError(NO_SUCH_UPLOAD) from error
         if not (real.is_relative_to(self.root) and real.is_file()):
@@ -74,89 +87,161 @@ class UploadFolder:
         return real
 
     def find(self, digest: str) -> Path | None:
-        """Return the uploaded checkpoint whose SHA-256 begins with these digits, if it is still there."""
+        """Return the uploaded checkpoint whose folder's name begins with these digits, if it is still there."""
         if not (digest.isalnum() and digest.isascii()):  # it comes from a visitor, and `*` would name any file
             return None
         return next((path for path in self.root.glob(f"{digest}*/*") if path.suffix.lower() == CHECKPOINT), None)
 
-    def check_all(self, payload: object) -> None:
-        """Check every file that a request's data names, at any depth: gradio itself checks only some of them."""
-        pending = [payload]
-        while pending:
-            node = pending.pop()
-            if isinstance(node, Mapping):
-                if isinstance(node.get("path"), str):
-                    self.check(node["path"])
-                pending += node.values()
-            elif isinstance(node, Sequence) and not isinstance(node, str | bytes):
-                pending += node
+    def resolved(self, payload: Any) -> Any:
+        """Return a request's data with the real path of every file that it names, at any depth.
+
+        gradio itself checks only some of them.
+
+        Raises:
+            UploadError: if a file is none that was uploaded.
+        """
+        if isinstance(payload, Mapping):
+            found = {name: self.resolved(value) for name, value in payload.items()}
+            return found | {"path": str(self.check(found["path"]))} if isinstance(found.get("path"), str) else found
+        if isinstance(payload, Sequence) and not isinstance(payload, str | bytes):
+            return [self.resolved(value) for value in payload]
+        return payload
 
     def add(self, visitor: str, name: str, file: IO[bytes]) -> Path:
         """Keep a file that a visitor sent, and remove what no longer fits.
 
         Raises:
+            DiskFullError: if the disk or the budget is full.
+        """
+        with self.receive(visitor) as incoming:
+            try:
+                while part := file.read(2**20):
+                    incoming.booking.add(len(part))
+                    incoming.file.write(part)
+            except (OSError, OverBudgetError) as error:
+                raise DiskFullError(DISK_FULL) from error
+            return incoming.keep(name)
+
+    @contextmanager
+    def receive(self, visitor: str) -> Iterator[Incoming]:
+        """Receive a file: what `keep` was not called for is removed at the end.
+
+        Raises:
             DiskFullError: if the disk is full.
         """
-        safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
         partial = self.root / f"partial-{secrets.token_hex(8)}"
         try:
-            with partial.open("wb") as out:
-                shutil.copyfileobj(file, out, 2**20)
-            target = self.root / hash_file(partial) / safe  # where gradio would copy it to, so it is there once
-            target.parent.mkdir(exist_ok=True)
-            partial.replace(target)
+            file = partial.open("w+b")
         except OSError as error:
-            raise DiskFullError(
-                "Expected room on the server's disk for this file, got none. Try again later."
-            ) from error
+            raise DiskFullError(DISK_FULL) from error
+        incoming = Incoming(self, visitor, file, partial)
+        try:
+            yield incoming
         finally:
-            partial.unlink(missing_ok=True)
+            with suppress(OSError):  # what could not be written is lost anyway
+                file.close()
+            incoming.end()
+
+    def expire(self, now: float) -> None:
+        """Remove files that are older than a day at a time by `time.monotonic`."""
         with self._lock:
-            mine = self._files.setdefault(visitor, OrderedDict())
-            mine[target] = (target.stat().st_size, time.monotonic())
-            mine.move_to_end(target)
-            self._evict(visitor)
+            for files in self._files.values():
+                while files and now - next(iter(files.values()))[1] >= MAX_AGE:
+                    self._remove(files)
+
+    def evict_for(self, visitor: str, amount: int) -> None:
+        """Remove the oldest files of a visitor, then of whoever uses most, until so many bytes fit or none are left."""
+        with self._lock:
+            mine = self._files.get(visitor, OrderedDict())
+            limit = self.account.budgets[Resource.DISK].each or 0
+            while mine and self.account.used(Resource.DISK, visitor) + amount > limit:
+                self._remove(mine)
+            while not self.account.fits(Resource.DISK, visitor, amount) and any(self._files.values()):
+                self._remove(max(self._files.values(), key=lambda files: sum(one.amount for one, _ in files.values())))
+            self._files = {name: files for name, files in self._files.items() if files}
+
+    def _place(self, visitor: str, digest: str, name: str) -> Path:
+        """Return where a file goes: the same photograph of two visitors lies in two folders."""
+        safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
+        return self.root / hmac.new(self._secret, f"{visitor} {digest}".encode(), "sha256").hexdigest() / safe
+
+    def _keep(self, visitor: str, path: Path, booking: Booking) -> None:
+        with self._lock:
+            files = self._files.setdefault(visitor, OrderedDict())
+            if path in files:
+                files[path][0].close()
+            files[path] = booking, time.monotonic()
+            files.move_to_end(path)
+
+    def _remove(self, files: OrderedDict[Path, tuple[Booking, float]]) -> None:
+        path, (booking, _) = files.popitem(last=False)
+        shutil.rmtree(path.parent, ignore_errors=True)
+        booking.close()
+
+
+class DiskBooking(Booking):
+    """Bytes of a visitor's file; older files make room for it."""
+
+    def __init__(self, folder: UploadFolder, visitor: str) -> None:
+        super().__init__(folder.account, Resource.DISK, visitor)
+        self._folder = folder
+
+    def add(self, amount: int) -> None:
+        """Reserve more, see `Booking.add`."""
+        if not self.account.fits(self.resource, self.address, amount):
+            self._folder.evict_for(self.address, amount)
+        super().add(amount)
+
+
+class Incoming:
+    """File that is being received.
+
+    Attributes:
+        file: to be written to.
+        booking: of what is written.
+    """
+
+    def __init__(self, folder: UploadFolder, visitor: str, file: IO[bytes], path: Path) -> None:
+        self.file, self.booking = file, DiskBooking(folder, visitor)
+        self._folder, self._visitor, self._path, self._kept = folder, visitor, path, False
+
+    def keep(self, name: str) -> Path:
+        """Move the file to its place, and return it.
+
+        Args:
+            name: that the visitor gives it.
+
+        Raises:
+            DiskFullError: if the disk is full.
+        """
+        try:
+            self.file.close()
+            target = self._folder._place(self._visitor, hash_file(self._path), name)
+            target.parent.mkdir(exist_ok=True)
+            self._path.replace(target)
+        except OSError as error:
+            raise DiskFullError(DISK_FULL) from error
+        self._folder._keep(self._visitor, target, self.booking)
+        self._kept = True
         return target
 
-    def _evict(self, visitor: str) -> None:
-        """Remove what is too old, then the oldest files of who uses most, until the quotas hold."""
-
-        def used(files: OrderedDict[Path, tuple[int, float]]) -> int:
-            return sum(size for size, _ in files.values())
-
-        for files in self._files.values():
-            while files and time.monotonic() - next(iter(files.values()))[1] > MAX_AGE:
-                self._remove(files)
-        while len(self._files[visitor]) > 1 and used(self._files[visitor]) > self.quota // 2:
-            self._remove(self._files[visitor])
-        while sum(map(used, self._files.values())) > self.quota:
-            self._remove(max(self._files.values(), key=used))
-        self._files = {name: files for name, files in self._files.items() if files}
-
-    def _remove(self, files: OrderedDict[Path, tuple[int, float]]) -> None:
-        path, _ = files.popitem(last=False)
-        if not any(path in others for others in self._files.values()):  # somebody else may have sent the same file
-            shutil.rmtree(path.parent, ignore_errors=True)
+    def end(self) -> None:
+        """Remove what was not kept."""
+        if not self._kept:
+            self._path.unlink(missing_ok=True)
+            self.booking.close()
 
 
 def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
     """Check that a file begins as a picture does, or as a checkpoint where these may be uploaded.
 
+    Only its first bytes are looked at: `decode` says what is wrong behind them.
+
     Raises:
         UploadError: if not.
     """
-    if checkpoints and name.lower().endswith(CHECKPOINT):
-        return
-    head = file.read(512)
-    file.seek(0)
-    if kind_of(head) is not None:  # AVIF and HEIC, which `decode` reads in a process of its own
-        return
-    try:
-        Image.open(file)  # reads the header only; `decode` has words for what is wrong behind it
-    except Image.DecompressionBombError:
-        return
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, TypeError, OverflowError) as error:
-        raise UploadError("Expected a picture (JPEG, PNG or WebP), got something else. Choose another file.") from error
+    if not (checkpoints and name.lower().endswith(CHECKPOINT)) and format_of(file.read(512)) is None:
+        raise UploadError("Expected a picture (JPEG, PNG or WebP), got something else. Choose another file.")
 
 
 @cache
@@ -170,7 +255,7 @@ def upload_folder() -> UploadFolder:
             f"Expected {parent} to be this user's, got another's folder. Set GRADIO_TEMP_DIR to your own."
         )
     remove_leftovers(parent)
-    root = parent / f"uploads-{os.getpid()}-{secrets.token_hex(4)}"
+    root = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     lock = FileLock(_lock_of(root))
     lock.acquire()  # before the folder is there, so that no other process takes it for a leftover
     root.mkdir(mode=0o700)
@@ -189,18 +274,40 @@ def upload_folder() -> UploadFolder:
             os._exit(128 + number)
 
         signal.signal(signal.SIGTERM, end)
-    return UploadFolder(root)
+    folder = UploadFolder(root)
+
+    def look() -> None:
+        while True:
+            time.sleep(EXPIRE_EVERY)
+            folder.expire(time.monotonic())
+
+    threading.Thread(target=look, name="expire", daemon=True).start()
+    return folder
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the folders of processes that are gone: nobody holds their locks."""
-    for root in parent.glob("uploads-*/"):
-        try:
-            with FileLock(_lock_of(root), timeout=0):
-                shutil.rmtree(root, ignore_errors=True)
-        except (Timeout, OSError):  # it runs, or belongs to another user
+    """Remove the folders of processes that are gone: this user's, which have a lock that nobody holds.
+
+    Whatever else lies there is left alone, under whatever name.
+    """
+    for lock in parent.glob(f"{PREFIX}*.lock"):
+        root = lock.with_suffix("")
+        if not _OWN.fullmatch(root.name) or any(_is_foreign(path) for path in (lock, root)):
             continue
-        _lock_of(root).unlink(missing_ok=True)
+        try:
+            with FileLock(lock, timeout=0):
+                shutil.rmtree(root, ignore_errors=True)
+        except (Timeout, OSError):  # it runs
+            continue
+        lock.unlink(missing_ok=True)
+
+
+def _is_foreign(path: Path) -> bool:
+    """Return whether something is a link, or belongs to another user; what is not there is neither."""
+    with suppress(FileNotFoundError):
+        about = path.lstat()
+        return stat.S_ISLNK(about.st_mode) or (hasattr(os, "getuid") and about.st_uid != os.getuid())
+    return False
 
 
 def _lock_of(root: Path) -> Path:

@@ -8,9 +8,11 @@ comments stay behind.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import posixpath
 import re
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
@@ -23,6 +25,8 @@ COLOR_MAPS = ("viridis", "magma", "inferno", "plasma", "cividis", "turbo", "gray
 _IMPORT = re.compile(r"^import\s*\{([^}]*)\}\s*from\s*'(\.[\w./]+\.js)';\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", re.MULTILINE)
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # whole lines
+_PLACE = re.compile(r"@@(\w+)@@")
+_INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
@@ -88,6 +92,24 @@ def template(name: str = "app.html") -> str:
 def frame() -> str:
     """Return the HTML around a page that stands alone; `@@name@@` are places to fill."""
     return (HERE / "standalone.html").read_text(encoding="utf-8")
+
+
+def fill(page: str, filling: Mapping[str, str]) -> str:
+    """Return a page with what is given in the places `@@name@@`, and with a content security policy in its place.
+
+    The policy lets the page's own scripts run and no others: those of its origin, and the inline ones by their hashes.
+    """
+
+    def filled(text: str, given: Mapping[str, str]) -> str:
+        # One pass, so that nothing that was filled in is taken for a place to fill.
+        return _PLACE.sub(lambda place: given.get(place[1], place[0]), text)
+
+    scripts = [filled(text, filling) for text in _INLINE.findall(page)]
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = " ".join(f"'sha256-{one}'" for one in hashes)
+    own = "'self' " if "<script src=" in page else ""
+    policy = f"script-src {own}{allowed}; object-src 'none'; base-uri 'none'; form-action 'none'"
+    return filled(page, {**filling, "policy": policy})
 
 
 @cache

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 from functools import cache
 from pathlib import Path
 from typing import Any
+from xml.etree.ElementTree import Element
 
 from vitviz.extras import extra
 from vitviz.resources import resource_folder
@@ -13,7 +15,18 @@ from vitviz.resources import resource_folder
 LANGUAGES = ("en", "zh")
 STEPS = ("pixels", "patches", "embedding", "positions", "attention", "heads", "prediction", "explanation")
 FILES = tuple(f"{place}-{name}.md" for place, name in enumerate(STEPS, 1))
+MAX_TEXT = 200_000  # bytes
 SHAPE = "one heading with # (the title), text, one heading with ## (a question to the audience), and its answer"
+_MATHML = """
+math mrow mi mn mo ms mtext mspace mfrac msqrt mroot mstyle merror mpadded mphantom mfenced menclose msub msup msubsup
+munder mover munderover mmultiscripts mprescripts none mtable mtr mtd mlabeledtr
+xmlns display mathvariant mathsize mathcolor mathbackground width height depth lspace rspace voffset linethickness
+displaystyle scriptlevel stretchy fence separator form accent accentunder movablelimits symmetric largeop maxsize
+minsize columnalign rowalign columnspacing rowspacing columnlines rowlines frame notation open close separators
+linebreak align side columnwidth
+"""
+MATHML = frozenset(_MATHML.split())  # elements and attributes of formulas
+_REFERENCE = re.compile(r"&#x?[0-9A-Fa-f]+;|&(?:lt|gt|amp);")
 _FORMULA = re.compile(r"\$(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$")
 _LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")  # Chinese has no spaces
 
@@ -67,7 +80,13 @@ def _own_files(folder: Path, known: set[str]) -> dict[str, Path]:
 def _step(path: Path) -> dict[str, str]:
     """Return one text as HTML."""
     try:
-        text = _LINE.sub("", path.read_text(encoding="utf-8"))
+        if not path.is_file():  # reading a pipe or a device could wait for ever
+            raise LectureError(f"Expected a text as a regular file, got {path}, which is none. Save it as a file.")
+        with path.open("rb") as file:
+            data = file.read(MAX_TEXT + 1)
+        if len(data) > MAX_TEXT:
+            raise LectureError(f"Expected a text of at most {MAX_TEXT // 1000} kB, got {path} with more. Shorten it.")
+        text = _LINE.sub("", data.decode("utf-8").replace("\r\n", "\n"))
     except (OSError, UnicodeDecodeError) as error:
         raise LectureError(f"Expected a text in UTF-8, got {path} ({error}). Save it as UTF-8.") from error
     tokens = _markdown().parse(text)
@@ -84,6 +103,25 @@ def _step(path: Path) -> dict[str, str]:
         raise LectureError(f"Expected formulas in LaTeX between two $, got {error} in {path}. Mend it.") from error
 
 
+def _mathml(element: Element) -> str:
+    """Return a formula as HTML, of these elements and attributes alone; texts are escaped.
+
+    Raises:
+        FormulaError: for an element or attribute that formulas do not have.
+    """
+    unknown = [name for name in (element.tag, *element.attrib) if name not in MATHML]
+    if unknown:
+        raise FormulaError(unknown[0])
+    named = "".join(f' {name}="{_escaped(value)}"' for name, value in element.attrib.items())
+    children = "".join(_mathml(child) + _escaped(child.tail) for child in element)
+    return f"<{element.tag}{named}>{_escaped(element.text)}{children}</{element.tag}>"
+
+
+def _escaped(text: str | None) -> str:
+    """Return a text for HTML. The renderer writes characters beyond ASCII as references, and others as they are."""
+    return html.escape(_REFERENCE.sub(lambda found: html.unescape(found[0]), text or ""))
+
+
 class FormulaError(ValueError):
     """Formula that cannot be read."""
 
@@ -92,7 +130,7 @@ class FormulaError(ValueError):
 def _markdown() -> Any:
     """Return what turns Markdown into HTML: no HTML of the file's own, no pictures, and formulas as MathML."""
     with extra("app"):
-        from latex2mathml.converter import convert
+        from latex2mathml.converter import convert_to_element
         from markdown_it import MarkdownIt
 
     def parse(state: Any, silent: bool) -> bool:
@@ -107,7 +145,7 @@ def _markdown() -> Any:
     def render(_: Any, tokens: Any, place: int, *_more: Any) -> str:
         latex = tokens[place].content
         try:
-            return str(convert(latex))
+            return _mathml(convert_to_element(latex))
         except Exception as error:  # its errors have no common kind
             formula = f"${latex}$ ({type(error).__name__})"
             raise FormulaError(formula) from error

@@ -6,7 +6,6 @@ import base64
 import html
 import io
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +45,8 @@ class Scene:
         predictions: the best classes, their probabilities and indices, the best first; empty where there are none.
         labels: all classes that the model knows.
         sure_above: probability from which on the model is sure of its first class; `None` where nobody measured it.
+        group: the group of classes that is probable enough, and its probability; `None` where there is none.
+        known: whether the photograph seems to show one of the classes; `None` where no measure came with the model.
         caveat: text below the predictions, or instead of them.
         maps: further maps over this photograph, such as those of attribution methods.
         device, seconds: of the forward pass.
@@ -64,6 +65,8 @@ class Scene:
     predictions: Sequence[tuple[str, float, int]] = ()
     labels: Sequence[str] = ()
     sure_above: float | None = None
+    group: tuple[str, float] | None = None
+    known: bool | None = None
     caveat: str = ""
     maps: Sequence[Heatmap] = ()
     device: str = ""
@@ -92,6 +95,8 @@ class Scene:
             predictions=[(label, probability, index) for (label, probability), index in best],
             labels=view.labels,
             sure_above=view.sure_above,
+            group=view.group(),
+            known=view.known,
             caveat=" ".join(filter(None, (_caveat(view) or caveat, _assumptions(view)))),
             device=view.device,
             seconds=view.seconds,
@@ -108,7 +113,8 @@ class Scene:
     def summary(self) -> str:
         """Return the prediction in one line; empty without one."""
         labels, probabilities = [one[0] for one in self.predictions], [one[1] for one in self.predictions]
-        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above)
+        known = self.known is not False
+        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above, self.group, known)
 
     def manifest(self, name: str) -> dict[str, Any]:
         """Return what the page needs of a scene at once, as plain data for JSON.
@@ -140,6 +146,8 @@ class Scene:
             "predictions": [list(one) for one in self.predictions],
             "labels": list(self.labels) if self.predictions else [],
             "sureAbove": self.sure_above,
+            "group": self.group,
+            "known": self.known,
             "caveat": self.caveat,
             "maps": [_map(index, heatmap) for index, heatmap in enumerate(self.maps)],
             "badge": {"device": self.device, "seconds": self.seconds} if self.device else None,
@@ -238,8 +246,7 @@ def standalone_frame(entry: str = "alone.js", **filling: str) -> str:
     scripts = {"script": bundle.script(entry), "colors": bundle.colors()}
     style = bundle.style() + (bundle.lecture_style() if entry == "alone_lecture.js" else "")
     filling |= {"style": style, "template": bundle.template(), **scripts}
-    # One pass, so that nothing that was filled in is taken for a place to fill.
-    return re.sub(r"@@(\w+)@@", lambda place: filling.get(place[1], place[0]), bundle.frame())
+    return bundle.fill(bundle.frame(), filling)
 
 
 def standalone_bytes(trace: Trace, maps: Sequence[Heatmap] = ()) -> int:

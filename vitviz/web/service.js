@@ -1,16 +1,44 @@
 // The service worker of a static site: what was loaded once is there without a network. Before this stands a line that
 // defines SITE: `files`, all of the site, and `first`, those that every visit needs. Files that have a hash in their
-// name never change; all others are taken from the network where there is one.
+// name never change; they are kept where the file has that hash. All others are taken from the network where there is
+// one. Each site has a cache of its own, because several sites may share an origin.
 
-const CACHE = 'vitviz';
-const HASHED = /\.[0-9a-f]{8}\.\w+$/;
+const HASHED = /\.([0-9a-f]{8})\.\w+$/;
 const worker = /** @type {any} */ (self);
+const CACHE = `vitviz ${new URL('./', worker.location.href).pathname}`;
 const known = new Set(SITE.files.map((path) => new URL(path, worker.location.href).href));
+
+const TABLE = Uint32Array.from({ length: 256 }, (_, index) => {
+  let rest = index;
+  for (let bit = 0; bit < 8; bit += 1) rest = rest & 1 ? 0xedb88320 ^ (rest >>> 1) : rest >>> 1;
+  return rest;
+});
+
+/**
+ * Return the CRC-32 of a file in hexadecimal digits, as in its name.
+ * @param {Uint8Array} bytes
+ */
+function checksum(bytes) {
+  let rest = 0xffffffff;
+  for (const byte of bytes) rest = TABLE[(rest ^ byte) & 255] ^ (rest >>> 8);
+  return (~rest >>> 0).toString(16).padStart(8, '0');
+}
+
+/**
+ * Keep a file, unless its content is not what its name says.
+ * @param {Request | string} request
+ * @param {Response} answer
+ */
+async function keep(request, answer) {
+  const hash = HASHED.exec(answer.url.split(/[?#]/)[0]);
+  if (hash && checksum(new Uint8Array(await answer.clone().arrayBuffer())) !== hash[1]) return;
+  await (await caches.open(CACHE)).put(request, answer);
+}
 
 /** @param {Request} request */
 async function fetched(request) {
   const answer = await fetch(request);
-  if (answer.ok && known.has(request.url)) (await caches.open(CACHE)).put(request, answer.clone());
+  if (answer.ok && known.has(request.url)) keep(request, answer.clone()).catch(() => {}); // no room: it is not kept
   return answer;
 }
 
@@ -26,7 +54,11 @@ async function answer(request) {
 }
 
 worker.addEventListener('install', (/** @type {any} */ event) => {
-  event.waitUntil(caches.open(CACHE).then((cache) => cache.addAll(SITE.first)).then(() => worker.skipWaiting()));
+  const load = (/** @type {string} */ path) => fetch(path).then((answer) => {
+    if (!answer.ok) throw new Error(`Expected ${path}, got ${answer.status}.`);
+    return keep(path, answer);
+  });
+  event.waitUntil(Promise.all(SITE.first.map(load)).then(() => worker.skipWaiting()));
 });
 
 worker.addEventListener('activate', (/** @type {any} */ event) => {

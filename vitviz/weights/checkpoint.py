@@ -22,7 +22,7 @@ from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 
 FORMAT = 1
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # of `Pretrained`, beside `Preprocess`
-_OPTIONAL = ("sure_above", "assumed")  # written where there are any
+_OPTIONAL = ("sure_above", "known_above", "groups", "assumed")  # written where there are any
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
@@ -113,7 +113,7 @@ def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
 
 
 def _check_about(config: ViTConfig, about: Pretrained) -> None:
-    """Refuse labels that do not name the classes, and a `sure_above` that is no probability."""
+    """Refuse labels that do not name the classes, groups of other ones, and a `sure_above` that is no probability."""
     for name, count, allowed in (
         ("labels", len(about.labels), (config.classes,)),
         ("class_ids", len(about.class_ids), (0, config.classes)),
@@ -127,6 +127,11 @@ def _check_about(config: ViTConfig, about: Pretrained) -> None:
         raise CheckpointError(
             f"Expected sure_above as a probability, got {about.sure_above}. Give a number from 0 to 1."
         )
+    for group in about.groups:
+        if len(group) < 3 or not {*group[1:]} <= {*about.labels}:
+            raise CheckpointError(
+                f"Expected a group as its name and two of the labels or more, got {group!r:.80}. Correct the group."
+            )
 
 
 # --- writing

@@ -24,7 +24,8 @@ Labels = Iterable[str] | Mapping[int, str] | str | os.PathLike[str]
 def describe_model(model: ViT, labels: Labels | None, preprocess: Any) -> ViT:
     """Set the labels and the preprocessing of a model in place of those that it came with; return the model.
 
-    What was assumed of them is forgotten, and so is `sure_above`, which was measured with the old preprocessing.
+    What was assumed of them is forgotten. So are `sure_above` and `known_above`, which were measured with the old
+    preprocessing, and the groups of the old labels.
 
     Args:
         model: changed in place.
@@ -40,13 +41,14 @@ def describe_model(model: ViT, labels: Labels | None, preprocess: Any) -> ViT:
     if preprocess is not None:
         read = read_preprocess(preprocess, model.config)
         base = about or Pretrained(name="model", preprocess=read)
-        about = replace(base, preprocess=read, sure_above=None, assumed=_without(base, "preprocessing"))
+        assumed = _without(base, "preprocessing")
+        about = replace(base, preprocess=read, sure_above=None, known_above=None, assumed=assumed)
     if about is None:
         raise CheckpointError(
             "Expected preprocessing beside the labels of this model, got none. Give preprocess=vitviz.Preprocess(...)."
         )
     if labels is not None:
-        about = replace(about, labels=read_labels(labels), class_ids=(), assumed=_without(about, "labels"))
+        about = replace(about, labels=read_labels(labels), class_ids=(), groups=(), assumed=_without(about, "labels"))
     return attach(model, about)
 
 

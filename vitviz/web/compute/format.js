@@ -33,21 +33,28 @@ export function classCount(classes) {
  * @param {string[]} labels - the most probable classes, the best first @param {number[]} probabilities
  * @param {number} classes - how many the model knows
  * @param {number | null} sureAbove - from which probability on it is sure; null where nobody measured it
+ * @param {[string, number] | null} group - of classes, and its probability, for where no class is sure
+ * @param {boolean} known - whether the photograph seems to show one of the classes
  */
-export function describePrediction(labels, probabilities, classes, sureAbove = null) {
+export function describePrediction(labels, probabilities, classes, sureAbove = null, group = null, known = true) {
   if (labels.length === 0) return '';
+  if (!known) {
+    const things = `${classes.toLocaleString('en')} thing${classes === 1 ? '' : 's'}`;
+    return `Perhaps none of the ${things} this model knows; the closest is ${labels[0]}`;
+  }
   if (sureAbove === null || probabilities[0] >= sureAbove) {
     return `Closest of ${classCount(classes)}: ${labels[0]} ${percent(probabilities[0])}`;
   }
   const others = labels.slice(0, PERHAPS);
   const last = others.pop();
-  return `Not sure: perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
+  const perhaps = `perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
+  return group ? `Probably some kind of ${group[0]} (${percent(group[1])}): ${perhaps}` : `Not sure: ${perhaps}`;
 }
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
-export function describe({ predictions, labels, sureAbove }) {
+export function describe({ predictions, labels, sureAbove, group = null, known = true }) {
   const [names, shares] = [predictions.map(([name]) => name), predictions.map(([, share]) => share)];
-  return describePrediction(names, shares, labels.length, sureAbove);
+  return describePrediction(names, shares, labels.length, sureAbove, group, known !== false);
 }
 
 /** A step of an axis or of a slider, exact in whole percent. @param {number} share */

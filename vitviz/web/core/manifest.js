@@ -13,6 +13,8 @@
  * @property {string} title - the model's name for people; empty where it has none
  * @property {[string, number, number][]} predictions - the best classes, their probabilities and numbers
  * @property {string[]} labels - all @property {number | null} sureAbove - probability from which on the model is sure
+ * @property {[string, number] | null} [group] - of classes, and its probability @property {boolean | null} [known] -
+ *   whether the photograph seems to show one of the classes; null where no measure came with the model
  * @property {string} caveat
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps
  * @property {{device: string, seconds: number} | null} badge @property {{size: number | null, words: string}[]} sizes

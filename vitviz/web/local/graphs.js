@@ -8,6 +8,9 @@ import { widen } from '../compute/half.js';
  * What a static site says of a model, as `vitviz.export.static` writes it.
  * @typedef {object} About
  * @property {string} source @property {string} title @property {string[]} labels @property {number | null} sureAbove
+ * @property {number} groupAbove - see `vitviz.Pretrained.group_above`
+ * @property {number | null} knownAbove - see `vitviz.Pretrained.known_above`
+ * @property {string[][]} groups - of classes: the name of each, then its labels
  * @property {string[]} prefix @property {number} depth @property {number} heads @property {number} headWidth
  * @property {number} width @property {number} patch
  * @property {number | null} rotary - the base of rotary positions

@@ -68,6 +68,29 @@ export async function prepareBlob(about, blob) {
 }
 
 /**
+ * The smallest group of classes that is probable enough, and whether the photograph seems to show one of the classes:
+ * the rules of `vitviz.View.group` and `vitviz.View.known`.
+ * @param {Pick<About, 'labels' | 'groups' | 'groupAbove' | 'knownAbove'>} about @param {ArrayLike<number>} logits
+ * @returns {{group: [string, number] | null, known: boolean | null}}
+ */
+export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
+  const scores = Array.from(logits);
+  const top = scores.reduce((most, one) => Math.max(most, one), -Infinity);
+  const score = top + Math.log(scores.reduce((sum, one) => sum + Math.exp(one - top), 0));
+  const shares = new Map(labels.map((label, index) => [label, Math.exp(scores[index] - score)]));
+  const probable = groups
+    .map(([name, ...members]) => ({
+      name, size: members.length, share: members.reduce((sum, label) => sum + (shares.get(label) ?? 0), 0),
+    }))
+    .filter(({ share }) => share >= groupAbove)
+    .sort((one, other) => one.size - other.size || other.share - one.share);
+  return {
+    group: probable.length ? [probable[0].name, Math.min(1, probable[0].share)] : null,
+    known: knownAbove === null ? null : score >= knownAbove,
+  };
+}
+
+/**
  * What the page needs of a scene at once, see core/manifest.js; pictures are blobs.
  * @param {About} about @param {OffscreenCanvas} canvas @param {Prepared} prepared
  * @param {import('./model.js').Run} run @param {number} seconds
@@ -85,6 +108,6 @@ export async function describeScene(about, canvas, prepared, run, seconds) {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= ROLLOUT_TOKENS, image: null,
     model: source, title, size: null, predictions, labels,
-    sureAbove, caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
+    sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
   };
 }

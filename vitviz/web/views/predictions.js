@@ -25,8 +25,8 @@ export class Predictions {
 
   /** Another photograph or model. @param {Manifest} manifest */
   show(manifest) {
-    const { predictions, labels, sureAbove, caveat } = manifest;
-    const sure = sureAbove === null || predictions[0]?.[1] >= sureAbove;
+    const { predictions, labels, sureAbove, known, caveat } = manifest;
+    const sure = known !== false && (sureAbove === null || predictions[0]?.[1] >= sureAbove);
     const heading = sure ? `Closest of ${classCount(labels.length)}` : describe(manifest);
     this.say('h2', predictions.length ? heading : caveat && 'What the model sees');
     this.find('ol').replaceChildren(...predictions.map(([label, share]) => row(label, share)));

@@ -1,0 +1,145 @@
+"""Measure a model on photographs of foreign sources by a table of right answers, and write every look into its card.
+
+    python scripts/measure_wild.py MODEL WILD --card checkpoints/dinov2-s14-everyday/README.md
+    python scripts/measure_wild.py MODEL OWN --table scripts/everyday/own_labels.csv
+
+WILD holds FOLDER/image, as everyday2-wild.tar does. The table names for each folder the right answers, or "unknown";
+the folder's own name is right too, for models with other classes. A folder of Imagenette may have its WordNet id.
+--card adds a row with date, commit and figures below the heading "Looks at wild/", so that every look is shown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import datetime as dt
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+import vitviz
+from vitviz.images.datasets import IMAGENETTE
+from vitviz.images.folders import batches, list_images
+from vitviz.model.vit import ViT
+
+TABLES = Path(__file__).parent / "everyday"
+HEADING = "## Looks at wild/"
+COLUMNS = (
+    "date", "commit", "model", "known", "top-1", "top-5", "group", "ECE", "sure", "right when sure", "sure of unknown",
+    "AUROC", "Imagenette's ten",
+)  # fmt: skip
+BINS = 15
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What a model says of n photographs: logits (n, C), and the folder of each."""
+
+    logits: Tensor
+    folders: tuple[str, ...]
+
+
+@torch.inference_mode()
+def run(model: ViT, folder: Path, bfloat16: bool) -> Run:
+    """Run a model on FOLDER/CLASS/image, each photograph as a visitor's."""
+    assert model.pretrained is not None
+    paths = list_images(folder)
+    logits, indices = [], []
+    for batch in batches([*zip(paths, range(len(paths)), strict=True)], model.pretrained.preprocess, 16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
+            logits.append(model(batch.images).float())
+        indices.append(batch.classes)
+    order = torch.cat(indices).argsort()
+    return Run(torch.cat(logits)[order], tuple(IMAGENETTE.get(path.parent.name, path.parent.name) for path in paths))
+
+
+def auroc(known: Tensor, unknown: Tensor) -> float:
+    """Return how often a known photograph has the higher score, ties counting half: (n,), (m,)."""
+    return float(((known[:, None] > unknown).float() + 0.5 * (known[:, None] == unknown).float()).mean())
+
+
+def measure(model: ViT, answers: Run, table: dict[str, str]) -> dict[str, str]:
+    """Return the figures of a run by their column."""
+    about = model.pretrained
+    assert about is not None
+    labels = about.labels
+    right = torch.zeros(len(answers.folders), len(labels), dtype=torch.bool)
+    for row, folder in enumerate(answers.folders):
+        for name in (folder, *table[folder].split("|")):
+            if name in labels and table[folder] != "unknown":
+                right[row, labels.index(name)] = True
+    known = torch.tensor([table[folder] != "unknown" for folder in answers.folders])
+    probabilities, scores = answers.logits.softmax(1), answers.logits.logsumexp(1)
+    best, first = probabilities.max(1)
+    hit = right.gather(1, first[:, None])[:, 0]
+    five = right.gather(1, probabilities.topk(5).indices).any(1)
+    sure = (best >= (about.sure_above or 0.0)) & (scores >= (-1e9 if about.known_above is None else about.known_above))
+    place = (best * BINS).long().clamp_max(BINS - 1)
+    error = sum(
+        abs(float(best[inside].mean()) - float(hit[inside].float().mean())) * int(inside.sum())
+        for index in range(BINS)
+        if (inside := known & (place == index)).any()
+    ) / int(known.sum())
+    grouped = hit.clone()
+    members = [[labels.index(label) for label in group[1:]] for group in about.groups]
+    for columns in sorted(members, key=len, reverse=True):  # the smallest group that is probable enough wins
+        enough = ~hit & (probabilities[:, columns].sum(1) >= (about.sure_above or 0.5))
+        grouped = torch.where(enough, right[:, columns].any(1), grouped)
+    ten = torch.tensor([label in IMAGENETTE.values() for label in labels])
+    other = torch.tensor([folder not in IMAGENETTE.values() for folder in answers.folders])
+
+    def percent(values: Tensor) -> str:
+        return f"{100 * float(values.float().mean()):.1f} %" if len(values) else "none"
+
+    return {
+        "known": f"{int(known.sum()):,} of {len(known):,}",
+        "top-1": percent(hit[known]),
+        "top-5": percent(five[known]),
+        "group": percent(grouped[known]),
+        "ECE": f"{100 * error:.1f} %",
+        "sure": percent(sure[known]),
+        "right when sure": percent(hit[known & sure]),
+        "sure of unknown": percent(sure[~known]),
+        "AUROC": f"{auroc(scores[known], scores[~known]):.3f}" if (~known).any() else "none",
+        "Imagenette's ten": percent(ten[first[other]]),
+    }
+
+
+def main() -> None:
+    """Measure, print, and add a row to the card."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="a model's name or folder")
+    parser.add_argument("folder", type=Path, metavar="WILD", help="FOLDER/image for each folder of the table")
+    parser.add_argument("--table", type=Path, default=TABLES / "wild_labels.csv", help="the right answers")
+    parser.add_argument("--card", type=Path, help="the README.md that gets a row")
+    parser.add_argument("--bfloat16", action="store_true", help="measure with products in bfloat16, at half the time")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads(), help="of PyTorch")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    model = vitviz.load(args.model).eval().float()
+    with args.table.open(encoding="utf-8", newline="") as file:
+        table = {row["folder"]: row["answers"] for row in csv.DictReader(file)}
+    answers = run(model, args.folder, args.bfloat16)
+    git = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
+    commit = subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    day = dt.datetime.now(dt.UTC).date().isoformat()
+    figures = {"date": day, "commit": commit, "model": Path(args.model).name, **measure(model, answers, table)}
+    for name in COLUMNS:
+        print(f"{name:>16}  {figures[name]}")
+    if args.card:
+        text = args.card.read_text(encoding="utf-8").rstrip("\n")
+        if HEADING not in text:
+            text += f"\n\n{HEADING}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}"
+        row = "| " + " | ".join(figures[name] for name in COLUMNS) + " |"
+        before, after = text.split(HEADING, 1)
+        lines = after.split("\n")
+        last = max(index for index, line in enumerate(lines) if line.startswith("|"))
+        lines.insert(last + 1, row)
+        args.card.write_text(before + HEADING + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""The page's server in this process, and questions to it as browsers and programs ask them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import queue
+import socket
+from collections.abc import Callable, Iterator
+from itertools import repeat
+from types import SimpleNamespace
+from typing import Any
+
+import anyio
+import httpx
+import pytest
+from anyio.from_thread import start_blocking_portal
+from gradio import http_server
+from patience import patience, wait_until
+
+from vitviz.server.endpoints import Endpoints
+from vitviz.server.pages import Page
+from vitviz.server.scheduler import Kind
+from vitviz.server.server import launch
+
+FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
+CHUNK = 2**18  # bytes of a body that arrive at once
+
+
+class Visitor:
+    """Questions to a server; `client` sends them."""
+
+    client: httpx.Client
+
+    def post(self, name: str, *question: Any, headers: dict[str, str] | None = None, **named: Any) -> httpx.Response:
+        """Ask as the page does; the question is what `form` takes."""
+        return self.client.post(f"/vitviz/{name}", **form(*question, **named), headers=headers)
+
+    def ask(self, name: str, *question: Any, **named: Any) -> Any:
+        """Return the last line of an answer, or its bytes."""
+        answer = self.post(name, *question, **named)
+        assert answer.status_code == 200, answer.text
+        return last(answer.content)
+
+    def stream(self, name: str, *question: Any, **named: Any) -> Any:
+        """Return a context manager with an answer that is still coming; leaving it closes the connection."""
+        return self.client.stream("POST", f"/vitviz/{name}", **form(*question, **named))
+
+    def upload(self, name: str, data: bytes, **headers: str) -> httpx.Response:
+        return self.client.post("/gradio_api/upload", files={"files": (name, data)}, headers=headers)
+
+    def join(self, number: int, data: list[Any], session: str = "attacker") -> str:
+        """Return everything that an event of the page answers."""
+        body = {"data": data, "fn_index": number, "session_hash": session}
+        self.client.post("/gradio_api/queue/join", json=body).raise_for_status()
+        lines = []
+        with self.client.stream("GET", f"/gradio_api/queue/data?session_hash={session}") as answer:
+            for line in answer.iter_lines():
+                lines.append(line)
+                if '"process_completed"' in line or '"close_stream"' in line:
+                    break
+        return "\n".join(lines)
+
+    def call(self, name: str, *data: Any) -> str:
+        """Return what a named endpoint answers to a program."""
+        began = self.client.post(f"/gradio_api/call/{name}", json={"data": data})
+        assert began.status_code == 200, began.text
+        return self.client.get(f"/gradio_api/call/{name}/{began.json()['event_id']}").text
+
+    def first(self) -> str:
+        """Return the id of an example."""
+        return self.ask("open", source={"image": "Church"})["data"]["id"]
+
+    def config(self) -> dict[str, Any]:
+        return self.client.get("/config").json()
+
+
+def form(ask: Any = None, photo: bytes | None = None, source: Any = None) -> dict[str, Any]:
+    """Return the form of a question: its arguments, and what its scene is opened from."""
+    data = {"ask": ask if isinstance(ask, str) else json.dumps(ask or {})}
+    if source is not None:
+        data["source"] = json.dumps(source)
+    return {"data": data, "files": FORM if photo is None else {"photo": ("photo", photo)}}
+
+
+def last(content: bytes) -> Any:
+    """Return what a stream ends with."""
+    while True:
+        text, _, content = content.partition(b"\n")
+        line = json.loads(text)
+        if "bytes" in line:
+            assert len(content) == line["bytes"]
+            return content
+        if "progress" not in line:
+            assert content == b""
+            return line
+
+
+class Site(Visitor):
+    """The page as `launch` assembles it, without a socket unless it `listens`."""
+
+    def __init__(self, endpoints: Endpoints, listens: bool = False) -> None:
+        self.endpoints, self.page, self.url = endpoints, Page(endpoints), "http://127.0.0.1"
+        self._loop = start_blocking_portal()
+        self.portal = self._loop.__enter__()
+        options = {"prevent_thread_lock": True, "quiet": True}
+        if listens:
+            self.url = f"http://127.0.0.1:{free_port()}"
+            launch(self.page, endpoints.menu.settings, "127.0.0.1", int(self.url.rpartition(":")[2]), **options)
+            self.client = httpx.Client(base_url=self.url, timeout=patience(60))
+        else:
+            server = SimpleNamespace(close=lambda: None)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(http_server, "start_server", lambda **_: ("127.0.0.1", 80, f"{self.url}/", server))
+                patch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))  # gradio calls it to begin
+                launch(self.page, endpoints.menu.settings, **options)
+            self.client = self.client_at("127.0.0.1")
+            self.client.get("/gradio_api/startup-events").raise_for_status()
+
+    def client_at(self, address: str, hangs: bool = False) -> httpx.Client:
+        """Return a client whose requests come from an address; if it `hangs`, it never sends the last byte."""
+        return httpx.Client(base_url=self.url, transport=InProcess(self.page.app, self.portal, address, hangs))
+
+    def close(self) -> None:
+        self.client.close()
+        self.page.close()
+        self._loop.__exit__(None, None, None)
+        del self.page, self.endpoints
+        gc.collect()
+
+
+class InProcess(httpx.BaseTransport):
+    """Hand requests to an ASGI app in the loop of `portal`; answers come as they are sent.
+
+    Closing an answer before its end closes the connection: the app receives `http.disconnect`.
+    """
+
+    def __init__(self, app: Callable[..., Any], portal: Any, address: str, hangs: bool) -> None:
+        self.app, self.portal, self.address, self.hangs = app, portal, address, hangs
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        body, messages = request.read(), queue.Queue[Any]()
+        parts = [body[at : at + CHUNK] for at in range(0, len(body), CHUNK)] or [b""]
+        ended = self.portal.call(anyio.Event)
+
+        async def receive() -> dict[str, Any]:
+            if parts:
+                return {"type": "http.request", "body": parts.pop(0), "more_body": bool(parts) or self.hangs}
+            await ended.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            messages.put(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                ended.set()
+
+        url = request.url
+        scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": request.method}
+        scope |= {"scheme": url.scheme, "path": url.path, "raw_path": url.raw_path, "query_string": url.query}
+        scope |= {"root_path": "", "client": (self.address, 1), "server": ("127.0.0.1", 80)}
+        scope["headers"] = [(name.lower(), value) for name, value in request.headers.raw]
+
+        async def run() -> None:
+            try:
+                await self.app(scope, receive, send)
+                messages.put(AssertionError("the answer has no end"))
+            except BaseException as error:
+                messages.put(error)
+                raise
+
+        def close() -> None:
+            self.portal.call(ended.set)
+            running.result(patience(60))
+
+        running = self.portal.start_task_soon(run)
+        start = take(messages)
+        return httpx.Response(start["status"], headers=start["headers"], stream=_Answer(messages, close))
+
+
+class _Answer(httpx.SyncByteStream):
+    def __init__(self, messages: queue.Queue[Any], close: Callable[[], None]) -> None:
+        self._messages, self.close = messages, close
+
+    def __iter__(self) -> Iterator[bytes]:
+        while (message := take(self._messages)).get("more_body", False):
+            yield message["body"]
+        yield message.get("body", b"")
+
+
+def take(messages: queue.Queue[Any]) -> dict[str, Any]:
+    message = messages.get(timeout=patience(60))
+    if isinstance(message, BaseException):
+        raise message
+    return message
+
+
+def free_port() -> int:
+    """Return a port of this machine that nobody listens on."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def progress(lines: Iterator[str]) -> dict[str, Any]:
+    """Read the next line of progress of an answer."""
+    return json.loads(next(lines))["progress"]
+
+
+def progress_with(key: str, lines: Iterator[str]) -> dict[str, Any]:
+    """Read lines of progress until one has a key."""
+    return next(line for line in map(progress, repeat(lines)) if key in line)
+
+
+def wait_for_rest(endpoints: Endpoints) -> None:
+    """Wait until nothing is computed and nothing waits."""
+    wait_until(lambda: endpoints.scheduler.ahead(Kind.LONG) == 0, "the server comes to rest")

@@ -1,0 +1,321 @@
+"""Raw attention and rollout against dense matrices in NumPy, one image and one row after the other.
+
+Faults are numbered as the project's list of what goes wrong elsewhere.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from allocations import Allocations
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from pairwise import pairs
+from tiny import SMALL, close, whole
+
+import vitviz.attribution.attention
+import vitviz.model.trace
+from vitviz.attribution.attention import (
+    WORK_BYTES,
+    attention,
+    discard_weakest,
+    entry_in_order,
+    fuse_heads,
+    rollout,
+    rollout_matrix,
+)
+from vitviz.attribution.scores import ExplainError
+from vitviz.model.trace import BlockTrace, Kept, Query, Trace, TraceError
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+FUSE = ["mean", "max", "min"]
+PREFIXES = {
+    "CLS": {},
+    "none": {"class_token": False, "pooling": "mean"},
+    "many": {"distillation_token": True, "registers": 3},
+    "registers": {"class_token": False, "pooling": "mean", "registers": 2},
+}
+TRACES = {name: tiny.trace(seed=seed, **SMALL, **PREFIXES[name]) for seed, name in enumerate(PREFIXES)}
+Array = NDArray[np.float64]
+
+
+def keep(queries: torch.Tensor, keys: torch.Tensor) -> Kept:
+    """What a trace would keep of a block with these queries and keys."""
+    lse = (queries @ keys.mT).logsumexp(-1)
+    stream = torch.zeros(1, queries.shape[2], tiny.WIDTH)
+    return Kept(stream, lse, lambda *_: (queries, keys), attention=BlockTrace(queries, keys, lse))
+
+
+def step(heads: Array, fuse: str, discard: float, prefix: int, rescale: bool = True) -> Array:
+    """Attention (H, N, N) of one image -> (N, N), rows summing to 1."""
+    fused = {"mean": np.mean, "max": np.max, "min": np.min}[fuse](heads, axis=0)
+    if rescale:
+        fused = np.stack([row / row.sum() for row in fused])
+    if discard:
+        entries = sorted((value, at) for at, value in enumerate(fused.flat))
+        for _, at in entries[: int(discard * fused.size)]:
+            row, column = divmod(at, fused.shape[1])
+            if column >= prefix and column != int(fused[row].argmax()):
+                fused[row, column] = 0.0
+        if rescale:
+            fused = np.stack([row / row.sum() for row in fused])
+    return fused
+
+
+def product(
+    trace: Trace, image: int, *, fuse: str, discard: float, residual: float, start: int, rescale: str = "attention"
+) -> Array:
+    """The matrix of Abnar & Zuidema (2020): later blocks stand on the left.
+
+    Gildenblat (2020, "sum") rescales attention and identity together.
+    """
+    result = np.eye(trace.tokens.shape[1])
+    for block in range(start, trace.depth):
+        heads = tiny.dense(trace, block)[image].numpy()
+        fused = step(heads, fuse, discard, len(trace.prefix), rescale=rescale == "attention")
+        both = (1 - residual) * fused + residual * np.eye(len(result))
+        result = (both / both.sum(axis=1, keepdims=True) if rescale == "sum" else both) @ result
+    return result
+
+
+def start_row(trace: Trace, query: Query) -> Array:
+    count, patches = trace.tokens.shape[1], trace.grid[0] * trace.grid[1]
+    row, query = np.zeros(count), ("cls" if "CLS" in trace.prefix else "mean") if query is None else query
+    if query == "mean":
+        row[count - patches :] = 1 / patches
+    else:
+        row[trace.token(query)] = 1.0
+    return row
+
+
+# ---- rollout
+
+
+@settings(max_examples=50)
+@given(
+    st.sampled_from(list(TRACES.values())),
+    st.fixed_dictionaries(
+        {
+            "fuse": st.sampled_from(FUSE),
+            "discard": st.sampled_from([0.0, 0.01, 0.3, 0.62, 0.9, 0.99]),
+            "residual": st.sampled_from([0.0, 0.5, 1.0]) | st.floats(0.0, 1.0),
+            "start": st.integers(0, 2),
+            "rescale": st.sampled_from(["attention", "sum"]),
+        }
+    ),
+    st.data(),
+)
+def test_rollout_is_the_row_of_a_product_of_matrices(trace: Trace, options: dict, data: st.DataObject) -> None:
+    """In pieces of any number of rows; for one image as for another (faults 1 to 4 and 6)."""
+    names = [name.lower() for name in trace.prefix]
+    patches = st.tuples(st.integers(0, 2), st.integers(0, 4))
+    query = data.draw(st.sampled_from(["mean", None, *names]) | patches)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vitviz.model.trace, "CHUNK_BYTES", 4 * 2 * 5 * 16 * data.draw(st.integers(1, 20)))
+        scores = rollout(trace, query, **options)
+        in_one_matrix = {name: value for name, value in options.items() if name != "rescale"}
+        matrix = rollout_matrix(trace, **in_one_matrix)
+    for image in range(tiny.BATCH):
+        expected = product(trace, image, **options)
+        close(whole(scores)[image], start_row(trace, query) @ expected)
+        close(matrix[image], product(trace, image, **in_one_matrix))
+    close(whole(scores).sum(1), np.ones(tiny.BATCH))
+    close(matrix.sum(2), np.ones((tiny.BATCH, trace.tokens.shape[1])))
+    assert float(matrix.min()) >= 0.0
+    assert scores.options == {"query": query or trace.default_query, **options}
+    assert scores.names == trace.prefix
+    assert scores.method == "rollout"
+
+
+def test_fault_2_discard_spares_prefix_tokens_peaks_and_ties() -> None:
+    fused = torch.rand(3, 17, 17, generator=torch.Generator().manual_seed(0))
+    fused[1] *= 100  # a threshold taken from all images together would clear the other two
+    kept = discard_weakest(fused, 0.9, prefix=2)
+    assert torch.equal(kept[:, :, :2], fused[:, :, :2])
+    assert torch.equal(kept.amax(-1), fused.amax(-1))
+    for image in range(3):
+        assert torch.equal(kept[image], discard_weakest(fused[image : image + 1], 0.9, prefix=2)[0])
+        weakest = fused[image].flatten().argsort()[: int(0.9 * 289)]
+        dropped = (kept[image].flatten() == 0).nonzero().flatten()
+        assert set(dropped.tolist()) <= set(weakest.tolist())
+        assert len(dropped) > 200
+    assert torch.equal(discard_weakest(fused, 0.001, prefix=2), fused)  # less than one entry
+    # Where all entries are equal none is the weakest: dropping all but the first would invent a peak.
+    uniform = torch.full((1, 7, 7), 1 / 7)
+    assert torch.equal(discard_weakest(uniform, 0.5, prefix=0), uniform)
+
+
+def test_faults_4_and_7_queries_change_no_trace_and_need_no_graph() -> None:
+    model, images = tiny.model(**SMALL), tiny.images(**SMALL)
+    trace, graph = model.trace(images), model.trace(images, grad=True)
+    before = [(k.queries.clone(), k.keys.clone(), k.lse.clone()) for k in map(trace.block, trace.blocks)]
+    for options in ({}, {"fuse": "max", "discard": 0.3}, {"fuse": "min", "discard": 0.4}):
+        first = rollout(trace, **options).patches
+        attention(trace, 0, "max", "mean"), rollout_matrix(trace), trace.attentions[1]
+        assert torch.equal(rollout(trace, **options).patches, first)
+        close(rollout(graph, **options).patches, first)
+    for kept, tensors in zip(map(trace.block, trace.blocks), before, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip((kept.queries, kept.keys, kept.lse), tensors, strict=True))
+
+
+def test_fault_12_discard_above_16_million_entries() -> None:
+    fused = torch.rand(1, 4100, 4100, generator=torch.Generator().manual_seed(0))
+    kept = discard_weakest(fused, 0.9, prefix=1)
+    assert float((kept == 0).float().mean()) == pytest.approx(0.9 * 4099 / 4100, abs=1e-4)
+    assert float(kept[0, :, 1:][kept[0, :, 1:] > 0].min()) == pytest.approx(0.9, abs=1e-3)
+
+
+def test_heads_that_disagree_everywhere_still_give_rows() -> None:
+    """Each head looks at another token with all its might: the smallest probability underflows to zero everywhere."""
+    count = 8
+    keys = torch.zeros(1, tiny.HEADS, count, 17)
+    for head in range(tiny.HEADS):
+        keys[0, head, head] = 1000.0
+    kept = keep(torch.ones_like(keys), keys)
+    assert float(kept.open().rows(0, count).amin(1).sum()) == 0.0
+    trace = Trace(None, torch.zeros(1, count, tiny.WIDTH), (1, 7), ("CLS",), (0,), (kept,), 1)
+    for options in ({}, {"discard": 0.9}, {"residual": 0.0}):
+        scores = whole(rollout(trace, fuse="min", **options))
+        assert torch.isfinite(scores).all()
+        close(scores.sum(1), np.ones(1))
+
+
+# ---- large inputs, in pieces: exact, whatever their size, and within the memory that is announced
+
+
+def exact(kept: BlockTrace, flow: torch.Tensor, fuse: str, discard: float, prefix: int) -> torch.Tensor:
+    """`flow` (B, N) times the fused matrix, dense; the weakest by `kthvalue`: an entry goes if it is below that."""
+    matrix = torch.cat([fuse_heads(kept, fuse, start, stop) for start, stop in kept.chunks()], dim=1)
+    for image in matrix:
+        count = int(discard * image.numel())
+        least = image.flatten().kthvalue(count + 1).values
+        for row in image:
+            gone = row < least
+            gone[:prefix] = False
+            gone[row.argmax()] = False
+            row[gone] = 0.0
+            row /= row.sum()
+    return torch.einsum("bn,bnm->bm", flow.double(), matrix.double())
+
+
+@settings(max_examples=40)
+@given(
+    fuse=st.sampled_from(FUSE),
+    discard=st.floats(0.005, 0.999),
+    rows=st.integers(1, 16),
+    held=st.booleans(),
+    levels=st.sampled_from([0, 2, 3, 8]),
+    seed=st.integers(0, 99),
+)
+def test_discard_in_pieces_is_the_dense_result(
+    fuse: str, discard: float, rows: int, held: bool, levels: int, seed: int
+) -> None:
+    """Any share, any size of pieces, with many equal entries (logits of a few levels) or none."""
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (torch.randn(2, 5, 16, 7, generator=generator) for _ in range(2))
+    if levels:
+        q, k = (torch.randint(0, levels, t.shape, generator=generator).float() for t in (q, k))
+    kept = keep(q, k)
+    flow = torch.rand(2, 16, generator=generator)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vitviz.model.trace, "CHUNK_BYTES", 4 * 2 * 5 * 16 * rows)
+        patch.setattr(vitviz.attribution.attention, "WORK_BYTES", 4 * 2 * 2 * 16 * 16 - (not held))
+        trace = Trace(None, torch.zeros(2, 16, 3), (3, 5), ("CLS",), (0,), (kept,), 1)
+        for query, weights in (("cls", torch.eye(16)[[0, 0]]), (7, torch.eye(16)[[7, 7]]), ("mean", None)):
+            weights = trace.weights("mean") if weights is None else weights
+            ours = whole(rollout(trace, query, fuse=fuse, discard=discard, residual=0.0))
+            close(ours, exact(kept.open(), weights, fuse, discard, 1), 1e-6)
+            assert torch.equal(ours == 0.0, exact(kept.open(), weights, fuse, discard, 1) == 0.0)
+        matrix = rollout_matrix(trace, fuse=fuse, discard=discard, residual=0.0)
+        close(torch.einsum("bn,bnm->bm", flow, matrix), exact(kept.open(), flow, fuse, discard, 1), 1e-6)
+
+
+FLOATS = st.floats(0.0, 2.0, width=32) | st.sampled_from([0.0, 1.0, 1e-45, 1.1754944e-38, 0.5, 0.50000006])
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 6), st.data())
+def test_the_entry_in_order_is_exact_to_the_last_bit(batch: int, n: int, m: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(FLOATS, min_size=batch * n * m, max_size=batch * n * m))
+    entries = torch.tensor(values, dtype=torch.float32).reshape(batch, n, m)
+    pieces = data.draw(st.integers(1, n))
+    for position in {0, n * m - 1, data.draw(st.integers(0, n * m - 1))}:
+        entry = entry_in_order(lambda: entries.split(pieces, dim=1), position)
+        assert torch.equal(entry, entries.flatten(1).sort(dim=1).values[:, position])
+
+
+@pytest.mark.parametrize(("fuse", "discard", "tokens"), pairs(["mean", "max"], [0.0, 0.9], [2800, 4300]))
+def test_rollout_holds_no_more_than_it_says(fuse: str, discard: float, tokens: int) -> None:
+    """At 2,800 tokens the matrix of one block (31 MB) is held, at 4,300 it (74 MB) would be too large."""
+    q, k = torch.randn(2, 1, 2, tokens, 3, generator=torch.Generator().manual_seed(0))
+    kept = keep(q, k)
+    trace = Trace(None, torch.zeros(1, tokens, 1), (1, tokens), (), (0, 1), (kept, kept), 2)
+    with Allocations() as seen:
+        rollout(trace, "mean" if fuse == "mean" else 9, fuse=fuse, discard=discard)
+    few = 100 * 8 * tokens  # vectors of N numbers
+    assert vitviz.model.trace.CHUNK_BYTES // 4 < seen.tensor <= vitviz.model.trace.CHUNK_BYTES + few
+    assert vitviz.model.trace.CHUNK_BYTES // 2 < seen.most <= WORK_BYTES
+
+
+# ---- raw attention
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_attention_of_one_head_and_of_heads_together(name: str) -> None:
+    trace = TRACES[name]
+    count = len(trace.prefix)
+    for block in range(trace.depth):
+        dense = tiny.dense(trace, block).numpy()  # (B, H, N, N)
+        for query in (None, "mean", (0, 4), (2, 0), count, *(name.lower() for name in trace.prefix)):
+            row = start_row(trace, query)
+            for head in range(tiny.HEADS):
+                scores = attention(trace, block, head, query)
+                expected = np.stack([row @ dense[image, head] for image in range(tiny.BATCH)])
+                close(scores.prefix, expected[:, :count])
+                close(scores.patches, expected[:, count:].reshape(tiny.BATCH, 3, 5))
+            for fuse in FUSE:
+                fused = np.stack([row @ step(dense[image], fuse, 0.0, count) for image in range(tiny.BATCH)])
+                scores = attention(trace, block - trace.depth, fuse, query)
+                close(whole(scores), fused)
+    assert (scores.method, scores.signed, scores.names) == ("attention", False, trace.prefix)
+    assert scores.options == {"block": -1, "head": "min", "query": query}
+
+
+# ---- refusals
+
+
+def test_options_that_make_no_sense_are_refused() -> None:
+    trace, refusals = TRACES["CLS"], [
+        ({"fuse": "median"}, ["mean", "max", "min", "'median'"]),
+        ({"discard": 1.0}, ["0 <= discard < 1", "1.0"]),
+        ({"discard": -0.1}, ["-0.1"]),
+        ({"residual": 1.5}, ["0..1", "1.5"]),
+        ({"start": 3}, ["0..2", "3"]),
+        ({"start": -1}, ["0..2", "-1"]),
+    ]  # fmt: skip
+    asked: list[tuple[Any, dict[str, Any], list[str]]] = [
+        *((ask, *refusal) for ask in (rollout, rollout_matrix) for refusal in refusals),
+        (rollout, {"rescale": "rows"}, ["attention or sum, got 'rows'"]),
+        *((attention, {"block": 0, "head": head}, [repr(head)]) for head in (5, -1, "sum")),
+    ]
+    for ask, options, facts in asked:
+        with pytest.raises(ExplainError) as caught:
+            ask(trace, **options)
+        assert all(fact in str(caught.value) for fact in facts), str(caught.value)
+    with pytest.raises(TraceError, match="3"):
+        attention(trace, 3)
+    with pytest.raises(TraceError, match="3 x 5"):
+        rollout(trace, (3, 0))
+
+
+def test_rollout_names_the_blocks_that_are_missing() -> None:
+    model, images = tiny.model(**SMALL), tiny.images(**SMALL)
+    trace = model.trace(images, blocks=[1, 2])
+    with pytest.raises(ExplainError, match=r"\[0\]"):
+        rollout(trace)
+    close(whole(rollout(trace, start=1)), whole(rollout(model.trace(images), start=1)))

@@ -1,0 +1,126 @@
+"""Chromium for tests: where it is, what must not happen in a page, and how a page becomes as good as new."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NoReturn
+from urllib.parse import urlsplit
+
+import pytest
+from patience import patience
+from playwright.sync_api import Browser, BrowserContext, Error, Page, expect
+
+VIEWPORT = {"width": 1440, "height": 900}
+STORAGE = "local_storage,indexeddb,cache_storage,service_workers"
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox",  # the tests open only pages that they serve themselves, and containers have no user namespaces
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+ELSEWHERE = re.compile(r"^(?:https?|wss?)://(?!(?:127\.0\.0\.1|localhost|\[::1\])(?::\d+)?(?:/|$))")
+
+
+def find_chromium(downloaded: str) -> str | None:
+    """The system's Chromium or Chrome, else the one that Playwright has downloaded before, else None."""
+    for name in CHROMIUMS:
+        if path := shutil.which(name):
+            return path
+    return downloaded if Path(downloaded).is_file() else None
+
+
+def no_chromium(in_ci: bool) -> NoReturn:
+    """Leave the test out, or fail it in CI, where a part of the tests must not go missing unnoticed."""
+    words = f"no Chromium on this machine: none of {', '.join(CHROMIUMS)} is on the PATH"
+    if in_ci:
+        pytest.fail(f"{words}. In CI (where CI is set) the browser tests have to run: install one", pytrace=False)
+    pytest.skip(words)
+
+
+def watch(context: BrowserContext) -> list[str]:
+    """Collect what must not happen in any page of `context`: uncaught errors, and requests that leave this machine.
+
+    Such requests are stopped as well, so a test never depends on the network.
+    """
+    problems: list[str] = []
+
+    def refuse(route) -> None:
+        problems.append(f"request that leaves this machine: {route.request.url}")
+        route.abort()
+
+    def refuse_socket(socket) -> None:
+        problems.append(f"socket that leaves this machine: {socket.url}")
+        socket.close()
+
+    context.route(ELSEWHERE, refuse)
+    context.route_web_socket(ELSEWHERE, refuse_socket)
+    context.on("weberror", lambda error: problems.append(f"uncaught in the page: {error.error.stack or error.error}"))
+    return problems
+
+
+@contextmanager
+def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
+    """Open a page with its own cookies and cache, and options of `Browser.new_context`; fail on what `watch` finds."""
+    context = browser.new_context(**{"viewport": VIEWPORT, **options})
+    problems = watch(context)
+    limit_waits(context)
+    try:
+        yield context.new_page()
+    finally:
+        context.close()
+    assert not problems, "\n".join(problems)
+
+
+def wait_for_function(page: Page, expression: str, *, timeout: float = 60_000) -> None:
+    """Wait until an expression holds, or a function without arguments returns something true.
+
+    In the place of `Page.wait_for_function`, which evaluates text in the page: the policy of static pages forbids that.
+    """
+    deadline = time.monotonic() + patience(timeout / 1000)
+    script = (
+        f"() => new Promise((done) => requestAnimationFrame(() => {{ const value = ({expression});"
+        " done(Boolean(typeof value === 'function' ? value() : value)); }))"
+    )
+    while True:
+        with suppress(Error):  # the page is being loaded
+            if page.evaluate(script):
+                return
+        assert time.monotonic() < deadline, f"never became true: {expression}"
+        page.wait_for_timeout(20)
+
+
+Page.wait_for_function = wait_for_function
+
+
+def limit_waits(context: BrowserContext) -> None:
+    """Let Playwright wait longer on a busy machine."""
+    context.set_default_timeout(1000 * patience(60))
+    expect.set_options(timeout=1000 * patience(60))
+
+
+def leave(page: Page, addresses: Iterable[str]) -> None:
+    """Leave a page that was at these addresses, and undo what was set in its context."""
+    context = page.context
+    for other in context.pages:
+        if other is not page:
+            other.close()
+    page.unroute_all(behavior="ignoreErrors")
+    page.goto("about:blank")
+    page.mouse.move(0, 0)
+    page.set_viewport_size(VIEWPORT)
+    page.emulate_media(color_scheme="light", reduced_motion="no-preference", forced_colors="none")
+    context.set_offline(False)
+    context.clear_cookies()
+    context.clear_permissions()
+    devtools = context.new_cdp_session(page)
+    for origin in {f"{parts.scheme}://{parts.netloc}" for parts in map(urlsplit, addresses) if parts.scheme != "about"}:
+        devtools.send("Storage.clearDataForOrigin", {"origin": origin, "storageTypes": STORAGE})
+    devtools.detach()

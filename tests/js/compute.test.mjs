@@ -1,0 +1,106 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { fileName, percent, settings } from '../../vitviz/web/compute/format.js';
+import { COLUMNS, csv, mapCsv, mapsFile, npz, recordOf } from '../../vitviz/web/compute/numbers.js';
+import { sameClasses } from '../../vitviz/web/compute/query.js';
+import { wrapped } from '../../vitviz/web/draw/caption.js';
+
+// ---- captions
+
+const letters = (text) => text.length; // every letter has a width of 1
+
+test('a caption is broken between words, and no line is too wide', () => {
+  assert.deepEqual(wrapped('Layer 12, head 3, from CLS', 13, letters), ['Layer 12,', 'head 3, from', 'CLS']);
+  assert.deepEqual(wrapped('one', 13, letters), ['one']);
+  assert.deepEqual(wrapped('', 13, letters), []);
+});
+
+test('a word that is wider than a line is cut, and no letter is lost', () => {
+  const text = 'hf:a-publisher/a-model-with-a-long-name · a very-very-very-long-class';
+  for (const width of [1, 5, 11, 30]) {
+    const lines = wrapped(text, width, letters);
+    assert.ok(lines.every((line) => line.length <= width), lines.join('|'));
+    assert.equal(lines.join('').replaceAll(' ', ''), text.replaceAll(' ', ''));
+  }
+});
+
+test('a file is named by what it shows', () => {
+  const title = 'Layer 8, head 3, from patch row 5, column 6';
+  assert.equal(fileName(['vitviz', 'Straße 東京', 'DINOv2 S/14 · 10 classes', title], 'png'),
+    'vitviz-Straße-東京-DINOv2-S-14-10-classes-Layer-8-head-3-from-patch-row-5-column-6.png');
+  assert.equal(fileName(['vitviz', null, '', '../../etc/passwd .'], 'html'), 'vitviz-..-..-etc-passwd.html');
+  assert.ok(fileName(['x'.repeat(500)], 'png').length < 130);
+});
+
+test('a caption says how rollout was made, and gamma where it is not 1; no share is a dash', () => {
+  const shown = { mode: 'rollout', discard: 0.2, residual: 0.5, gamma: 0.4 };
+  assert.equal(settings(shown), 'skip connection 50 % · weakest 20 % dropped · gamma 0.4');
+  assert.equal(settings({ ...shown, discard: 0, gamma: 1 }), 'skip connection 50 %');
+  assert.equal(settings({ ...shown, mode: 'attention', gamma: 1 }), '');
+  for (const share of [NaN, Infinity, -Infinity]) assert.equal(percent(share), '–');
+});
+
+
+// ---- files with numbers
+
+const manifest = { grid: [2, 3], model: 'small', title: 'Small', image: 'cat.jpg', size: null, badge: null };
+const geometry = { image: [90, 60], frame: [0, 0, 90, 60] };
+const saved = { values: Float32Array.of(0.1, 1e-7, 3, -4, 0.5, 1 / 3), title: 'Layer 1', unit: 'attention',
+  signed: false, outside: { CLS: 0.25 }, question: { call: 'attention', block: 0 } };
+
+test('a map as CSV has a record, the columns, and numbers with all digits of float32', () => {
+  const [head, columns, ...rows] = mapCsv(manifest, geometry, saved).trimEnd().split('\n');
+  assert.deepEqual(JSON.parse(head.slice(2)), recordOf(manifest, geometry, saved));
+  assert.deepEqual(columns.split(','), COLUMNS);
+  const numbers = rows.map((row) => row.split(',').map(Number));
+  assert.deepEqual(numbers.map(([, , value]) => Math.fround(value)), [...saved.values]);
+  assert.deepEqual(numbers[4], [1, 1, 0.5, 30, 30, 60, 60]);
+});
+
+test('cells with commas and quotes stay whole', () => {
+  assert.equal(csv(['a,b', 'c'], [['x"y', 2]]), '"a,b",c\n"x""y",2\n');
+});
+
+test('several maps have a row for each number', () => {
+  const maps = [{ block: 0, head: 'mean', values: saved.values }, { block: 1, head: 2, values: saved.values }];
+  const [, columns, ...rows] = mapsFile(manifest, geometry, 'All', maps, 'csv').trimEnd().split('\n');
+  assert.equal(columns, 'block,head,row,column,value');
+  assert.equal(rows.length, 12);
+  assert.ok(rows[8].startsWith('1,2,0,2,3'));
+});
+
+test('an NPZ is a ZIP with one part for each entry', () => {
+  const bytes = npz({ values: { data: Float32Array.of(1, 2), shape: [2] }, words: 'für' });
+  const text = new TextDecoder('latin1').decode(bytes);
+  assert.ok(text.startsWith('PK\u0003\u0004'));
+  assert.equal(text.split('PK\u0001\u0002').length - 1, 2);
+  assert.ok(text.includes("'shape': (2,)") && text.includes("'<U3'"));
+});
+
+// ---- the same class in another model
+
+/** A manifest whose predictions are of these classes, the first one the most probable. */
+const ranked = (labels, best) => ({ labels, predictions: best.map((index) => [labels[index], 0.5, index]) });
+const SMALL = ranked(['church', 'dog', 'duck', 'crane', 'truck'], [0, 3, 1, 2, 4]);
+const LARGE = ranked(['crane', 'tiger', 'church', 'crane', 'duck', 'lion'], [4, 2, 1, 0, 3]);
+const chosen = (target, against = null, lensClass = null) => ({ target, against, lensClass });
+
+test('a class is the one of the same name in another model, else that model\'s prediction', () => {
+  assert.deepEqual(sameClasses(chosen(2, 0), SMALL, LARGE), chosen(4, 2));
+  assert.deepEqual(sameClasses(chosen(1, 2), SMALL, LARGE), chosen(null, 4)); // it knows no dogs
+  assert.deepEqual(sameClasses(chosen(null, null), SMALL, LARGE), chosen(null, null));
+  assert.deepEqual(sameClasses(chosen(77, 0), SMALL, LARGE), chosen(null, 2)); // of a link: nobody's class
+  assert.deepEqual(sameClasses(chosen(2, 0), SMALL, ranked([], [])), chosen(null, null));
+});
+
+test('of two classes with one name the same number stays', () => {
+  assert.deepEqual(sameClasses(chosen(3), LARGE, LARGE), chosen(3));
+  assert.deepEqual(sameClasses(chosen(3), SMALL, LARGE), chosen(3)); // crane, the one in the same place
+});
+
+test('the class of the lens is found among the most probable ones', () => {
+  assert.equal(sameClasses(chosen(null, null, 3), SMALL, LARGE).lensClass, 0); // duck
+  assert.equal(sameClasses(chosen(null, null, 1), SMALL, LARGE).lensClass, 3); // crane
+  assert.equal(sameClasses(chosen(null, null, 2), SMALL, LARGE).lensClass, 0); // no dogs: the prediction
+  assert.equal(sameClasses(chosen(null, null, null), SMALL, LARGE).lensClass, null); // colors
+});

@@ -1,0 +1,83 @@
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { fit, patchEdges, toPhoto, toScreen } from '../../vitviz/web/compute/geometry.js';
+import { packed, scaleOver } from '../../vitviz/web/draw/color.js';
+import { Heat } from '../../vitviz/web/draw/heat.js';
+import { overlay } from '../../vitviz/web/draw/overlay.js';
+import { placed, stamp } from '../../vitviz/web/draw/sheet.js';
+import { generator } from './random.mjs';
+import { VECTORS, near } from './vectors.mjs';
+
+const COLORS = VECTORS.viridis; // (256, 3)
+const TABLE = packed(COLORS);
+const GEOMETRY = { image: [120, 90], frame: [20.3, 11.7, 101.8, 80.6] };
+
+/** Return random bytes. */
+function noise(seed, count) {
+  const random = generator(seed);
+  return Uint8Array.from({ length: count }, () => Math.floor(256 * random()));
+}
+
+test('the photograph fills its place on the screen and lies in the middle', () => {
+  for (const box of [[10, 20, 410, 220], [0, 0, 100, 900]]) {
+    const image = [300, 200];
+    const place = fit(image, box);
+    const [[x0, y0], [x1, y1]] = [[0, 0], image].map((corner) => toScreen(place, ...corner));
+    const [left, top, right, bottom] = [x0 - box[0], y0 - box[1], box[2] - x1, box[3] - y1];
+    near([(x1 - x0) / (y1 - y0), left, top, Math.min(left, top)], [300 / 200, right, bottom, 0], 1e-9);
+    near(toPhoto(place, 60.5, 123.25), [(60.5 - x0) / place.scale, (123.25 - y0) / place.scale], 1e-9);
+    near(toScreen(place, 17.5, 3.25), [x0 + 17.5 * place.scale, y0 + 3.25 * place.scale], 1e-9);
+  }
+});
+
+test('what cannot be drawn is refused', () => {
+  for (const bad of [[], [Float32Array.of(Infinity, 0)]]) assert.throws(() => scaleOver(bad), /finite/);
+  assert.throws(() => packed(COLORS.subarray(0, 99)), /256 x 3/);
+  assert.throws(() => overlay(noise(0, 396), [1], [1, 1], GEOMETRY, COLORS), /120 x 90/);
+});
+
+test('a layer of heat is the picture at full opacity where something was seen, and clear elsewhere', () => {
+  const [grid, index, [width, height]] = [[3, 7], noise(6, 21), GEOMETRY.image];
+  const { xs, ys } = patchEdges(GEOMETRY, grid);
+  const heat = new Heat(GEOMETRY, grid);
+  for (const smooth of [false, true, false]) { // one heat draws many maps
+    const look = { alpha: 1, unseen: false, smooth, scale: { vmin: 0, vmax: 255, signed: false } };
+    const picture = overlay(noise(0, 4 * width * height), index, grid, GEOMETRY, COLORS, look);
+    const expected = new Uint32Array(picture.buffer).map((color, i) => {
+      const [x, y] = [i % width, Math.floor(i / width)];
+      return x >= xs[0] && x < xs.at(-1) && y >= ys[0] && y < ys.at(-1) ? color | 0xff000000 : 0;
+    });
+    const out = new Uint32Array(width * height);
+    heat.paint(index, TABLE, smooth, out);
+    assert.deepEqual(out, expected);
+  }
+});
+
+test('a thumbnail on the sheet of a wall is its map enlarged, with round corners', () => {
+  const [gh, gw, width, height, corners] = [3, 7, 80, 47, [[1, 0], [42, 3], [2, 25]]];
+  const maps = corners.map((_, seed) => noise(seed, gh * gw));
+  for (const fine of [1, 2]) {
+    for (const [wide, high] of [[35, 19], [28, 12], [7, 3], [5, 2]]) { // also coarser than the grid
+      const out = new Uint32Array(width * height);
+      const expected = new Uint32Array(width * height);
+      const places = placed([gh, gw], [wide, high], corners, width, fine);
+      for (const which of [0, 2]) { // not the one in the middle
+        stamp(places, which, maps[which], TABLE, out);
+        const [left, top] = corners[which];
+        for (let place = 0; place < wide * high; place += 1) {
+          const [x, y] = [place % wide, Math.floor(place / wide)];
+          const at = (top + y) * width + left + x;
+          const alpha = out[at] >>> 24;
+          assert.equal(alpha, out[(top + high - 1 - y) * width + left + wide - 1 - x] >>> 24);
+          const [across, down] = [Math.min(x, wide - 1 - x), Math.min(y, high - 1 - y)];
+          if (across + down === 0) assert.ok(alpha < 255);
+          if (across >= 3 * fine || down >= 3 * fine) assert.equal(alpha, 255); // corners, and nothing else
+          const patch = Math.floor(((y + 0.5) * gh) / high) * gw + Math.floor(((x + 0.5) * gw) / wide);
+          const color = TABLE[maps[which][patch]] & 0xffffff;
+          expected[at] = ((alpha << 24) | (alpha ? color : out[at])) >>> 0; // where it is clear, color shows nowhere
+        }
+      }
+      assert.deepEqual(out, expected, `${wide} x ${high}, ${fine}`);
+    }
+  }
+});

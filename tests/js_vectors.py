@@ -1,0 +1,473 @@
+"""Write the reference numbers that tests/js/*.test.mjs compare the page's scripts with, to build/vectors.json.
+
+They come from the Python code, or from NumPy where the formula is short. `make js` runs this file before `node --test`.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from functools import cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import tiny
+import torch
+import viewer_pages
+from numpy.typing import NDArray
+from pairwise import pairs
+from PIL import Image
+from torch import Tensor
+
+import vitviz
+from vitviz.analysis.filters import position_similarity
+from vitviz.attribution.attention import attention, rollout, rollout_matrix
+from vitviz.attribution.scores import TokenScores
+from vitviz.draw.colors import lut
+from vitviz.draw.overlay import overlay, patch_edges
+from vitviz.explorer import Explorer
+from vitviz.formatting import percent
+from vitviz.heatmap import Scale
+from vitviz.images.geometry import Geometry
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.positions import rotary_angles, sincos_positions
+from vitviz.model.trace import Trace
+from vitviz.view import View
+from vitviz.web.numbers import lecture_bytes, values_bytes
+from vitviz.web.payload import Dtype, block_bytes, rollout_bytes
+from vitviz.web.scene import fitted
+
+OUT = viewer_pages.ROOT / "build" / "vectors.json"
+Array = NDArray[Any]
+LIMITS: dict[Dtype, float] = {"float32": 1e-6, "float16": 2e-3}  # of the error of a probability
+
+
+def packed(value: Any) -> Any:
+    """Return what JSON cannot hold as an object that vectors.mjs turns into an array or a file's bytes."""
+    if isinstance(value, bytes):
+        return {"$": "file", "data": base64.b64encode(value).decode()}
+    array = value.detach().numpy() if isinstance(value, Tensor) else value
+    return {"$": array.dtype.str[1:], "data": base64.b64encode(array.tobytes()).decode()}
+
+
+# ---- attention ----
+
+MODELS: dict[str, dict[str, Any]] = {
+    "class token": {},
+    "registers": {"registers": 3},
+    "distillation": {"distillation_token": True},
+    "no class token": {"class_token": False, "pooling": "mean"},
+    "a high grid, odd head width": {"grid": (5, 2), "head_width": 3, "heads": 2},
+}
+OUTLIERS: list[dict[str, float]] = [
+    {"key_bias": 300.0},
+    {"key_bias": 1e5},  # beyond the largest half
+    {"spread": 6.0},  # queries from 0.001 to 1,000
+    {"spread": 14.0},  # beyond the largest half on one side, below the smallest on the other
+    {"spread": 3.0, "key_bias": -50.0},
+]
+
+
+@cache
+def traced(name: str) -> Trace:
+    return tiny.trace(batch=2, **MODELS[name]).image(1)
+
+
+def outliers(key_bias: float = 0.0, gain: float = 1.0, spread: float = 0.0) -> Trace:
+    """Return the trace of a model whose keys share a large offset in one channel, with queries and keys larger by
+    `gain`, and channels that differ by `spread` orders of magnitude, large in queries where they are small in keys.
+    """
+    model = tiny.model(registers=3)
+    for block in model.blocks:
+        weight, bias = block.attn.qkv.weight, block.attn.qkv.bias
+        with torch.no_grad():
+            size = 10.0 ** torch.linspace(-spread / 2, spread / 2, tiny.HEAD_WIDTH)  # (d,)
+            factor = torch.stack([gain * size, gain / size, torch.ones_like(size)])  # queries, keys, values: (3, d)
+            shape = (3, tiny.HEADS, tiny.HEAD_WIDTH)
+            weight.mul_(factor[:, None].expand(shape).reshape(-1, 1))
+            bias.mul_(factor[:, None].expand(shape).reshape(-1))
+            bias.view(shape)[1, :, 3] += key_bias
+    return model.trace(tiny.images(1))
+
+
+def all_scores(scores: TokenScores) -> Array:
+    """Return scores over all tokens, prefix first: (N,)."""
+    return torch.cat([scores.prefix[0], scores.patches[0].flatten()]).numpy()
+
+
+def block_case(name: str, trace: Trace, block: int, dtype: Dtype, tokens: list[int] | None = None) -> dict[str, Any]:
+    """Return a block's file, and rows and columns (T, H, N) of its attention; `tokens` are all unless given."""
+    exact = tiny.dense(trace, block)[0].numpy()  # (H, N, N) in float64
+    heads, count = exact.shape[:2]
+    tokens = tokens or list(range(count))
+    sizes = {"heads": heads, "tokens": count, "width": trace.head_width, "block": block}
+    return {
+        "name": f"{name}, block {block}, {dtype}", "file": block_bytes(trace, block, dtype), "limit": LIMITS[dtype],
+        "sizes": {**sizes, "prefix": len(trace.prefix), "grid": trace.grid}, "tokens": tokens,
+        "rows": exact[:, tokens].swapaxes(0, 1).astype(np.float32),
+        "columns": exact[:, :, tokens].transpose(2, 0, 1).astype(np.float32), "fused": [],
+    }  # fmt: skip
+
+
+def fused_case(trace: Trace, block: int, how: Any) -> dict[str, Any]:
+    """Return rows (N, N) as Python fuses them, and columns by hand: the mean, or softmax of the extreme logarithm."""
+    exact, prefix, count = tiny.dense(trace, block)[0].numpy(), len(trace.prefix), trace.tokens.shape[1]
+    extreme = {"mean": exact.mean, "max": exact.max, "min": exact.min}[how](0)  # float64: nothing underflows here
+    columns = (extreme / extreme.sum(-1, keepdims=True)).T.astype(np.float32)  # (N, N)
+    return {
+        "how": how,
+        "rows": np.stack([all_scores(attention(trace, block, how, token)) for token in range(count)]),
+        "columns": columns,
+        "meanRow": all_scores(attention(trace, block, how, "mean")),
+        "meanColumn": columns[prefix:].mean(0),
+    }
+
+
+def tiny_blocks() -> Iterator[dict[str, Any]]:
+    for name, block in product(MODELS, range(tiny.DEPTH)):
+        trace = traced(name)
+        kept = trace.block(block)
+        queries, keys = kept.queries[0], kept.keys[0]  # (H, N, d)
+        sent = {"queries": queries, "keys": keys, "lse": (queries.double() @ keys.double().mT).logsumexp(-1)}
+        means = {"meanRow": trace.row(block, "mean")[0], "meanColumn": trace.column(block, "mean")[0]}
+        fused = [fused_case(trace, block, how) for how in ("mean", "max", "min")]
+        for dtype in LIMITS:
+            case = {**block_case(name, trace, block, dtype), **means, "fused": fused}
+            yield {**case, "sent": sent} if dtype == "float32" else case
+
+
+def real_blocks() -> Iterator[dict[str, Any]]:
+    """All blocks of the bundled model, with the token whose attention is sharpest: there rounding shows most."""
+    trace = Explorer(vitviz.load("dinov2-s14-imagenette")).open(viewer_pages.CHURCH).trace
+    for block in range(trace.depth):
+        exact = tiny.dense(trace, block)[0]
+        count = exact.shape[1]
+        peak = int(exact.amax(0).argmax()) % count
+        yield block_case("DINOv2", trace, block, "float16", [0, peak, 1 + count // 2, *range(1, count, 37)])
+
+
+# ---- functions that return what Python's return ----
+
+PATCHES = (3, 7)  # different primes: a swapped axis cannot hide
+PREFIX = ["CLS", "distillation", "register 1", "register 2"]
+Call = dict[str, Any]
+
+
+def call(function: str, args: Any, expected: Any, atol: float = 0.0, rtol: float = 0.0, written: Any = ()) -> Call:
+    """Return a call of "folder/module.function": what it returns, and what it writes into its arguments by their place.
+
+    `expected` is None for nothing, null and NaN.
+    """
+    return {
+        "function": function, "args": args, "expected": expected, "atol": atol, "rtol": rtol, "written": dict(written),
+    }  # fmt: skip
+
+
+def photograph(width: int, height: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def rgba(picture: Image.Image) -> Array:
+    return np.asarray(picture.convert("RGBA"))
+
+
+def prepared(width: int, height: int, **settings: Any) -> Geometry:
+    return Preprocess(**{"height": 48, "width": 112, **settings})(photograph(width, height)).geometry
+
+
+GEOMETRIES = {
+    "crop, wide": prepared(131, 67, mode="crop"),
+    "crop, high": prepared(67, 131, mode="crop"),
+    "squash": prepared(101, 83, mode="squash"),
+    "pad": prepared(59, 97, mode="pad"),
+    "native": prepared(113, 71, mode="native", multiple=16),
+    "between pixels": Geometry((120, 90), (48, 112), (20.3, 11.7, 101.8, 80.6)),
+    "edges on pixel centres": Geometry((30, 9), (48, 112), (1.5, 0.5, 22.5, 6.5)),
+    "patches below a pixel": Geometry((5, 2), (48, 112), (-1.0, 0.2, 4.4, 1.9)),
+    "nothing seen": Geometry((40, 30), (48, 112), (50.0, 40.0, 90.0, 60.0)),
+    "an end that rounding misses": Geometry((130, 140), (48, 112), (20.1, 20.1, 114.7, 114.7)),
+    "large": Geometry((393, 201), (48, 112), (28.0, 16.7, 363.8, 183.1)),
+}
+
+
+def plain(geometry: Geometry) -> dict[str, Any]:
+    """Return a geometry as the page has it."""
+    return {"image": geometry.image, "frame": geometry.frame}
+
+
+def rollout_calls() -> Iterator[Call]:
+    others = {"fuse": "max", "discard": 0.5, "residual": 0.25, "start": 1}
+    for (name, options), half in product((("registers", {}), ("no class token", {}), ("registers", others)), (0, 1)):
+        trace, limit = traced(name), (1e-6, 2e-3)[half]
+        count, prefix = trace.tokens.shape[1], len(trace.prefix)
+        matrix = rollout_matrix(trace, **options)[0].numpy()  # (N, N)
+        page = {"tokens": count, "start": options.get("start", 0), "prefix": prefix, "grid": trace.grid}
+        file = rollout_bytes(trace, ("float32", "float16")[half], **options)
+        yield call("compute/payload.parseRollout", [file], {**page, "matrix": matrix}, atol=half * 2.0**-12)
+
+        sent = matrix.astype((np.float32, np.float16)[half]).astype(np.float32)
+        page, out = {**page, "matrix": sent}, np.full(count, 77, np.float32)
+        means = {"Row": all_scores(rollout(trace, "mean", **options)), "Column": matrix[:, prefix:].mean(1)}
+        for kind, mean in means.items():
+            yield call(f"compute/rollout.rolloutMean{kind}", [page, out], None, limit, written={1: mean})
+        shares = sent.astype(np.float64) / sent.sum(1, dtype=np.float64, keepdims=True)
+        for token in (0, prefix, 30, count - 1):
+            row = all_scores(rollout(trace, token, **options))
+            for expected, atol in ((row, limit), (shares[token], 1e-7)):  # halves miss a sum of 1, shares do not
+                yield call("compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
+            column = {2: matrix[:, token]}
+            yield call("compute/rollout.rolloutColumn", [page, token, out], None, limit, written=column)
+
+
+def preprocess_calls() -> Iterator[Call]:
+    sizes = ((90, 60), (61, 97), (224, 224), (30, 40), (300, 75), (17, 400), (1, 9))
+    filters = ("bilinear", "bicubic", "lanczos")
+    for mode, size, interpolation in pairs(("crop", "squash", "pad", "native"), sizes, filters):
+        preprocess = Preprocess(mode=mode, height=56, width=70, multiple=14, interpolation=interpolation)
+        photo = photograph(*size)
+        made, args = preprocess(photo), [preprocess.to_dict(), rgba(photo), *size]
+        height, width = made.geometry.input
+        shape = {"height": height, "width": width, "frame": made.geometry.frame}
+        yield call("compute/image.prepare", args, shape, atol=1e-9, rtol=1e-12)
+        yield call("compute/image.prepare", args, {"pixels": made.pixels}, atol=1e-5)
+    preprocess, photo = Preprocess(mode="squash", height=20, width=30), photograph(30, 20)
+    seen = {"pixels": preprocess(photo).pixels, "height": 20, "width": 30}
+    yield call("compute/image.restore", [preprocess.to_dict(), seen], rgba(photo))
+
+
+def points(geometry: Geometry) -> list[tuple[float, float]]:
+    """Return points on every edge, one float beside it, at pixel corners and centres, and outside."""
+    on = [geometry.patch_box(row, column, PATCHES)[:2] for row, column in np.ndindex(PATCHES)]
+    beside = [(np.nextafter(x, -9e9), np.nextafter(y, 9e9)) for x, y in on]
+    width, height = geometry.image
+    spread = np.random.default_rng(3).uniform((-9, -9), (width + 9, height + 9), (60, 2)).tolist()
+    (x0, y0, x1, y1), (xm, ym) = geometry.seen, (width / 2, height / 2)
+    ends = [(x0, ym), (x1, ym), (xm, y0), (xm, y1)]
+    corners = [(0, 0), (width, height), (width - 1, height - 1), (0.5, 0.5), (x0, y0), (x1, y1)]
+    return [(float(x), float(y)) for x, y in [*on, *beside, *spread, *corners, *ends]]
+
+
+def geometry_calls() -> Iterator[Call]:
+    for geometry in GEOMETRIES.values():
+        page = plain(geometry)
+        xs, ys = patch_edges(geometry, PATCHES)
+        yield call("compute/geometry.seenBox", [page], geometry.seen)
+        yield call("compute/geometry.patchEdges", [page, PATCHES], {"xs": xs.tolist(), "ys": ys.tolist()})
+        for patch in np.ndindex(PATCHES):
+            yield call("compute/geometry.patchBox", [page, *patch, PATCHES], geometry.patch_box(*patch, PATCHES))
+        for x, y in points(geometry):
+            yield call("compute/geometry.patchAt", [page, x, y, PATCHES], geometry.patch_at(x, y, PATCHES))
+    small, expected = fitted(photograph(*geometry.image), geometry, 47)
+    yield call("compute/geometry.scaled", [page, *small.size], plain(expected))
+    tokens: dict[Any, int] = {"cls": 0, "register 2": 3, "mean": -1, "register 3": -1}
+    for query, token in {**tokens, (0, 0): 4, (2, 6): 24, (1, 2): 13, (3, 0): -1, (0, 7): -1}.items():
+        yield call("compute/geometry.tokenOf", [query, PREFIX, PATCHES], token)
+
+
+def same_place_calls() -> Iterator[Call]:
+    """For each patch of one model, the patch of another one over the same place of the photograph."""
+    grid, whole = (7, 15), prepared(150, 70, mode="native", multiple=10)
+    source = {"geometry": plain(whole), "grid": grid}
+    yield call("compute/geometry.samePlace", [[3, 9], source, source], [3, 9])
+    nothing = {"geometry": plain(GEOMETRIES["nothing seen"]), "grid": PATCHES}
+    yield call("compute/geometry.samePlace", [[3, 9], source, nothing], [0, 0])
+    for part in (prepared(150, 70, mode=mode) for mode in ("crop", "pad", "squash")):
+        left, top, right, bottom = part.seen
+        target = {"geometry": plain(part), "grid": PATCHES}
+        for patch in np.ndindex(grid):
+            x0, y0, x1, y1 = whole.patch_box(*patch, grid)
+            x = min(max((x0 + x1) / 2, left), right - 1e-3)
+            y = min(max((y0 + y1) / 2, top), bottom - 1e-3)
+            yield call("compute/geometry.samePlace", [patch, source, target], part.patch_at(x, y, PATCHES))
+
+
+def statistic_calls() -> Iterator[Call]:
+    """Numbers about a row that sums to 1, some of it exactly zero, with two equal patches."""
+    prefix, grid = len(PREFIX), (5, 7)
+    count = prefix + grid[0] * grid[1]
+    wide = np.random.default_rng(0).exponential(size=count)
+    wide[[6, 20]], wide[[11, 30]] = 0.0, 4.0
+    row = (wide / wide.sum()).astype(np.float32)
+    exact, patches = row.astype(np.float64), row[prefix:].astype(np.float64)
+
+    kinds = np.array([1, 3, 2, 2], np.uint8)
+    yield call("compute/statistics.prefixKinds", [PREFIX], kinds)
+    wall = np.concatenate([row[::-1], row])  # two heads
+    for values, query, start in ((row, 9, 0), (row, 0, 0), (wall, 9, count), (row, -1, 0)):
+        masses = [patches.sum(), exact[0], exact[2] + exact[3], exact[1], exact[query] if query >= 0 else np.nan]
+        args = [values, count, kinds, query, np.full(5, 77.0), start]
+        yield call("compute/statistics.masses", args, None, atol=1e-12, written={4: np.array(masses)})
+
+    for k, signed in product((1, 5, 12, 99), (False, True)):
+        values = row - np.float32(0.05 if signed else 0.0)
+        order = np.argsort(-np.abs(values[prefix:]) if signed else -values[prefix:], kind="stable")[:k]
+        out = np.full(k, 77, np.int32)
+        written = np.concatenate([order, out[len(order) :]]).astype(np.int32)
+        args = [values, prefix, count, signed, out]
+        yield call("compute/statistics.topPatches", args, len(order), written={4: written})
+
+    for start, stop in ((0, count), (prefix, count), (8, 9)):
+        share = exact[start:stop][exact[start:stop] > 0] / exact[start:stop].sum()
+        entropy = -(share * np.log(share)).sum()
+        relative = entropy / np.log(stop - start) if stop - start > 1 else 0.0
+        yield call("compute/statistics.entropy", [row, start, stop], entropy, atol=1e-12)
+        yield call("compute/statistics.share", [entropy, stop - start], relative, atol=1e-12)
+    yield call("compute/statistics.entropy", [np.full(32, 0.01, np.float32), 0, 32], np.log(32), atol=1e-6)
+    yield call("compute/statistics.entropy", [np.zeros(9, np.float32), 0, 9], None)
+
+    on_cls, halved = np.eye(1, count, dtype=np.float32)[0], row.copy()
+    halved[prefix:] /= 2
+    halved[0] += halved[prefix:].sum()  # more on CLS: the distance among patches stays
+    rows, columns = np.indices(grid)
+    for r, c in ((0, 0), (4, 6), (2, 3)):
+        distance = (patches.reshape(grid) / patches.sum() * np.hypot(rows - r, columns - c)).sum()
+        for values, atol in ((row, 1e-12), (halved, 1e-6)):
+            yield call("compute/statistics.meanDistance", [values, prefix, grid, [r, c]], distance, atol)
+    for values, patch in ((row, None), (on_cls, [0, 0])):
+        yield call("compute/statistics.meanDistance", [values, prefix, grid, patch], None)
+
+
+LOOKS: dict[str, dict[str, Any]] = {
+    "blocks": {"unseen": False},
+    "smooth": {"unseen": False, "smooth": True},
+    "hatched": {"alpha": 0.3},
+    "with a grid": {"grid": True, "alpha": 0.8},
+    "smooth, grey, with everything": {"smooth": True, "gray": True, "grid": True, "query": (1, 4), "gamma": 0.6},
+    "a query in the corner": {"query": (0, 0), "alpha": 0.0},
+    "signed": {"signed": True, "cmap": "RdBu_r", "alpha": 1.0, "smooth": True},
+    "one patch outshines all": {"beyond": 9.0},
+    "one patch outshines all, for and against": {"beyond": -9.0, "signed": True, "cmap": "RdBu_r"},
+    "a given scale": {"scale": Scale(0.2, 0.6), "cmap": "magma"},
+}
+
+
+def limits_of(scale: Scale) -> dict[str, Any]:
+    return {"vmin": scale.vmin, "vmax": scale.vmax, "signed": scale.signed}
+
+
+def color_calls() -> Iterator[Call]:
+    random = np.random.default_rng(5)
+    values = np.concatenate([random.normal(size=400), np.linspace(-1, 1, 511), [-9, 9, 0]]).astype(np.float32)
+    halves = np.arange(255, dtype=np.float32) + 0.5  # exactly between two colours: to the even one
+    for numbers, signed, gamma, limits in [
+        (values, False, 1.0, (-0.7, 1.3)), (values, False, 0.4, (-0.7, 1.3)), (values, False, 2.0, (0.0, 1.0)),
+        (values, True, 1.0, (-1.0, 1.0)), (values, True, 0.5, (-1.3, 1.3)), (values, False, 1.0, (0.2, 0.2)),
+        (values, True, 0.3, (0.0, 0.0)), (values, False, 1.0, (-1.0, 1.0)), (halves, False, 1.0, (0.0, 255.0)),
+    ]:  # fmt: skip
+        scale = Scale(*limits, "fixed", signed)
+        for start in (0, 20):  # also of a head that begins there
+            expected = scale.indices(numbers[start:], gamma)
+            args = [numbers, limits_of(scale), gamma, np.full(len(expected), 77, np.uint8), start]
+            yield call("draw/color.indices", args, None, written={3: expected})
+    table = lut("viridis")
+    page = np.insert(table, 3, 255, axis=1).view("<u4").ravel()
+    gray = (table @ [0.2126, 0.7152, 0.0722])[:, None]  # (256, 1), as grayscale() of CSS has it
+    faded = np.floor(table + 0.6 * (gray - table) + 0.5).astype(np.uint8)
+    yield call("draw/color.packed", [table], page)
+    yield call("draw/color.faded", [page], np.insert(faded, 3, 255, axis=1).view("<u4").ravel())
+    index = np.array([0, 255, 128, 3], np.uint8)
+    yield call("draw/color.colorGrid", [index, page, np.full(4, 77, np.uint32)], None, written={2: page[index]})
+    maps = [np.array([0.1, -0.4, 0.2], np.float32), np.array([0.3, 0.0], np.float32)]
+    for signed in (False, True):
+        expected = limits_of(Scale.over([one[None] for one in maps], "shared", signed))
+        yield call("draw/color.scaleOver", [maps, signed], expected)
+
+
+def picture_calls() -> Iterator[Call]:
+    """Every look over every geometry, then other grids."""
+    for geometry, look in product(GEOMETRIES.values(), LOOKS.values()):
+        values = np.random.default_rng(2).random(PATCHES).astype(np.float32)
+        values -= 0.5 if look.get("signed") else 0.0
+        values[1, 3] = look.get("beyond", values[1, 3])
+        yield picture_call(geometry, values, **{key: look[key] for key in look if key != "beyond"})
+    for grid in ((1, 1), (16, 16), (37, 50)):
+        values = np.random.default_rng(4).random(grid).astype(np.float32)
+        yield picture_call(GEOMETRIES["crop, wide"], values, smooth=True, grid=True, query=(0, 0))
+
+
+def picture_call(geometry: Geometry, values: Array, cmap: str = "viridis", **look: Any) -> Call:
+    photo = photograph(*geometry.image)
+    picture = rgba(overlay(photo, values, geometry, cmap=cmap, **look))
+    options = {key: limits_of(value) if key == "scale" else value for key, value in look.items()}
+    args = [rgba(photo), values, values.shape, plain(geometry), lut(cmap), options]
+    return call("draw/overlay.overlay", args, picture, atol=1)
+
+
+def format_calls() -> Iterator[Call]:
+    for index in range(4097):  # many of them halfway between two texts
+        yield call("compute/format.percent", [index / 4096], percent(index / 4096))
+    for name, function in (("percent", "percent"), ("prediction", "describePrediction")):
+        for *args, text in json.loads((viewer_pages.ROOT / f"tests/{name}_cases.json").read_text(encoding="utf-8")):
+            if args[0] is not None:  # JSON has no number that is not finite
+                yield call(f"compute/format.{function}", args, text)
+
+
+# ---- the lecture ----
+
+BLOCK, HEAD, PATCH = 1, 3, (2, 5)
+
+
+def head_tensors(view: View, block: int, head: int) -> tuple[Array, Array, Array]:
+    """Return queries before the scale, keys and values (N, d) of a head, from the model's weights alone."""
+    layer, (heads, width) = view.model.blocks[block], (view.trace.heads, view.trace.head_width)
+    stream = view.trace.stream(block)[0].double().numpy()  # (N, D)
+    norm, qkv = layer.norm1, layer.attn.qkv
+    gamma, beta, weight, bias = (t.detach().double().numpy() for t in (norm.weight, norm.bias, qkv.weight, qkv.bias))
+    centered = stream - stream.mean(1, keepdims=True)
+    normed = centered / np.sqrt((centered**2).mean(1, keepdims=True) + norm.eps) * gamma + beta
+    every = (normed @ weight.T + bias).reshape(len(stream), 3, heads, width)  # (N, 3, H, d)
+    return every[:, 0, head], every[:, 1, head], every[:, 2, head]
+
+
+def lecture() -> dict[str, Any]:
+    view = viewer_pages.view()
+    model, trace, grid = view.model, view.trace, view.trace.grid
+    token = len(trace.prefix) + PATCH[0] * grid[1] + PATCH[1]
+    left, top, right, bottom = view.geometry.frame
+    seen = (min(right, view.photo.width) - max(left, 0)) * (min(bottom, view.photo.height) - max(top, 0))
+    with torch.no_grad():
+        embedded = model.patch_embed(view.images)[0].unflatten(0, grid)  # (gh, gw, D)
+    queries, keys, values = head_tensors(view, BLOCK, HEAD)
+    dots = keys @ queries[token]  # (N, d) @ (d,) -> (N,)
+    powers = np.exp(dots / np.sqrt(trace.head_width))
+    weights = powers / powers.sum()
+    return {
+        "lecture": lecture_bytes(view), "block": block_bytes(trace, BLOCK), "values": values_bytes(model, trace, BLOCK),
+        "head": HEAD, "patch": PATCH, "token": token, "input": view.size, "grid": grid, "pixels": view.images,
+        "kept": seen / (view.photo.width * view.photo.height), "scale": view.size[1] / (right - left),
+        "embedded": embedded[PATCH], "map": embedded[..., 4], "similar": position_similarity(model, grid)[PATCH],
+        "sines": sincos_positions(grid, 20), "prefix": trace.stream(0)[0, : len(trace.prefix)],
+        "query": queries[token], "dots": dots, "weights": weights, "row": trace.row(BLOCK, token)[0, HEAD],
+        "sum": weights @ values, "largestValue": float(np.abs(values).max()),
+    }  # fmt: skip
+
+
+def lectures_with_gaps() -> dict[str, Any]:
+    files, grid, base = {}, (0, 0), 0.0
+    for positions in ("none", "rotary"):
+        model = tiny.model(positions=positions, head_width=8, class_token=False, pooling="mean", patch_bias=False)
+        view = Explorer(model).open(viewer_pages.photograph(200, 170))
+        files[positions], grid, base = lecture_bytes(view), view.trace.grid, model.config.rotary_base
+    cos, sin = (table.numpy() for table in rotary_angles(grid, 8, base))
+    turned = np.arctan2(sin, cos)
+    return {**files, "similar": np.cos(turned - turned[9]).mean(1)}
+
+
+def vectors() -> dict[str, Any]:
+    numbers = [*rollout_calls(), *preprocess_calls(), *geometry_calls(), *same_place_calls(), *statistic_calls()]
+    return {
+        "blocks": [*tiny_blocks(), *real_blocks()],
+        "outliers": [block_case(str(kind), outliers(**kind), 1, "float16") for kind in OUTLIERS],
+        "calls": [*numbers, *color_calls(), *picture_calls(), *format_calls()],
+        "viridis": lut("viridis"),
+        "lecture": lecture(),
+        "lecturesWithGaps": lectures_with_gaps(),
+    }
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(vectors(), default=packed, allow_nan=False))

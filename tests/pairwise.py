@@ -1,0 +1,31 @@
+"""Tables of cases that hold every pair of values instead of every combination."""
+
+from itertools import combinations, product
+from typing import Any
+
+
+def pairs(*axes: Any) -> list[tuple[Any, ...]]:
+    """Return rows with one value of each axis, so that any two values of two axes meet in some row.
+
+    The rows are few, though not always the fewest, and the same each time: greedily, each row is the combination that
+    has most pairs that no row before it has.
+
+    Args:
+        axes: lists of values; with one axis, the rows are its values.
+    """
+    places = [range(len(axis)) for axis in axes]
+    combinations_left = list(product(*places))
+    if len(axes) == 1:
+        return [(value,) for value in axes[0]]
+    missing = {pair for row in combinations_left for pair in _pairs_of(row)}
+    rows = []
+    while missing:
+        best = max(combinations_left, key=lambda row: len(missing & _pairs_of(row)))
+        missing -= _pairs_of(best)
+        rows.append(tuple(axis[place] for axis, place in zip(axes, best, strict=True)))
+    return rows
+
+
+def _pairs_of(row: tuple[int, ...]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
+    """Return the pairs of a row, each value named by its axis and its place in it."""
+    return set(combinations(enumerate(row), 2))

@@ -1,0 +1,383 @@
+"""A Vision Transformer written out from the papers, in float64: what tests compare vitviz with.
+
+It takes only parameters and `ViTConfig` from vitviz. `run` puts every operation on a tape. The plain `Tape` computes
+values, in one autograd graph, for a batch; the others also hand relevance from an operation's output to its inputs, for
+one image, in the style of the first authors' programs (each rule from an operation's values and autograd's product with
+its Jacobian), with nothing merged. vitviz works with relevance divided by values, and with closed forms.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from vitviz.model.config import ViTConfig
+from vitviz.model.vit import ViT
+
+Parameters = dict[str, Tensor]
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "gelu": lambda t: 0.5 * t * (1 + torch.erf(t / 2**0.5)),  # by its definition
+    "gelu_tanh": lambda t: 0.5 * t * (1 + torch.tanh((2 / math.pi) ** 0.5 * (t + 0.044715 * t**3))),
+    "quick_gelu": lambda t: t / (1 + torch.exp(-1.702 * t)),
+    "silu": lambda t: t / (1 + torch.exp(-t)),
+}
+
+
+@dataclass(eq=False)
+class Value:
+    tensor: Tensor
+    relevance: Tensor | None = None
+
+
+@dataclass(eq=False)
+class Tape:
+    """Operations in order. This one has no rules for relevance."""
+
+    constant = False  # attention is a number: all relevance of its product with the values goes to them
+    steps: list[tuple[Value, tuple[Value, ...], Callable[[Tensor], tuple[Tensor, ...]]]] = field(default_factory=list)
+
+    def record(self, tensor: Tensor, inputs: tuple[Value, ...], back: Callable[[Tensor], tuple[Tensor, ...]]) -> Value:
+        out = Value(tensor)
+        self.steps.append((out, inputs, back))
+        return out
+
+    def rewind(self, out: Value, relevance: Tensor) -> None:
+        """Hand `relevance` from `out` to everything before it."""
+        out.relevance = relevance
+        for value, inputs, back in reversed(self.steps):
+            if value.relevance is not None:
+                for source, share in zip(inputs, back(value.relevance), strict=True):
+                    source.relevance = share if source.relevance is None else source.relevance + share
+
+    def move(self, change: Callable[[Tensor], Tensor], x: Value) -> Value:
+        """Values that only change their place."""
+        return self.record(change(x.tensor), (x,), lambda r: pull(change, (x.tensor,), r))
+
+    def same(self, change: Callable[[Tensor], Tensor], x: Value) -> Value:
+        """One value in, one out: all relevance goes on."""
+        return self.record(change(x.tensor), (x,), lambda r: (r,))
+
+    def proportional(self, change: Callable[[Tensor], Tensor], x: Value) -> Value:
+        """A sum of inputs with fixed weights."""
+        out = change(x.tensor)
+        return self.record(out, (x,), lambda r: (x.tensor * pull(change, (x.tensor,), self.divide(r, out))[0],))
+
+    def product(self, change: Callable[..., Tensor], a: Value, b: Value, fixed: bool = False) -> Value:
+        """Linear in a and in b: half to each; all to b where a is `fixed`."""
+        out = change(a.tensor, b.tensor)
+
+        def back(r: Tensor) -> tuple[Tensor, ...]:
+            into = pull(change, (a.tensor, b.tensor), self.divide(r, out))
+            share = (0.0, 1.0) if fixed else (0.5, 0.5)
+            return share[0] * a.tensor * into[0], share[1] * b.tensor * into[1]
+
+        return self.record(out, (a, b), back)
+
+    def clone(self, x: Value) -> list[Value]:
+        return [x, x]
+
+    def add(self, a: Value, b: Value) -> Value:
+        out = a.tensor + b.tensor
+        return self.record(out, (a, b), lambda r: self.add_rule(r, a.tensor, b.tensor))
+
+    def linear(self, x: Value, weight: Tensor, bias: Tensor | None, kind: str) -> Value:
+        bias = torch.zeros(len(weight)).double() if bias is None else bias
+        out = x.tensor @ weight.T + bias
+        return self.record(out, (x,), lambda r: (self.linear_rule(r, x.tensor, out, weight, bias, kind),))
+
+    def norm(self, x: Value, p: Parameters, name: str, eps: float) -> Value:
+        weight, bias = p[f"{name}.weight"], p[f"{name}.bias"]
+        centred = x.tensor - x.tensor.mean(-1, keepdim=True)
+        deviation = (centred.square().mean(-1, keepdim=True) + eps).sqrt()
+        out = centred / deviation * weight + bias
+        return self.record(out, (x,), lambda r: (self.norm_rule(r, x.tensor, out, weight / deviation, bias),))
+
+    def softmax(self, x: Value, allowed: Tensor | None = None) -> Value:
+        power = (x.tensor - x.tensor.amax(-1, keepdim=True)).exp() * (1.0 if allowed is None else allowed)
+        out = power / power.sum(-1, keepdim=True)
+        return self.record(out, (x,), lambda r: (self.softmax_rule(r, x.tensor, out),))
+
+
+def pull(change: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> tuple[Tensor, ...]:
+    """The product of `grad` with the Jacobian of `change`."""
+    fresh = tuple(value.detach().requires_grad_() for value in inputs)
+    with torch.enable_grad():
+        return torch.autograd.grad(change(*fresh), fresh, grad)
+
+
+class CheferTape(Tape):
+    """Chefer, Gur & Wolf 2021 (CVPR) as their program has it, alpha = 1."""
+
+    def divide(self, a: Tensor, b: Tensor) -> Tensor:
+        below = b.clamp(min=1e-9) + b.clamp(max=1e-9)
+        below = below + (below == 0).double() * 1e-9
+        return a / below * (b != 0).double()
+
+    def clone(self, x: Value) -> list[Value]:
+        copies = [Value(x.tensor), Value(x.tensor)]
+
+        def back(_: Tensor) -> tuple[Tensor, ...]:
+            came = [copy.relevance for copy in copies if copy.relevance is not None]
+            return (x.tensor * sum(self.divide(relevance, x.tensor) for relevance in came),)
+
+        # A step whose output stands for both copies: it runs once the copies have theirs.
+        self.steps.append((Value(x.tensor, x.tensor), (x,), back))
+        return copies
+
+    def add_rule(self, r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        one, two = a * self.divide(r, a + b), b * self.divide(r, a + b)
+        sizes = one.sum().abs(), two.sum().abs()
+        wanted = [self.divide(size, sizes[0] + sizes[1]) * r.sum() for size in sizes]
+        return one * self.divide(wanted[0], one.sum()), two * self.divide(wanted[1], two.sum())
+
+    def linear_rule(self, r: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor, kind: str) -> Tensor:
+        above, below = x.clamp(min=0), x.clamp(max=0)
+        z = F.linear(above, weight.clamp(min=0)) + F.linear(below, weight.clamp(max=0))
+        s = self.divide(r, z)
+        return above * (s @ weight.clamp(min=0)) + below * (s @ weight.clamp(max=0))
+
+    def norm_rule(self, r: Tensor, *_: Tensor) -> Tensor:
+        return r
+
+    softmax_rule = norm_rule
+
+
+@dataclass(eq=False)
+class AttnTape(Tape):
+    """Achtibat et al. 2024 with a gamma for each kind of linear map; what reaches no input is `booked`."""
+
+    gammas: dict[str, float] = field(default_factory=dict)
+    passing: bool = False  # the classifier's bias passes its relevance on to the inputs
+    constant: bool = False
+    booked: float = 0.0
+
+    def book(self, lost: Tensor) -> None:
+        self.booked += lost.sum().item()
+
+    def divide(self, a: Tensor, b: Tensor) -> Tensor:
+        return a / b
+
+    def add_rule(self, r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        return a / (a + b) * r, b / (a + b) * r
+
+    def linear_rule(self, r: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor, kind: str) -> Tensor:
+        each = x[..., None, :] * weight  # (..., D', D): the contribution of input i to output j
+        gamma = self.gammas.get(kind, 0.0)
+
+        def favoured(z: Tensor, sign: Tensor) -> Tensor:
+            return z + gamma * torch.where(sign > 0, z.clamp(min=0), z.clamp(max=0))
+
+        inputs, rest = favoured(each, out[..., None]), favoured(bias.expand_as(out), out)
+        parts = r / (inputs.sum(-1) + rest)  # (..., D')
+        into = (inputs * parts[..., None]).sum(-2)
+        if kind == "head" and self.passing:
+            weights = each.abs() / each.abs().sum(-1, keepdim=True)
+            return into + (weights * (rest * parts)[..., None]).sum(-2)
+        self.book(rest * parts)
+        return into
+
+    def norm_rule(self, r: Tensor, x: Tensor, out: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+        centre = torch.eye(x.shape[-1]).double() - 1.0 / x.shape[-1]
+        each = x[..., None, :] * centre * scale[..., None]  # (..., D, D)
+        self.book(bias * r / out)
+        return (each * (r / out)[..., None]).sum(-2)
+
+    def softmax_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
+        into = x * (r - out * r.sum(-1, keepdim=True))  # proposition 3.1
+        self.book(r - into)
+        return into
+
+
+@dataclass(eq=False)
+class Run:
+    """Everything of one run; N tokens, prefix first."""
+
+    tokens: Value  # (B, N, D), what enters the first block
+    attentions: list[Value] = field(default_factory=list)  # L x (B, H, N, N)
+    values: list[Tensor] = field(default_factory=list)  # L x (B, H, N, d)
+    leaving: list[Tensor] = field(default_factory=list)  # L x (B, N, D), what leaves each block
+    final: Value | None = None  # (B, N, D), after the final norm where it comes before pooling
+    pool: Value | None = None  # (B, H, 1, N), of attention pooling
+    logits: Value | None = None  # (B, C), or what the classifier would read
+
+
+@dataclass(eq=False)
+class Changes:
+    """Changes inside a run; they leave no relevance."""
+
+    allowed: dict[int, Tensor] = field(default_factory=dict)  # of a block, (H, N, N): attention goes where it is 1
+    heads: dict[tuple[int, int], str] = field(default_factory=dict)  # of a block and head: "zero" or "mean"
+    keep: list[int] | None = None  # the patches that stay, in reading order
+
+
+def run(
+    model: ViT, images: Tensor, tape: Tape | None = None, changes: Changes | None = None, depth: int = 10**6
+) -> Run:
+    """Run the model on images (B, channels, H, W); blocks after the first `depth` are left out."""
+    tape, c, p, changes = tape or Tape(), model.config, parameters(model), changes or Changes()
+    grid = (images.shape[2] // c.patch_size, images.shape[3] // c.patch_size)
+    x, prefix = Value(_embed(tape, c, p, images.double(), grid)), len(c.prefix)
+    if changes.keep is not None:
+        stay = [*range(prefix), *(prefix + patch for patch in changes.keep)]
+        x, cut = Value(x.tensor[:, stay]), {block: a[:, stay][:, :, stay] for block, a in changes.allowed.items()}
+        changes = Changes(cut, changes.heads, changes.keep)
+    made = Run(x)
+    for index in range(min(depth, c.depth)):
+        name = f"blocks.{index}."
+        stay, branch = tape.clone(x)
+        branch = tape.norm(branch, p, name + "norm1", c.norm_eps)
+        branch, attention, values = _attend(tape, p, index, c, branch, grid, changes)
+        x = tape.add(stay, _scaled(tape, p.get(name + "ls1.gamma"), branch))
+        stay, branch = tape.clone(x)
+        branch = tape.norm(branch, p, name + "norm2", c.norm_eps)
+        x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), _mlp(tape, p, name + "mlp.", c, branch)))
+        made.attentions.append(attention)
+        made.values.append(values.tensor)
+        made.leaving.append(x.tensor)
+    made.final, made.pool, made.logits = read(tape, model, x)
+    return made
+
+
+def parameters(model: ViT) -> Parameters:
+    return {name: value.detach().double() for name, value in model.state_dict().items()}
+
+
+def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, Value | None, Value]:
+    """From tokens (B, N, D) after a block: after the final norm, the pooling's attention, and the logits."""
+    c, p, prefix, pool = model.config, parameters(model), len(model.config.prefix), None
+    final = x = x if c.norm_pooled else tape.norm(x, p, "norm", c.norm_eps)
+    x, side = tape.clone(x) if "head_dist.weight" in p else (x, x)
+    if c.pooling == "attention":
+        pooled, pool = _attention_pool(tape, p, c, x)
+    else:
+        rows = {"cls": [slice(0, 1)], "mean": [slice(prefix, None)], "cls+mean": [slice(0, 1), slice(prefix, None)]}
+        pooled = tape.proportional(lambda t: torch.cat([t[:, part].mean(1) for part in rows[c.pooling]], 1), x)
+    if c.norm_pooled:
+        pooled = tape.norm(pooled, p, "norm", c.norm_eps)
+    logits = tape.linear(pooled, p["head.weight"], p["head.bias"], "head") if c.classes else pooled
+    if "head_dist.weight" in p:  # DeiT: the mean of two classifiers, each on its own token
+        second = tape.proportional(lambda t: t[:, c.prefix.index("distillation")], side)
+        second = tape.linear(second, p["head_dist.weight"], p["head_dist.bias"], "head")
+        logits = tape.add(*(tape.same(lambda t: t / 2, answer) for answer in (logits, second)))
+    return final, pool, logits
+
+
+def _embed(tape: Tape, c: ViTConfig, p: Parameters, images: Tensor, grid: tuple[int, int]) -> Tensor:
+    batch, (rows, columns), side = len(images), grid, c.patch_size
+    pixels = images.reshape(batch, c.channels, rows, side, columns, side).permute(0, 2, 4, 1, 3, 5)
+    x = pixels.reshape(batch, rows * columns, -1) @ p["patch_embed.proj.weight"].flatten(1).T
+    x = x + p.get("patch_embed.proj.bias", 0.0)
+    if c.positions == "learned":
+        table = p["pos_embed"].reshape(1, *c.learned_grid, -1).permute(0, 3, 1, 2)
+        if grid != c.learned_grid:
+            table = F.interpolate(table, grid, mode="bicubic", antialias=c.position_antialias)
+        x = x + table.permute(0, 2, 3, 1).reshape(1, rows * columns, -1)
+    elif c.positions in ("sincos", "sincos1d"):
+        x = x + torch.tensor({"sincos": sincos, "sincos1d": sincos1d}[c.positions](rows, columns, c.width)).double()
+    front = [p[name].expand(batch, -1, -1) for name in ("cls_token", "dist_token", "reg_token") if name in p]
+    x = torch.cat([*front, x], 1)
+    return tape.norm(Value(x), p, "norm_pre", c.norm_eps).tensor if c.norm_pre else x
+
+
+def sincos(rows: int, columns: int, width: int) -> list[list[float]]:
+    """Beyer et al. 2022: x is the column, and its sines and cosines come first."""
+    steps = [10_000.0 ** (-i / (width // 4 - 1)) for i in range(width // 4)]
+    return [
+        [turn(place * step) for place in (column, row) for turn in (math.sin, math.cos) for step in steps]
+        for row in range(rows)
+        for column in range(columns)
+    ]
+
+
+def sincos1d(rows: int, columns: int, width: int) -> list[list[float]]:
+    """Vaswani et al. 2017, section 3.5: PE(pos, 2i) = sin(pos / 10000^(2i / D)), PE(pos, 2i + 1) its cosine."""
+    return [
+        [turn(place / 10_000 ** (2 * i / width)) for i in range(width // 2) for turn in (math.sin, math.cos)]
+        for place in range(rows * columns)
+    ]
+
+
+def rotations(rows: int, columns: int, width: int, base: float) -> Tensor:
+    """Siméoni et al. 2025: the angle of each patch and pair of channels, (rows * columns, d / 2)."""
+    quarter = width // 4
+    places = [(2 * (y + 0.5) / rows - 1, 2 * (x + 0.5) / columns - 1) for y in range(rows) for x in range(columns)]
+    angles = [[2 * math.pi * at / base ** (4 * i / width) for at in place for i in range(quarter)] for place in places]
+    return torch.tensor(angles).double()
+
+
+def _scaled(tape: Tape, scale: Tensor | None, x: Value) -> Value:
+    return x if scale is None else tape.same(lambda t: t * scale, x)
+
+
+def _heads(tape: Tape, x: Value, start: int, heads: int, width: int) -> Value:
+    """(B, N, ...) -> (B, H, N, d): one head's channels after the other's, the first from `start`."""
+    return tape.move(lambda t: torch.stack([t[..., start + h * width :][..., :width] for h in range(heads)], 1), x)
+
+
+def _attend(
+    tape: Tape, p: Parameters, block: int, c: ViTConfig, x: Value, grid: tuple[int, int], changes: Changes
+) -> tuple[Value, Value, Value]:
+    wide, name = c.heads * c.head_size, f"blocks.{block}.attn."
+    qkv = tape.linear(x, p[name + "qkv.weight"], p.get(name + "qkv.bias"), "qkv")
+    q, k, v = (_heads(tape, qkv, part * wide, c.heads, c.head_size) for part in range(3))
+    if c.qk_norm:
+        q = tape.norm(q, p, name + "q_norm", c.norm_eps)
+        k = tape.norm(k, p, name + "k_norm", c.norm_eps)
+    if c.positions == "rotary":
+        angles = rotations(*grid, c.head_size, c.rotary_base)[slice(None) if changes.keep is None else changes.keep]
+        q, k = (tape.proportional(lambda t: _turn(t, angles), one) for one in (q, k))
+    mixed, attention = _mix(tape, q, k, v, allowed=changes.allowed.get(block))
+    for head in range(c.heads):
+        if mode := changes.heads.get((block, head)):
+            parts = list(mixed.tensor.split(c.head_size, -1))
+            parts[head] = parts[head].mean(1, keepdim=True).expand_as(parts[head]) * (mode == "mean")
+            mixed = Value(torch.cat(parts, -1))
+    return tape.linear(mixed, p[name + "proj.weight"], p[name + "proj.bias"], "proj"), attention, v
+
+
+def _turn(x: Tensor, angles: Tensor) -> Tensor:
+    """Rotate pairs of channels (i, i + d / 2) of the patches in x (B, H, N, d)."""
+    front, patches = x[:, :, : -len(angles)], x[:, :, -len(angles) :]
+    a, b = patches.split(x.shape[-1] // 2, -1)
+    turned = torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+    return torch.cat([front, turned], 2)
+
+
+def _mix(
+    tape: Tape, q: Value, k: Value, v: Value, fixed: bool = False, allowed: Tensor | None = None
+) -> tuple[Value, Value]:
+    logits = tape.product(lambda a, b: a @ b.mT, q, k, fixed)
+    attention = tape.softmax(tape.same(lambda t: t / q.tensor.shape[-1] ** 0.5, logits), allowed)
+    if not attention.tensor.requires_grad:
+        attention.tensor.requires_grad_()
+    mixed = tape.product(lambda a, b: a @ b, attention, v, fixed=tape.constant)
+    return tape.move(lambda t: torch.cat(t.unbind(1), -1), mixed), attention
+
+
+def _mlp(tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value) -> Value:
+    hidden = tape.linear(x, p[name + "fc1.weight"], p.get(name + "fc1.bias"), "mlp")
+    if c.mlp == "swiglu":
+        gate, passed = (tape.move(lambda t, i=i: t.split(c.hidden, -1)[i], hidden) for i in range(2))
+        hidden = tape.product(torch.mul, tape.same(ACTIVATIONS["silu"], gate), passed)
+    else:
+        hidden = tape.same(ACTIVATIONS[c.activation], hidden)
+    return tape.linear(hidden, p[name + "fc2.weight"], p.get(name + "fc2.bias"), "mlp")
+
+
+def _attention_pool(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[Value, Value]:
+    """One learned query looks at all tokens, head by head; then an MLP beside the stream."""
+    q = Value(p["attn_pool.latent"] @ p["attn_pool.q.weight"].T + p["attn_pool.q.bias"])
+    kv = tape.linear(x, p["attn_pool.kv.weight"], p["attn_pool.kv.bias"], "qkv")
+    heads = [(q, 0), (kv, 0), (kv, c.width)]
+    q, k, v = (_heads(tape, value, start, c.heads, c.width // c.heads) for value, start in heads)
+    mixed, attention = _mix(tape, q, k, v, fixed=True)
+    pooled = tape.linear(mixed, p["attn_pool.proj.weight"], p["attn_pool.proj.bias"], "proj")
+    stay, branch = tape.clone(pooled)
+    branch = tape.norm(branch, p, "attn_pool.norm", c.norm_eps)
+    pooled = tape.add(stay, _mlp(tape, p, "attn_pool.mlp.", c, branch))
+    return tape.move(lambda t: t.squeeze(1), pooled), attention

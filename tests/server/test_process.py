@@ -1,0 +1,139 @@
+"""`python app.py` in a process of its own: what needs sockets, files, logs or signals. One tiny model serves all."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from attacked import ROOT, Server, started
+from offered import WIDTH, folder, made, photograph
+from patience import patience, wait_until
+from PIL import ExifTags, Image
+
+from vitviz.server.uploads import NO_SUCH_UPLOAD
+
+SECRET = "of all processes of this test"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return folder(tmp_path_factory.mktemp("models") / "tiny")
+
+
+def settings(model: str) -> dict[str, str]:
+    return {"VITVIZ_MODELS": model, "VITVIZ_DEFAULT": model, "VITVIZ_LOG": "1", "VITVIZ_SECRET": SECRET}
+
+
+@pytest.fixture(scope="module")
+def server(model: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with started(tmp_path_factory.mktemp("process") / "uploads", **settings(model)) as server:
+        yield server
+
+
+def post(server: Server, path: str, length: int, *more: str) -> socket.socket:
+    """Open a connection and send the head of a form of so many bytes."""
+    line = socket.create_connection(("127.0.0.1", server.port), timeout=patience(60))
+    head = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {length}", *more]
+    line.sendall("\r\n".join([*head, "Content-Type: multipart/form-data; boundary=x", "", ""]).encode())
+    return line
+
+
+def logged(server: Server) -> list[dict[str, object]]:
+    return [json.loads(line) for line in server.log().splitlines() if line.startswith("{")]
+
+
+@pytest.mark.parametrize(
+    ("path", "status"), [("/vitviz/nothing", 404), ("/vitviz/open", 413), ("/gradio_api/upload", 413)]
+)
+def test_a_refusal_reaches_a_client_that_is_still_sending(server: Server, path: str, status: int) -> None:
+    """A connection that is closed with unread data is reset, and its client never sees the answer."""
+    size = 80_000_000  # more than a photograph may have
+    with post(server, path, size, "Connection: close") as line:
+        line.sendall(bytes(size))
+        assert line.makefile("rb").read().startswith(f"HTTP/1.1 {status} ".encode())
+
+
+def test_uploads_that_are_broken_off_leave_nothing(server: Server) -> None:
+    before, paths = server.files(), ["/gradio_api/upload", "/vitviz/open", "/vitviz/checkpoint"]
+    begun = len(logged(server))
+    for path in 2 * paths:
+        with post(server, path, 30_000_000) as line:
+            line.sendall(b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n')
+            line.sendall(photograph() + bytes(5_000_000))
+    wait_until(lambda: len(logged(server)) >= begun + 2 * len(paths), "all requests end")
+    assert server.files() == before
+
+
+def test_photographs_of_the_page_never_lie_on_the_disk(server: Server) -> None:
+    before = server.files()
+    assert server.ask("open", photo=photograph(9) + bytes(30_000_000), source={})["data"]["id"]
+    assert server.files() == before
+    open_files = [os.readlink(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir() if path.is_symlink()]
+    assert not [path for path in open_files if "deleted" in path and "tmp" in path]
+
+
+def test_no_variable_or_file_of_the_process_is_read(server: Server) -> None:
+    for path in ("/proc/self/environ", str(ROOT / "examples" / "church.jpg")):
+        assert NO_SUCH_UPLOAD in server.call("open", {"path": path}, None, None)
+
+
+def test_another_process_has_the_same_ids(server: Server, model: str, tmp_path: Path) -> None:
+    here = made(tmp_path / "page", (model,), secret=SECRET.encode()).open(photograph(5), size=2 * WIDTH)
+    assert server.ask("open", photo=photograph(5), source={"size": 2 * WIDTH})["data"]["id"] == here["id"]
+
+
+def test_requests_are_logged_with_their_times_and_nothing_of_a_photograph(server: Server) -> None:
+    server.client.get("/config?photo=secret", headers={"user-agent": "secret"})
+    server.client.get("/secret/path")
+    server.ask("open", {"image": "secret"})
+    server.upload("secret.png", photograph(3))
+    about = Image.Exif()
+    about[ExifTags.Base.ImageDescription] = "secret"
+    taken = io.BytesIO()
+    Image.open(io.BytesIO(photograph(4))).convert("RGB").save(taken, "JPEG", exif=about)
+    assert b"secret" in taken.getvalue()
+    assert server.ask("open", photo=taken.getvalue(), source={})["data"]["id"]
+    lines = logged(server)
+    requests = {(one["path"], one["status"], one.get("outcome")) for one in lines}
+    assert {("/config", 200, None), ("other", 404, None), ("/gradio_api/upload", 200, None)} < requests
+    assert {("/vitviz/open", 200, "refused"), ("/vitviz/open", 200, "answered")} < requests
+    assert all(one["seconds"] >= 0 and one["time"] for one in lines)
+    assert "secret" not in server.log()
+    assert "127.0.0.1" not in json.dumps(lines)
+
+
+def test_the_containers_health_check_tells_a_server_from_none(server: Server) -> None:
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    command = json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*?\])\n", text, re.DOTALL)[1])
+    command[0] = sys.executable
+    for port, code in ((server.port, 0), (9, 1)):
+        done = subprocess.run(command, env={"GRADIO_SERVER_PORT": str(port)}, capture_output=True, check=False)
+        assert done.returncode == code, done.stderr
+
+
+def test_sigterm_removes_uploads(server: Server) -> None:  # the last one that uses this server
+    assert server.upload("mine.png", photograph()).status_code == 200
+    assert any(path.name == "mine.png" for path in server.files())
+    server.process.send_signal(signal.SIGTERM)
+    server.process.wait(patience(60))
+    assert server.files() == set()
+
+
+@pytest.mark.tier("all")
+def test_the_next_start_removes_uploads_of_a_killed_server(model: str, tmp_path: Path) -> None:
+    place = tmp_path / "uploads"
+    with started(place, **settings(model)) as server:
+        assert server.upload("mine.png", photograph()).status_code == 200
+        server.kill()
+        assert any(path.name == "mine.png" for path in server.files())
+    with started(place, **settings(model)) as server:
+        assert server.files() == set()

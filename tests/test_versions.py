@@ -1,0 +1,44 @@
+"""The oldest and the newest packages that pyproject.toml allows, each in an environment of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = [f"tests/{name}" for name in ("model", "attribution", "analysis", "evaluation", "images", "weights", "cli")]
+
+pytestmark = [pytest.mark.tier("versions"), pytest.mark.timeout(7200)]
+
+
+def requirements(oldest: bool) -> list[str]:
+    """Return what the package needs, everything included; each at its lower bound, or as new as is allowed."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = [text for name, texts in project["optional-dependencies"].items() if name != "all" for text in texts]
+    needed = {}
+    for requirement in map(Requirement, [*project["dependencies"], *extras]):
+        floor = next(part.version for part in requirement.specifier if part.operator == ">=")
+        needed[requirement.name] = f"{requirement.name}=={floor}" if oldest else str(requirement)
+    return sorted(needed.values())
+
+
+@pytest.mark.parametrize("oldest", [True, False], ids=["oldest", "newest"])
+def test_library_works_with_other_versions(tmp_path: Path, oldest: bool) -> None:
+    python = tmp_path / "env" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
+    tools = ["pytest>=9", "pytest-timeout", "hypothesis", "playwright", "transformers>=5", "scikit-image", "peft"]
+    pip = [str(python), "-m", "pip", "-q", "install"]
+    subprocess.run([*pip, *requirements(oldest), *tools], check=True)
+    subprocess.run([*pip, "--no-deps", str(ROOT)], check=True)
+    command = [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not browser", *FOLDERS]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-6000:]

@@ -1,0 +1,230 @@
+"""Decode pictures in processes of their own, with limits of memory and of time.
+
+A file may hold more than it claims: more pixels, more scans, more metadata. What it asks for is asked of a process that
+may be ended at any moment. Two of them wait, so that a photograph need not wait for Python to start; each is replaced
+after some hundred pictures, and after one that ended it. Limits of memory and of processor time need POSIX; elsewhere
+the time on the clock alone ends a process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import queue
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from typing import IO, Any
+
+from PIL import Image
+
+from vitviz.images.limits import ImageError
+
+WORKERS = 2
+PICTURES = 300  # that a process decodes before it is replaced
+SECONDS = 10  # of the processor, for one picture; on the clock three times as many
+MEMORY = 300_000_000  # bytes that a picture may take beside its file
+TICK = 0.1  # seconds between two looks at whether anybody waits
+
+_PROGRAM = "from vitviz.images.worker_process import serve; serve({})"
+_SIZE = struct.Struct(">Q")
+_HAS_SHARED_MEMORY = hasattr(os, "memfd_create")
+
+
+class WorkerEnded(Exception):
+    """Process that ended while it decoded a picture."""
+
+
+class Worker:
+    """Process that decodes one picture after another."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+        # Pixels come back in memory that both processes share; where the system has none, through the pipe.
+        self._pixels = os.memfd_create("pixels") if _HAS_SHARED_MEMORY else -1
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            "MALLOC_ARENA_MAX": "1",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM.format(self._pixels)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            pass_fds=[self._pixels] if _HAS_SHARED_MEMORY else [],
+            start_new_session=True,  # Ctrl-C ends the server, which ends this
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Return whether the process runs."""
+        return self._process.poll() is None
+
+    def decode(self, data: bytes, name: str, check: Callable[[], None]) -> Image.Image:
+        """Return the picture of a file.
+
+        Args:
+            data: of the file.
+            name: for messages.
+            check: called about ten times a second; what it raises ends the process.
+
+        Raises:
+            ImageError: see `vitviz.images.decoding.decode`.
+        """
+        self.decoded += 1
+        future: Future[Image.Image] = Future()
+        threading.Thread(target=self._exchange, args=(data, name, future), daemon=True).start()
+        until = time.monotonic() + 3 * SECONDS
+        try:
+            while not wait([future], TICK).done:
+                check()
+                if time.monotonic() > until:
+                    raise ImageError(_slow(name))
+        except BaseException:
+            self.end()
+            raise
+        try:
+            return future.result()
+        except WorkerEnded as error:
+            code = self._process.wait()
+            slow = hasattr(os, "WIFSIGNALED") and -code == _SIGXCPU
+            raise ImageError(_slow(name) if slow else BROKEN.format(name)) from error
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):  # what was not written yet
+                pipe and pipe.close()
+        if self._pixels >= 0:
+            os.close(self._pixels)
+            self._pixels = -1
+
+    def _exchange(self, data: bytes, name: str, future: Future[Image.Image]) -> None:
+        try:
+            assert self._process.stdin is not None
+            assert self._process.stdout is not None
+            send(self._process.stdin, {"name": name}, data)
+            answer, _ = receive(self._process.stdout)
+            if "error" in answer:
+                raise ImageError(answer["error"]) from RuntimeError(answer["reason"])
+            width, height = answer["size"]
+            count = 3 * width * height
+            if self._pixels >= 0:
+                pixels = os.pread(self._pixels, count, 0) if count < 2**30 else b""
+                os.ftruncate(self._pixels, 0)
+            else:
+                pixels = self._process.stdout.read(count)
+            future.set_result(Image.frombytes("RGB", (width, height), pixels))
+        except ImageError as error:
+            future.set_exception(error)
+        except Exception as error:  # noqa: BLE001 - pipes, sizes and numbers of a process that is ending
+            future.set_exception(WorkerEnded(str(error)))
+
+
+class Workers:
+    """Lend processes to those who decode; who comes while all are busy waits.
+
+    Args:
+        count: how many there are.
+    """
+
+    def __init__(self, count: int = WORKERS) -> None:
+        self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()
+        for _ in range(count):
+            self._idle.put(None)  # started when it is needed
+
+    def warm(self) -> None:
+        """Start the processes that are not there yet."""
+        for worker in [self._idle.get_nowait() for _ in range(self._idle.qsize())]:
+            self._idle.put(worker or Worker())
+
+    def decode(self, data: bytes, name: str, check: Callable[[], None] = lambda: None) -> Image.Image:
+        """Return the picture of a file, see `Worker.decode`."""
+        worker = self._take(check)
+        try:
+            if worker is None or not worker.alive:
+                worker = Worker()
+            return worker.decode(data, name, check)
+        finally:
+            if worker is not None and (worker.decoded >= PICTURES or not worker.alive):
+                worker.end()
+                worker = Worker()  # it starts while nobody waits for it
+            self._idle.put(worker)
+
+    def end(self) -> None:
+        """End all processes that are idle."""
+        with suppress(queue.Empty):
+            while True:
+                worker = self._idle.get_nowait()
+                if worker is not None:
+                    worker.end()
+
+    def _take(self, check: Callable[[], None]) -> Worker | None:
+        while True:
+            with suppress(queue.Empty):
+                return self._idle.get(timeout=TICK)
+            check()
+
+
+_workers: list[Workers] = []
+_lock = threading.Lock()
+
+
+def workers() -> Workers:
+    """Return the processes that decode for this one."""
+    with _lock:
+        if not _workers:
+            _workers.append(Workers())
+            atexit.register(_workers[0].end)
+        return _workers[0]
+
+
+if hasattr(os, "register_at_fork"):  # a copy of this process must not read the answers of the original's processes
+    os.register_at_fork(after_in_child=_workers.clear)
+
+
+def send(pipe: IO[bytes], about: dict[str, object], data: bytes = b"") -> None:
+    """Write a message: what it is about, as JSON, and bytes."""
+    head = json.dumps(about).encode()
+    pipe.write(_SIZE.pack(len(head)) + _SIZE.pack(len(data)) + head)
+    pipe.write(data)
+    pipe.flush()
+
+
+def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
+    """Read a message.
+
+    Raises:
+        EOFError: if the other side has ended.
+    """
+    sizes = pipe.read(2 * _SIZE.size)
+    if len(sizes) < 2 * _SIZE.size:
+        raise EOFError
+    (head,), (length,) = _SIZE.unpack(sizes[: _SIZE.size]), _SIZE.unpack(sizes[_SIZE.size :])
+    about, data = pipe.read(head), pipe.read(length)
+    if len(about) < head or len(data) < length:
+        raise EOFError
+    return json.loads(about), data
+
+
+_SIGXCPU = 24  # Linux and macOS agree
+BROKEN = (
+    "Expected a complete photograph, got {}, "
+    f"which cannot be decoded in {MEMORY // 10**6} MB of memory. Save it again as JPEG."
+)
+
+
+def _slow(name: str) -> str:
+    return f"Expected an image that is decoded in {SECONDS} s, got {name}, which takes longer. Save it again as JPEG."

@@ -1,0 +1,264 @@
+"""Read the bodies of requests and send answers: bounded, booked, and cut off where a client stalls.
+
+Forms are read as UTF-8 alone: a codec that a client names could take any time.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import IO, Any, TypeVar
+
+import anyio
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.datastructures import Headers
+from starlette.responses import PlainTextResponse
+from starlette.types import Message, Receive, Scope, Send
+
+from vitviz.server.account import Booking, OverBudgetError, Resource
+
+MAX_FIELDS = 4
+MAX_NAME = 200  # bytes of the name of a field or file
+FIELD_BYTES = 2**20  # of all fields beside the file
+SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # a body that arrives more slowly is refused
+BODY_SECONDS = 300  # time limit for receiving a request body
+PIECE = 2**15  # bytes of an answer that are handed to the connection at once
+
+V = TypeVar("V")
+
+
+class Refused(Exception):
+    """Request that is answered in words before any work."""
+
+    def __init__(self, status: int, text: str, **headers: str) -> None:
+        super().__init__(text)
+        self.response = PlainTextResponse(text, status, {name.replace("_", "-"): one for name, one in headers.items()})
+
+
+class Stalled(Exception):
+    """Connection whose client does not read its answer."""
+
+
+def busy(what: str) -> Refused:
+    """Return the answer to a request that would be one too many."""
+    return Refused(429, f"Busy: {what}. Try again in 10 s.", retry_after="10")
+
+
+def address(scope: Scope) -> str:
+    """Return the address that a request comes from."""
+    return str(scope["client"][0]) if scope.get("client") else ""
+
+
+# What comes in
+
+
+async def chunks(
+    receive: Receive,
+    most: int,
+    booking: Booking,
+    stall: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> AsyncGenerator[bytes, None]:
+    """Yield a request's body; book each part of it before the next one is received.
+
+    Args:
+        receive: of the request.
+        most: bytes of the body.
+        booking: of what arrives.
+        stall: seconds in which something must arrive.
+        clock: returns seconds.
+
+    Raises:
+        Refused: if the body is too long or too slow, the budget has no room for it, or the client has left.
+    """
+    count, window, seen = 0, clock(), 0
+    while True:
+        try:
+            with anyio.fail_after(stall):
+                message = await receive()
+        except TimeoutError as error:
+            raise Refused(408, f"Expected the next part of the request within {stall:g} s. Send it again.") from error
+        if message["type"] == "http.disconnect":
+            raise Refused(400, "Expected a complete request, got a part of it. Send it again.")
+        body = message.get("body", b"")
+        count += len(body)
+        if count > most:
+            raise Refused(413, f"Expected a request of at most {most / 10**6:.0f} MB. Send less.")
+        try:
+            booking.add(len(body))
+        except OverBudgetError as error:
+            full = error.resource is Resource.DISK
+            raise Refused(507, str(error)) if full else busy("too much is being sent") from error
+        yield body
+        if not message.get("more_body", False):
+            return
+        if (now := clock()) - window >= SLOW_SECONDS:
+            if count - seen < SLOW_BYTES:
+                raise Refused(408, f"Expected {SLOW_BYTES:,} bytes in {SLOW_SECONDS:g} s, got fewer. Send it again.")
+            window, seen = now, count
+
+
+@dataclass
+class Form:
+    """Form with at most one file.
+
+    Attributes:
+        fields: texts by their names.
+        files: the file by its name in the form; empty without one.
+        filename: that the client gives the file.
+    """
+
+    fields: dict[str, str] = field(default_factory=dict)
+    files: dict[str, IO[bytes]] = field(default_factory=dict)
+    filename: str = ""
+
+
+async def read_form(
+    headers: Headers, body: AsyncGenerator[bytes, None], most: int, target: IO[bytes] | None = None
+) -> Form:
+    """Read a form.
+
+    Args:
+        headers: of the request.
+        body: of the request.
+        most: bytes of the body.
+        target: file on a disk to which the form's file is written; in memory by default.
+
+    Raises:
+        Refused: if it is none, is too large, or is not in UTF-8.
+        OSError: if the disk is full.
+    """
+    kind, options = parse_options_header(headers.get("content-type", ""))
+    if kind != b"multipart/form-data":
+        raise Refused(415, "Expected a body of type multipart/form-data.")
+    charset = options.get(b"charset", b"utf-8").lower()
+    if charset not in (b"utf-8", b"utf8"):
+        raise Refused(415, "Expected a form in UTF-8, got another charset. Send it in UTF-8.")
+    length = headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > most:
+        raise Refused(413, f"Expected a file of at most {most // 10**6} MB. Send a smaller one.")
+    wrong = Refused(400, "Expected a form with at most one file.")
+    if not options.get(b"boundary"):
+        raise wrong
+    reader = _Reader(target)
+    try:
+        parser = MultipartParser(options[b"boundary"], reader.callbacks())
+        async for part in body:
+            parser.write(part)
+            await reader.flush()
+        parser.finalize()
+        return reader.form()
+    except (FormParserError, UnicodeDecodeError, _WrongForm) as error:
+        raise wrong from error
+
+
+class _WrongForm(Exception):
+    """Form with more parts than one file and a few fields, or with names that are too long."""
+
+
+class _Reader:
+    """Collect the parts of a form as the parser finds them; it bounds the headers of each part itself."""
+
+    def __init__(self, target: IO[bytes] | None) -> None:
+        self._target, self._on_disk = target or io.BytesIO(), target is not None
+        self._fields: dict[str, bytearray] = {}
+        self._pending = bytearray()  # of the file
+        self._file = self._filename = ""
+        self._part: bytearray = self._pending
+        self._header, self._value = bytearray(), bytearray()
+        self._disposition = b""
+
+    def callbacks(self) -> Any:
+        """Return what the parser calls."""
+        return {
+            "on_part_begin": self._begin,
+            "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
+            "on_header_value": lambda data, start, end: self._value.extend(data[start:end]),
+            "on_header_end": self._end_header,
+            "on_headers_finished": self._open,
+            "on_part_data": self._add,
+        }
+
+    def _begin(self) -> None:
+        self._disposition = b""
+
+    def _end_header(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            self._disposition = bytes(self._value)
+        self._header, self._value = bytearray(), bytearray()
+
+    def _open(self) -> None:
+        _, options = parse_options_header(self._disposition)
+        name, filename = options.get(b"name"), options.get(b"filename")
+        if name is None or len(name) > MAX_NAME:
+            raise _WrongForm
+        if filename is None:
+            self._part = self._fields.setdefault(name.decode(), bytearray())
+            if len(self._fields) > MAX_FIELDS:
+                raise _WrongForm
+        else:
+            if self._file or len(filename) > MAX_NAME:
+                raise _WrongForm
+            self._file, self._filename, self._part = name.decode() or "file", filename.decode(), self._pending
+
+    def _add(self, data: bytes, start: int, end: int) -> None:
+        self._part += data[start:end]
+        if self._part is not self._pending and sum(map(len, self._fields.values())) > FIELD_BYTES:
+            raise _WrongForm
+
+    async def flush(self) -> None:
+        """Write what has come of the file."""
+        if self._pending:
+            if self._on_disk:
+                await anyio.to_thread.run_sync(self._target.write, bytes(self._pending))
+            else:
+                self._target.write(self._pending)
+            self._pending.clear()
+
+    def form(self) -> Form:
+        """Return the form, when all of it has come."""
+        fields = {name: data.decode() for name, data in self._fields.items()}
+        self._target.seek(0)
+        return Form(fields, {self._file: self._target} if self._file else {}, self._filename)
+
+
+# What goes out
+
+
+async def send_in_pieces(send: Send, message: Message, stall: float) -> None:
+    """Send a message of an answer, a long body in pieces, each of which must go out in so many seconds.
+
+    Raises:
+        Stalled: if the client does not read.
+    """
+    body = memoryview(message.get("body", b""))
+    for start in range(0, max(1, len(body)), PIECE):
+        piece = dict(message)
+        if len(body) > PIECE:
+            piece["body"] = bytes(body[start : start + PIECE])
+            piece["more_body"] = message.get("more_body", False) or start + PIECE < len(body)
+        await within(send(piece), stall)
+
+
+async def within(awaited: Awaitable[V], stall: float) -> V:
+    """Return what is awaited.
+
+    `asyncio.wait_for` would lose a cancellation that comes as the awaited ends, before Python 3.12.
+
+    Raises:
+        Stalled: if it takes longer.
+    """
+    try:
+        with anyio.fail_after(stall):
+            return await awaited
+    except TimeoutError as error:
+        raise Stalled from error
+
+
+async def left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
