@@ -103,7 +103,7 @@ Page.wait_for_function = wait_for_function
 def limit_waits(context: BrowserContext) -> None:
     """Let Playwright wait longer on a busy machine."""
     context.set_default_timeout(1000 * patience(60))
-    expect.set_options(timeout=1000 * patience(60))
+    expect.set_options(timeout=1000 * patience(30))  # well below pytest-timeout's limit: its message says more
 
 
 def leave(page: Page, addresses: Iterable[str]) -> None:
