@@ -18,13 +18,7 @@ from hypothesis import strategies as st
 from vitviz.explorer import Explorer
 from vitviz.model import memory
 from vitviz.model.config import ViTConfig
-from vitviz.model.memory import (
-    available_bytes,
-    container_bytes,
-    forward_bytes,
-    is_out_of_memory,
-    largest_side,
-)
+from vitviz.model.memory import available_bytes, container_bytes, forward_bytes, is_out_of_memory, largest_side
 from vitviz.model.vit import ViT
 from vitviz.view import ExplorerError
 
@@ -39,7 +33,6 @@ SIZES = {"width": 256, "depth": 4, "heads": 4, "patch_size": 8, "image_size": (6
 @pytest.mark.parametrize(
     ("changes", "side", "dtype", "count"),
     [
-        ({}, 400, torch.float32, 1),
         ({}, 400, torch.bfloat16, 1),
         ({}, 256, torch.float32, 4),
         ({"positions": "rotary", "qk_norm": True, "mlp": "swiglu"}, 400, torch.float32, 1),
@@ -56,22 +49,6 @@ def test_the_estimate_covers_a_trace_and_its_queries(changes: dict, side: int, d
             trace.row(block), trace.column(block)
     estimate = forward_bytes(config, trace.tokens.shape[1], count, dtype.itemsize) - memory.SPARE_BYTES
     assert seen.most <= estimate <= 1.8 * seen.most
-
-
-@settings(max_examples=40)
-@given(st.integers(1, 10**6), st.integers(1, 64))
-def test_the_estimate_grows_with_tokens_images_and_precision(tokens: int, batch: int) -> None:
-    config = tiny.config()
-    estimate = forward_bytes(config, tokens, batch, 2)
-    assert estimate > memory.SPARE_BYTES
-    # Queries and keys are kept up to a bound and made again above it: only there the sum may fall.
-    slack = 128 * 2**20
-    assert estimate <= slack + min(
-        forward_bytes(config, tokens + 1, batch, 2),
-        forward_bytes(config, tokens, batch + 1, 2),
-        forward_bytes(config, tokens, batch, 4),
-    )
-    assert forward_bytes(config, 2 * tokens, batch) == pytest.approx(forward_bytes(config, tokens, 2 * batch))
 
 
 # ---- what there is
@@ -180,9 +157,7 @@ def test_what_is_too_large_is_refused_before_it_runs(explorer: Explorer, monkeyp
     assert 32 < size < 64
 
 
-@pytest.mark.parametrize(
-    "take", [torch.empty, np.empty, lambda count: b"1" * count], ids=["PyTorch", "NumPy", "Python"]
-)
+@pytest.mark.parametrize("take", [torch.empty, np.empty, bytearray], ids=["PyTorch", "NumPy", "Python"])
 def test_memory_that_runs_out_during_a_run_is_told_in_words(explorer: Explorer, take: Callable) -> None:
     """The allocators' own errors: there is no address space for a petabyte."""
     handle = explorer.model.patch_embed.register_forward_hook(lambda *_: take(10**15))

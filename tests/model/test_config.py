@@ -1,8 +1,6 @@
 """Sizes: what is refused, what survives JSON, and the published models by number."""
 
-import dataclasses
 import json
-from typing import Any
 
 import pytest
 import tiny
@@ -31,14 +29,9 @@ def test_a_config_survives_json_and_derives_its_sizes(changes: dict) -> None:
     assert config.hidden == (config.mlp_width or 140)
 
 
-def test_a_config_is_frozen_compares_by_value_and_names_its_prefix_tokens() -> None:
-    config: Any = tiny.config()
-    assert len({config, tiny.config(), tiny.config(depth=2)}) == 2
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.depth = 7
+def test_a_config_names_its_prefix_tokens() -> None:
     config = tiny.config(class_token=True, distillation_token=True, registers=2)
     assert config.prefix == ("CLS", "distillation", "register 1", "register 2")
-    assert tiny.config(class_token=False, pooling="mean").prefix == ()
 
 
 @pytest.mark.parametrize(
@@ -47,7 +40,6 @@ def test_a_config_is_frozen_compares_by_value_and_names_its_prefix_tokens() -> N
         ({"image_size": (91, 140), "patch_size": 13}, ["91 x 140", "13 x 13", "91 x 143"]),
         ({"image_size": (10, 13), "patch_size": 13}, ["10 x 13", "13 x 13"]),
         ({"width": 19, "heads": 5, "head_width": None}, ["19", "5 heads", "15"]),
-        ({"width": 3, "heads": 5, "head_width": None}, ["3", "5 heads"]),
         ({"depth": 0}, ["depth", "at least 1", "0"]),
         ({"heads": 2.0}, ["heads", "2.0"]),
         ({"registers": -1}, ["registers", "at least 0", "-1"]),
@@ -56,17 +48,14 @@ def test_a_config_is_frozen_compares_by_value_and_names_its_prefix_tokens() -> N
         ({"mlp_width": -23}, ["mlp_width", "at least 1", "-23"]),
         ({"image_size": 224}, ["image_size", "224"]),
         ({"image_size": (91.0, 143)}, ["image_size", "91.0"]),
-        ({"position_grid": (7,)}, ["position_grid", "7"]),
         ({"position_grid": (0, 3)}, ["position_grid", "at least 1", "0"]),
         ({"dropout": 1.0}, ["dropout", "1.0"]),
         ({"path_dropout": -0.25}, ["path_dropout", "-0.25"]),
         ({"attention_dropout": float("nan")}, ["attention_dropout", "nan"]),
         ({"pooling": "max"}, ["pooling", "'cls'", "'mean'", "'cls+mean'", "'max'"]),
-        ({"pooling": None}, ["pooling", "'cls'", "None"]),
         ({"pooling": "cls", "class_token": False}, ["'cls'", "'mean'"]),
         ({"pooling": "cls+mean", "class_token": False}, ["'cls+mean'", "'mean'"]),
         ({"positions": "fourier"}, ["positions", "'learned'", "'sincos'", "'fourier'"]),
-        ({"norm_eps": -1e-6}, ["norm_eps", "-1e-06"]),
         ({"norm_eps": 0.0}, ["norm_eps", "0.0"]),
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
         ({"positions": "sincos1d", "width": 19}, ["even", "19"]),

@@ -9,7 +9,6 @@ import pytest
 import reference_vit as reference
 import tiny
 import torch
-from edit_cases import PATCHES, everything, some_patches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import close
@@ -23,6 +22,22 @@ from vitviz.model.vit import ViT
 pytestmark = pytest.mark.usefixtures("one_thread")
 kinds = pytest.mark.parametrize("kind", tiny.KINDS)
 ROTARY = tiny.KINDS["registers, rotary"]
+PATCHES = tiny.GRID[0] * tiny.GRID[1]
+
+
+def some_patches(count: int) -> torch.Tensor:
+    """Patches that stay, others in each image, in no order: (B, K)."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.stack([torch.randperm(PATCHES, generator=generator)[:count] for _ in range(tiny.BATCH)])
+
+
+def everything(prefix: int) -> Edits:
+    """All kinds of edits at once."""
+    cuts = [
+        Cut(block=1, head=2, queries=(0,), keys=(5, 6)),
+        Cut(block=-1, queries=(prefix + 3, prefix + 4), keys=(0, prefix + 9)),
+    ]
+    return Edits(heads={(0, 1): "zero", (-2, 4): "mean"}, cuts=cuts, keep=some_patches(31))
 
 
 @kinds
@@ -68,11 +83,9 @@ def written_out(model: ViT, images: torch.Tensor, edits: Edits) -> list[referenc
     heads = {(block % tiny.DEPTH, head): mode for (block, head), mode in edits.heads.items()}
     allowed = {block: torch.ones(tiny.HEADS, count, count) for block in range(tiny.DEPTH)}
     for cut in edits.cuts:
-        hit = torch.zeros(tiny.HEADS, count, count, dtype=torch.bool)
         rows, keys = (torch.tensor(range(count) if at is None else at)[:, None] for at in (cut.queries, cut.keys))
-        hit[slice(None) if cut.head is None else cut.head][..., rows, keys.T] = True
         for block in range(tiny.DEPTH) if cut.block is None else [cut.block % tiny.DEPTH]:
-            allowed[block][hit] = 0
+            allowed[block][slice(None) if cut.head is None else cut.head][..., rows, keys.T] = 0
     stay = [None] * len(images) if edits.keep is None else [sorted(row.tolist()) for row in edits.keep]
     changes = [reference.Changes(allowed, heads, keep) for keep in stay]
     return [reference.run(model, images[i : i + 1], changes=change) for i, change in enumerate(changes)]
@@ -202,9 +215,7 @@ TOKENS = st.lists(st.integers(0, 12), max_size=5).map(tuple)
 
 
 @settings(max_examples=25)
-@given(
-    HEADS, st.lists(st.tuples(*PLACES, TOKENS, TOKENS), max_size=4), st.sets(st.integers(0, 11), min_size=1)
-)  # fmt: skip
+@given(HEADS, st.lists(st.tuples(*PLACES, TOKENS, TOKENS), max_size=4), st.sets(st.integers(0, 11), min_size=1))
 def test_any_edits_trace_as_they_run(heads: dict, edges: list, stay: set[int]) -> None:
     model, images = SMALL_MODEL, tiny.images(1, **SMALL)
     # CLS (token 0) can always be attended to, so that no row becomes empty, whatever is removed.
@@ -236,12 +247,7 @@ PART = Edits(heads=everything(4).heads, cuts=everything(4).cuts)
 
 @pytest.mark.parametrize(
     ("changes", "dtype", "tolerance"),
-    [
-        ({}, torch.float16, 0.03),
-        (ROTARY, torch.bfloat16, 0.2),
-        (ROTARY, torch.float16, 0.03),
-        ({}, torch.float64, 1e-4),
-    ],
+    [(ROTARY, torch.bfloat16, 0.2), (ROTARY, torch.float16, 0.03), ({}, torch.float64, 1e-4)],
 )
 def test_other_precisions_stay_close(changes: dict, dtype: torch.dtype, tolerance: float) -> None:
     model, images = tiny.model(**changes), tiny.images()
