@@ -18,7 +18,7 @@ from vitviz.attribution.registry import METHODS
 from vitviz.server import endpoints as module
 from vitviz.server.arguments import ArgumentError
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.scheduler import Client, Kind
+from vitviz.server.scheduler import Kind
 from vitviz.view import View
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone
@@ -275,18 +275,3 @@ def test_one_model_runs_at_a_time(endpoints: Endpoints, scene: str) -> None:
             wait_until(lambda: endpoints.scheduler.waiting == 1, "the question waits")
             assert not asking.done()
         assert asking.result(patience(60))["values"]
-
-
-@pytest.mark.usefixtures("endless")
-def test_a_fast_method_does_not_wait_for_a_slow_one_which_stops_with_its_client(
-    endpoints: Endpoints, scene: str
-) -> None:
-    client = Client("slow")
-    flight = endpoints.flights.join("slow", lambda: endpoints.explain(scene, "kernel_shap", 17), client)
-    wait_until(lambda: flight.client.progress, "it runs")
-    assert flight.client.progress["text"] == "Computing Kernel SHAP"
-    assert endpoints.explain(scene, "token_gradcam", 17)["values"]
-    assert not flight.future.done()
-    endpoints.flights.leave("slow", flight)
-    assert flight.future.exception(patience(60)) is not None
-    assert endpoints.scheduler.ahead(Kind.LONG) == 0

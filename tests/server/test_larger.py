@@ -12,7 +12,6 @@ from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import DOG, MODEL, Running, axe, example, expect_accessible, expect_map, ready, served
 
-from vitviz.cli.main import main
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.larger import LargerModels
 from vitviz.server.menu import Menu
@@ -136,13 +135,3 @@ def test_the_page_opens_with_the_operators_default(hub: Path, models: dict[str, 
     endpoints = Endpoints(menu)
     assert endpoints.open(image="Church")["model"] == own
     assert endpoints.notice == ""
-
-
-def test_the_default_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Settings] = []
-    monkeypatch.setattr("vitviz.server.pages.build", lambda allowed, _texts: seen.append(allowed))
-    monkeypatch.setattr("vitviz.server.server.launch", lambda *_, **__: None)
-    monkeypatch.setenv("VITVIZ_DEFAULT", "timm:a")
-    assert main(["app"]) == 0
-    assert main(["app", "--default", "b"]) == 0
-    assert [allowed.default for allowed in seen] == ["timm:a", "b"]

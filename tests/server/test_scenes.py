@@ -66,22 +66,6 @@ def test_bytes_of_answers_are_about_what_they_take() -> None:
     assert answer_bytes((np.zeros(1000), 0.1)) > 8000
 
 
-def test_scenes_are_bounded_and_opened_again(make: Make) -> None:
-    endpoints = make()
-    first = endpoints.open(photograph(0))["id"]
-    size = endpoints.scenes.nbytes
-    limit = 2 * size + size // 2
-    endpoints.account.budgets[Resource.SCENES] = Budget(limit)
-    values = endpoints.attention(first, 0)["values"]
-    for seed in (1, 2):
-        endpoints.open(photograph(seed))
-        assert endpoints.account.used(Resource.SCENES) <= limit
-    with pytest.raises(UnknownScene):
-        endpoints.attention(first, 0)
-    assert endpoints.open(photograph(0))["id"] == first
-    assert endpoints.attention(first, 0)["values"] == values
-
-
 def test_answers_are_bounded_and_outlive_their_scene(make: Make) -> None:
     endpoints = make()
     scene = endpoints.open(photograph())["id"]

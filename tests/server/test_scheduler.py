@@ -82,17 +82,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return clock
 
 
-def test_one_of_a_kind_runs_at_a_time_in_order(scheduler: Scheduler, log: list[str]) -> None:
-    works = []
-    for waiting, name in enumerate("abc"):
-        works.append(Work(scheduler, Kind.SHORT, log, name))
-        wait_until(lambda: scheduler.ahead(Kind.SHORT) == len(works), f"{waiting} wait")
-    works[0].wait()
-    for work in works:
-        work.finish()
-    assert log == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
-
-
 @pytest.mark.parametrize(
     ("slow", "urgent"), [(Kind.LONG, Kind.SHORT), (Kind.LONG, Kind.PHOTO), (Kind.SHORT, Kind.PHOTO)]
 )

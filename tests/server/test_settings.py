@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
@@ -81,6 +82,9 @@ def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen[1] == {"host": "0.0.0.0", "port": None, "quiet": False}  # gradio chooses, or GRADIO_SERVER_PORT
     assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
     assert seen[2] == Settings()
+    monkeypatch.setenv("VITVIZ_DEFAULT", "timm:a")
+    assert main(["app"]) == main(["app", "--default", "b"]) == 0
+    assert (seen[4], seen[6]) == (Settings(default="timm:a"), Settings(default="b"))
     assert main(["app", "--model-memory", "0"]) == 2
 
 
@@ -91,34 +95,34 @@ def test_the_models_of_the_catalog_are_listed(capsys: pytest.CaptureFixture[str]
     assert all(any(one.source in line and one.licence in line for line in lines) for one in CATALOG)
 
 
-def test_a_busy_machine_still_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def demo() -> Iterator[CheckedBlocks]:
+    with CheckedBlocks() as demo:
+        gr.Markdown("It answers.")
+    yield demo
+    demo.close()
+
+
+def test_a_busy_machine_still_serves(demo: CheckedBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
     # What gradio finds where its own request for the page takes longer than three seconds.
     monkeypatch.setattr("gradio.networking.url_ok", lambda url: False)
     # What it sees of the clock where its server takes longer than five seconds to listen.
     monkeypatch.setattr("gradio.http_server.time", SimpleNamespace(time=count(0, 10).__next__, sleep=time.sleep))
-    with CheckedBlocks() as demo:
-        gr.Markdown("It answers.")
-    try:
-        _, address, _ = launch(demo, Settings(), "127.0.0.1", free_port(), prevent_thread_lock=True, quiet=True)
-        assert "It answers." in httpx.get(address, timeout=patience(60)).text
-    finally:
-        demo.close()
+    _, address, _ = launch(demo, Settings(), "127.0.0.1", free_port(), prevent_thread_lock=True, quiet=True)
+    assert "It answers." in httpx.get(address, timeout=patience(60)).text
 
 
-def test_a_port_that_is_taken_is_an_error() -> None:
-    with CheckedBlocks() as demo, socket.socket() as taken:
-        gr.Markdown("It answers.")
+def test_a_port_that_is_taken_is_an_error(demo: CheckedBlocks) -> None:
+    with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         with pytest.raises(OSError, match="Cannot find empty port"):
             launch(demo, Settings(), "127.0.0.1", taken.getsockname()[1], prevent_thread_lock=True, quiet=True)
 
 
-def test_tools_need_their_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_need_their_package(demo: CheckedBlocks, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not settings(environ={}).mcp
     assert settings(environ={"VITVIZ_MCP": "1"}).mcp
     monkeypatch.setattr("vitviz.server.server.find_spec", lambda name: None)
-    with CheckedBlocks() as demo:
-        gr.Markdown("It answers.")
     with pytest.raises(SettingsError, match=r"pip install 'gradio\[mcp\]'"):
         launch(demo, Settings(mcp=True))

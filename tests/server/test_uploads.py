@@ -106,16 +106,26 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_folders_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
     gone, runs = (f"{PREFIX}{number}-{number:08x}" for number in (1, 2))
-    others = ("other", "uploads-1-gone", f"{PREFIX}3-00000003", f"{PREFIX}x", f"{PREFIX}4-00000004")
+    others = (
+        "other",
+        "uploads-1-gone",
+        f"{PREFIX}3-00000003",
+        f"{PREFIX}x",
+        f"{PREFIX}4-00000004",
+        f"{PREFIX}5-0000000x",
+    )
     for name in (gone, runs, *others):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.png").write_bytes(photograph())
-    for name in (gone, runs, "other", f"{PREFIX}x"):
+    link = tmp_path / f"{PREFIX}6-00000006"
+    link.symlink_to(tmp_path / "other")
+    for name in (gone, runs, "other", f"{PREFIX}x", f"{PREFIX}5-0000000x", link.name):
         (tmp_path / f"{name}.lock").touch()
     (tmp_path / f"{PREFIX}4-00000004.lock").symlink_to(tmp_path / "other.lock")
     with FileLock(tmp_path / f"{runs}.lock"):
         remove_leftovers(tmp_path)
-    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {runs, *others}
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {runs, link.name, *others}
+    assert all((tmp_path / name / "mine.png").exists() for name in others)
     assert not (tmp_path / f"{gone}.lock").exists()
 
 
