@@ -11,14 +11,27 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution.inputs import Case, resolve_target
-from vitviz.model.vit import ViT
+from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained, ViT
 
 TARGETS = [3, 7]  # for a batch of two, each image another
+FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 40}, "integrated_gradients": {"steps": 2}}
+"""Options that make slow methods fast."""
+LABELS = ("church", "gas pump", "crane", *(f"thing {index}" for index in range(3, 28)), "crane")
+"""Of the 29 classes of a tiny model; "crane" is a bird and a machine."""
 kinds = pytest.mark.parametrize("kind", tiny.KINDS)
 
 
 def model(kind: str = "class token", dtype: torch.dtype = torch.float64, **changes: Any) -> ViT:
     return tiny.model(**tiny.SMALL, **{**tiny.KINDS[kind], **changes}).to(dtype)
+
+
+def known(kind: str = "class token", dtype: torch.dtype = torch.float64, **changes: Any) -> ViT:
+    """A model that knows its labels and preprocessing."""
+    made = model(kind, dtype, **changes)
+    preprocess = Preprocess(height=6, width=10, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))
+    made.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=LABELS)
+    return made
 
 
 def images(batch: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:

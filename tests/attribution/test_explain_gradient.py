@@ -14,12 +14,9 @@ from torch import Tensor
 
 from vitviz.attribution import gradient
 from vitviz.attribution.gradient import attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
-from vitviz.attribution.scores import ExplainError
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-METHODS = {method.name: method for method in gradient.METHODS}
-each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 
 
 class Graph:
@@ -167,28 +164,8 @@ def test_legrad_adds_the_gradient_of_the_answer_after_each_block(kind: str) -> N
         check(legrad, kind, functools.partial(formula, pooling="tokens"), pooling="tokens")
 
 
-@each_method
-def test_a_model_of_one_block(method: Any) -> None:
+def test_a_model_of_one_block() -> None:
     """Where the class token alone is read, Grad-CAM of tokens falls back to those that enter the only block."""
     made = cases.case(cases.model(depth=1), cases.images(), cases.TARGETS)
-    assert method.function(made).any()
-
-
-@pytest.mark.parametrize(
-    ("method", "options", "facts"),
-    [
-        (gradient_rollout, {"discard": 1.0}, ["discard", "1.0"]),
-        (gradient_rollout, {"residual": -0.1}, ["residual", "-0.1"]),
-        (attention_gradcam, {"block": 3}, ["0..2", "3"]),
-        (token_gradcam, {"block": -4}, ["-3", "-4"]),
-        (token_gradcam, {"block": 1.0}, ["1.0"]),
-        (legrad, {"start": "first"}, ["'first'"]),
-        (legrad, {"pooling": "all"}, ["tokens", "'all'"]),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(method: Any, options: dict, facts: list[str]) -> None:
-    made = cases.case(cases.model(), cases.images(), 3)
-    with pytest.raises(ExplainError) as caught:
-        method(made, **options)
-    for fact in facts:
-        assert fact in str(caught.value)
+    for method in gradient.METHODS:
+        assert method.function(made).any(), method.name

@@ -7,34 +7,20 @@ from typing import Any
 import explain_cases as cases
 import pytest
 import reference_vit as reference
-import tiny
 import torch
 from torch import Tensor
 
-from vitviz.attribution import relevance
 from vitviz.attribution.inputs import Case, Target
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.relevance import attn_lrp, transformer_lrp
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-METHODS = {"transformer_lrp": relevance.transformer_lrp, "attn_lrp": relevance.attn_lrp}
 CLASSES = (3, 17)  # of the two images
 
 
-def made(kind: str = "class token") -> ViT:
-    return tiny.model(grid=(2, 3), patch=5, **tiny.KINDS[kind]).double()
-
-
-def pixels(batch: int = 2) -> Tensor:
-    return tiny.images(batch, grid=(2, 3), patch=5).double()
-
-
-def target(classes: tuple[int, ...] = CLASSES, against: tuple[int, ...] | None = None) -> Target:
-    return Target(torch.tensor(classes), None if against is None else torch.tensor(against))
-
-
-def run(method: str, model: ViT, images: Tensor, goal: Target, **options: Any) -> Tensor:
-    return METHODS[method](Case(model, images, goal, model.trace(images)), **options)
+def case(model: ViT, images: Tensor, against: tuple[int, ...] | None = None) -> Case:
+    target = Target(torch.tensor(CLASSES), None if against is None else torch.tensor(against))
+    return Case(model, images, target, model.trace(images))
 
 
 # ---- transformer_lrp
@@ -68,11 +54,10 @@ def chefer(model: ViT, image: Tensor, goal: int, against: int | None = None, sta
 @cases.kinds
 def test_transformer_lrp_has_the_numbers_of_the_authors_scheme(kind: str) -> None:
     """From any block on; of two classes, the one rather than the other. Fixed positions are in single precision."""
-    model, images = made(kind), pixels()
-    for goal, start in ((target(), 0), (target(), 1), (target(), 2), (target(CLASSES, (5, 11)), 0)):
-        against = [None, None] if goal.against is None else goal.against.tolist()
-        ours = run("transformer_lrp", model, images, goal, start=start)
-        each = zip(images.split(1), CLASSES, against, strict=True)
+    model, images = cases.model(kind), cases.images()
+    for against, start in ((None, 0), (None, 1), (None, 2), ((5, 11), 0)):
+        ours = transformer_lrp(case(model, images, against), start=start)
+        each = zip(images.split(1), CLASSES, against or (None, None), strict=True)
         cases.close(ours, torch.stack([chefer(model, *asked, start) for asked in each]), 5e-5)
         assert ours.max() > ours.min() >= 0
 
@@ -96,11 +81,11 @@ GAMMAS = {"qkv": 0.1, "proj": 0.2, "mlp": 0.3, "head": 0.4}
 @pytest.mark.parametrize("gammas", [{}, GAMMAS], ids=["epsilon", "gamma"])
 @cases.kinds
 def test_attn_lrp_is_relevance_propagated_by_the_papers_rules(kind: str, gammas: dict[str, float]) -> None:
-    model, images = made(kind), pixels()
-    options = {f"gamma_{layer}": gamma for layer, gamma in gammas.items()}
-    paper = run("attn_lrp", model, images, target(), conserve=False, **options)
-    whole = run("attn_lrp", model, images, target(), **options)
-    constant = run("attn_lrp", model, images, target(), conserve=False, softmax="constant", **options)
+    model, images = cases.model(kind), cases.images()
+    made, options = case(model, images), {f"gamma_{layer}": gamma for layer, gamma in gammas.items()}
+    paper = attn_lrp(made, conserve=False, **options)
+    whole = attn_lrp(made, **options)
+    constant = attn_lrp(made, conserve=False, softmax="constant", **options)
     logits = model(images)
     prefix = len(model.config.prefix)
     for index, goal in enumerate(CLASSES):
@@ -118,51 +103,21 @@ def test_attn_lrp_is_relevance_propagated_by_the_papers_rules(kind: str, gammas:
 
 @cases.kinds
 def test_scores_of_attn_lrp_sum_to_the_logit(kind: str) -> None:
-    model, images = made(kind).float(), pixels().float()  # in the precision that people use
-    with torch.no_grad():
-        logits = model(images)
+    made = case(cases.model(kind).float(), cases.images().float())  # in the precision that people use
     for options in ({}, {"gamma_mlp": 0.25, "gamma_qkv": 0.1}, {"softmax": "constant"}, {"epsilon": 1e-4}):
-        sums = run("attn_lrp", model, images, target(), **options).sum(1)
-        torch.testing.assert_close(sums, target().score(logits), rtol=0.01, atol=1e-4)
-
-
-def test_a_contrast_of_attn_lrp_is_the_difference_of_two_maps() -> None:
-    model, images = made("registers, rotary"), pixels()
-    goals = target((3, 4)), target((5, 6)), target((3, 4), (5, 6))
-    for options in ({}, {"gamma_head": 0.3, "gamma_mlp": 0.2}):
-        first, second, both = (run("attn_lrp", model, images, goal, **options) for goal in goals)
-        torch.testing.assert_close(both, first - second)
-        assert both.min() < 0 < both.max()
+        sums = attn_lrp(made, **options).sum(1)
+        torch.testing.assert_close(sums, made.target.score(made.trace.logits), rtol=0.01, atol=1e-4)
 
 
 def test_epsilon_takes_relevance() -> None:
-    model, images = made(), pixels()
-    plain = run("attn_lrp", model, images, target(), conserve=False)
-    for options in ({"epsilon": 0.1}, {"softmax": "constant"}, {"gamma_mlp": 0.5, "epsilon": 0.1}):
-        assert not torch.allclose(plain, run("attn_lrp", model, images, target(), conserve=False, **options))
-    tiny_epsilon = run("attn_lrp", model, images, target(), conserve=False, epsilon=1e-12)
-    torch.testing.assert_close(tiny_epsilon, plain)
+    made = case(cases.model(), cases.images())
+    plain, little, more = (attn_lrp(made, conserve=False, epsilon=epsilon) for epsilon in (0.0, 1e-12, 0.1))
+    assert not torch.allclose(plain, more)
+    torch.testing.assert_close(plain, little)
 
 
 def test_attention_is_taken_in_pieces_without_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, images = made("registers, rotary"), pixels()
-    whole = run("attn_lrp", model, images, target())
-    monkeypatch.setattr("vitviz.attribution.attn_lrp.CHUNK_BYTES", 2 * 5 * 10 * 8 * 3)  # three rows
-    torch.testing.assert_close(run("attn_lrp", model, images, target()), whole)
-
-
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [
-        ("transformer_lrp", {"start": 3}),
-        ("transformer_lrp", {"start": -1}),
-        ("attn_lrp", {"gamma_mlp": -0.1}),
-        ("attn_lrp", {"gamma_qkv": float("nan")}),
-        ("attn_lrp", {"gamma_head": "much"}),
-        ("attn_lrp", {"epsilon": -1e-6}),
-        ("attn_lrp", {"softmax": "linear"}),
-    ],
-)
-def test_options_that_make_no_sense_are_refused(method: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ExplainError):
-        run(method, made(), pixels(), target(), **options)
+    made = case(cases.model("registers, rotary"), cases.images())
+    whole = attn_lrp(made)
+    monkeypatch.setattr("vitviz.attribution.attn_lrp.CHUNK_BYTES", 2 * 5 * 19 * 8 * 3)  # three rows
+    torch.testing.assert_close(attn_lrp(made), whole)

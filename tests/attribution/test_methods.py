@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,22 +22,17 @@ from vitviz.attribution.gradient import gae
 from vitviz.attribution.inputs import Case, Method, Target, class_index, resolve_target
 from vitviz.attribution.registry import METHODS, attribute, method_named, untouched
 from vitviz.attribution.scores import ExplainError, TokenScores
-from vitviz.images.preprocess import Preprocess
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.trace import TraceError
+from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 each_method = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
 class_specific = pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.class_specific])
-FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 40}, "integrated_gradients": {"steps": 2}}
 GRIDS = [(3, 5), (1, 4), (5, 2), (4, 1)]
-LABELS = ("church", "gas pump", "crane", *(f"thing {index}" for index in range(3, 28)), "crane")
-"""Of the 29 classes of a tiny model; "crane" is a bird and a machine."""
 
 
 def labelled(**changes: Any) -> ViT:
-    model = tiny.model(**tiny.SMALL, **changes)
-    model.pretrained = Pretrained(name="tiny", preprocess=Preprocess(height=6, width=10), labels=LABELS)
-    return model
+    return cases.known(dtype=torch.float32, **changes)
 
 
 def images(batch: int = 2) -> Tensor:
@@ -44,13 +40,13 @@ def images(batch: int = 2) -> Tensor:
 
 
 def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any) -> TokenScores:
-    return attribute(model, pixels, target, method, **FEW.get(method, {}), **options)
+    return attribute(model, pixels, target, method, **cases.FEW.get(method, {}), **options)
 
 
 # ---- the registry
 
 
-def test_the_registry_has_every_method_with_its_paper_and_options() -> None:
+def test_the_registry_has_every_method_with_its_options() -> None:
     assert set(METHODS) >= {
         *("attention", "rollout", "value_attention"),
         *("gradient_rollout", "attention_gradcam", "token_gradcam", "gae", "legrad"),
@@ -59,37 +55,74 @@ def test_the_registry_has_every_method_with_its_paper_and_options() -> None:
     }
     for name, method in METHODS.items():
         assert method_named(name) is method
-        assert method.name == name
-        for words in (method.title, method.paper, method.about):
-            assert words == words.strip() != ""
-        assert any(str(year) in method.paper for year in range(2013, 2030))
-        assert method.about.endswith(".")
-        assert method.cost >= 1
-    rollout = {"query": None, "fuse": "mean", "discard": 0.0, "residual": 0.5, "start": 0, "rescale": "attention"}
-    assert METHODS["rollout"].options == rollout
+        assert all((method.title, method.paper, method.about, method.cost >= 1))
     assert METHODS["occlusion"].options == {"window": 1, "stride": None, "baseline": "zero", "batch": 16}
-    assert METHODS["gae"].options == {}
-    signed = {name for name, method in METHODS.items() if method.signed}
-    assert signed == {"attn_lrp", "integrated_gradients", "occlusion", "kernel_shap"}
 
 
 @pytest.mark.parametrize(
-    ("asked", "facts"),
+    ("asked", "words"),
     [
-        ({"method": "lime"}, ["'lime'", "gae", "occlusion"]),
-        ({"method": "legrad", "blocks": 2}, ["legrad", "blocks", "start"]),
-        ({"method": "gradient_rollout", "discard": "high"}, ["discard of gradient_rollout as a number"]),
-        ({"method": "legrad", "start": "x"}, ["start of legrad as a whole number"]),
-        ({"method": "legrad", "start": 1.5}, ["start of legrad as a whole number"]),
-        ({"method": "occlusion", "window": True}, ["window of occlusion as a whole number"]),
-        *(({"method": name, "contrast": (1, 2)}, [name]) for name in ("attention", "rollout", "value_attention")),
+        ({"method": "lime"}, "gae.*occlusion.*'lime'"),
+        ({"method": "legrad", "blocks": 2}, "legrad.*start.*blocks"),
+        ({"method": "gradient_rollout", "discard": "high"}, "discard of gradient_rollout as a number"),
+        ({"method": "legrad", "start": "x"}, "start of legrad as a whole number"),
+        ({"method": "legrad", "start": 1.5}, "start of legrad as a whole number"),
+        ({"method": "occlusion", "window": True}, "window of occlusion as a whole number"),
+        *(({"method": name, "contrast": (1, 2)}, name) for name in ("attention", "rollout", "value_attention")),
     ],
 )
-def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], facts: list[str]) -> None:
-    with pytest.raises(ExplainError) as caught:
+def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], words: str) -> None:
+    with pytest.raises(ExplainError, match=words):
         attribute(labelled(), images(), **asked)
-    for fact in facts:
-        assert fact in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "value", "words"),
+    [
+        *(("attention", "head", value, re.escape(repr(value))) for value in (5, -1, "sum")),
+        ("attention", "block", 3, "3"),
+        ("rollout", "query", (3, 0), "3 x 5"),
+        ("rollout", "fuse", "median", "mean, max, min.*'median'"),
+        ("rollout", "discard", 1.0, r"0 <= discard < 1.*1\.0"),
+        ("rollout", "discard", -0.1, r"-0\.1"),
+        ("rollout", "residual", 1.5, r"0\.\.1.*1\.5"),
+        ("rollout", "start", 3, r"0\.\.2.*3"),
+        ("rollout", "start", -1, r"0\.\.2.*-1"),
+        ("rollout", "rescale", "rows", "attention or sum, got 'rows'"),
+        *(("value_attention", "head", value, r"0\.\.4") for value in (5, -1, "max", True, None)),
+        ("value_attention", "block", 3, "3"),
+        ("value_attention", "query", (3, 0), "3 x 5"),
+        ("gradient_rollout", "discard", 1.0, r"discard.*1\.0"),
+        ("gradient_rollout", "residual", -0.1, r"residual.*-0\.1"),
+        ("attention_gradcam", "block", 3, r"0\.\.2.*3"),
+        ("token_gradcam", "block", -4, "-3.*-4"),
+        ("token_gradcam", "block", 1.0, r"1\.0"),
+        ("legrad", "start", "first", "'first'"),
+        ("legrad", "pooling", "all", "tokens.*'all'"),
+        ("transformer_lrp", "start", 3, r"0\.\.2.*start=3"),
+        ("transformer_lrp", "start", -1, r"0\.\.2.*start=-1"),
+        ("attn_lrp", "gamma_mlp", -0.1, "gamma_mlp"),
+        ("attn_lrp", "gamma_qkv", float("nan"), "gamma_qkv"),
+        ("attn_lrp", "gamma_head", "much", "gamma_head"),
+        ("attn_lrp", "epsilon", -1e-6, "epsilon"),
+        ("attn_lrp", "softmax", "linear", "'linear'"),
+        ("integrated_gradients", "steps", 0, "steps.*1.*0"),
+        ("integrated_gradients", "batch", 0, "batch"),
+        ("integrated_gradients", "baseline", "white", "blur, mean, zero, black.*'white'"),
+        ("occlusion", "window", 4, "3 x 5.*4"),
+        ("occlusion", "window", 1.5, r"window.*1\.5"),
+        ("occlusion", "stride", 3, "stride 3"),
+        ("occlusion", "baseline", "black", "mean"),  # it is not known without the preprocessing
+        ("kernel_shap", "samples", 16, "17.*16"),
+        ("kernel_shap", "superpixel", 0, "superpixel"),
+        ("kernel_shap", "superpixel", 5, "two squares"),
+        ("kernel_shap", "batch", -1, "batch.*-1"),
+    ],
+)
+def test_values_that_no_option_takes_are_refused(name: str, option: str, value: Any, words: str) -> None:
+    made = cases.case(cases.model(), cases.images(), 3)
+    with pytest.raises((ExplainError, TraceError), match=words):
+        METHODS[name].function(made, **{option: value})
 
 
 # ---- targets
@@ -108,21 +141,19 @@ def test_a_class_is_named_by_index_or_label() -> None:
 
 
 @pytest.mark.parametrize(
-    ("named", "facts"),
+    ("named", "words"),
     [
-        (29, ["0..28", "29"]),
-        (-1, ["0..28", "-1"]),
-        ("castle", ["'castle'", "church", "gas pump"]),
-        ("crane", ["'crane'", "[2, 28]"]),
-        (True, ["True"]),
-        (1.5, ["1.5"]),
+        (29, r"0\.\.28.*29"),
+        (-1, r"0\.\.28.*-1"),
+        ("castle", "church, gas pump.*'castle'"),
+        ("crane", r"'crane'.*\[2, 28\]"),
+        (True, "True"),
+        (1.5, r"1\.5"),
     ],
 )
-def test_classes_that_do_not_exist_are_refused(named: Any, facts: list[str]) -> None:
-    with pytest.raises(ExplainError) as caught:
+def test_classes_that_do_not_exist_are_refused(named: Any, words: str) -> None:
+    with pytest.raises(ExplainError, match=words):
         class_index(labelled(), named)
-    for fact in facts:
-        assert fact in str(caught.value)
     with pytest.raises(ExplainError, match="no labels"):
         class_index(tiny.model(), "church")
 
@@ -174,7 +205,7 @@ def test_an_answer_names_its_method_target_and_options() -> None:
     assert scores.options == dict(METHODS["occlusion"].options)
     assert attribute(model, pixels, method="rollout").target == ""
     predicted = model(pixels).argmax(1)
-    assert attribute(model, pixels).target == ", ".join(dict.fromkeys(LABELS[int(index)] for index in predicted))
+    assert attribute(model, pixels).target == ", ".join(dict.fromkeys(cases.LABELS[int(index)] for index in predicted))
     trace = model.trace(pixels)
     case = Case(model, pixels, Target(torch.tensor([3, 8])), trace)
     torch.testing.assert_close(whole(attribute(model, pixels, [3, 8], "gae")), gae(case))
@@ -349,12 +380,10 @@ def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> N
         torch.testing.assert_close(frozen, whole(expected))
 
 
-@pytest.mark.parametrize("breaks", [False, True])
-def test_random_numbers_inside_are_drawn_from_a_copy(breaks: bool) -> None:
+def test_random_numbers_inside_are_drawn_from_a_copy() -> None:
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     with contextlib.suppress(ArithmeticError), untouched():
         torch.rand(3), np.random.rand(3)  # noqa: NPY002
-        if breaks:
-            raise ArithmeticError
+        raise ArithmeticError
     assert torch.equal(torch.get_rng_state(), before[0])
     assert np.random.get_state()[1].tolist() == before[1]  # noqa: NPY002
