@@ -6,11 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pytest
-from browsing import new_page
 from patience import wait_until
 from PIL import Image
-from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import (
@@ -34,7 +31,6 @@ from running import (
     upload,
 )
 
-from vitviz.explorer import Explorer
 from vitviz.formatting import percent
 
 OPENED = f"{SCENE}?.source.photo"
@@ -79,31 +75,6 @@ def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: 
     example(page, "Church")
     expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
     expect(page.locator(".vv-caveat")).not_to_be_visible()
-
-
-def test_the_query_follows_pointer_click_and_keys(opened: Browser, app: Running) -> None:
-    complete(opened)
-    assert opened.evaluate("vitviz.store.get().scene.source.model") == app.default
-    expect(opened.locator("#model select")).to_have_value(app.default)
-    view = app.view()
-    rows, columns = view.trace.grid
-    assert rows != columns
-    opened.mouse.move(*at_patch(opened, view, 5, 4))
-    expect_map(opened, view.attention(query=(5, 4)))
-    opened.mouse.move(*at_patch(opened, view, 2, 10))
-    expect_map(opened, view.attention(query=(2, 10)))
-    opened.mouse.move(5, 5)
-    expect_map(opened, view.attention())
-    click_patch(opened, view, 5, 4)
-    opened.mouse.move(5, 5)
-    expect_map(opened, view.attention(query=(5, 4)))
-    expect(opened.locator(".vv-where")).to_contain_text("row 6, column 5")
-    opened.focus(".vv-picture")
-    for key in ("ArrowUp", "ArrowUp", "ArrowRight"):
-        opened.keyboard.press(key)
-    expect_map(opened, view.attention(query=(3, 5)))
-    opened.keyboard.press("c")
-    expect_map(opened, view.attention())
 
 
 # --- photographs
@@ -171,70 +142,6 @@ def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, a
     expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
-LEVELS = """([x, y]) => {
-    const canvas = document.querySelector('.vv-held canvas');
-    const box = canvas.getBoundingClientRect();
-    const at = [(x - box.x) / box.width * canvas.width, (y - box.y) / box.height * canvas.height];
-    const context = canvas.getContext('2d');
-    const level = (x, y) => context.getImageData(Math.floor(x), Math.floor(y), 1, 1).data[0];
-    return [canvas.width, canvas.height, level(...at), level(at[0], canvas.height - at[1])];
-}"""
-
-
-def test_a_photograph_taken_on_its_side_stands_upright(opened: Browser, app: Running, tmp_path: Path) -> None:
-    photo = tmp_path / "phone.jpg"
-    upright = Image.new("RGB", (600, 1000), "black")
-    upright.paste((255, 255, 255), (120, 40, 220, 140))  # a bright marker
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it a quarter turn clockwise
-    upright.transpose(Image.Transpose.ROTATE_90).save(photo, exif=exif, quality=95)
-    upload(opened, photo)
-    view = app.view(photo)
-    assert view.photo.size == (600, 1000)
-    expect_map(opened, view.attention())
-    marker = view.geometry.patch_at(170, 90, view.trace.grid)
-    assert marker is not None
-    click_patch(opened, view, *marker)
-    expect_map(opened, view.attention(query=marker))
-    width, height, bright, dark = opened.evaluate(LEVELS, list(at_patch(opened, view, *marker)))
-    assert (width, height) == (600, 1000)
-    assert bright > 240
-    assert dark < 15
-
-
-def test_photographs_one_after_the_other_do_not_mix(
-    opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("Dog", "Lizard", "Koala", "Church", "Dog"):
-        example(opened, name)  # faster than the model runs
-    view = app.view(DOG)
-    expect_map(opened, view.attention())
-    complete(opened)
-
-    def run(*_: object) -> None:
-        raise AssertionError("the model ran again")
-
-    monkeypatch.setattr(Explorer, "open", run)  # once for a photograph is enough
-    for block in range(view.trace.depth):
-        layer(opened, block)
-        expect_map(opened, view.attention(block))
-    head(opened, 4)
-    expect_map(opened, view.attention(-1, 4))
-    expect(opened.locator(".vv-name").first).to_have_text(view.predictions(1)[0][0])
-    expect(opened.get_by_role("alert")).not_to_be_visible()
-
-
-def test_two_visitors_do_not_mix(opened: Browser, app: Running, browser: Chromium) -> None:
-    with new_page(browser) as other:
-        ready(other, app.url)
-        upload(other, DOG)
-        expect_map(other, app.view(DOG).attention())
-        head(opened, 2)
-        expect_map(opened, app.view().attention(head=2))
-        head(other, 1)
-        expect_map(other, app.view(DOG).attention(head=1))
-
-
 # --- the webcam
 
 CAMERA = """() => {
@@ -287,15 +194,9 @@ def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, t
     forget(app)
     gate.open()
     expect_map(opened, app.view(DOG).attention())
-    layer(opened, 0)
-    expect_map(opened, app.view(DOG).attention(0))
-    complete(opened)
-    expect(opened.locator(".vv-message")).not_to_be_visible()
     photo = own_photograph(tmp_path)  # the visitor's own is sent again
-    layer(opened, 2)
     upload(opened, photo)
     expect_map(opened, app.view(photo).attention())
-    complete(opened)
     forget(app)
     opened.check(".vv-modes input[value=rollout]")
     opened.click(".vv-rollout summary")

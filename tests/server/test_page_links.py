@@ -13,7 +13,6 @@ from running import (
     address,
     change,
     click_patch,
-    complete,
     example,
     expect_map,
     head,
@@ -150,32 +149,6 @@ def test_the_page_opens_though_a_link_makes_no_sense_and_says_why(
 
 
 # --- back and forward
-
-
-def test_back_and_forward(page: Browser, app: Running) -> None:
-    view = app.view()
-    ready(page, app.url)
-    complete(page)
-    steps = [view.attention()]
-    layer(page, 1)
-    steps.append(view.attention(1))
-    expect_map(page, steps[-1])
-    head(page, 2)
-    steps.append(view.attention(1, 2))
-    expect_map(page, steps[-1])
-    click_patch(page, view, 3, 6)
-    steps.append(view.attention(1, 2, (3, 6)))
-    expect_map(page, steps[-1])
-    page.mouse.move(5, 5)
-    page.check(".vv-modes input[value=rollout]")
-    steps.append(view.rollout((3, 6)))
-    expect_map(page, steps[-1])
-    for step in reversed(steps[:-1]):
-        page.go_back()
-        expect_map(page, step)
-    for step in steps[1:]:
-        page.go_forward()
-        expect_map(page, step)
 
 
 def test_back_and_forward_between_photographs(page: Browser, app: Running) -> None:

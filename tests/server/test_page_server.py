@@ -1,7 +1,5 @@
 """What the explorer on the page asks the server, and what it does not: rollout, large inputs, no request for a move."""
 
-import re
-
 import tiny
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import Request, expect
@@ -128,16 +126,3 @@ def test_rollout_of_many_patches_comes_row_by_row(
     expect(page.locator(".vv-explore .vv-below")).to_contain_text("only what a query attends to")
     page.check("input[data-key=direction][value=row]")
     expect_map(page, view.rollout(fuse="min", start=1))
-
-
-def test_thousands_of_patches_are_answered(page: Browser, app: Running, small: str) -> None:
-    ready(page, f"{app.url}?model={small}&size={8 * SIDE}")
-    view = app.view(CHURCH, small, 8 * SIDE)
-    assert view.trace.grid == (8 * tiny.GRID[0], 8 * tiny.GRID[1])  # 4,928
-    expect_map(page, view.attention())
-    expect(page.locator("#badge")).to_contain_text("56 x 88 patches")
-    click_patch(page, view, 3, 80)
-    head(page, 4)
-    layer(page, 0)
-    expect_map(page, view.attention(0, 4, (3, 80)))
-    expect(page.locator("#size option:checked")).to_have_text(re.compile("8 x · 4,928 patches"))
