@@ -198,8 +198,3 @@ def test_a_picture_that_takes_more_memory_than_it_claims_is_ended(pool: Workers)
     with pytest.raises(ImageError, match="cannot be decoded"):
         pool.decode(bombs.lying_avif(), "this file")
     assert pool.decode(saved(PHOTO, "PNG"), "this file").size == PHOTO.size
-
-
-def test_the_largest_pictures_fit_into_its_memory(pool: Workers) -> None:
-    large = saved(Image.new("RGBA", (5200, 4990), "teal"), "PNG", compress_level=1)
-    assert pool.decode(large, "this file").size == (5200, 4990)

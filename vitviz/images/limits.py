@@ -1,4 +1,8 @@
-"""Bounds on what a file may claim, checked before it is decoded, so that opening it takes at most 300 MB of memory.
+"""Bounds on what a file may claim, checked before it is decoded, so that no process takes over 300 MB to open it.
+
+TIFF, JPEG 2000, AVIF and HEIC are decoded in a process of their own (`vitviz.images.worker`). A HEIC photograph of 24
+megapixels takes 200 MB there, and then 170 MB in the process that asked for it: 3 bytes per pixel as they arrive and 4
+in Pillow's picture. The two peaks do not coincide.
 
 Pillow allocates what a header asks for, and a few bytes can ask for gigabytes: by their sides, by tiles larger than the
 picture, by metadata whose entries all point to the same bytes.

@@ -47,12 +47,14 @@ def serve(target: int) -> None:
                 with os.fdopen(os.dup(target), "wb") as file:
                     file.seek(0)
                     _write(picture, file)
-                send(answers, {"size": picture.size})
+                size = picture.size
+                del picture  # before the other process copies the pixels
+                send(answers, {"size": size})
             else:
                 send(answers, {"size": picture.size})
                 _write(picture, answers)
                 answers.flush()
-            del picture
+                del picture
         del data
 
 
