@@ -25,17 +25,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 GRID, PATCH = (2, 3), 5
 LABELS = ("ox", "fig", "ray")
 FEED = Preprocess(height=10, width=15, mode="crop", resize=12, multiple=5, mean=(0.1, 0.2, 0.3))
-KINDS = {
-    "class token": {},
-    "registers, cls+mean": {"pooling": "cls+mean", "registers": 3},
-    "mean": {"pooling": "mean", "class_token": False},
-    "attention pooling": {"pooling": "attention", "norm_pooled": True, "width": 35},
-    "rotary": {"positions": "rotary", "head_width": 12},
-    "sines, pre-norm": {"positions": "sincos", "width": 20, "norm_pre": True},
-    "distillation token": {"distillation_token": True},
-    "no classifier": {"classes": 0},
-}
-kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS.keys())
+KINDS = tiny.KINDS | {"no classifier": {"classes": 0}}
+kinds = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 def source(**changes: object) -> ViT:
@@ -199,8 +190,8 @@ def learning(model: ViT, last: int | None) -> set[str]:
 def test_the_last_parts_learn_and_the_others_stay(kind: dict) -> None:
     model = start_from(source(**kind), LABELS, name="new")
     heads = {"head"} | ({"head_dist"} if "distillation_token" in kind else set())
-    pool = {"attn_pool"} if "attention" in str(kind) else set()
-    assert set(learning_modules(model, 0)) == heads | pool | ({"norm"} if pool else set())
+    pool = {"attn_pool"} if kind.get("pooling") == "attention" else set()
+    assert set(learning_modules(model, 0)) == heads | pool | ({"norm"} if pool and "norm_pooled" in kind else set())
     assert set(learning_modules(model, 2)) == heads | pool | {"norm", "blocks.1", "blocks.2"}
     every = {name for name, _ in model.named_parameters()}
     assert learning(model, None) == every
