@@ -1,4 +1,4 @@
-"""One file of weights: the family is recognised, what was assumed is said, the numbers are those of the library."""
+"""One file of weights: its family is recognised, assumptions are told, numbers are the library's; or it is refused."""
 
 from __future__ import annotations
 
@@ -11,10 +11,14 @@ import hf_cases
 import pytest
 import timm
 import torch
+import transformers as hf
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from pairwise import pairs
 from timm.layers import SwiGLUPacked
 from timm_models import eva, shaken, vit
 from torch import nn
+from torchvision import models
 from torchvision.models import VisionTransformer as TorchvisionViT
 from weight_files import DINOV3, PIXELS, SQUARE, TIMM, State, assert_equal, state_of, written
 
@@ -24,7 +28,7 @@ from vitviz.model.vit import ViT
 from vitviz.weights.checkpoint import save
 from vitviz.weights.checks import CheckpointError, ConvertError
 from vitviz.weights.files import NESTS, load_file
-from vitviz.weights.infer import Architecture
+from vitviz.weights.infer import FAMILIES, Architecture
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SUFFIXES = (".pt", ".bin", ".safetensors")
@@ -52,26 +56,18 @@ def test_a_file_in_timms_names_equals_timm(tmp_path: Path, family: str) -> None:
             assert (about.preprocess.height, about.preprocess.width) == (PIXELS, PIXELS)
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit3_small_patch16_224", "vit_small_patch14_reg4_dinov2"])
-def test_a_published_width_tells_its_heads(tmp_path: Path, name: str) -> None:
-    patch = int(name.partition("patch")[2][:2])
-    theirs = shaken(timm.create_model(name, depth=1, img_size=4 * patch))
-    model = vitviz.load(written(state_of(theirs), tmp_path, ".pt"))
-    assert_equal(model, theirs, 4 * patch)
-    assert model.pretrained is not None
-    assert f"{model.config.heads} heads of width 64" in model.pretrained.assumed
-
-
 WIDTHS = "vit_huge_patch14_224 vit_gigantic_patch14_224 vit_giant_patch14_dinov2 vit_huge_plus_patch16_dinov3"
 WIDTHS += " vit_7b_patch16_dinov3 vit_base_patch16_224 vit_large_patch16_dinov3_qkvb vit_medium_patch32_224"
+WIDTHS += " vit_tiny_patch16_224 deit3_small_patch16_224 vit_small_patch14_reg4_dinov2"
 
 
 @pytest.mark.parametrize("name", [name for name in WIDTHS.split() if timm.is_model(name)])
-def test_heads_of_large_models_are_those_of_timm(name: str) -> None:
+def test_a_published_width_tells_the_heads_of_timm(name: str) -> None:
     with torch.device("meta"):
         theirs: Any = timm.create_model(name, depth=1)
     architecture = Architecture({name: tuple(tensor.shape) for name, tensor in theirs.state_dict().items()})
-    assert any(f"{theirs.blocks[0].attn.num_heads} heads" in words for words in architecture.assumed)
+    heads = theirs.blocks[0].attn.num_heads
+    assert any(f"{heads} heads of width {theirs.embed_dim // heads}" in words for words in architecture.assumed)
 
 
 # --- facebookresearch's names
@@ -238,3 +234,129 @@ def test_the_command_line_passes_family_and_heads_on(tmp_path: Path, capsys: pyt
     assert main(["summary", "--model", str(path), "--heads", "5", "--family", "clip"]) == 0
     assert main(["summary", "--heads", "5"]) == 2
     assert "brings its own settings" in capsys.readouterr().err
+
+
+# --- what names do not tell
+
+
+def test_moco_has_twice_the_heads_at_a_width_where_others_have_six(tmp_path: Path) -> None:
+    theirs = timm.create_model("vit_small_patch16_224", depth=1, num_heads=12, img_size=32, num_classes=3).eval()
+    with torch.no_grad():
+        theirs.head.weight.normal_()
+        theirs.pos_embed[:, 0] = 0.0  # MoCo v3's positions are fixed, and the class token has none
+    path = written(theirs.state_dict(), tmp_path, ".pth")
+    with pytest.raises(ConvertError, match=r"MoCo v3.*--heads 12"):
+        vitviz.load(path)
+    images = torch.randn(1, 3, 32, 32)
+    torch.testing.assert_close(vitviz.load(path, heads=12)(images), theirs(images), atol=1e-4, rtol=1e-4)
+
+
+def test_a_width_that_is_not_published_asks_for_its_heads(tmp_path: Path) -> None:
+    path = written(state_of(vit(**SQUARE)), tmp_path, ".pt")
+    cases: list[tuple[Any, str]] = [(None, r"width 60.*--heads"), (7, "Expected a divisor of 60, got 7")]
+    for heads, words in (*cases, *((wrong, "whole number of at least 1") for wrong in (0, -5, True, 2.5))):
+        with pytest.raises(ConvertError, match=words):
+            vitviz.load(path, heads=heads)
+    normed = written(state_of(vit(**SQUARE, qk_norm=True)), tmp_path, ".pth")
+    assert vitviz.load(normed).config.heads == 5  # the norm of a query is as long as a head is wide
+    with pytest.raises(ConvertError, match="Expected 5 heads of width 12, got 6"):
+        vitviz.load(normed, heads=6)
+
+
+@pytest.mark.parametrize("family", ["clip", "siglip", "gap"])
+def test_a_family_that_names_do_not_tell_is_asked_for(tmp_path: Path, family: str) -> None:
+    assert TIMM[family][1] in FAMILIES
+    assert FAMILIES[family if family in FAMILIES else "vit"].who
+    path = written(state_of(TIMM[family][0]()), tmp_path, ".pt")
+    for named, words in (
+        (None, r"do not tell .*--family.*GELU|do not tell .*--family.*siglip"),
+        ("dinov3", "names and shapes, got family dinov3"),
+        ("resnet", r"Expected one of vit.*got family 'resnet'"),
+    ):
+        with pytest.raises(ConvertError, match=words):
+            vitviz.load(path, heads=5, family=named)
+
+
+# --- nothing is forced
+
+WHOLE = ["deit", "dinov2 with registers", "siglip", "dinov3 swiglu", "qk norm"]
+STATES = {name: state_of(TIMM[name][0]()) for name in WHOLE}
+
+
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_tensor_that_is_missing_reshaped_or_too_many_is_refused(tmp_path: Path, data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from(WHOLE))
+    state = dict(STATES[kind])
+    # Without registers, and without a class token beside them, it is a whole model of another kind.
+    whole = {"reg_token", "cls_token"} if kind == "dinov2 with registers" else set()
+    name = data.draw(st.sampled_from(sorted(set(state) - whole)))
+    tensor = state.pop(name)
+    change = data.draw(st.sampled_from(["missing", "longer", "one axis more", "turned", "beside", "empty"]))
+    if change == "longer":
+        state[name] = torch.cat([tensor, tensor[-1:]])
+    elif change == "one axis more":
+        state[name] = tensor[None].clone()
+    elif change == "turned":
+        state[name] = tensor.movedim(0, -1).contiguous() if tensor.ndim > 1 else tensor[:-1].clone()
+    elif change == "beside":
+        state |= {name: tensor, name + "_2": tensor.clone()}
+    elif change == "empty":
+        state[name] = tensor[:0].clone()
+    if state.get(name) is not None and change != "beside" and state[name].shape == tensor.shape:
+        return  # a square matrix turned
+    path = written(state, tmp_path, data.draw(st.sampled_from([".pt", ".safetensors"])))
+    with pytest.raises(CheckpointError):
+        vitviz.load(path, family=TIMM[kind][1], heads=5)
+
+
+def test_half_of_a_part_is_refused(tmp_path: Path) -> None:
+    """Where the first tensor of a part is missing, the model is another one, without that part."""
+    for name in ("head.weight", "head_dist.weight", "dist_token", "cls_token", "norm.bias"):
+        state = {other: tensor for other, tensor in STATES["deit"].items() if other != name}
+        with pytest.raises(CheckpointError):
+            vitviz.load(written(state, tmp_path, ".pt"), heads=5)
+
+
+# --- models that cannot be shown
+
+NOT_SHOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    name: (lambda name=name: timm.create_model(name), words)
+    for name, words in {
+        "swin_tiny_patch4_window7_224": "Swin.*windowed",
+        "swinv2_tiny_window8_256": "Swin.*windowed",
+        "maxvit_tiny_tf_224": "MaxViT.*windows",
+        "beit_base_patch16_224": "BEiT.*bias",
+        "vit_base_r50_s16_224": "hybrid.*stem",
+        "cait_xxs24_224": "CaiT.*heads",
+        "convit_tiny": "ConViT.*position",
+        "xcit_nano_12_p16_224": "XCiT.*channels",
+        "tnt_s_patch16_224": "TNT.*inside",
+        "pvt_v2_b0": "stages",
+        "samvit_base_patch16_224": "SAM.*windowed",
+        "resnet18": "convolutional network.*no attention",
+        "eva02_tiny_patch14_224": "EVA",
+        "vit_pe_core_tiny_patch16_384": "position|Perception",
+        "vit_base_patch16_rope_reg1_gap_256": "position",
+        "vit_small_patch16_rope_ape_224": "EVA",
+    }.items()
+    if timm.is_model(name)
+} | {
+    "torchvision's Swin": (lambda: models.swin_t(), "Swin"),
+    "torchvision's MaxViT": (lambda: models.maxvit_t(), "MaxViT"),
+    "Swin": (lambda: hf.SwinForImageClassification(hf.SwinConfig()), "Swin"),
+    "Swin v2": (lambda: hf.Swinv2Model(hf.Swinv2Config()), "Swin"),
+    "BEiT": (lambda: hf.BeitForImageClassification(hf.BeitConfig(use_relative_position_bias=True)), "BEiT"),
+    "MAE": (lambda: hf.ViTMAEForPreTraining(hf.ViTMAEConfig()), "MAE"),
+    "ResNet": (lambda: hf.ResNetModel(hf.ResNetConfig()), "names"),
+    "BERT": (lambda: hf.BertModel(hf.BertConfig(num_hidden_layers=1)), "names"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_SHOWN)
+def test_a_model_that_cannot_be_shown_is_refused_by_name(name: str) -> None:
+    build, words = NOT_SHOWN[name]
+    with torch.device("meta"):
+        shapes = {key: tuple(tensor.shape) for key, tensor in build().state_dict().items()}
+    with pytest.raises(ConvertError, match=words):
+        Architecture(shapes)

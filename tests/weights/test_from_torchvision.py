@@ -17,7 +17,7 @@ from torchvision.models.segmentation import FCN_ResNet50_Weights
 from torchvision.models.vision_transformer import ConvStemConfig
 
 from vitviz.weights import naming
-from vitviz.weights.checks import CheckpointError, ConvertError
+from vitviz.weights.checks import ConvertError
 from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, convert_torchvision
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -63,8 +63,7 @@ def headless() -> VisionTransformer:
     [tiny(), tiny(norm_layer=partial(nn.LayerNorm, eps=1e-2)), tiny(num_classes=1), headless()],
     ids=["plain", "eps", "one", "no classifier"],
 )
-def test_the_same_numbers_as_torchvision_from_a_copy(theirs: VisionTransformer) -> None:
-    before = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
+def test_the_same_numbers_as_torchvision(theirs: VisionTransformer) -> None:
     ours = convert_torchvision(theirs)
     images = torch.randn(2, 3, 33, 33)
     torch.testing.assert_close(ours(images), theirs(images), rtol=0, atol=1e-4)
@@ -75,27 +74,13 @@ def test_the_same_numbers_as_torchvision_from_a_copy(theirs: VisionTransformer) 
     assert (ours.training, ours.pretrained) == (False, None)
     assert ours.config.classes == (theirs.num_classes if hasattr(theirs.heads, "head") else 0)
     assert ours(torch.randn(1, 3, 15, 24)).shape == (1, theirs.num_classes)  # ours takes other sizes too
-    for parameter in ours.parameters():
-        parameter.fill_(7.0)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in theirs.state_dict().items())
 
 
-def test_a_surplus_a_missing_and_a_misshaped_tensor_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = tiny()
-    state = dict(theirs.state_dict())
-
-    def assert_refused(changed: dict[str, Tensor], words: str) -> None:
-        monkeypatch.setattr(theirs, "state_dict", lambda: changed)
-        with pytest.raises(CheckpointError, match=words):
-            convert_torchvision(theirs)
-
-    assert_refused(state | {"surplus.weight": torch.zeros(2)}, r"1 tensors too many: surplus\.weight")
-    misplaced = {name.replace("heads.head", "heads"): tensor for name, tensor in state.items()}
-    assert_refused(misplaced, r"too many: heads\.bias, heads\.weight")
-    for name in (name for name in state if "layer_0" not in name and "layer_2" not in name):
-        assert_refused({other: state[other] for other in state if other != name}, r"missing|Expected")
-        assert_refused(state | {name: state[name][None]}, r"got \(1, |Expected")
+def test_models_that_do_not_fit_are_refused() -> None:
+    misplaced = tiny()
+    misplaced.heads = nn.Linear(35, 13)
     for model, words in (
+        (misplaced, r"too many: heads\.bias, heads\.weight"),
         (nn.Linear(2, 3), r"Expected a VisionTransformer .* got Linear"),
         (tiny(representation_size=8), r"too many: heads\.pre_logits"),
         (tiny(conv_stem_configs=[ConvStemConfig(7, 3, 3)]), "Expected names that"),
