@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import io
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import tiny
 from numpy.typing import NDArray
 from PIL import Image
@@ -29,33 +30,23 @@ from vitviz.web.scene import Scene, standalone
 ROOT = Path(__file__).parents[1]
 SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pane shows
 CHURCH = ROOT / "examples" / "church.jpg"
-HIGH, WIDE = 7 * tiny.PATCH, 11 * tiny.PATCH  # of the tiny models' input, in pixels
+TINY = {"height": 7 * tiny.PATCH, "width": 11 * tiny.PATCH}  # the input of the tiny models, in pixels
 
 # Name: the model's options, its preprocessing, and the photograph's width and height.
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any], tuple[int, int]]] = {
-    "registers, margins unseen": ({"registers": 3}, {"mode": "crop", "height": HIGH, "width": WIDE}, (310, 270)),
-    "distillation, squashed": (
-        {"distillation_token": True},
-        {"mode": "squash", "height": HIGH, "width": WIDE},
-        (240, 210),
-    ),
-    "no class token, padded": (
-        {"class_token": False, "pooling": "mean"},
-        {"mode": "pad", "height": HIGH, "width": WIDE},
-        (150, 260),
-    ),
+    "registers, margins unseen": ({"registers": 3}, {"mode": "crop"}, (310, 270)),
+    "distillation, squashed": ({"distillation_token": True}, {"mode": "squash"}, (240, 210)),
+    "no class token, padded": ({"class_token": False, "pooling": "mean"}, {"mode": "pad"}, (150, 260)),
     "one block, six patches": (
-        {"grid": (2, 3), "depth": 1},
-        {"mode": "squash", "height": 2 * tiny.PATCH, "width": 3 * tiny.PATCH},
-        (200, 170),
+        {"grid": (2, 3), "depth": 1}, {"mode": "squash", "height": 2 * tiny.PATCH, "width": 3 * tiny.PATCH}, (200, 170)
     ),
-    "any shape": ({}, {"mode": "native", "height": HIGH, "width": WIDE, "multiple": tiny.PATCH}, (190, 330)),
+    "any shape": ({}, {"mode": "native", "multiple": tiny.PATCH}, (190, 330)),
     "too many for rollout": (
         {"grid": (25, 26), "patch": 4, "depth": 2, "heads": 2},
         {"mode": "squash", "height": 100, "width": 104},
         (208, 200),
     ),
-}
+}  # fmt: skip
 FIRST = "registers, margins unseen"
 
 
@@ -71,7 +62,7 @@ def view(kind: str = FIRST) -> View:
     options, preprocess, size = KINDS[kind]
     model = tiny.model(**options)
     labels = tuple(f"thing {i}" for i in range(model.config.classes))
-    model.pretrained = Pretrained(name="A model", preprocess=Preprocess(**preprocess), labels=labels)
+    model.pretrained = Pretrained(name="A model", preprocess=Preprocess(**{**TINY, **preprocess}), labels=labels)
     return Explorer(model).open(photograph(*size))
 
 
@@ -191,15 +182,11 @@ def assert_colors(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off
 
 @dataclass
 class Reading:
-    """The numbers of a map: shares, not percent."""
+    """What a page says of a map. Numbers are shares, not percent: low, high, spread, distance and masses by name."""
 
     title: str
-    low: float
-    high: float
-    strongest: list[tuple[int, int, float]]
-    masses: dict[str, float] = field(default_factory=dict)
-    spread: float | None = None
-    distance: float | None = None
+    numbers: dict[str, float]
+    strongest: list[tuple[int, int, float]]  # row, column and number
 
 
 def number(text: str) -> float:
@@ -213,24 +200,20 @@ def reading(page: Page) -> Reading:
     """What the page says about the map on show."""
     rest(page)
     text = page.locator(".vv-note").inner_text()
-    rows = []
+    numbers = {name: number(page.locator(f".vv-{name}").first.inner_text()) for name in ("low", "high")}
+    numbers |= {name: number(value) for value, name in re.findall(r"((?:[<>] )?[\d.]+ %) on (\w+)", text)}
+    for name, words in (
+        ("self", r"On itself: ((?:[<>] )?[\d.]+ %)"),
+        ("spread", r"Spread: ((?:[<>] )?[\d.]+ %)"),
+        ("distance", r"([\d.]+) patches away"),
+    ):
+        if found := re.search(words, text):
+            numbers[name] = number(found[1])
+    strongest = []
     for line in page.locator(".vv-strongest li").all():
-        place, value = line.locator("button").inner_text(), line.locator("span").inner_text()
-        row, column = map(int, re.findall(r"\d+", place))
-        rows.append((row - 1, column - 1, number(value)))
-    masses = {name: number(value) for value, name in re.findall(r"((?:[<>] )?[\d.]+ %) on (\w+)", text)}
-    if found := re.search(r"On itself: ((?:[<>] )?[\d.]+ %)", text):
-        masses["self"] = number(found[1])
-    spread, away = re.search(r"Spread: ((?:[<>] )?[\d.]+ %)", text), re.search(r"([\d.]+) patches away", text)
-    return Reading(
-        title=page.locator(".vv-title").first.inner_text(),
-        low=number(page.locator(".vv-low").first.inner_text()),
-        high=number(page.locator(".vv-high").first.inner_text()),
-        strongest=rows,
-        masses=masses,
-        spread=number(spread[1]) if spread else None,
-        distance=float(away[1]) if away else None,
-    )
+        row, column = map(int, re.findall(r"\d+", line.locator("button").inner_text()))
+        strongest.append((row - 1, column - 1, number(line.locator("span").inner_text())))
+    return Reading(page.locator(".vv-title").first.inner_text(), numbers, strongest)
 
 
 def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> NDArray[np.float64]:
@@ -246,60 +229,38 @@ def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, 
     return whole[prefix:].mean(0) if query == "mean" else whole[seen.trace.token(query)]
 
 
-def title_of(seen: View, block: int, head: Any, query: Any, direction: str, mode: str) -> str:
-    """Python's own title; columns have none in Python."""
-    chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)
-    return chart.title.replace(
-        f"from {describe_query(query)}", f"{'from' if direction == 'row' else 'to'} {describe_query(query)}"
-    )
-
-
 def expected(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> Reading:
     """What Python says about the same map."""
     row = row_of(seen, block, head, query, direction, mode)
-    names, (_, columns) = seen.trace.prefix, seen.trace.grid
-    patches = row[len(names) :].reshape(seen.trace.grid)
-    order = np.argsort(-patches.ravel(), kind="stable")[:5]
-    out = Reading(
-        title=title_of(seen, block, head, query, direction, mode),
-        low=patches.min(),
-        high=Scale.own(patches).vmax,
-        strongest=[(int(i) // columns, int(i) % columns, patches.ravel()[i]) for i in order],
-    )
+    names, grid = seen.trace.prefix, seen.trace.grid
+    patches = row[len(names) :].reshape(grid)
+    numbers = {"low": float(patches.min()), "high": Scale.own(patches).vmax}
     if query != "mean":
-        out.masses["self"] = row[seen.trace.token(query)]
+        numbers["self"] = row[seen.trace.token(query)]
     if direction == "row":
         for name, value in zip(names, row[: len(names)], strict=True):
-            kind = "CLS" if name == "CLS" else "registers" if name.startswith("register") else "distillation"
-            out.masses[kind] = out.masses.get(kind, 0.0) + value
-        out.spread = float(-(row * np.log(row)).sum() / np.log(len(row)))
+            kind = "registers" if name.startswith("register") else name
+            numbers[kind] = numbers.get(kind, 0.0) + value
+        numbers["spread"] = float(-(row * np.log(row)).sum() / np.log(len(row)))
         if isinstance(query, tuple):
-            places = np.stack(np.indices(seen.trace.grid), -1)  # (gh, gw, 2)
-            far = np.linalg.norm(places - np.array(query), axis=-1)
-            out.distance = float((patches * far).sum() / patches.sum())
-    return out
+            away = np.linalg.norm(np.stack(np.indices(grid), -1) - np.array(query), axis=-1)  # (gh, gw)
+            numbers["distance"] = float((patches * away).sum() / patches.sum())
+    chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)
+    words = describe_query(query)  # columns have no title in Python
+    title = chart.title.replace(f"from {words}", f"{'from' if direction == 'row' else 'to'} {words}")
+    order = np.argsort(-patches.ravel(), kind="stable")[:5]
+    return Reading(title, numbers, [(*divmod(int(i), grid[1]), patches.ravel()[i]) for i in order])
 
 
-def agree(said: Reading, python: Reading, values: NDArray[np.floating[Any]], limit: float = 2e-3) -> None:
+CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent with one digit
+COARSE = {"spread": 0.011, "distance": 0.1}
+
+
+def agree(said: Reading, python: Reading, values: NDArray[np.floating[Any]]) -> None:
     """The page's numbers are Python's. `values` (gh, gw): of two patches that are as strong, either may be named."""
-
-    def near(a: float, b: float) -> bool:
-        return abs(a - b) <= limit + 6e-4  # the rounding of percent with one digit
-
     assert said.title == python.title
-    assert near(said.low, python.low), (said.low, python.low)
-    assert near(said.high, python.high), (said.high, python.high)
-    assert len(said.strongest) == min(5, values.size)
-    assert len({(row, column) for row, column, _ in said.strongest}) == len(said.strongest)
+    near = {name: pytest.approx(value, rel=0, abs=COARSE.get(name, CLOSE)) for name, value in python.numbers.items()}
+    assert said.numbers == near
+    assert len({(row, column) for row, column, _ in said.strongest}) == len(python.strongest)
     for (row, column, value), (*_, best) in zip(said.strongest, python.strongest, strict=True):
-        assert near(value, best), (said.strongest, python.strongest)
-        assert near(value, values[row, column])
-    assert said.masses.keys() == python.masses.keys()
-    for name, value in python.masses.items():
-        assert near(said.masses[name], value), (name, said.masses[name], value)
-    assert (said.spread is None) == (python.spread is None)
-    if said.spread is not None and python.spread is not None:
-        assert abs(said.spread - python.spread) <= 0.011
-    assert (said.distance is None) == (python.distance is None)
-    if said.distance is not None and python.distance is not None:
-        assert abs(said.distance - python.distance) <= 0.1
+        assert (value, value) == pytest.approx((best, values[row, column]), rel=0, abs=CLOSE)

@@ -26,7 +26,7 @@ export const SCENES = LIMITS.map((limits, place) => ({
 }));
 
 /** What scenes are made from, and asked for by: names that are hard to write in an address. */
-const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
+const NAMES = { images: ['church', 'dog', 'Straße', 'a b&c=d?#1+%', '日本'], models: ['timm/vit_small', 'm2', 'm3'],
   photos: ['0123456789abcdef', '00112233'], sizes: [96, 224, 448, 518] };
 
 /**

@@ -122,7 +122,11 @@ test('a first scene that fails is not asked for again, but without the model of 
 });
 
 test('two panes load by themselves; a pane that is closed is forgotten, and its request aborted', async () => {
-  const { store, ask, answer, compare, activate, aborted, ids } = page();
+  const blocks = [];
+  const { store, ask, answer, compare, activate, aborted, ids } = page({ block: (scene, _, { signal }) => {
+    blocks.push([scene.id, signal]);
+    return never();
+  } });
   await answer(0);
   compare();
   ask({ model: 'n' });
@@ -133,6 +137,8 @@ test('two panes load by themselves; a pane that is closed is forgotten, and its 
   await answer(1);
   assert.deepEqual([store.get().scene.id, store.get().beside.scene.id], ['c m 224', 'first n 224']);
   assert.deepEqual(ids(), ['c m 224', 'first n 224']);
+  assert.deepEqual(blocks.map(([id, { aborted: stopped }]) => [id, stopped]),
+    [['first m 224', true], ['c m 224', false], ['first n 224', false]]);
   compare();
   assert.deepEqual(ids(), ['c m 224']);
   compare();
@@ -178,23 +184,26 @@ test('a head under the pointer has its block loaded, and the block on show stays
   assert.deepEqual(effects.blocks.get(store.get().scene.id).held, [0, 5]);
 });
 
-test('what is looked at is loaded before what nobody looks at', async () => {
+test('what is looked at is loaded first, then rollout, then the others, though it failed', async () => {
   const [asked, waiting] = [[], []];
-  const { answer, change } = page({ more: { depth: 9 }, block: (_, block) => new Promise((__, reject) => {
-    asked.push(block);
+  const load = (what) => new Promise((_, reject) => {
+    asked.push(what);
     waiting.push(() => reject(broken()));
-  }) });
+  });
+  const { store, answer, change } = page({ more: { depth: 9, rollout: true }, rollout: () => load('rollout'),
+    block: (_, block) => load(block) });
   const next = async () => {
     waiting.shift()();
     await settled();
   };
   await answer(0);
   await next();
-  assert.deepEqual(asked, [8, 7, 6]); // then two at a time, from the last one
+  assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last one
+  assert.deepEqual(store.get().messages, ['Could not be loaded: layer 9. It broke.']);
   change({ thumbnail: { block: 2, head: 0 } });
   change({ block: 1 });
   for (let i = 0; i < 3; i += 1) await next();
-  assert.deepEqual(asked, [8, 7, 6, 1, 2, 5]);
+  assert.deepEqual(asked, [8, 'rollout', 7, 1, 2, 6]);
 });
 
 test('the block on show is loaded while the photograph is decoded', async () => {

@@ -34,13 +34,6 @@ test('absurd parts are told and replaced by their defaults', () => {
   }
 });
 
-test('names of any script come through', () => {
-  const image = 'Köln & 東京 #1?=+%';
-  const address = format({ ...INITIAL, image });
-  assert.deepEqual([...new URLSearchParams(address)], [['image', image]]);
-  assert.equal(parse(address).state.image, image);
-});
-
 test('people count from one; defaults are left out, others\' parts are kept, and ours have one order', () => {
   assert.deepEqual([format(INITIAL), format(INITIAL, '?debug=1&layer=4')], ['', '?debug=1']);
   const state = { ...INITIAL, query: [6, 3], image: 'church', head: 3, block: 11, shared: true, opacity: 0.3,
