@@ -3,7 +3,6 @@
 import math
 import re
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import timm
 import tiny
 from browsing import new_page
+from patience import patience
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
@@ -18,7 +18,6 @@ from running import (
     CHURCH,
     DOG,
     Running,
-    complete,
     example,
     expect_map,
     expect_unchanged,
@@ -155,32 +154,22 @@ def test_the_arrow_keys_load_only_where_they_rest(
     assert models["registers"] not in asked
 
 
-class Gate:
-    """A model on its way, for as long as the test likes."""
-
-    def __init__(self) -> None:
-        self.open = threading.Event()
-
-    def __call__(self, load: Callable[[str], ViT], name: str) -> ViT:
-        assert self.open.wait(60)
-        return load(name)
-
-
 @pytest.fixture
-def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    """Nothing but the first model is loaded, and every other one waits at the gate."""
-    made, menu = Gate(), app.endpoints.menu
-    load = menu.load
-    fresh = Models(
-        lambda name: load(name) if name == app.default else made(load, name), menu.settings.memory, app.default
-    )
-    monkeypatch.setattr(app.endpoints, "loaded", fresh)
-    fresh.get(app.default)
-    return made
+def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Hold back all models but the first until the event is set."""
+    gate, menu = threading.Event(), app.endpoints.menu
+
+    def load(name: str) -> ViT:
+        assert name == app.default or gate.wait(patience(60))
+        return menu.load(name)
+
+    monkeypatch.setattr(app.endpoints, "loaded", Models(load, menu.settings.memory, app.default))
+    app.endpoints.loaded.get(app.default)
+    return gate
 
 
 def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
-    opened: Browser, app: Running, models: dict[str, str], browser: Chromium, gate: Gate
+    opened: Browser, app: Running, models: dict[str, str], browser: Chromium, gate: threading.Event
 ) -> None:
     status = opened.locator(".vv-status")
     choose(opened, models["registers"])
@@ -198,25 +187,10 @@ def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
     choose(opened, models["registers"])
     expect(status).to_contain_text("Loading Tiny registers")
     choose(opened, models["sure"])  # changed our mind: the last choice counts, whatever comes first
-    gate.open.set()
+    gate.set()
     app.endpoints.loaded.get(models["registers"])
     expect_model(opened, app, models["sure"], 2)
     expect(status).not_to_be_visible()
-
-
-def test_an_evicted_model_comes_back_when_it_is_asked(opened: Browser, app: Running, small: str) -> None:
-    choose(opened, small)
-    expect_model(opened, app, small)
-    complete(opened)
-    app.endpoints.loaded._evict(app.endpoints.loaded._limit)  # as if a large one came
-    assert app.endpoints.loaded.used < 100e6
-    head(opened, 2)  # the browser has what it needs
-    expect_map(opened, app.view(CHURCH, small).attention(head=2))
-    app.endpoints.loaded._evict(app.endpoints.loaded._limit)
-    opened.click(".vv-rollout summary")
-    opened.check(".vv-modes input[value=rollout]")
-    opened.select_option("[data-key=fuse]", "max")  # and now it needs more
-    expect_map(opened, app.view(CHURCH, small).rollout(fuse="max"))
 
 
 # --- input size

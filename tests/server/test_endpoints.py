@@ -143,26 +143,25 @@ def test_the_page_is_the_one_that_python_writes(
 # --- numbers
 
 
-def test_maps_are_pythons(endpoints: Endpoints, scene: str) -> None:
-    for name in FAST:
-        specific = METHODS[name].class_specific
-        found = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
-        expected = view_of(endpoints, scene).explain(name, **({"target": 7} if specific else {}))
-        np.testing.assert_allclose(found["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12, err_msg=name)
-        assert found["signed"] == expected.signed, name
-        assert ("thing 7" in found["title"]) == specific, name
+@pytest.mark.parametrize("name", FAST)
+def test_maps_are_pythons(endpoints: Endpoints, scene: str, name: str) -> None:
+    specific = METHODS[name].class_specific
+    found = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
+    expected = view_of(endpoints, scene).explain(name, **({"target": 7} if specific else {}))
+    np.testing.assert_allclose(found["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12)
+    assert found["signed"] == expected.signed
+    assert ("thing 7" in found["title"]) == specific
 
 
 def test_a_class_may_be_held_against_another(endpoints: Endpoints, scene: str) -> None:
     view = view_of(endpoints, scene)
-    found = endpoints.explain(scene, "gae", 3, 5)
     expected = view.explain("gae", contrast=(3, 5))
-    np.testing.assert_allclose(found["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12)
+    values = endpoints.explain(scene, "gae", 3, 5)["values"]
+    np.testing.assert_allclose(values, expected.values.ravel(), rtol=6e-5, atol=1e-12)
     best = view.best(1)[0]
     other = (best + 1) % len(view.labels)
-    assert (
-        endpoints.explain(scene, "gae", None, other)["values"] == endpoints.explain(scene, "gae", best, other)["values"]
-    )
+    pairs = [endpoints.explain(scene, "gae", target, other)["values"] for target in (None, best)]
+    assert pairs[0] == pairs[1]
 
 
 def test_a_test_is_pythons_and_maps_share_their_random_orders(endpoints: Endpoints, scene: str) -> None:

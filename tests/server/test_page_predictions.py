@@ -53,8 +53,11 @@ def test_what_an_example_says_depends_on_the_model() -> None:
         view.model.pretrained = about
 
 
-def search(page: Browser, classes: tuple[str, ...]) -> None:
-    """Search the list of classes by keyboard alone."""
+def test_the_classes_can_be_listed_and_searched_by_keyboard(
+    page: Browser, app: Running, models: dict[str, str]
+) -> None:
+    ready(page, f"{app.url}?model={models['unsure']}")
+    classes = app.view(model=models["unsure"]).labels
     listed = page.locator(".vv-known li")
     expect(page.locator(".vv-known summary")).to_have_text(f"All {len(classes)} classes that it knows")
     expect(listed.first).not_to_be_visible()
@@ -79,25 +82,10 @@ def search(page: Browser, classes: tuple[str, ...]) -> None:
     page.keyboard.type("IMG")
     expect(listed).to_have_text([HOSTILE])
     assert page.title() != "1"
-
-
-def test_the_classes_can_be_listed_and_searched(page: Browser, app: Running, models: dict[str, str]) -> None:
-    ready(page, f"{app.url}?model={models['unsure']}")
-    view = app.view(model=models["unsure"])
-    search(page, view.labels)
     page.select_option("#model select", app.default)
     expect_map(page, app.view().attention())
     page.fill(".vv-known input", "thing 11")  # the list stays open
-    expect(page.locator(".vv-known li")).to_have_text(["thing 11"])
-
-
-def test_a_page_from_disk_has_the_list_too(
-    offline: Browser, app: Running, models: dict[str, str], tmp_path: Path
-) -> None:
-    view = app.view(model=models["unsure"])
-    viewer_pages.show(offline, tmp_path, view.html())
-    expect(offline.locator(".vv-answer:visible")).to_have_text(view.describe())
-    search(offline, view.labels)
+    expect(listed).to_have_text(["thing 11"])
 
 
 def test_of_very_many_classes_the_first_are_listed(offline: Browser, tmp_path: Path) -> None:

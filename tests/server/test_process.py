@@ -19,8 +19,6 @@ from offered import WIDTH, folder, made, photograph
 from patience import patience, wait_until
 from PIL import ExifTags, Image
 
-from vitviz.server.uploads import NO_SUCH_UPLOAD
-
 SECRET = "of all processes of this test"
 
 
@@ -79,11 +77,6 @@ def test_photographs_of_the_page_never_lie_on_the_disk(server: Server) -> None:
     assert server.files() == before
     open_files = [os.readlink(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir() if path.is_symlink()]
     assert not [path for path in open_files if "deleted" in path and "tmp" in path]
-
-
-def test_no_variable_or_file_of_the_process_is_read(server: Server) -> None:
-    for path in ("/proc/self/environ", str(ROOT / "examples" / "church.jpg")):
-        assert NO_SUCH_UPLOAD in server.call("open", {"path": path}, None, None)
 
 
 def test_another_process_has_the_same_ids(server: Server, model: str, tmp_path: Path) -> None:

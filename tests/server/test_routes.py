@@ -178,13 +178,11 @@ def test_a_checkpoint_is_uploaded_and_named_by_its_hash(site: Site, other: Site,
     refused = other.ask("open", photo=photograph(), source={"model": found["source"]})["error"]
     assert "Upload it again" in refused["text"]  # on another machine
     own = found["source"]
-    for source in ("upload:", "upload:*", "upload:../..", f"{own}0", own[:-1], "upload:" + "0" * 16):
-        refused = site.ask("open", photo=photograph(), source={"model": source})["error"]
-        assert refused["kind"] == "refused"
-        assert str(tmp_path) not in refused["text"]
-    answer = site.ask("open", photo=photograph(), source={"model": own})
-    text = answer["error"]["text"] if "error" in answer else answer["data"]["model"]
-    assert text == own or text.startswith("Expected mine.safetensors to open, got an error. Expected")
+    refused = site.ask("open", photo=photograph(), source={"model": own[:-1]})["error"]
+    assert refused["kind"] == "refused"  # test_menu.py has more that are no names
+    assert str(tmp_path) not in refused["text"]
+    refused = site.ask("open", photo=photograph(), source={"model": own})["error"]
+    assert refused["text"].startswith("Expected mine.safetensors to open, got an error. Expected")
 
 
 def test_what_is_no_checkpoint_is_refused(site: Site) -> None:

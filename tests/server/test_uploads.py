@@ -106,14 +106,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
 
 def test_folders_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
     gone, runs = (f"{PREFIX}{number}-{number:08x}" for number in (1, 2))
-    others = (
-        "other",
-        "uploads-1-gone",
-        f"{PREFIX}3-00000003",
-        f"{PREFIX}x",
-        f"{PREFIX}4-00000004",
-        f"{PREFIX}5-0000000x",
-    )
+    others = ("other", "uploads-1-gone", *(PREFIX + name for name in ("x", "3-00000003", "4-00000004", "5-0000000x")))
     for name in (gone, runs, *others):
         (tmp_path / name).mkdir()
         (tmp_path / name / "mine.png").write_bytes(photograph())
