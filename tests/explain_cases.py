@@ -14,6 +14,8 @@ from vitviz.attribution.inputs import Case, resolve_target
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
 
+GRID, PATCH = tiny.SMALL["grid"], tiny.SMALL["patch"]
+PATCHES = GRID[0] * GRID[1]
 TARGETS = [3, 7]  # for a batch of two, each image another
 FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 40}, "integrated_gradients": {"steps": 2}}
 """Options that make slow methods fast."""
@@ -34,8 +36,17 @@ def known(kind: str = "class token", dtype: torch.dtype = torch.float64, **chang
     return made
 
 
+def small(seed: int = 0, **changes: Any) -> ViT:
+    """The tiny model of the smallest images, in single precision."""
+    return tiny.model(seed, **tiny.SMALL, **changes)
+
+
 def images(batch: int = 2, seed: int = 1, dtype: torch.dtype = torch.float64) -> Tensor:
-    return tiny.images(batch, seed, **tiny.SMALL).to(dtype)
+    return pictures(batch, seed).to(dtype)
+
+
+def pictures(batch: int = 1, seed: int = 1) -> Tensor:
+    return tiny.images(batch, seed, **tiny.SMALL)
 
 
 def case(made: ViT, pixels: Tensor, target: Any = None, contrast: Any = None) -> Case:
@@ -45,12 +56,11 @@ def case(made: ViT, pixels: Tensor, target: Any = None, contrast: Any = None) ->
 
 def rows_read(made: ViT) -> Tensor:
     """Which rows the classifier reads, as (N,) weights; without those that an attention pools."""
-    config, patches = made.config, tiny.SMALL["grid"][0] * tiny.SMALL["grid"][1]
-    prefix = len(config.prefix)
-    cls = torch.zeros(prefix + patches, dtype=torch.float64)
+    config, prefix = made.config, len(made.config.prefix)
+    cls = torch.zeros(prefix + PATCHES, dtype=torch.float64)
     if prefix:
         cls[0] = 1
-    mean = torch.cat([torch.zeros(prefix), torch.full((patches,), 1 / patches)]).double()
+    mean = torch.cat([torch.zeros(prefix), torch.full((PATCHES,), 1 / PATCHES)]).double()
     rows = {"cls": cls, "mean": mean, "cls+mean": (cls + mean) / 2, "attention": 0 * mean}[config.pooling]
     if config.distillation_token:
         token = torch.zeros_like(rows)

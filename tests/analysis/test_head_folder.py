@@ -116,14 +116,6 @@ def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, t
     assert "registers" in lines[15]
 
 
-def test_every_statistic_is_described() -> None:
-    for name, statistic in STATISTICS.items():
-        assert statistic.name == name
-        assert statistic.title
-        assert statistic.about.endswith(".")
-        assert statistic.low is None or statistic.high is None or statistic.low < statistic.high
-
-
 def test_folders_and_options_that_make_no_sense_are_refused(folder: Path, tmp_path: Path) -> None:
     """A model in training is given back in training, also after an error."""
     made = model().train()

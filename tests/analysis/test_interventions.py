@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torch
 from tiny import close
 
 from vitviz.analysis import AnalysisError
-from vitviz.analysis.interventions import Swap, intervene
+from vitviz.analysis.interventions import Drop, Swap, intervene
 from vitviz.attribution.baselines import BLUR, baseline_images, pixel_mask
 from vitviz.attribution.scores import ExplainError
 from vitviz.images.preprocess import Preprocess
@@ -29,10 +31,6 @@ def known(**changes: object) -> ViT:
     model = tiny.model(**changes)
     model.pretrained = Pretrained(name="tiny", preprocess=GREY, labels=LABELS)
     return model
-
-
-def patch(row: int, column: int) -> tuple[slice, slice]:
-    return slice(row * SIDE, (row + 1) * SIDE), slice(column * SIDE, (column + 1) * SIDE)
 
 
 # ---- the change
@@ -84,17 +82,6 @@ def test_nothing_changes_nothing_and_removed_patches_are_not_in_the_sequence(cha
         close(intervene(model, images, drop=every).logits_after, model(images, Edits(keep=none)))
 
 
-@pytest.mark.parametrize("mode", ["blur", "mean", "zero", "black"])
-def test_covered_patches_stay_in_the_sequence(mode: str) -> None:
-    model, images = known(), tiny.images()
-    painted, behind = images.clone(), baseline_images(model, images, mode)
-    for row, column in ((1, 2), (5, 10)):
-        painted[(..., *patch(row, column))] = behind[(..., *patch(row, column))]
-    change = intervene(model, images, drop=[(1, 2), (5, 10)], mode=mode)
-    close(change.logits_after, model(painted))
-    assert np.abs(change.logits_after - change.logits_before).max() > 1e-3
-
-
 # ---- pictures
 
 
@@ -131,22 +118,17 @@ def test_the_blur_is_a_gaussian_of_one_patch() -> None:
     assert blurred.std() < 0.2 * images.std()
 
 
-def test_a_region_comes_from_the_other_image() -> None:
+def test_one_image_is_swapped_into_all() -> None:
     model, images, others = known(), tiny.images(), tiny.images(seed=9)
-    mixed, before = images.clone(), (images.clone(), others.clone())
-    for row in (1, 2):
-        for column in (3, 4, 5):
-            mixed[(..., *patch(row, column))] = others[(..., *patch(row, column))]
-    change = intervene(model, images, swap=Swap(others, (39, 13, 78, 39)))
-    close(change.logits_after, model(mixed))
+    before = images.clone(), others.clone()
+    change = intervene(model, images, swap=Swap(others[:1], (0, 0, 143, 91)))
+    close(change.logits_after, model(others[:1]).expand(2, -1))
     close(change.logits_before, model(images))
     assert torch.equal(images, before[0])
     assert torch.equal(others, before[1])
-    whole = intervene(model, images, swap=Swap(others[:1], (0, 0, 143, 91)))
-    close(whole.logits_after, model(others[:1]).expand(2, -1))
 
 
-@pytest.mark.parametrize("mode", ["remove", "mean"])
+@pytest.mark.parametrize("mode", get_args(Drop))
 def test_all_interventions_at_once_are_one_run(mode: str) -> None:
     model, images, others = known(registers=1), tiny.images(), tiny.images(seed=9)
     cuts = [Cut(block=1, queries=(0,), keys=(2, 3)), Cut(block=-1, head=2, queries=(5,), keys=(0,))]
@@ -159,7 +141,7 @@ def test_all_interventions_at_once_are_one_run(mode: str) -> None:
     if mode == "remove":
         keep = torch.tensor([[i for i in range(77) if i not in (12, 36, 66)]])
     else:
-        behind = baseline_images(model, mixed, "mean")  # of the colors after the swap
+        behind = baseline_images(model, mixed, mode)  # of the colors after the swap
         keep, mixed = None, torch.where(pixel_mask(mask, SIDE), behind, mixed)
     swap = Swap(others, (0, 13, 26, 39))
     change = intervene(model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=swap)
@@ -170,25 +152,24 @@ def test_all_interventions_at_once_are_one_run(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "facts"),
+    ("options", "words"),
     [
-        ({"drop": [(7, 0)]}, ["7 x 11", "(7, 0)"]),
-        ({"drop": [(0, -1)]}, ["7 x 11", "(0, -1)"]),
-        ({"drop": [(0, 0)], "mode": "white"}, ["remove, blur, mean, zero, black", "'white'"]),
-        ({"swap": Swap(torch.zeros(1, 3, 26, 26), (0, 0, 13, 13))}, ["(2, 3, 91, 143)", "(1, 3, 26, 26)"]),
-        ({"heads": [(3, 0)]}, ["block", "0..2", "3"]),
-        ({"heads": {(0, 1): "half"}}, ["'zero'", "'half'"]),
-        ({"cuts": [Cut(block=0, queries=(4,))]}, ["token 4", "block 0"]),
+        ({"drop": [(7, 0)]}, r"7 x 11.*\(7, 0\)"),
+        ({"drop": [(0, -1)]}, r"7 x 11.*\(0, -1\)"),
+        ({"drop": [(0, 0)], "mode": "white"}, "remove, blur, mean, zero, black.*'white'"),
+        ({"swap": Swap(torch.zeros(1, 3, 26, 26), (0, 0, 13, 13))}, r"\(2, 3, 91, 143\).*\(1, 3, 26, 26\)"),
+        ({"heads": [(3, 0)]}, r"block.*0\.\.2.*3"),
+        ({"heads": {(0, 1): "half"}}, "'zero'.*'half'"),
+        ({"cuts": [Cut(block=0, queries=(4,))]}, "token 4.*block 0"),
         *(
-            ({"swap": Swap(tiny.images(), box)}, [str(box), "multiples of 13"])
+            ({"swap": Swap(tiny.images(), box)}, f"multiples of 13.*{re.escape(str(box))}")
             for box in [(0, 0, 20, 26), (-13, 0, 13, 13), (130, 78, 156, 91), (26, 0, 26, 13), (39, 13, 26, 0)]
         ),
     ],
 )
-def test_interventions_that_do_not_fit_are_refused(options: dict, facts: list[str]) -> None:
-    with pytest.raises((AnalysisError, EditError)) as caught:
+def test_interventions_that_do_not_fit_are_refused(options: dict, words: str) -> None:
+    with pytest.raises((AnalysisError, EditError), match=words):
         intervene(known(), tiny.images(), **options)
-    assert all(fact in str(caught.value) for fact in facts), str(caught.value)
 
 
 def test_models_that_give_no_answer_are_refused() -> None:

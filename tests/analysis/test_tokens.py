@@ -44,16 +44,24 @@ def with_stream(trace: Trace, block: int, change: Any) -> Trace:
 @pytest.mark.parametrize("kind", tiny.KINDS)
 @torch.no_grad()
 def test_the_lens_reads_what_a_model_cut_short_answers(kind: str) -> None:
-    """And a patch as if it were pooled alone: a sequence in which nothing else could be pooled is read out."""
+    """And a patch as if it were pooled alone: a sequence in which nothing else could be pooled is read out.
+
+    Outputs of blocks, and their norms, are those of the reference.
+    """
     model, trace = seen(**tiny.KINDS[kind], grid=(2, 5))
     images, prefix, chosen = tiny.images(1, grid=(2, 5)), len(trace.prefix), (3, 0, 17)
-    lens = logit_lens(model, trace, chosen)
+    lens, norms = logit_lens(model, trace, chosen), token_norms(model, trace).norms
+    outputs = list(block_outputs(model, trace))
     assert lens.blocks == (0, 1, 2)
     assert lens.patches.shape == (3, *trace.grid, 3)
     np.testing.assert_array_equal(lens.logits[-1], trace.logits[0].numpy())  # the last is the model's own, exactly
     for depth in (1, 2, 3):
         with torch.enable_grad():
             short = reference.run(model, images, depth=depth)
+        leaving = short.leaving[-1].detach()
+        assert outputs[depth - 1][0] == depth - 1
+        tiny.close(outputs[depth - 1][1], leaving, 1e-4)
+        np.testing.assert_allclose(norms[depth - 1], leaving[0].norm(dim=1), rtol=1e-4)
         answer, final = short.logits.tensor.detach()[0], short.final.tensor.detach()[0].float()
         np.testing.assert_allclose(lens.logits[depth - 1], answer, rtol=1e-3, atol=1e-4)
         np.testing.assert_allclose(lens.probabilities[depth - 1], answer.softmax(0), rtol=1e-3, atol=1e-6)
@@ -71,16 +79,6 @@ def test_the_lens_reads_what_a_model_cut_short_answers(kind: str) -> None:
             np.testing.assert_allclose(lens.patches[depth - 1, row, column], each[[*chosen]], rtol=1e-3, atol=1e-6)
             assert lens.best[depth - 1, row, column] == each.argmax()
             assert lens.best_probability[depth - 1, row, column] == pytest.approx(each.max(), rel=1e-3)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls+mean"])
-def test_the_logits_of_patches_have_the_images_as_their_mean(pooling: str) -> None:
-    model, trace = seen(pooling=pooling)
-    every = logit_lens(model, trace, range(tiny.CLASSES))
-    # The softmax loses each patch's constant; what is left of the logarithms is compared up to it.
-    logits = np.log(every.patches.astype(np.float64)).mean((1, 2))  # (L, C)
-    difference = logits - every.logits.astype(np.float64)
-    np.testing.assert_allclose(difference - difference.mean(1, keepdims=True), 0.0, atol=1e-4)
 
 
 def test_classes_are_those_named_or_the_most_probable() -> None:
@@ -117,19 +115,6 @@ def test_several_images_or_no_classifier_are_refused() -> None:
 
 
 # ---- norms
-
-
-@pytest.mark.parametrize("kind", tiny.KINDS)
-@torch.no_grad()
-def test_outputs_of_blocks_are_those_of_the_reference(kind: str) -> None:
-    model, trace = seen(**tiny.KINDS[kind])
-    with torch.enable_grad():
-        run = reference.run(model, tiny.images(1))
-    norms, outputs = token_norms(model, trace), list(block_outputs(model, trace))
-    assert [block for block, _ in outputs] == [0, 1, 2]
-    for (block, tokens), expected in zip(outputs, run.leaving, strict=True):
-        tiny.close(tokens, expected, 1e-4)
-        np.testing.assert_allclose(norms.norms[block], expected[0].detach().norm(dim=1), rtol=1e-4)
 
 
 def test_long_patches_are_outliers_and_prefix_tokens_never() -> None:

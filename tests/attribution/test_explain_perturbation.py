@@ -100,7 +100,7 @@ def shapley(model: ViT, image: Tensor, base: Tensor, squares: Tensor, label: int
     chosen = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count)))  # every set of squares
     shown = chosen[:, where][:, None].double()  # (2^F, 1, H, W)
     values = model(shown * image + (1 - shown) * base)[:, label]
-    value = {tuple(row): float(v) for row, v in zip(chosen.int().tolist(), values, strict=True)}
+    value = dict(zip(map(tuple, chosen.int().tolist()), values.tolist(), strict=True))
     added = [0.0] * count
     for order in itertools.permutations(range(count)):
         seen = [0] * count

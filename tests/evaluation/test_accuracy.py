@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from pathlib import Path
 
+import data_files
 import numpy as np
 import pytest
 import scipy.special
@@ -174,19 +175,13 @@ def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
 # ---- data sets, and batches as training measures them
 
 
-def idx(path: Path, values: Tensor) -> None:
-    """An IDX file of bytes, as MNIST comes."""
-    header = bytes((0, 0, 8, values.ndim)) + b"".join(size.to_bytes(4, "big") for size in values.shape)
-    path.write_bytes(header + values.to(torch.uint8).numpy().tobytes())
-
-
 def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
     labels = tuple("3456789")  # of ten digits this model knows seven, in places of their own
     digits = torch.arange(10)
     shades = torch.tensor([0, 0, 0, *SHADES])
     for half in ("train", "t10k"):
-        idx(tmp_path / f"{half}-images-idx3-ubyte", shades[:, None, None].expand(10, 28, 28))
-        idx(tmp_path / f"{half}-labels-idx1-ubyte", digits)
+        for kind, values in (("images-idx3", shades[:, None, None].expand(10, 28, 28)), ("labels-idx1", digits)):
+            (tmp_path / f"{half}-{kind}-ubyte").write_bytes(data_files.idx(values.byte().numpy()))
     few = dataclasses.replace(ABOUT, labels=labels, class_ids=labels)
     with pytest.raises(EvaluationError, match="10 classes of mnist, got one that lacks 0, 1, 2"):
         validate(Shades(few), "mnist", root=tmp_path)
