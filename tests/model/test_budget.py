@@ -26,9 +26,6 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads m
 SIZES = {"width": 256, "depth": 4, "heads": 4, "patch_size": 8, "image_size": (64, 64), "classes": 5}
 
 
-# ---- what a trace takes
-
-
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("changes", "side", "dtype", "count"),
@@ -49,9 +46,6 @@ def test_the_estimate_covers_a_trace_and_its_queries(changes: dict, side: int, d
             trace.row(block), trace.column(block)
     estimate = forward_bytes(config, trace.tokens.shape[1], count, dtype.itemsize) - memory.SPARE_BYTES
     assert seen.most <= estimate <= 1.8 * seen.most
-
-
-# ---- what there is
 
 
 @linux
@@ -120,9 +114,6 @@ def test_the_largest_side_fits_and_the_next_does_not(multiple: int, free: int, b
         assert bytes_at(side) <= free
         assert 0 < side < below
         assert bytes_at(side + multiple) > free or side + multiple >= below
-
-
-# ---- when it is not enough
 
 
 @pytest.fixture

@@ -61,9 +61,6 @@ def test_an_empty_edit_changes_nothing_and_no_edit_changes_the_model(kind: str) 
         assert torch.equal(model(images), plain)
 
 
-# ---- each kind of edit
-
-
 def edits_of(name: str, prefix: int) -> Edits:
     last = prefix + PATCHES - 1
     lone = Cut(block=-1, head=4, queries=(7,), keys=(*range(7), *range(8, last + 1)))
@@ -111,9 +108,6 @@ def test_an_edited_run_is_the_run_written_out(kind: str, edit: str) -> None:
         close(model.run(tokens[:1].expand(2, -1, -1), model.angles(grid), edits)[:1], expected[:1])
 
 
-# ---- edges
-
-
 def test_a_trace_answers_from_the_attention_that_was_used() -> None:
     """Rows, columns, sums, logarithms and single images of a block with cuts; the others keep no N x N matrix."""
     model, images = tiny.model(registers=1), tiny.images()
@@ -146,9 +140,6 @@ def test_gradients_flow_through_what_is_left() -> None:
     assert gradient.isfinite().all()
     assert not gradient[:, 0].any()  # nobody reads this head
     assert gradient[:, 1].abs().max() > 1e-6
-
-
-# ---- patches
 
 
 def test_all_patches_may_be_removed_only_where_prefix_tokens_carry_the_answer() -> None:
@@ -184,9 +175,6 @@ def test_a_smaller_rectangle_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> N
     for other in (keep[:, :-1], some_patches(15), torch.zeros(1, 0, dtype=torch.long), mixed):
         with pytest.raises(EditError, match="rectangle"):
             model.trace(images, edits=Edits(keep=other))
-
-
-# ---- together
 
 
 def test_edits_combine_in_any_order() -> None:
@@ -240,8 +228,6 @@ def test_a_run_from_the_middle_is_the_rest_of_a_run() -> None:
             model.run(trace.stream(0), angles, start=start)
 
 
-# ---- other precisions and devices
-
 PART = Edits(heads=everything(4).heads, cuts=everything(4).cuts)
 
 
@@ -291,9 +277,6 @@ def test_a_gpu_gives_the_same() -> None:
     expected = model(images, edits)
     close(model.cuda()(images.cuda(), edits).cpu(), expected, 1e-3)
     close(model.trace(images.cuda(), edits=PART).logits.cpu(), model.cpu()(images, PART), 1e-3)
-
-
-# ---- what does not fit
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,6 @@ def test_logits_of_each_classifier() -> None:
         tiny.model(classes=0).heads_logits(tokens)
 
 
-# ---- positions
-
-
 @pytest.mark.parametrize("changes", [{}, {"position_grid": (3, 5)}, {"position_antialias": False}], ids=str)
 @pytest.mark.parametrize("grid", [(7, 11), (11, 7), (2, 17), (1, 1), (3, 5)])
 def test_any_size_of_image_is_the_native_model_with_resized_positions(changes: dict, grid: tuple[int, int]) -> None:
@@ -93,9 +90,6 @@ def test_any_size_of_image_is_the_native_model_with_resized_positions(changes: d
     trace = model.trace(images)
     assert trace.grid == grid
     close(trace.attentions[0], expected.attentions[0].tensor)
-
-
-# ---- traced and plain
 
 
 @pytest.mark.parametrize(
@@ -157,9 +151,6 @@ def test_a_trace_with_active_dropout_is_refused(rate: str) -> None:
         model.train().trace(images)
     close(model.eval().trace(images).logits, tiny.model()(images))  # in eval mode it does nothing
     assert not torch.equal(model.train()(images), model(images))  # in training it does
-
-
-# ---- stochastic depth and initialization
 
 
 def test_stochastic_depth_drops_whole_images_and_keeps_the_mean() -> None:

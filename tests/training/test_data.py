@@ -33,9 +33,6 @@ def photos(tmp_path: Path) -> Path:
     return root
 
 
-# ---- pixels
-
-
 @pytest.mark.parametrize("fit", ["squash", "crop"])
 @pytest.mark.parametrize("size", [(8, 11), (20, 13), (16, 16)])
 def test_training_sees_what_the_saved_model_will_see(photos: Path, fit: Fit, size: tuple[int, int]) -> None:
@@ -91,9 +88,6 @@ def test_grey_archives_become_rgb_and_are_resized(tmp_path: Path) -> None:
         np.testing.assert_array_equal(data.train.read(torch.tensor([5]))[0].permute(1, 2, 0).numpy(), np.asarray(own))
 
 
-# ---- the check before the first step
-
-
 def spoil(photos: Path) -> list[str]:
     (photos / "train" / "cat" / "1.png").write_bytes(b"")
     (photos / "val" / "owl" / "0.png").write_bytes(b"\x89PNG no image")
@@ -134,9 +128,6 @@ def test_classes_without_images_are_refused(photos: Path, tmp_path: Path) -> Non
     files.mnist(tmp_path / "mnist", counts=(30, 7))
     with pytest.raises(DataError, match="in val, got none of 7, 8, 9"):
         open_data("mnist", root=tmp_path / "mnist", size=(28, 28))
-
-
-# ---- what is told
 
 
 def test_the_description_has_every_class_and_count(

@@ -23,9 +23,6 @@ def indices(sampler: StepSampler) -> list[list[int]]:
     return [indices.tolist() for _, indices in sampler]
 
 
-# ---- order
-
-
 def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:
     steps = indices(StepSampler(cases.recipe(), CLASSES))
     assert [len(step) for step in steps] == [8] * 18
@@ -71,9 +68,6 @@ def test_balanced_sampling_evens_out_the_classes(balance: float, shares: tuple[f
     assert not orders[0].equal(orders[1])
 
 
-# ---- loading
-
-
 @pytest.mark.parametrize("memory", [0, 2**30])
 def test_workers_change_nothing(tmp_path: Path, memory: int) -> None:
     root = files.folder(tmp_path / "pets", {"cat": (6, 1), "dog": (6, 1)})
@@ -93,9 +87,6 @@ def test_workers_change_nothing(tmp_path: Path, memory: int) -> None:
         assert one[0].equal(other[0])
         assert one[1].equal(other[1])
     assert Images(data.train).workers == (0 if memory else images.workers or Images(data.train).workers)
-
-
-# ---- augmentation
 
 
 def augmented(pixels: Tensor, **changes: object) -> Tensor:

@@ -24,9 +24,6 @@ from vitviz.training.optim import warmup_then
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# ---- it learns
-
-
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A training of six epochs, and its folder."""
@@ -79,9 +76,6 @@ def test_bfloat16_learns_with_weights_in_float32(tmp_path: Path, plain: tuple[Pa
     assert {parameter.dtype for parameter in half.model.parameters()} == {torch.float32}
     with pytest.raises(TrainingError, match="Expected a GPU"):
         cases.train(tmp_path / "fp16", cases.recipe(precision="float16"))
-
-
-# ---- the first steps, written out
 
 
 def by_hand(vit: ViT, pixels: Tensor, classes: Tensor, rates: list[float], clip: float, decay: float) -> list[float]:
@@ -166,9 +160,6 @@ def test_the_running_mean_is_validated_and_saved(tmp_path: Path) -> None:
     assert shares == pytest.approx((table.diagonal() / table.sum(1)).tolist())
 
 
-# ---- what learns
-
-
 @pytest.mark.parametrize(("last", "flip"), [(0, False), (2, True), (2, False)])
 def test_frozen_parts_stay_and_the_others_learn(tmp_path: Path, last: int, flip: bool) -> None:
     data = cases.data()
@@ -209,9 +200,6 @@ def test_a_student_learns_its_teacher_by_the_distillation_token(tmp_path: Path, 
     assert outcome.model.head_dist.weight.any()
     first, last = (float(part.mean()) for part in (outcome.losses[:6], outcome.losses[-6:]))
     assert last < 0.8 * first
-
-
-# ---- what is refused
 
 
 def test_numbers_that_are_not_finite_end_a_training_and_replace_no_good_state(tmp_path: Path) -> None:
@@ -273,9 +261,6 @@ def test_all_patches_are_seen_in_the_last_fifth(tmp_path: Path) -> None:
     recipe = cases.recipe(patch_dropout=0.5, ema=0.0)
     Trainer(vit, data, recipe, tmp_path, device="cpu", progress=False).run()
     assert tokens == [9] * 14 + [17] * 4  # 18 steps, 16 patches and the class token
-
-
-# ---- what is told meanwhile
 
 
 def test_five_classes_have_no_top_five() -> None:

@@ -40,9 +40,6 @@ def numpy(*tensors: Tensor) -> list[NDArray]:
     return [tensor.double().numpy() for tensor in tensors]
 
 
-# --- cross entropy
-
-
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 def test_cross_entropy_is_its_formula(smoothing: float) -> None:
     z, t = numpy((logits(0) + logits(1)) / 2, mixed())
@@ -52,9 +49,6 @@ def test_cross_entropy_is_its_formula(smoothing: float) -> None:
     half = training_loss((logits(0).bfloat16(),), mixed(), Recipe())
     near(half, training_loss((logits(0).bfloat16().float(),), mixed(), Recipe()), 1e-7)
     assert half.dtype == torch.float32
-
-
-# --- distillation
 
 
 class Fixed(nn.Module):

@@ -68,9 +68,6 @@ def test_dropouts_are_set_in_modules_and_config() -> None:
     assert {module.p for module in vit.modules() if isinstance(module, nn.Dropout)} == {0.1}
 
 
-# ---- the cache
-
-
 def cached(vit: ViT, data: Data, folder: Path, last: int = 1, **changes: object) -> torch.Tensor:
     settings = {"unfreeze_last": last, "cast": None, "progress": False, **changes}
     return FeatureCache(vit, data, "train", folder, **settings).read(torch.arange(len(data.train)))

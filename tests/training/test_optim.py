@@ -29,9 +29,6 @@ def by_name(model: nn.Module, groups: Any, key: str) -> dict[str, float]:
     return {names[id(parameter)]: group[key] for group in groups for parameter in group["params"]}
 
 
-# ---- groups
-
-
 @pytest.mark.parametrize("decay", [1.0, 0.7])
 def test_groups_are_those_of_timm(decay: float) -> None:
     from timm.models.vision_transformer import VisionTransformer
@@ -82,9 +79,6 @@ def test_every_parameter_is_in_one_group_with_its_rate_and_decay(changes: dict[s
     assert set(by_name(model, make_optimizer(model, Recipe()).param_groups, "lr")) == learning != set(peaks)
 
 
-# ---- the rate of a step
-
-
 @pytest.mark.parametrize(
     ("steps", "warmup", "final"), [(50, 10, 0.0), (37, 5, 0.1), (20, 0, 0.3), (9, 9, 0.2), (1, 0, 0.0)]
 )
@@ -108,9 +102,6 @@ def test_other_schedules_and_sgd_are_torchs() -> None:
     assert isinstance(sgd, torch.optim.SGD)
     assert {(group["momentum"], group["nesterov"], group["lr"]) for group in sgd.param_groups} == {(0.75, True, 0.25)}
     assert {group["weight_decay"] for group in sgd.param_groups} == {0.0, 0.125}
-
-
-# ---- recipes
 
 
 def test_named_recipes_survive_json_and_fit_a_model() -> None:

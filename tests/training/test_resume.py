@@ -117,8 +117,6 @@ def test_a_second_ctrl_c_acts_at_once(tmp_path: Path, pythons_own_ctrl_c: None) 
     assert signal.getsignal(signal.SIGINT) is before
 
 
-# ---- what is refused
-
 SHORT: dict[str, Any] = {"epochs": 1, "warmup": 0.5, "unfreeze_last": 1}
 
 

@@ -46,9 +46,6 @@ def final(model: ViT, pixels: Tensor) -> Tensor:
     return model.encode(tokens, model.angles(grid))
 
 
-# --- a new head
-
-
 @kinds
 def test_all_but_the_head_is_the_sources_also_at_another_size(kind: dict) -> None:
     old = source(**kind)
@@ -132,9 +129,6 @@ def test_what_does_not_fit_is_refused() -> None:
             start_from(source(**old), LABELS, name="new", **more)
 
 
-# --- another size
-
-
 @pytest.mark.parametrize("antialias", [False, True])
 def test_positions_are_interpolated_as_timm_does(antialias: bool) -> None:
     old = source(grid=(7, 11), position_antialias=antialias)
@@ -176,9 +170,6 @@ def test_preprocessing_at_another_size(settings: dict, size: tuple[int, int], ex
     new = resized(Preprocess(**settings), size)
     assert (new.height, new.width, new.resize) == expected
     assert (new.mean, new.mode) == (Preprocess().mean, settings["mode"])
-
-
-# --- what learns
 
 
 def learning(model: ViT, last: int | None) -> set[str]:

@@ -34,9 +34,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 SUFFIXES = (".pt", ".bin", ".safetensors")
 
 
-# --- timm's names
-
-
 @pytest.mark.parametrize("family", TIMM)
 def test_a_file_in_timms_names_equals_timm(tmp_path: Path, family: str) -> None:
     build, named = TIMM[family]
@@ -132,8 +129,6 @@ def test_dinov3_in_its_own_names(tmp_path: Path) -> None:
     with pytest.raises(ConvertError, match="rotations of base 100"):
         loaded(state | {"rope_embed.periods": 31 ** (torch.arange(3) / 3)}, tmp_path, heads=None)
 
-
-# --- the names of transformers, of torchvision, and our own
 
 EPSILON = {"ViT": 1e-12, "DeiT": 1e-12, "DINOv2": 1e-6, "DINOv3": 1e-5, "CLIP": 1e-5, "SigLIP": 1e-6}
 
@@ -277,8 +272,6 @@ def test_a_family_that_names_do_not_tell_is_asked_for(tmp_path: Path, family: st
             vitviz.load(path, heads=5, family=named)
 
 
-# --- nothing is forced
-
 WHOLE = ["deit", "dinov2 with registers", "siglip", "dinov3 swiglu", "qk norm"]
 STATES = {name: state_of(TIMM[name][0]()) for name in WHOLE}
 
@@ -317,8 +310,6 @@ def test_half_of_a_part_is_refused(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError):
             vitviz.load(written(state, tmp_path, ".pt"), heads=5)
 
-
-# --- models that cannot be shown
 
 NOT_SHOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     name: (lambda name=name: timm.create_model(name), words)

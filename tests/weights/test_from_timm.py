@@ -127,9 +127,6 @@ def test_every_tensor_is_needed_and_none_left_over(family: str, monkeypatch: pyt
     assert_refused(state | more, r"Expected 3 blocks .*got 4")
 
 
-# --- what travels with weights
-
-
 def cfg_of(**changes: Any) -> dict[str, Any]:
     return {**timm.get_pretrained_cfg("vit_tiny_patch16_224").to_dict(), **changes}
 
@@ -200,9 +197,6 @@ def test_preprocessing_that_we_cannot_follow_is_refused(
         about_timm(cfg_of(**changes), config_of(side))
     with pytest.raises(ConvertError, match="reads 1"):  # a model of one colour takes no photographs
         convert_timm(vit(in_chans=1), cfg_of())
-
-
-# --- what cannot be converted
 
 
 def mixed_blocks() -> nn.Module:

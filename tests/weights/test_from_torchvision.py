@@ -101,9 +101,6 @@ def test_published_and_older_names_are_known(name: str) -> None:
     assert now.names.keys() == before.names.keys()
 
 
-# --- what travels with the weights
-
-
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
 def test_what_travels_with_published_weights(weights: Any) -> None:
     picture = Image.fromarray(random_rgb(331, 523))

@@ -229,9 +229,6 @@ def test_labels_come_in_the_order_of_the_logits() -> None:
             about_transformers(settings | {"id2label": wrong}, {}, "a")
 
 
-# --- folders
-
-
 @each_case
 def test_a_folder_and_an_object_load(tmp_path: Path, case: Case) -> None:
     theirs = saved(case, tmp_path / "my-model")

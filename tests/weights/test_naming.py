@@ -66,9 +66,6 @@ def test_unknown_names_and_names_of_one_tensor_are_refused() -> None:
         assert not one.rename(one.marks).unknown
 
 
-# --- the bundled model
-
-
 def test_the_bundled_backbone_equals_onnxruntime() -> None:
     path = Path(__file__).parents[2] / "scripts" / "build_dinov2_imagenette.py"
     spec = importlib.util.spec_from_file_location(path.stem, path)

@@ -61,9 +61,6 @@ def with_adapters(head: bool = True) -> Any:
     return timm_models.shaken(adapted(CASE.build(), head, lora_alpha=3))
 
 
-# --- three lines for each library
-
-
 def test_models_are_loaded_and_explained_in_three_lines() -> None:
     for source, grid in (
         (timm_model(num_classes=CLASSES), (3, 3)),
@@ -73,9 +70,6 @@ def test_models_are_loaded_and_explained_in_three_lines() -> None:
         model = vitviz.load(source, labels=LABELS)
         explanation = vitviz.Explorer(model).open(PHOTO).explain("gae", target="thing 3")
         assert explanation.values.shape == grid
-
-
-# --- the numbers are those of the object
 
 
 @torch.no_grad()
@@ -170,9 +164,6 @@ def test_what_is_assumed_is_said_on_the_page_and_kept_in_a_checkpoint(tmp_path: 
     assert "assumed" not in json.loads((tmp_path / "config.json").read_text())
 
 
-# --- labels and preprocessing that are given
-
-
 def test_labels_in_the_forms_in_which_people_have_them(tmp_path: Path) -> None:
     theirs = test_from_torchvision.tiny()
     named = {str(index): name for index, name in reversed(list(enumerate(LABELS)))}
@@ -231,9 +222,6 @@ def test_preprocessing_in_the_forms_in_which_people_have_it(tmp_path: Path) -> N
             vitviz.load(theirs, preprocess=wrong)
 
 
-# --- adapters on disk
-
-
 @torch.no_grad()
 def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASE.build().save_pretrained(tmp_path / "base")
@@ -273,9 +261,6 @@ def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.undo()
     (folder / "adapter_model.safetensors").unlink()
     assert_refused("adapter_model")
-
-
-# --- what is refused
 
 
 def test_models_of_others_are_refused(tmp_path: Path) -> None:

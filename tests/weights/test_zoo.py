@@ -30,9 +30,6 @@ from vitviz.weights.zoo import LIBRARIES
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-# --- by name
-
-
 def test_models_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITVIZ_CHECKPOINTS", str(tmp_path))
     folder = tmp_path / "model"
@@ -49,8 +46,6 @@ def test_models_by_name_and_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     with pytest.raises(CheckpointError, match=r"no checkpoint was found in .*gone"):
         zoo.load("model")
 
-
-# --- the bundled models
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BUNDLED, PLAIN = "dinov2-s14-imagenette", "vit-cifar10"
