@@ -1,7 +1,5 @@
 """A small model that is saved as a folder, and changes of its files, for the tests of what is saved and loaded."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Callable

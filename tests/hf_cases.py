@@ -1,12 +1,11 @@
 """Small random models of Hugging Face's transformers, one for each class that is converted."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +39,7 @@ def mean(out: Any) -> Tensor:
     return out.last_hidden_state.mean(1)
 
 
-def pooled(out: Any) -> Tensor:
-    return out.pooler_output
-
-
-def logits(out: Any) -> Tensor:
-    return out.logits
+pooled, logits = attrgetter("pooler_output"), attrgetter("logits")
 
 
 @dataclass(frozen=True, eq=False)

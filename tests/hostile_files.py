@@ -1,7 +1,5 @@
 """Files that mean harm, or are broken: each with the words of its refusal. `HOSTILE` makes them, one function each."""
 
-from __future__ import annotations
-
 import collections
 import copy
 import io

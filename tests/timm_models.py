@@ -1,7 +1,5 @@
 """Small random models of timm, one for each family, for the tests of the converters and of files in timm's names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -14,28 +12,12 @@ from timm.models.vision_transformer import VisionTransformer
 from torch import nn
 
 # Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
-SIZES: dict[str, Any] = {
-    "img_size": (3 * 5, 7 * 5),
-    "patch_size": 5,
-    "embed_dim": 5 * 12,
-    "depth": 3,
-    "num_heads": 5,
-    "mlp_ratio": 2.2,
-    "num_classes": 29,
-    "dynamic_img_size": True,
-}
+SIZES: dict[str, Any] = {"img_size": (3 * 5, 7 * 5), "patch_size": 5, "embed_dim": 5 * 12, "depth": 3}
+SIZES |= {"num_heads": 5, "mlp_ratio": 2.2, "num_classes": 29, "dynamic_img_size": True}
 OTHER = (11 * 5, 2 * 5)  # another grid, in both directions
-ROTARY: dict[str, Any] = {
-    "rope_type": "dinov3",
-    "rope_temperature": 31.0,
-    "rope_rotate_half": True,
-    "use_rot_pos_emb": True,
-    "use_abs_pos_emb": False,
-    "num_reg_tokens": 2,
-    "use_fc_norm": False,
-    "init_values": 0.5,
-    "norm_layer": partial(LayerNorm, eps=1e-3),
-}
+ROTARY: dict[str, Any] = {"rope_type": "dinov3", "rope_temperature": 31.0, "rope_rotate_half": True}
+ROTARY |= {"use_rot_pos_emb": True, "use_abs_pos_emb": False, "num_reg_tokens": 2, "use_fc_norm": False}
+ROTARY |= {"init_values": 0.5, "norm_layer": partial(LayerNorm, eps=1e-3)}
 
 
 @torch.no_grad()

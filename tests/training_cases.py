@@ -66,15 +66,8 @@ def data(train: int = 52, val: int = 23, seed: int = 0) -> Data:
 
 def model(data: Data, seed: int = 0, **changes: Any) -> ViT:
     """A new tiny classifier for these data."""
-    sizes: dict[str, Any] = {
-        "image_size": (SIDE, SIDE),
-        "patch_size": 3,
-        "width": 20,
-        "depth": 3,
-        "heads": 2,
-        "mlp_width": 28,
-        "classes": CLASSES,
-    }
+    sizes: dict[str, Any] = {"image_size": (SIDE, SIDE), "patch_size": 3, "classes": CLASSES}
+    sizes |= {"width": 20, "depth": 3, "heads": 2, "mlp_width": 28}
     torch.manual_seed(seed)
     about = Pretrained(name="tiny", preprocess=data.preprocess(MEAN, STD), labels=data.labels, class_ids=data.class_ids)
     return ViT(ViTConfig(**{**sizes, **changes}), about)

@@ -1,7 +1,5 @@
 """Single files of weights in timm's names, for the tests that load them: which families, written how, equal to what."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

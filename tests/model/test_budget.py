@@ -1,7 +1,5 @@
 """How much memory a trace takes, how much there is, and what is said when it is not enough."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

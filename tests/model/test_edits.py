@@ -1,7 +1,5 @@
 """Edits of a run, against models whose weights were edited by hand and runs that were written out by hand."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Every variant of the forward pass against the plain one, on every kind of model."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

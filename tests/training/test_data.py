@@ -1,7 +1,5 @@
 """Opening data: what the model will see, checked before the first step; photographs that occur twice are found."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 
@@ -38,7 +36,6 @@ def photos(tmp_path: Path) -> Path:
 def test_training_sees_what_the_saved_model_will_see(photos: Path, fit: Fit, size: tuple[int, int]) -> None:
     data = open_data(photos, size=size, fit=fit)
     later = data.preprocess(MEAN, STD)
-    assert data.train.samples.paths is not None
     pixels = data.train.read(torch.arange(len(data.train)))
     assert pixels.shape == (10, 3, *size)
     assert pixels.dtype == torch.uint8

@@ -1,7 +1,5 @@
 """Processes that train: killed, out of disk, stopped by Ctrl-C, and two under torchrun, all to the same outcome."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The network that is trained is the model: from images, from cached features, with fewer tokens in the last block."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameter groups, learning rates, the running mean and recipes, each against a computation of its own."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A training that ended early goes on to the losses of one that never stopped; what does not fit is refused."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Checkpoint folders: what is saved comes back, a save that fails leaves no trace, damaged folders are refused."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

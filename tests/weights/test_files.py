@@ -1,7 +1,5 @@
 """One file of weights: its family is recognised, assumptions are told, numbers are the library's; or it is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -42,7 +40,6 @@ def test_a_file_in_timms_names_equals_timm(tmp_path: Path, family: str) -> None:
         model = vitviz.load(written(state_of(theirs), tmp_path, suffix), family=named, heads=5)
         assert_equal(model, theirs)
         about = model.pretrained
-        assert about is not None
         assert (about.labels, about.name) == ((), "weights")
         assert f"weights{suffix}" in about.source
         assert any(words.startswith("norm epsilon") for words in about.assumed)
@@ -87,7 +84,6 @@ def test_dinov2_and_mae_in_their_own_names(tmp_path: Path) -> None:
     model = loaded(state | {"mask_token": torch.full((1, 60), torch.nan)}, tmp_path)
     assert_equal(model, theirs)
     assert not model.config.position_antialias
-    assert model.pretrained is not None
     assert "facebookresearch" in model.pretrained.source
     assert "without the mask token" in model.pretrained.source
     theirs = vit(**SQUARE, num_classes=0)
@@ -95,7 +91,6 @@ def test_dinov2_and_mae_in_their_own_names(tmp_path: Path) -> None:
     decoder |= {"decoder_pos_embed": torch.zeros(1, 50, 3), "mask_token": torch.zeros(1, 1, 3)}
     model = loaded(state_of(theirs) | decoder, tmp_path)
     assert_equal(model, theirs)
-    assert model.pretrained is not None
     assert "decoder of MAE" in model.pretrained.source
 
 
@@ -203,7 +198,6 @@ def test_wrappers_are_taken_off(tmp_path: Path, wrap: str) -> None:
     torch.save((WRAPPED | BARE)[wrap](state_of(theirs)), tmp_path / "weights.pth")
     model = vitviz.load(tmp_path / "weights.pth", heads=5)
     assert_equal(model, theirs)
-    assert model.pretrained is not None
     assert ("weights under" in model.pretrained.source) == (wrap in WRAPPED)
 
 

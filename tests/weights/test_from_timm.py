@@ -1,7 +1,5 @@
 """Models of timm, converted, compute what timm computes, and are fed as timm feeds them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -84,7 +82,6 @@ def test_a_named_model_equals_timm(name: str) -> None:
     ours = convert_timm(shaken(theirs), cfg)
     assert (ours.config.image_size, ours.config.patch_size) == (sizes["img_size"], patch)
     check_equal(theirs, ours, torch.randn(1, 3, *sizes["img_size"]))
-    assert ours.pretrained is not None
     assert ours.pretrained.name == name
     assert ours.pretrained.licence == cfg["license"]
     assert ours.pretrained.source == f"https://huggingface.co/{cfg['hf_hub_id']}"

@@ -1,7 +1,5 @@
 """torchvision's Vision Transformer, converted, computes what torchvision computes."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Models and folders of Hugging Face's transformers, converted, compute what transformers computes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -237,10 +235,8 @@ def test_a_folder_and_an_object_load(tmp_path: Path, case: Case) -> None:
         assert_same(case, theirs, model)
         assert not model.training
     about = ours.pretrained
-    assert about is not None
     assert (about.name, about.licence, about.preprocess.mode) == ("my-model", "unknown", "squash")
     assert len(about.labels) == (CLASSES if case.read is logits else 0)
-    assert of_object.pretrained is not None
     assert of_object.pretrained.name == type(theirs).__name__
 
 
@@ -261,7 +257,6 @@ def test_folders_in_several_files_of_torch_and_with_a_joint_processor_load(tmp_p
     joint = {"image_processor": {"image_processor_type": "ViTImageProcessor", "size": 48}}
     (tmp_path / "processor_config.json").write_text(json.dumps(joint))
     about = load_transformers_folder(tmp_path).pretrained
-    assert about is not None
     assert about.preprocess.height == 48
 
 

@@ -1,7 +1,5 @@
 """Files that mean harm, or are broken: refused in words, in no more memory than they are long, and nothing runs."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

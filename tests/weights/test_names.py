@@ -1,7 +1,5 @@
 """Every model of timm that holds attention, by name: it opens and computes the same, or is refused in words."""
 
-from __future__ import annotations
-
 import inspect
 from contextlib import suppress
 from typing import Any

@@ -1,8 +1,6 @@
 """Names of other libraries become ours: every tensor once, or a reason."""
 
-from __future__ import annotations
-
-import importlib.util
+import runpy
 from pathlib import Path
 
 import pytest
@@ -68,17 +66,13 @@ def test_unknown_names_and_names_of_one_tensor_are_refused() -> None:
 
 def test_the_bundled_backbone_equals_onnxruntime() -> None:
     path = Path(__file__).parents[2] / "scripts" / "build_dinov2_imagenette.py"
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    onnx_path = script.find_onnx()
-    model = script.build_backbone(onnx_path)
+    script = runpy.run_path(str(path))
+    onnx_path = script["find_onnx"]()
+    model = script["build_backbone"](onnx_path)
     images = torch.from_numpy(Preprocess(mode="squash")(decode(skimage.data.chelsea())).pixels)[None]
     with torch.no_grad():
         tokens = model.trace(images, blocks=[0]).tokens
-    expected = script.onnx_tokens(onnx_path, images)
+    expected = script["onnx_tokens"](onnx_path, images)
     assert tokens.shape == expected.shape == (1, 257, 384)
     assert expected.std() > 0.1  # not two blank outputs that agree
     torch.testing.assert_close(tokens, expected, rtol=0, atol=1e-4)

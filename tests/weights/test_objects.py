@@ -1,7 +1,5 @@
 """Models that are in memory, and folders as people who fine-tune have them: loaded, explained, and nothing claimed."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path
@@ -40,7 +38,6 @@ def timm_model(name: str = "vit_tiny_patch16_224", **changes: Any) -> Any:
 def about(source: Any, **options: Any) -> vitviz.Pretrained:
     """What a model says of itself, once it is loaded."""
     model = source if isinstance(source, vitviz.ViT) else vitviz.load(source, **options)
-    assert model.pretrained is not None
     return model.pretrained
 
 

@@ -1,7 +1,5 @@
 """Models of other libraries by name. The libraries are real; what would come over the network is made here."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time
@@ -93,7 +91,6 @@ def test_a_model_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPat
                 ask("google/none")
         ours = load("hf:google/tiny-vit")
         assert_same(CASE, theirs, ours)
-        assert ours.pretrained is not None
         assert (ours.pretrained.name, ours.pretrained.licence) == ("google/tiny-vit", "apache-2.0")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
         with pytest.raises(RemoteError, match="cannot be reached"):
@@ -155,7 +152,6 @@ def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypa
             monkeypatch.setattr(models, "get_model", small)
         ours = read(source)
         assert isinstance(ours, ViT if read is load else Classifier)
-        assert ours.pretrained is not None
         network, about = ours if isinstance(ours, ViT) else ours.network, ours.pretrained
         images = torch.randn(1, 3, size, size)
         torch.testing.assert_close(network(images), theirs(images), atol=1e-4, rtol=1e-4)

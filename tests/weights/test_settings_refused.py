@@ -1,7 +1,5 @@
 """Settings of any field and any value end in a model that takes photographs, or in an error of the loader."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math
@@ -36,7 +34,6 @@ PHOTO = Image.fromarray(random_rgb(60, 92))
 
 
 def assert_takes_photographs(model: ViT) -> None:
-    assert model.pretrained is not None
     height, width = model.pretrained.preprocess.input_size(*PHOTO.size)
     assert model.config.grid_of(height, width)
     if height * width <= 100 * 100 and model.config.channels == 3:

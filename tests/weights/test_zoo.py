@@ -1,7 +1,5 @@
 """Models by name, those that are bundled, and the catalog, which is held to the libraries that publish them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import checkpoint_folders
@@ -18,7 +16,7 @@ from torch import nn
 from torchvision import models
 
 from vitviz.images.decoding import decode
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.vit import ViT
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checkpoint import CheckpointError, save
@@ -56,16 +54,11 @@ def bundled() -> ViT:
     return zoo.load(BUNDLED)
 
 
-def about(model: ViT) -> Pretrained:
-    assert model.pretrained is not None
-    return model.pretrained
-
-
 @torch.no_grad()
 def best(model: ViT, image: Image.Image) -> list[str]:
     """The labels of the classes, the most probable first."""
-    logits = model(torch.from_numpy(about(model).preprocess(image).pixels)[None])[0]
-    return [about(model).labels[int(index)] for index in logits.argsort(descending=True)]
+    logits = model(torch.from_numpy(model.pretrained.preprocess(image).pixels)[None])[0]
+    return [model.pretrained.labels[int(index)] for index in logits.argsort(descending=True)]
 
 
 def test_bundled_models_are_small_and_have_their_cards(bundled: ViT) -> None:
@@ -77,9 +70,9 @@ def test_bundled_models_are_small_and_have_their_cards(bundled: ViT) -> None:
     assert sum(parameter.numel() for parameter in plain.parameters()) <= 6e6
     for name, model in ((BUNDLED, bundled), (PLAIN, plain)):
         card = (zoo.CHECKPOINTS / name / "README.md").read_text(encoding="utf-8")
-        assert all(label in card for label in about(model).labels)
-        assert len(about(model).labels) == model.config.classes == 10
-    assert len(about(bundled).class_ids) == 10
+        assert all(label in card for label in model.pretrained.labels)
+        assert len(model.pretrained.labels) == model.config.classes == 10
+    assert len(bundled.pretrained.class_ids) == 10
     horse = np.repeat(np.uint8(255) * skimage.data.horse()[..., None], 3, axis=2)  # a silhouette
     assert best(plain, decode(horse))[0] == "horse"
     assert best(plain, decode(skimage.data.chelsea()))[1] == "cat"  # that one passes for a dog
@@ -89,7 +82,7 @@ def test_the_bundled_model_recognises_a_church_and_a_dog(bundled: ViT) -> None:
     for name, label in (("church", "church"), ("dog", "English springer")):
         assert best(bundled, decode(EXAMPLES / f"{name}.jpg"))[0] == label
     for photo in (skimage.data.chelsea(), skimage.data.rocket()[:, 200:400]):  # of any shape
-        height, width = about(bundled).preprocess(decode(photo)).geometry.input
+        height, width = bundled.pretrained.preprocess(decode(photo)).geometry.input
         assert 200 <= (height // 14) * (width // 14) <= 300
 
 
@@ -118,7 +111,6 @@ def test_there_are_ten_from_three_libraries_each_once() -> None:
 def test_timm_says_the_same(entry: CatalogEntry) -> None:
     name = name_of(entry)
     cfg = timm.get_pretrained_cfg(name)
-    assert cfg is not None
     assert (cfg.hf_hub_id, cfg.hf_hub_filename) == (f"timm/{name}", None)  # it can be fetched, from what we ask for
     assert cfg.num_classes == entry.classes
     assert cfg.license.replace("-license", " license") == entry.licence.lower()
@@ -158,5 +150,4 @@ def test_transformers_documents_the_same(entry: CatalogEntry, tmp_path: Path) ->
     )
     ours = model.config
     assert (ours.width, ours.patch_size, ours.classes, ours.image_size) == (768, 16, 1000, (224, 224))
-    assert model.head is not None
     assert model.head.weight.shape == (1000, 768)
