@@ -106,3 +106,14 @@ def test_no_address_of_an_index_is_among_the_files() -> None:
     assert SERVICE["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
     for name in ("Dockerfile", "compose.yaml", "Makefile", "scripts/make_space.py", "requirements.lock"):
         assert not re.search(r"https?://\S*(whl|simple|registry)", read(name)), name
+
+
+def test_nginx_passes_no_post_on_to_the_next_server() -> None:
+    lines = [line.strip() for line in read("deploy/nginx.conf").splitlines()]
+    (passed_on,) = [line for line in lines if line.startswith("proxy_next_upstream ")]
+    assert "non_idempotent" not in passed_on
+
+
+def test_compose_serves_under_a_name_and_lets_replicas_agree() -> None:
+    assert SERVICE["environment"]["VITVIZ_HOSTS"] == "${VITVIZ_HOSTS:-localhost}"
+    assert "VITVIZ_SECRET" in SERVICE["environment"]

@@ -143,13 +143,6 @@ def test_models_name_classes_only_where_their_outputs_have_names() -> None:
             assert view.geometry == prepared.geometry
 
 
-def test_a_native_picture_keeps_its_own_grid() -> None:
-    view = Explorer(with_weights("native")).open(photo(size=(80, 300)))
-    rows, columns = view.trace.grid
-    assert rows > 2 * columns
-    assert view.attention(query=(rows - 1, columns - 1)).values.shape == view.rollout().grid == (rows, columns)
-
-
 def test_questions_that_cannot_be_answered_are_refused(view: View) -> None:
     for ask in (view.attention, view.rollout, view.head_maps, view.layer_maps):
         with pytest.raises(TraceError, match="7 x 11"):

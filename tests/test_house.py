@@ -168,9 +168,3 @@ def test_ci_runs_both_tiers_that_need_nobody() -> None:
     assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test", "make test-all"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     assert re.search(r"^test: .*\blint types js$", makefile, re.MULTILINE)
-
-
-def test_the_licence_is_whole() -> None:
-    text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    assert "Version 2.0, January 2004" in text
-    assert "END OF TERMS AND CONDITIONS" in text

@@ -25,7 +25,6 @@ import vitviz
 from vitviz.cli.main import main
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import KINDS, NAMES, draw, encode, save
-from vitviz.draw.figures.page import wrap
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.weights.checkpoint import save as save_model
@@ -174,11 +173,6 @@ def test_save_knows_the_format_by_the_name(tmp_path: Path) -> None:
     with pytest.raises(DrawError, match="poster"):
         draw(view(), ["patches", "poster"])
     assert list(draw(view(), ["parameters", "patches"])) == ["patches", "parameters"]
-
-
-def test_lines_are_broken_where_they_may() -> None:
-    assert wrap("a picture of 16 × 16 patches", 7, 0.75) == ["a picture of", "16 × 16", "patches"]
-    assert re.fullmatch(r"x+…", *wrap("x" * 300, 7, 2.0))
 
 
 # --- the shell -------------------------------------------------------------------------------------------------------

@@ -342,15 +342,16 @@ def test_what_is_no_confusion_matrix_is_refused() -> None:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("name", "case"), [(name, case) for name in NAMES[:4] for case in LAID_OUT[name]])
-def test_words_are_inside_the_page_and_apart(name: str, case: str) -> None:
-    words_are_inside_and_apart(figure(case, name))
+@pytest.mark.parametrize("name", NAMES[:4])
+def test_words_are_inside_the_page_and_apart(name: str) -> None:
+    for case in LAID_OUT[name]:
+        words_are_inside_and_apart(figure(case, name))
 
 
 @pytest.mark.tier("all")
 @pytest.mark.parametrize("name", NAMES[:4])
-def test_words_of_every_case_are_inside_the_page_and_apart(name: str) -> None:
-    for case in CASES:
+def test_words_of_the_other_cases_are_inside_the_page_and_apart(name: str) -> None:
+    for case in {*CASES} - {*LAID_OUT[name]}:
         words_are_inside_and_apart(figure(case, name))
 
 

@@ -21,13 +21,11 @@ from vitviz.images.decoding import ImageError, decode, decode_here
     [
         (b"", "empty"),
         (b"hello, I am a photograph\n", "got text in"),
-        ("Grüße".encode() * 9, "an unknown format"),
         (bytes(range(200, 256)), "first bytes c8 c9"),
         (b"\0\0\0\x18ftypavif\0\0\0\0mif1avif" + bytes(99), "AVIF"),
         (b"\0\0\0\x18ftypisom\0\0\0\0isomavc1" + bytes(99), "video"),
         (b'<?xml version="1.0"?><svg xmlns="http://www.w3.org/2000/svg"/>', "SVG.*JPEG or PNG"),
         (b"%PDF-1.7\n", "PDF"),
-        (b"8BPS" + bytes(40), "Photoshop"),
         (b"\x89PNG\r\n\x1a\n" + bytes(40), "damaged PNG|cannot be decoded"),
         (b"\xff\xd8\xff\xe0", "damaged JPEG|cannot be decoded"),
         (saved(Image.new("RGB", (16, 16)), "ICO"), "icon"),
@@ -87,21 +85,18 @@ def test_paths_that_are_no_files_and_pictures_that_are_none(tmp_path: Path) -> N
 # ---- bombs
 
 
-@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
 @pytest.mark.parametrize("side", [7072, 10_000, 20_000])  # over our limit, over Pillow's warning, over Pillow's error
 def test_bombs_are_refused_from_the_header(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where warnings are errors, and where Pillow is unguarded."""
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("pixels were decoded"))
     limit, filters = Image.MAX_IMAGE_PIXELS, list(warnings.filters)
     size = f"got {side} x {side} "
     words = rf"at most (26|50) megapixels.*({size}|got far more in).*Make it smaller"
-    with pytest.raises(ImageError, match=words):
-        decode(png_header_only(side, side))
+    for action in ("ignore", "error"):
+        with warnings.catch_warnings():
+            warnings.simplefilter(action, Image.DecompressionBombWarning)
+            with pytest.raises(ImageError, match=words):
+                decode(png_header_only(side, side))
     assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == (limit, filters)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(ImageError, match=words):
-            decode(png_header_only(side, side))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)
     with pytest.raises(ImageError, match=size):
         decode(png_header_only(side, side))

@@ -16,6 +16,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairwise import pairs
+from pictures import photograph
 from PIL import Image
 
 import vitviz
@@ -31,10 +32,6 @@ modes = st.sampled_from(MODES)
 patches = st.sampled_from([7, 8, 14, 16])
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-def photo(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
 
 
 # ---- the preprocessing
@@ -54,29 +51,27 @@ def test_any_size_is_cut_into_whole_patches_and_its_own_size_is_itself(
     side = data.draw(st.integers(patch, 12 * patch))
     other = own.at(side, patch)
     assert (other.mode, other.mean, other.std) == (own.mode, own.mean, own.std)
-    prepared = other(photo(w, h))
+    prepared = other(photograph(w, h))
     geometry = prepared.geometry
     assert geometry.input == other.input_size(w, h) == prepared.pixels.shape[1:]
     assert all(length % patch == 0 for length in geometry.input)
     gh, gw = (length // patch for length in geometry.input)
     if mode == "native":
         assert gh * gw <= 1.34 * (side / patch) ** 2 + 2
+        own = replace(own, width=height)  # a budget of pixels has no shape
     else:
         assert abs(max(geometry.input) - side) <= patch / 2
         exact = min(height, width) * side / max(height, width)
         assert abs(min(geometry.input) - exact) <= patch / 2 or min(geometry.input) == patch
-    if mode == "native":
-        own = replace(own, width=height)  # a budget of pixels has no shape
     assert own.at(max(own.height, own.width), patch) == own
 
 
 def test_another_size_sees_the_same_part_of_the_picture() -> None:
-    """224 of 256 pixels, or 448 of 512: the crop leaves out the same margin, and has the shape of the input."""
     for own in (Preprocess(), Preprocess(resize=256), Preprocess(height=112, resize=150), Preprocess(resize=224)):
-        small, large = own(photo(700, 600)).geometry, own.at(448, 14)(photo(700, 600)).geometry
+        small, large = own(photograph(700, 600)).geometry, own.at(448, 14)(photograph(700, 600)).geometry
         assert (large.input[0], large.input[1]) == (2 * small.input[0], 2 * small.input[1])
         assert large.frame == pytest.approx(small.frame, abs=700 / min(small.input) / 2)  # half a pixel of rounding
-    geometry = Preprocess(height=224, width=320, resize=256).at(500, 16)(photo(900, 800)).geometry
+    geometry = Preprocess(height=224, width=320, resize=256).at(500, 16)(photograph(900, 800)).geometry
     left, top, right, bottom = geometry.frame
     assert (right - left) / (bottom - top) == pytest.approx(geometry.input[1] / geometry.input[0], rel=0.01)
     assert ((left + right) / 2, (top + bottom) / 2) == pytest.approx((450, 400), abs=2)
@@ -122,8 +117,8 @@ def test_models_with_any_positions_run_at_any_size(positions: str, mode: str | N
         model.pretrained = Pretrained(name="tiny", preprocess=own)
     explorer = Explorer(model)
     for size in (tiny.PATCH, 100, 250):
-        view = explorer.open(photo(163, 127), size=size)
-        prepared = explorer.preprocess.at(size, tiny.PATCH)(photo(163, 127))
+        view = explorer.open(photograph(163, 127), size=size)
+        prepared = explorer.preprocess.at(size, tiny.PATCH)(photograph(163, 127))
         torch.testing.assert_close(view.trace.logits, model(torch.from_numpy(prepared.pixels)[None]).detach())
         assert view.size == prepared.geometry.input == view.geometry.input
         assert view.trace.grid == model.config.grid_of(*view.size)
@@ -132,11 +127,11 @@ def test_models_with_any_positions_run_at_any_size(positions: str, mode: str | N
         assert heatmap.values.shape == view.trace.grid
         assert heatmap.values.sum() + sum(heatmap.prefix_mass.values()) == pytest.approx(1.0, abs=1e-5)
         assert heatmap.overlay().size == (163, 127)
-    assert explorer.open(photo(163, 127)).size == explorer.preprocess.input_size(163, 127)  # nothing stays behind
+    assert explorer.open(photograph(163, 127)).size == explorer.preprocess.input_size(163, 127)  # nothing stays behind
     explorer.model.register_forward_hook(lambda *_: pytest.fail("it ran"))
     for size in (tiny.PATCH - 1, 10**7):
         with pytest.raises(ImageError, match=str(size)):
-            explorer.open(photo(20, 20), size=size)
+            explorer.open(photograph(20, 20), size=size)
 
 
 LARGE = """

@@ -21,6 +21,7 @@ from vitviz.images.limits import check_metadata, format_of
 from vitviz.images.worker import Worker, Workers
 
 PHOTO = Image.fromarray(random_rgb(30, 41))
+PNG = saved(PHOTO, "PNG")
 
 
 @pytest.fixture
@@ -28,6 +29,13 @@ def pool() -> Workers:
     made = Workers(1)
     yield made
     made.end()
+
+
+def idle(pool: Workers) -> Worker:
+    """Return the only process of a pool, which stays in it."""
+    held = pool._idle.get_nowait()
+    pool._idle.put(held)
+    return held
 
 
 # --- floods
@@ -53,8 +61,7 @@ def app_segments(total: int = 100_000) -> bytes:
 
 
 def png_chunks(number: int = 10_000, size: int = 0) -> bytes:
-    plain = saved(PHOTO, "PNG")
-    return plain[:33] + number * png_chunk(b"prVt", bytes(size)) + plain[33:]
+    return PNG[:33] + number * png_chunk(b"prVt", bytes(size)) + PNG[33:]
 
 
 def gif_comments(total: int, block: int) -> bytes:
@@ -100,16 +107,9 @@ def test_floods_are_refused_before_a_decoder_sees_them(name: str, monkeypatch: p
         decoding.decode_here(io.BytesIO(data), "this file", ("TIFF", "JPEG2000", *decoding._FORMATS))
 
 
-@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM"])
-def test_photographs_pass_with_what_cameras_and_editors_write(kind: str) -> None:
-    data = saved(PHOTO if kind != "GIF" else PHOTO.convert("P"), kind)
-    assert format_of(data[:512]) == kind
-    assert check_metadata(io.BytesIO(data), "this file").read() == data
-
-
-@pytest.mark.parametrize("options", [{"progressive": True}, {"exif": bytes(6) + b"II*\0", "comment": b"c" * 500}])
-def test_progressive_photographs_with_comments_pass(options: dict) -> None:
-    assert decode(saved(PHOTO, "JPEG", **options)).size == PHOTO.size
+def test_progressive_photographs_with_comments_pass() -> None:
+    for options in ({"progressive": True}, {"exif": bytes(6) + b"II*\0", "comment": b"c" * 500}):
+        assert decode(saved(PHOTO, "JPEG", **options)).size == PHOTO.size
     assert decode(scans(20)).size == (64, 64)
 
 
@@ -119,13 +119,15 @@ def test_progressive_photographs_with_comments_pass(options: dict) -> None:
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "AVIF"])
 def test_every_format_is_the_same_in_a_process_of_its_own(kind: str) -> None:
     data = saved(PHOTO if kind != "GIF" else PHOTO.convert("P"), kind)
+    assert format_of(data[:512]) == kind
+    assert check_metadata(io.BytesIO(data), "this file").read() == data
     apart = decode_apart(data)
     assert apart.mode == "RGB"
     assert np.array_equal(np.asarray(apart), np.asarray(decode(data)))
 
 
 def test_what_is_refused_is_refused_in_the_same_words() -> None:
-    for data in (b"", b"hello", b"%PDF", saved(PHOTO, "PNG")[:100], png_chunks(), bombs.strip_png()):
+    for data in (b"", b"hello", b"%PDF", PNG[:100], png_chunks(), bombs.strip_png()):
         with pytest.raises(ImageError) as expected:
             decode(data)
         with pytest.raises(ImageError) as found:
@@ -139,62 +141,50 @@ def test_a_process_decodes_one_picture_after_another_and_is_replaced(
     monkeypatch.setattr(worker, "PICTURES", 3)
     processes = []
     for _ in range(5):
-        pool.decode(saved(PHOTO, "PNG"), "this file")
-        held = pool._idle.get_nowait()
-        processes.append(held._process.pid)
-        pool._idle.put(held)
-    assert len({*processes[:2]}) == 1
-    assert len({*processes[2:]}) == 1
-    assert processes[0] != processes[2]
+        pool.decode(PNG, "this file")
+        processes.append(idle(pool)._process.pid)
+    first, _, third, *_ = processes
+    assert first != third
+    assert processes == [first, first, third, third, third]
 
 
-def test_a_process_that_ends_is_an_error_in_words_and_another_takes_its_place(pool: Workers) -> None:
+class Left(Exception):
+    """The sender is gone."""
+
+
+def kill(held: Worker) -> None:
+    os.kill(held._process.pid, signal.SIGKILL)
+
+
+def leave(_: Worker) -> None:
+    raise Left("gone")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "check", "error", "words"),
+    [
+        (10, kill, ImageError, "which cannot be decoded"),
+        (10, leave, Left, "gone"),
+        (0, lambda _: None, ImageError, "takes longer"),
+    ],
+)
+def test_a_process_that_ends_or_is_ended_is_replaced(
+    seconds: int, check: Callable[[Worker], None], error: type[Exception], words: str, pool: Workers,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     pool.warm()
-    held = pool._idle.get_nowait()
-    pool._idle.put(held)
-    _stop(held)
-    with pytest.raises(ImageError, match="which cannot be decoded"):
-        pool.decode(saved(PHOTO, "PNG"), "this file", lambda: os.kill(held._process.pid, signal.SIGKILL))
+    held = idle(pool)
+    os.kill(held._process.pid, signal.SIGSTOP)  # it cannot answer before it is ended
+    with monkeypatch.context() as limited:
+        limited.setattr(worker, "SECONDS", seconds)
+        with pytest.raises(error, match=words):
+            pool.decode(PNG, "this file", lambda: check(held))
     assert not held.alive
-    assert pool.decode(saved(PHOTO, "PNG"), "this file").size == PHOTO.size
-
-
-def _stop(held: Worker) -> None:
-    """Stop the process, so that it cannot answer before it is ended."""
-    os.kill(held._process.pid, signal.SIGSTOP)
-
-
-def test_who_leaves_ends_the_decoding(pool: Workers) -> None:
-    pool.warm()
-    held = pool._idle.get_nowait()
-    pool._idle.put(held)
-    _stop(held)
-
-    class Left(Exception):
-        pass
-
-    def check() -> None:
-        raise Left
-
-    with pytest.raises(Left):
-        pool.decode(saved(PHOTO, "PNG"), "this file", check)
-    assert not held.alive
-    assert pool.decode(saved(PHOTO, "PNG"), "this file").size == PHOTO.size
-
-
-def test_a_picture_that_takes_too_long_is_ended(pool: Workers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "SECONDS", 0)
-    pool.warm()
-    held = pool._idle.get_nowait()
-    pool._idle.put(held)
-    _stop(held)
-    with pytest.raises(ImageError, match="takes longer"):
-        pool.decode(saved(PHOTO, "PNG"), "this file")
-    assert not held.alive
+    assert pool.decode(PNG, "this file").size == PHOTO.size
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are the system's")
 def test_a_picture_that_takes_more_memory_than_it_claims_is_ended(pool: Workers) -> None:
     with pytest.raises(ImageError, match="cannot be decoded"):
         pool.decode(bombs.lying_avif(), "this file")
-    assert pool.decode(saved(PHOTO, "PNG"), "this file").size == PHOTO.size
+    assert pool.decode(PNG, "this file").size == PHOTO.size
