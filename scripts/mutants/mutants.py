@@ -37,7 +37,9 @@ SPARE = 10  # draws of a package beyond its share, for faults that change no beh
 PACKAGES = [f"vitviz/{name}" for name in ("model", "attribution", "analysis", "images", "weights", "server")]
 SCRIPTS = [f"vitviz/web/{name}" for name in ("core", "compute", "local")]
 DRAWN, EQUIVALENT = HERE / "drawn.json", HERE / "equivalent.json"
-CPU_LIMIT = 1500  # seconds of one run of tests: a fault that makes a loop endless ends here, and is noticed
+TIMEOUT = 120  # seconds of one test: a fault that makes a loop endless ends here, and is noticed
+CPU_LIMIT = 1800  # seconds of one process
+NODE_MEMORY = "--max-old-space-size=2000"  # MB: so does one that makes an array without end
 BROWSER = "tests/web tests/server tests/export tests/draw tests/test_formatting.py"  # Python tests that run scripts
 
 Mutant = dict[str, Any]
@@ -171,16 +173,18 @@ class Version:
 
     def run(self, *command: str, **environment: str) -> tuple[int, str]:
         """Run a command in the tree; return its exit status and what it printed."""
-        given = {**os.environ, "PYTHONPATH": str(self.tree), "MALLOC_ARENA_MAX": "1", **environment}
+        settings = {"PYTHONPATH": str(self.tree), "MALLOC_ARENA_MAX": "1", "NODE_OPTIONS": NODE_MEMORY, **environment}
         done = subprocess.run(
-            command, cwd=self.tree, env=given, capture_output=True, text=True, check=False,
+            command, cwd=self.tree, env={**os.environ, **settings}, capture_output=True, text=True, check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (CPU_LIMIT, CPU_LIMIT)),
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
     def pytest(self, *given: str) -> tuple[int, str]:
         """Run pytest."""
-        return self.run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *given)
+        return self.run(
+            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TIMEOUT}", *given
+        )
 
     def scripts(self) -> tuple[int, str]:
         """Run the tests of the scripts by Node, on vectors that Python has written before there was any fault."""
