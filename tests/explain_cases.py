@@ -1,7 +1,5 @@
 """Tiny models of every way to read an answer, and cases for attribution methods."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the model learned about places and pixels, against loops."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How much the answer rests on each head: the gradient is Michel's, the ablation is exact."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import reference_vit as reference

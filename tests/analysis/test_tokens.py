@@ -1,7 +1,5 @@
 """What the tokens hold after each block: against the reference model cut short, and against sums written out."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 from typing import Any

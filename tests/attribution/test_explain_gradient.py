@@ -1,7 +1,5 @@
 """Gradient methods against their formulas: dense matrices from a model written out in a graph of its own."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Baselines by captum: against captum itself, against sums written out, and by what they promise."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import re

@@ -1,7 +1,5 @@
 """Layer-wise relevance propagation against the same rules written out, operation by operation, in float64."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import explain_cases as cases

@@ -1,7 +1,5 @@
 """Accuracy on a folder: counted right, on what users get, or refused in words."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 from pathlib import Path

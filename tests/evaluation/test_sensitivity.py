@@ -1,7 +1,5 @@
 """Sums of scores against what the answer lost, weights made random, and masks: against other people's code."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np
