@@ -5,7 +5,6 @@ import pytest
 import reference_vit as reference
 import tiny
 import torch
-from torch import Tensor
 
 import vitviz.analysis.importance
 from vitviz.analysis import AnalysisError
@@ -21,13 +20,6 @@ TARGET = Target(torch.tensor([3, 11]))
 CONTRAST = Target(torch.tensor([3, 11]), torch.tensor([7, 2]))
 
 
-def score(logits: Tensor, target: Target) -> Tensor:
-    """The number whose gradient is taken, (B,), written out class by class."""
-    rows = torch.arange(len(logits))
-    mine = logits[rows, target.classes]
-    return mine if target.against is None else mine - logits[rows, target.against]
-
-
 @kinds
 def test_the_gradient_is_the_sum_of_attention_times_its_gradient(kind: str) -> None:
     """Michel et al. 2019, equation 2: |A . dL/dA|, here from probabilities that are in a graph."""
@@ -35,7 +27,7 @@ def test_the_gradient_is_the_sum_of_attention_times_its_gradient(kind: str) -> N
     run = reference.run(model, images)
     attentions = [attention.tensor for attention in run.attentions]
     for target in (TARGET, CONTRAST):
-        slopes = torch.autograd.grad(score(run.logits.tensor, target).sum(), attentions, retain_graph=True)
+        slopes = torch.autograd.grad(target.score(run.logits.tensor).sum(), attentions, retain_graph=True)
         expected = [(a * slope).sum((2, 3)).abs() for a, slope in zip(attentions, slopes, strict=True)]
         gradients = head_gradients(model, model.trace(images), target)
         torch.testing.assert_close(gradients.double(), torch.stack(expected, dim=1).detach(), rtol=2e-3, atol=2e-5)
@@ -53,9 +45,9 @@ def test_an_ablation_is_the_answer_of_the_edited_model(monkeypatch: pytest.Monke
     for target in (TARGET, CONTRAST):
         probability, logit = head_ablations(model, trace, target)
         for (block, head), without in zip(places, edited, strict=True):
-            lost = score(whole.softmax(1), target) - score(without.softmax(1), target)
+            lost = target.score(whole.softmax(1)) - target.score(without.softmax(1))
             torch.testing.assert_close(probability[:, block, head], lost, rtol=1e-3, atol=2e-5)
-            lost = score(whole, target) - score(without, target)
+            lost = target.score(whole) - target.score(without)
             torch.testing.assert_close(logit[:, block, head], lost, rtol=1e-3, atol=2e-5)
         assert logit.abs().mean() > 0.01  # there was something to compare
 
