@@ -23,10 +23,12 @@ from torch import Tensor
 
 import vitviz
 from vitviz.analysis.filters import position_similarity
+from vitviz.analysis.tokens import point_up, principal_components
 from vitviz.attribution.attention import attention, rollout, rollout_matrix
 from vitviz.attribution.scores import TokenScores
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay, patch_edges
+from vitviz.evaluation.faithfulness import random_orders, rank_patches
 from vitviz.explorer import Explorer
 from vitviz.formatting import percent
 from vitviz.heatmap import Scale
@@ -404,6 +406,37 @@ def format_calls() -> Iterator[Call]:
                 yield call(f"compute/format.{function}", args, text)
 
 
+# ---- the static site ----
+
+SPECTRA = ((1.0, 0.9999, 0.96), (1.0, 1.0 - 1e-6, 0.5), (5.0, 1.0, 0.999), (1.0, 0.9))  # the last has two dimensions
+
+
+def site_calls() -> Iterator[Call]:
+    for patches, seed in ((1, 0), (77, 0), (256, 7), (1369, 2**31)):  # the last: over 624 numbers
+        orders = random_orders(patches, 6, seed)
+        yield call("local/orders.randomOrders", [patches, 6, seed], orders.tolist())
+        scores = torch.arange(patches).remainder(5).double()[None]  # many are equal
+        yield call("local/orders.rankPatches", [scores[0], seed], rank_patches(scores, seed)[0].tolist())
+    for count, width in ((40, 23), (23, 40)):
+        for spectrum in SPECTRA:
+            samples = tiny_samples(count, width, spectrum)
+            axes, shares = principal_components(samples)
+            axes = point_up(axes)
+            expected = [{"axis": axis, "share": float(share)} for axis, share in zip(axes, shares, strict=True)]
+            yield call("local/components.principalComponents", [list(samples)], expected, atol=1e-7)
+
+
+def tiny_samples(count: int, width: int, spectrum: tuple[float, ...]) -> Tensor:
+    """Return samples (n, D) of mean 0 whose first variances are these up to a factor; with three, others follow."""
+    generator = torch.Generator().manual_seed(3)
+    more = (0.4 * 0.9 ** np.arange(15)).tolist() if len(spectrum) == 3 else []
+    values = torch.tensor([*spectrum, *more], dtype=torch.float64)
+    random = torch.randn(count, len(values), generator=generator, dtype=torch.float64)
+    left = torch.linalg.qr(random - random.mean(0))[0]
+    right = torch.linalg.qr(torch.randn(width, len(values), generator=generator, dtype=torch.float64))[0]
+    return (left * values.sqrt()) @ right.T  # (n, k) @ (k, D)
+
+
 # ---- the lecture ----
 
 BLOCK, HEAD, PATCH = 1, 3, (2, 5)
@@ -460,7 +493,7 @@ def vectors() -> dict[str, Any]:
     return {
         "blocks": [*tiny_blocks(), *real_blocks()],
         "outliers": [block_case(str(kind), outliers(**kind), 1, "float16") for kind in OUTLIERS],
-        "calls": [*numbers, *color_calls(), *picture_calls(), *format_calls()],
+        "calls": [*numbers, *color_calls(), *picture_calls(), *format_calls(), *site_calls()],
         "viridis": lut("viridis"),
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),

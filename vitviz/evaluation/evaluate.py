@@ -19,7 +19,7 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import METHODS, attribute, check_options, method_named
 from vitviz.attribution.scores import ExplainError
 from vitviz.evaluation import EvaluationError
-from vitviz.evaluation.faithfulness import RANDOM, faithfulness
+from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
 from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write
 from vitviz.evaluation.table import CHANCE, Evaluation, tabulate
 from vitviz.images.folders import batches, class_names, find_classes, spread
@@ -35,11 +35,11 @@ def evaluate(
     methods: str | Sequence[str] = "all",
     *,
     limit: int | None = None,
-    seed: int = 0,
+    seed: int = SEED,
     out: str | os.PathLike[str] | None = None,
     target: Aim = "true",
     baseline: Drop = "remove",
-    steps: int | Sequence[float] = 10,
+    steps: int | Sequence[float] = STEPS,
     random: int = RANDOM,
     options: Mapping[str, Mapping[str, Any]] | None = None,
     progress: bool = True,

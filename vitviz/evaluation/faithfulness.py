@@ -33,6 +33,10 @@ Maps = Tensor | NDArray[np.floating[Any]]
 
 RANDOM = 6
 """Number of random orders by default. Each costs as much as one curve of the map itself."""
+STEPS = 10
+"""Number of equal steps by default."""
+SEED = 0
+"""Seed of random orders by default, and of the order of equal scores."""
 
 UNLIKELY = 0.1  # below this probability of the whole image there is hardly anything to take away
 
@@ -187,9 +191,9 @@ def faithfulness(
     *,
     contrast: tuple[Named, Named] | None = None,
     baseline: Drop = "remove",
-    steps: int | Sequence[float] = 10,
+    steps: int | Sequence[float] = STEPS,
     random: int = RANDOM,
-    seed: int = 0,
+    seed: int = SEED,
     progress: Progress | None = None,
 ) -> tuple[Faithfulness, ...]:
     """Compute insertion and deletion curves of maps and of random orders, in one batch.

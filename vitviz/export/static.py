@@ -26,6 +26,7 @@ from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, runtime_files
 from vitviz.model.vit import ViT
 from vitviz.web import bundle, choices
+from vitviz.web.answers import constants
 from vitviz.web.examples import Example, examples
 from vitviz.web.lecture import lecture_given
 from vitviz.web.numbers import lecture_bytes, model_bytes, values_bytes
@@ -169,7 +170,7 @@ def _write_runtime(site: Site) -> dict[str, dict[str, Any]]:
 
 def _worker(runtime: dict[str, dict[str, Any]]) -> str:
     given = json.dumps({"wasm": runtime[WASM], "mjs": runtime[GLUE]})
-    start = f"vitvizExplorer.start(self, ort, {given});\n"
+    start = f"vitvizExplorer.start(self, ort, {given}, {json.dumps(constants())});\n"
     return f'import * as ort from "./{runtime[MODULE]["url"]}";\n{bundle.script("local/worker.js")}{start}'
 
 

@@ -8,12 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from vitviz.evaluation.faithfulness import Curve, Faithfulness
+from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
+from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness
 from vitviz.heatmap import Heatmap
 from vitviz.view import View
+from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
 LENS = 4  # classes of the logit lens
 LECTURE = ("rollout", "gae")  # methods that the lecture compares
+
+
+def constants() -> dict[str, Any]:
+    """Return the constants that the scripts of a static site share with Python: `Constants` of local/answers.js."""
+    return {
+        "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY,
+        "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,
+        "sides": (LEAST_SIDE, STAGE_SIDE), "rollout": ROLLOUT_TOKENS,
+    }  # fmt: skip
 
 
 def describe_map(heatmap: Heatmap, seconds: float = 0.0) -> dict[str, Any]:

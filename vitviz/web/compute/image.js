@@ -18,7 +18,7 @@
 const BITS = 22; // of a weight's fraction, as Pillow has it
 
 /** Round half to even, as Python does. @param {number} value */
-function round(value) {
+export function round(value) {
   const whole = Math.round(value);
   return Math.abs(value % 1) === 0.5 && whole % 2 !== 0 ? whole - 1 : whole;
 }

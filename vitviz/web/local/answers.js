@@ -1,20 +1,27 @@
 // Answers to the panels' questions, as `vitviz.server.endpoints` gives them.
 import { percent, score } from '../compute/format.js';
+import { round } from '../compute/image.js';
 import { rowStatistics } from './heads.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
+import { randomOrders, rankPatches } from './orders.js';
 
 /** @typedef {import('./model.js').Model} Model */
 /** @typedef {import('./model.js').Run} Run */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 /** @typedef {(told: {text: string, done?: number, of?: number}) => void} Tell */
-/** @typedef {{model: Model, run: Run, prepared: Prepared, gone: () => boolean, tell: Tell, seconds: number}} Asked */
+/**
+ * What Python computes with too: `vitviz.web.answers.constants`.
+ * @typedef {{random: number, steps: number, seed: number, unlikely: number, lens: number, ratio: number,
+ *   deviations: number, percentiles: [number, number], sides: [number, number], rollout: number}} Constants
+ */
+/**
+ * @typedef {{model: Model, run: Run, prepared: Prepared, constants: Constants, gone: () => boolean, tell: Tell,
+ *   seconds: number}} Asked
+ */
 
 const BEST = 5; // classes
-const RANDOM = 5; // orders that a map is compared with
-const STEPS = 10;
 const IN_SHARES = ['attention', 'rollout'];
-const UNLIKELY = 0.05; // a target that the whole image hardly is
 
 /** @param {Asked} asked @param {{target: number | null, against: number | null}} ask */
 function weightsOf({ run: { logits } }, { target, against }) {
@@ -63,18 +70,6 @@ export async function intervene({ model, run, gone }, { patches, heads }) {
   return { classes: best.map((index) => [model.about.labels[index], before[index], after[index]]) };
 }
 
-/** Random orders that are the same everywhere. @param {number} count @param {number} seed */
-function shuffled(count, seed) {
-  const order = Array.from({ length: count }, (_, i) => i);
-  let state = seed;
-  for (let i = count - 1; i > 0; i -= 1) {
-    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
-    const j = Math.floor((state / 2 ** 32) * (i + 1));
-    [order[i], order[j]] = [order[j], order[i]];
-  }
-  return order;
-}
-
 /** The mean height of a curve over 0..1. @param {number[]} x @param {number[]} y */
 const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]) / 2) * (x[i + 1] - x[i]), 0)
   / (x[x.length - 1] - x[0]);
@@ -84,46 +79,48 @@ const area = (x, y) => y.slice(1).reduce((sum, value, i) => sum + ((value + y[i]
  * @param {Asked} asked @param {{methods: string[], target: number | null, against: number | null}} ask
  */
 export async function faithfulness(asked, { methods, target, against }) {
-  const { model, run, gone, tell } = asked;
+  const { model, run, gone, tell, constants: { random: count, steps, seed, unlikely } } = asked;
   const [gh, gw] = run.grid;
   const patches = gh * gw;
   const least = model.about.prefix.length && !model.about.pooling.includes('mean') ? 0 : 1;
-  const counts = [...new Set(Array.from({ length: STEPS + 1 }, (_, i) => (
-    Math.max(least, Math.round(((STEPS - i) / STEPS) * patches)))))];
+  const counts = [...new Set(Array.from({ length: steps + 1 }, (_, i) => (
+    Math.max(least, round(((steps - i) / steps) * patches)))))];
   const weights = weightsOf(asked, { target, against });
   const first = weights.indexOf(1);
   const second = weights.indexOf(-1);
   const probability = (/** @type {Float32Array} */ logits) => (second < 0 ? softmax(logits)[first]
     : softmax([logits[first], logits[second]])[0]);
   const whole = probability(run.logits);
-  const of = (2 * methods.length + RANDOM) * (counts.length - 1);
+  const of = (2 * methods.length + count) * (counts.length - 1);
   let done = 0;
   /** Probabilities as fewer of the first patches of an order are visible. @param {number[]} order */
   async function curve(order) {
     const found = [whole];
-    for (const count of counts.slice(1)) {
+    for (const visible of counts.slice(1)) {
       tell({ text: methods.length === 1 ? 'Testing the map' : `Testing ${methods.length} maps`, done, of });
-      found.push(probability(await model.without(run, new Set(order.slice(count)), [], gone)));
+      found.push(probability(await model.without(run, new Set(order.slice(visible)), [], gone)));
       done += 1;
     }
     return found;
   }
   const random = [];
-  for (let seed = 1; seed <= RANDOM; seed += 1) random.push(await curve(shuffled(patches, seed)));
-  const shares = counts.map((count) => count / patches);
+  for (const order of randomOrders(patches, count, seed)) random.push(await curve(order));
+  const shares = counts.map((visible) => visible / patches);
   const answers = [];
   for (const method of methods) {
     const { values } = await explain(asked, { method, target, against });
-    const ties = shuffled(patches, 0);
-    const order = ties.sort((a, b) => values[b] - values[a]);
+    const order = rankPatches(values, seed);
     const shown = await curve(order);
     const hidden = await curve([...order].reverse());
     const removed = shares.map((share) => 1 - share);
     const deletion = chart(removed, hidden, random, -1);
     const insertion = chart([...shares].reverse(), [...shown].reverse(), random.map((one) => [...one].reverse()), 1);
     const gain = (deletion.chance - deletion.area + insertion.area - insertion.chance) / 2;
-    answers.push({ words: describe(model.about.labels, first, second, deletion, insertion, whole), gain, deletion,
-      insertion });
+    const named = second < 0 ? model.about.labels[first]
+      : `${model.about.labels[first]} rather than ${model.about.labels[second]}`;
+    const doubt = whole < unlikely ? ` The whole image is ${named} with only ${percent(whole)}: there is little to `
+      + 'take away.' : '';
+    answers.push({ words: describe(named, deletion, insertion) + doubt, gain, deletion, insertion });
   }
   return answers;
 }
@@ -143,20 +140,15 @@ function chart(x, y, random, better) {
 }
 
 /**
- * @param {string[]} labels @param {number} first @param {number} second @param {ReturnType<typeof chart>} deletion
- * @param {ReturnType<typeof chart>} insertion @param {number} whole
+ * @param {string} target @param {ReturnType<typeof chart>} deletion @param {ReturnType<typeof chart>} insertion
  */
-function describe(labels, first, second, deletion, insertion, whole) {
-  const target = second < 0 ? labels[first] : `${labels[first]} rather than ${labels[second]}`;
+function describe(target, deletion, insertion) {
   const than = (/** @type {{beaten: number, n: number}} */ { beaten, n }) => (beaten === n ? `all ${n} random orders`
     : `${beaten || 'none'} of ${n} random orders`);
   const areas = (/** @type {ReturnType<typeof chart>} */ one) => `area ${one.area.toFixed(2)} against `
     + `${one.chance.toFixed(2)} (${Math.min(...one.areas).toFixed(2)}-${Math.max(...one.areas).toFixed(2)})`;
-  const doubt = whole < UNLIKELY ? ` The whole image is ${target} with only ${percent(whole)}: there is little to take `
-    + 'away.' : '';
   return `Removing the patches that this map names first brings ${target} down faster than ${than(deletion)}: `
-    + `${areas(deletion)}; showing them first brings it up faster than ${than(insertion)}: ${areas(insertion)}.`
-    + doubt;
+    + `${areas(deletion)}; showing them first brings it up faster than ${than(insertion)}: ${areas(insertion)}.`;
 }
 
 /**

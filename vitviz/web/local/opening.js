@@ -3,11 +3,10 @@ import { prepare, restore } from '../compute/image.js';
 import { softmax } from './model.js';
 
 /** @typedef {import('./graphs.js').About} About */
+/** @typedef {import('./answers.js').Constants} Constants */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 
-const STAGE = [512, 1024]; // pixels: the longer side of the photograph on a page, at least and at most
 const BEST = 5;
-const ROLLOUT_TOKENS = 600; // up to here the whole rollout matrix is computed
 const MOST_PIXELS = 50e6;
 
 export class PhotographError extends Error {}
@@ -47,10 +46,10 @@ async function decode(blob) {
   return canvas;
 }
 
-/** The photograph at the size of a page. @param {OffscreenCanvas} canvas */
-async function stage(canvas) {
+/** The photograph at the size of a page. @param {OffscreenCanvas} canvas @param {Constants['sides']} sides */
+async function stage(canvas, [least, most]) {
   const longer = Math.max(canvas.width, canvas.height);
-  const factor = Math.max(Math.min(1, STAGE[1] / longer), STAGE[0] / longer);
+  const factor = Math.max(Math.min(1, most / longer), least / longer);
   const [width, height] = [canvas.width, canvas.height].map((side) => Math.max(1, Math.round(side * factor)));
   const [small, context] = canvasOf(width, height);
   context.imageSmoothingQuality = 'high';
@@ -92,11 +91,11 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
 
 /**
  * What the page needs of a scene at once, see core/manifest.js; pictures are blobs.
- * @param {About} about @param {OffscreenCanvas} canvas @param {Prepared} prepared
+ * @param {About} about @param {Constants} constants @param {OffscreenCanvas} canvas @param {Prepared} prepared
  * @param {import('./model.js').Run} run @param {number} seconds
  */
-export async function describeScene(about, canvas, prepared, run, seconds) {
-  const photo = await stage(canvas);
+export async function describeScene(about, constants, canvas, prepared, run, seconds) {
+  const photo = await stage(canvas, constants.sides);
   const factor = photo.width / canvas.width;
   const [saw, context] = canvasOf(prepared.width, prepared.height);
   context.putImageData(new ImageData(restore(about.preprocess, prepared), prepared.width, prepared.height), 0, 0);
@@ -106,7 +105,7 @@ export async function describeScene(about, canvas, prepared, run, seconds) {
   const predictions = best.map((index) => [labels[index], shares[index], index]);
   return {
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
-    depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= ROLLOUT_TOKENS, image: null,
+    depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
     model: source, title, size: null, predictions, labels,
     sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
   };

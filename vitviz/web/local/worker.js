@@ -23,8 +23,9 @@ class SiteError extends Error {}
 /**
  * Start answering the messages of a page.
  * @param {any} self - the worker @param {any} ort - onnxruntime-web @param {{wasm: File, mjs: File}} runtime
+ * @param {import('./answers.js').Constants} constants
  */
-export function start(self, ort, runtime) {
+export function start(self, ort, runtime, constants) {
   /** @type {Set<number>} */
   const gone = new Set(); // questions that nobody waits for
   /** @type {Map<string, Promise<Model>>} */
@@ -108,7 +109,8 @@ export function start(self, ort, runtime) {
 
   /** @type {Record<string, (asked: any, ask: any) => Promise<any>>} */
   const answers = {
-    open: ({ model, canvas, prepared, run, seconds }) => describeScene(model.about, canvas, prepared, run, seconds),
+    open: ({ model, canvas, prepared, run, seconds }) => (
+      describeScene(model.about, constants, canvas, prepared, run, seconds)),
     block: async ({ run }, { block }) => blockFile(run.blocks[block]),
     rollout: async ({ run }, { token, ...options }) => {
       const [one] = run.blocks;
@@ -133,7 +135,7 @@ export function start(self, ort, runtime) {
     try {
       if (left()) throw new Stopped();
       const opened = await open(question);
-      const data = await answers[name]({ ...opened, gone: left, tell: told }, ask);
+      const data = await answers[name]({ ...opened, constants, gone: left, tell: told }, ask);
       self.postMessage({ id, data }, data instanceof ArrayBuffer ? [data] : []);
     } catch (error) {
       if (error instanceof Stopped) self.postMessage({ id, stopped: true });

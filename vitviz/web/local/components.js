@@ -1,0 +1,114 @@
+// Principal components: block Krylov iteration with Rayleigh-Ritz, until the vectors are eigenvectors. Plain power
+// iteration mixes axes whose eigenvalues are close.
+
+const COUNT = 3;
+const RESIDUAL = 1e-11; // of the largest eigenvalue: |A v - value v| of an eigenvector
+const NOTHING = 1e-12; // of a vector's length: what is left of one that the others span
+const OFF_DIAGONAL = 1e-26; // squares off the diagonal, of all squares
+
+/** @param {ArrayLike<number>} one @param {ArrayLike<number>} other */
+export function dot(one, other) {
+  let sum = 0;
+  for (let x = 0; x < one.length; x += 1) sum += one[x] * other[x];
+  return sum;
+}
+
+/** Add a multiple of a vector to another.
+ * @param {Float64Array} to @param {number} factor @param {Float64Array} one */
+function add(to, factor, one) {
+  for (let x = 0; x < to.length; x += 1) to[x] += factor * one[x];
+}
+
+/** @param {ArrayLike<number>} factors @param {Float64Array[]} vectors */
+function combined(factors, vectors) {
+  const sum = new Float64Array(vectors[0].length);
+  vectors.forEach((one, i) => add(sum, factors[i], one));
+  return sum;
+}
+
+/**
+ * Eigenvalues and eigenvectors of a symmetric matrix by Jacobi's rotations (Golub and Van Loan, 8.5), largest first.
+ * @param {Float64Array[]} matrix - is overwritten
+ * @returns {{value: number, vector: Float64Array}[]}
+ */
+function eigenvectors(matrix) {
+  const n = matrix.length;
+  const vectors = matrix.map((_, i) => Float64Array.from({ length: n }, (__, j) => Number(i === j)));
+  const whole = matrix.reduce((sum, row) => sum + dot(row, row), 0);
+  const off = () => matrix.reduce((sum, row, i) => sum + dot(row, row) - row[i] ** 2, 0);
+  while (off() > OFF_DIAGONAL * whole) {
+    for (let p = 0; p < n; p += 1) {
+      for (let q = p + 1; q < n; q += 1) {
+        if (matrix[p][q] === 0) continue;
+        const cot = (matrix[q][q] - matrix[p][p]) / (2 * matrix[p][q]);
+        const tan = (cot < 0 ? -1 : 1) / (Math.abs(cot) + Math.hypot(cot, 1));
+        const cos = 1 / Math.hypot(tan, 1);
+        const turn = (/** @type {Float64Array} */ a, /** @type {number} */ i, /** @type {Float64Array} */ b,
+          /** @type {number} */ j) => {
+          const [x, y] = [a[i], b[j]];
+          a[i] = cos * (x - tan * y);
+          b[j] = cos * (y + tan * x);
+        };
+        for (let k = 0; k < n; k += 1) turn(matrix[k], p, matrix[k], q);
+        for (let k = 0; k < n; k += 1) turn(matrix[p], k, matrix[q], k);
+        for (let k = 0; k < n; k += 1) turn(vectors[p], k, vectors[q], k);
+      }
+    }
+  }
+  return vectors.map((vector, i) => ({ value: matrix[i][i], vector })).sort((a, b) => b.value - a.value);
+}
+
+/** What is left of a vector beside an orthonormal basis, as a unit vector; null where that is nothing.
+ * @param {Float64Array} vector @param {Float64Array[]} basis */
+function beside(vector, basis) {
+  const left = vector.slice();
+  for (let twice = 0; twice < 2; twice += 1) for (const one of basis) add(left, -dot(left, one), one);
+  const length = Math.sqrt(dot(left, left));
+  return length > NOTHING * Math.sqrt(dot(vector, vector)) ? left.map((value) => value / length) : null;
+}
+
+/**
+ * The first principal components of samples, as `principal_components` and `point_up` of `vitviz.analysis.tokens` have
+ * them: unit vectors, and their shares of the variance; zeros where the samples have fewer dimensions.
+ * @param {Float64Array[]} samples
+ */
+export function principalComponents(samples) {
+  const width = samples[0].length;
+  const mean = new Float64Array(width);
+  for (const sample of samples) add(mean, 1 / samples.length, sample);
+  const centered = samples.map((sample) => sample.map((value, x) => value - mean[x]));
+  const total = centered.reduce((sum, one) => sum + dot(one, one), 0);
+  const scatter = (/** @type {Float64Array} */ vector) => combined(centered.map((one) => dot(one, vector)), centered);
+  /** @type {[Float64Array[], Float64Array[]]} */
+  const [basis, images] = [[], []]; // orthonormal vectors, and `scatter` of each
+  /** @type {Float64Array[]} */
+  let next = Array.from({ length: COUNT }, (_, i) => Float64Array.from({ length: width }, (__, x) => (
+    Math.sin((x + 1) * (i + 1)))));
+  /** @type {{value: number, axis: Float64Array, residual: number}[]} */
+  let found = [];
+  for (let looked = 0, done = false; !done;) {
+    const before = basis.length;
+    for (const vector of next) {
+      const unit = beside(vector, basis);
+      if (unit) [basis, images].forEach((list, i) => list.push(i ? scatter(unit) : unit));
+    }
+    next = images.slice(before);
+    const all = basis.length === before; // no direction is left
+    if (!all && basis.length < 1.5 * looked) continue;
+    looked = basis.length;
+    found = eigenvectors(basis.map((one) => Float64Array.from(images, (image) => dot(one, image)))).slice(0, COUNT)
+      .map(({ value, vector }) => {
+        const [axis, residual] = [basis, images].map((list) => combined(vector, list));
+        add(residual, -value, axis);
+        return { value, axis, residual: Math.sqrt(dot(residual, residual)) };
+      });
+    done = all || found.every(({ residual }) => residual <= RESIDUAL * found[0].value);
+  }
+  const rounding = total * Math.max(width, samples.length) * Number.EPSILON;
+  return Array.from({ length: COUNT }, (_, i) => {
+    if (!(found[i]?.value > rounding)) return { axis: new Float64Array(width), share: 0 };
+    const { axis, value } = found[i];
+    const sign = axis.reduce((sum, one) => sum + one ** 3, 0) < 0 ? -1 : 1;
+    return { axis: axis.map((one) => sign * one), share: value / total };
+  });
+}
