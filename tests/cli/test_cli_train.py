@@ -9,7 +9,9 @@ import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 import pytest
 import torch
@@ -239,28 +241,24 @@ def parse(*options: str) -> Options:
     return given_options(command.make_context("train", ["--data", "x", "--out", "y", *options]).params)
 
 
-OTHER = {
-    "epochs": "7", "batch": "24", "lr": "0.25", "head_lr": "0.5", "weight_decay": "0.75", "betas": "0.5 0.625",
-    "warmup": "0.375", "final_lr": "0.125", "smoothing": "0.25", "path_dropout": "0.5", "dropout": "0.25",
-    "patch_dropout": "0.75",
-    "ema": "0.75", "clip": "3.5", "layer_decay": "0.875", "accumulate": "4", "precision": "bfloat16", "compile": "",
-    "seed": "11", "unfreeze_last": "1 --from z", "distill": "hard --teacher z", "alpha": "0.25 --teacher z",
-    "temperature": "5.5 --teacher z", "crop_padding": "5", "flip": "", "resized_crop": "0.25 0.75",
-    "policy": "trivial", "erase": "0.25", "mixup": "0.5", "cutmix": "1.5", "balance": "0.5", "low_resolution": "0.75",
-    "optimizer": "sgd", "schedule": "linear", "attention_dropout": "0.25",
-}  # fmt: skip
-FIELDS = [field.name for field in dataclasses.fields(Recipe)]
+FIELDS = [field.name for field in dataclasses.fields(Recipe) if field.name != "name"]
+NEEDS = {"unfreeze_last": "--from", **dict.fromkeys(("distill", "alpha", "temperature"), "--teacher")}
 
 
-@pytest.mark.parametrize("field", [name for name in FIELDS if name != "name"])
+@pytest.mark.parametrize("field", FIELDS)
 def test_every_field_of_a_recipe_has_an_option(field: str) -> None:
-    (option,) = {one.opts[0] for one in ALL if one.name == field}
-    text, _, other = OTHER[field].partition(" --")
-    value = getattr(asked_recipe(parse(option, *text.split(), *(f"--{other}".split() if other else ()))), field)
-    if isinstance(value, tuple):
-        assert value == tuple(map(float, text.split()))
-    else:
-        assert value == (True if isinstance(value, bool) else type(value)(text))
+    (option,) = (one for one in ALL if one.name == field)
+    values: tuple[Any, ...] = (0.25, 0.75)[: option.nargs]
+    if option.is_flag:
+        values = ()
+    elif isinstance(option.type, click.Choice):
+        values = option.type.choices[-1:]
+    elif option.type is click.INT:
+        values = (8,)  # also a divisor of the batch
+    needed = [NEEDS[field], "z"] if field in NEEDS else []
+    found = getattr(asked_recipe(parse(option.opts[0], *map(str, values), *needed)), field)
+    assert found != getattr(Recipe(), field)
+    assert (found if isinstance(found, tuple) else (found,)) == (values or (True,))
 
 
 def test_a_named_recipe_is_taken_as_it_is() -> None:

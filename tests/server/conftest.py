@@ -1,4 +1,4 @@
-"""Computations that last as long as a test wants."""
+"""Models of a page's menu, and computations that last as long as a test wants."""
 
 from __future__ import annotations
 
@@ -8,9 +8,16 @@ from typing import Any
 
 import pytest
 import torch
-from offered import ask_without_end
+from offered import ask_without_end, folder
 
 from vitviz.server import endpoints
+
+
+@pytest.fixture(scope="session")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """The folders of three tiny models: Tiny 0, Tiny 1 and Tiny 2."""
+    place = tmp_path_factory.mktemp("sources")
+    return tuple(folder(place / name, seed) for seed, name in enumerate("abc"))
 
 
 @pytest.fixture

@@ -20,7 +20,6 @@ from vitviz.server.arguments import ArgumentError
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.scheduler import Kind
 from vitviz.view import View
-from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone
 
 ROWS, COLUMNS = tiny.GRID
@@ -91,18 +90,6 @@ def test_an_example_is_named_and_a_photograph_of_ones_own_is_not(endpoints: Endp
 
 
 # --- files
-
-
-def test_blocks_and_rollout_are_their_files(endpoints: Endpoints, scene: str) -> None:
-    trace = view_of(endpoints, scene).trace
-    for block in range(tiny.DEPTH):
-        data = ask(endpoints, "block", scene=scene, block=block)
-        assert data == block_bytes(trace, block)
-        assert HEADER.unpack_from(data)[6] == block  # the header says which block it is
-        assert ask(endpoints, "block", scene=scene, block=block) is data  # from the cache
-    assert ask(endpoints, "rollout", scene=scene, token=None) == rollout_bytes(trace)
-    options = {"fuse": "max", "discard": 0.3, "residual": 0.2, "start": 1}
-    assert ask(endpoints, "rollout", scene=scene, token=None, **options) == rollout_bytes(trace, **options)
 
 
 @pytest.mark.parametrize(

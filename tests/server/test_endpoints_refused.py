@@ -9,7 +9,7 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offered import WIDTH, ask, folder, made, photograph
+from offered import WIDTH, ask, made, photograph
 
 from vitviz.server.arguments import ArgumentError
 from vitviz.server.endpoints import Endpoints
@@ -22,9 +22,8 @@ TOKENS = 1 + ROWS * COLUMNS
 
 
 @pytest.fixture(scope="module")
-def endpoints(tmp_path_factory: pytest.TempPathFactory) -> Endpoints:
-    place = tmp_path_factory.mktemp("refused")
-    return made(place / "page", (folder(place / "model"),), side=8 * WIDTH)
+def endpoints(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Endpoints:
+    return made(tmp_path_factory.mktemp("page"), sources[:1], side=8 * WIDTH)
 
 
 @pytest.fixture(scope="module")

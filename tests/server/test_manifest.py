@@ -1,6 +1,7 @@
 """What the manifest of a scene holds, and the page that is made of it. No browser."""
 
 import base64
+import html
 import io
 import json
 from dataclasses import replace
@@ -81,29 +82,26 @@ def test_outputs_without_names_are_not_shown_as_classes() -> None:
 
 def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
     view = opened(labels=tuple(map(str, range(tiny.CLASSES))))
-    best = view.predictions()
-    assert (view.sure_above, view.describe()[:11]) == (None, "Closest of ")
-    assert manifest(view)["sureAbove"] is None
-    view.model.pretrained = replace(view.model.pretrained, sure_above=(best[0][1] + 1) / 2)
-    made = manifest(view)
-    assert (made["sureAbove"], made["predictions"]) == (
-        view.sure_above,
-        [[*one, index] for one, index in zip(best, view.best(), strict=True)],
-    )
-    words = "Not sure: perhaps {}, {} or {}".format(*(label for label, _ in best[:3]))
-    assert view.describe() == Scene.of(view).summary == words
-    assert f"<title>{words} · tiny · vitviz</title>" in standalone(Scene.of(view))
-    assert (made["group"], made["known"]) == (None, None)
-    numbers = tuple(map(str, range(tiny.CLASSES)))
-    about = replace(view.model.pretrained, groups=(("even", *numbers[::2]), ("any", *numbers)), sure_above=0.999)
-    score = float(view.trace.logits[0].logsumexp(-1))
-    for known in (True, False):
-        view.model.pretrained = replace(about, known_above=score + (-1e-3 if known else 1e-3))
-        made = manifest(view)
-        assert view.group() == ("any", pytest.approx(1.0))
-        assert (made["group"], made["known"]) == ([*view.group()], view.known) == ([*view.group()], known)
-        assert view.describe() == Scene.of(view).summary
-        assert view.describe().startswith("Probably some kind of any (" if known else "Perhaps none of the")
+    about, score = view.model.pretrained, float(view.trace.logits[0].logsumexp(-1))
+    unsure = {"sure_above": 0.999}
+    grouped = {**unsure, "groups": (("even", *view.labels[::2]), ("any", *view.labels))}
+    for words, known, facts in (
+        ("Closest of ", None, {}),
+        ("Not sure: perhaps ", None, unsure),
+        ("Probably some kind of any (", True, {**grouped, "known_above": score - 1e-3}),
+        ("Perhaps none of the", False, {**grouped, "known_above": score + 1e-3}),
+    ):
+        view.model.pretrained = replace(about, **facts)
+        made, scene = manifest(view), Scene.of(view)
+        assert [index for _, _, index in made["predictions"]] == list(view.best())
+        assert [(label, share) for label, share, _ in made["predictions"]] == list(view.predictions())
+        assert made["sureAbove"] == view.sure_above == facts.get("sure_above")
+        assert view.group() == (("any", pytest.approx(1.0)) if "groups" in facts else None)
+        assert made["group"] == (view.group() and [*view.group()])
+        assert made["known"] is view.known is known
+        assert view.describe() == scene.summary
+        assert scene.summary.startswith(words)
+        assert f"<title>{html.escape(scene.summary)} · tiny · vitviz</title>" in standalone(scene)
     assert view.group(1e-9)[0] == "even"
 
 

@@ -14,15 +14,14 @@ from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
 
 
-def test_the_menu_has_those_of_this_machine_first_and_those_of_the_catalog(tmp_path: Path) -> None:
-    sources = (folder(tmp_path / "a"), folder(tmp_path / "b", 1))
+def test_the_menu_has_those_of_this_machine_first_and_those_of_the_catalog(sources: tuple[str, ...]) -> None:
     menu = Menu(Settings(models=sources))
     (_, here), (_, listed) = menu.groups
     assert menu.default == here[0].source == bundled()[0]
     assert here[0].licence == "MIT and, by inference, Apache-2.0; fine-tuned on images for research use"
     assert here[0].size == pytest.approx(44.1e6, rel=0.01)
     assert [entry.source for entry in here] == [*bundled(), *sources]
-    assert (here[-2].title, here[-2].licence) == ("Tiny 0", "MIT; nothing else")
+    assert (here[-3].title, here[-3].licence) == ("Tiny 0", "MIT; nothing else")
     assert [entry.source for entry in listed] == [one.source for one in CATALOG]
     assert listed[4].describe() == "DINO S/16 · 87 MB · Apache-2.0"
 
@@ -79,12 +78,6 @@ NO_NAMES = [
     *("timm:x\ny", "torchvision:", "keras:vit", "file:///etc/passwd", "https://example.com/a.safetensors"),
     *("upload:/etc/passwd", "upload:../a", "upload:*", "upload:0123456789abcdef"),
 ]
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    place = tmp_path_factory.mktemp("models")
-    return folder(place / "a"), folder(place / "b", 1)
 
 
 def test_names_of_libraries_may_be_typed_where_that_is_allowed(sources: tuple[str, ...]) -> None:

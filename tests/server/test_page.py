@@ -24,7 +24,6 @@ from running import (
     expect_map,
     expect_unchanged,
     head,
-    layer,
     own_photograph,
     ready,
     settled,
@@ -55,19 +54,11 @@ def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: 
     expect(page.locator(".vv-known")).to_contain_text("10 classes")
     expect(page.get_by_role("alert")).not_to_be_visible()
     complete(page)
-    head(page, 3)
-    expect_map(page, view.attention(11, 3))
-    expect(page.locator(".vv-heads button[data-value='3']")).to_have_attribute("aria-pressed", "true")
-    layer(page, 4)
-    expect_map(page, view.attention(4, 3))
     page.click(".vv-grid button[data-value='7,5']")
     expect_map(page, view.attention(7, 5))
     page.check(".vv-modes input[value=rollout]")
     expect_map(page, view.rollout())
     head(page, "max")  # a head on the wall is attention again
-    expect_map(page, view.attention(7, "max"))
-    page.check(".vv-queries input[value=mean]")
-    expect_map(page, view.attention(7, "max", "mean"))
     page.mouse.move(*at_patch(page, view, 2, 19))
     expect_map(page, view.attention(7, "max", (2, 19)))
     example(page, "Koala")

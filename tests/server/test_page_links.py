@@ -15,7 +15,6 @@ from running import (
     click_patch,
     example,
     expect_map,
-    head,
     layer,
     own_photograph,
     ready,
@@ -70,25 +69,6 @@ def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Runnin
     assert address(page)["step"] == "5"
     page.go_back()
     expect(chosen).to_have_attribute("data-step", "4")
-
-
-def test_a_link_to_rollout_and_to_who_attends(page: Browser, app: Running) -> None:
-    ready(page, f"{app.url}?image=Dog&layer=2&head=2&from=4,7&mode=rollout")
-    expect_map(page, app.view(DOG).rollout((3, 6)))
-    head(page, 1)
-    expect_map(page, app.view(DOG).attention(1, 1, (3, 6)))  # the layer was in the link, though rollout has none
-    options = {"fuse": "max", "discard": 0.9, "residual": 0.3, "start": 1}
-    page.goto(f"{app.url}?image=Dog&from=4,7&mode=rollout&fuse=max&discard=0.9&residual=0.3&start=2")
-    page.wait_for_function("window.vitviz?.store.get().scene?.source.image === 'Dog'")
-    expect_map(page, app.view(DOG).rollout((3, 6), **options))
-    example(page, "Koala")
-    page.wait_for_function("window.vitviz?.store.get().scene?.source.image === 'Koala'")
-    change(page, discard=0, fuse="mean", residual=0.5, start=1)
-    page.go_back()
-    expect_map(page, app.view(DOG).rollout((3, 6), **options))
-    ready(page, f"{app.url}?image=Dog&direction=column&from=2,2")
-    expect(page.locator(".vv-explore .vv-title")).to_have_text("Layer 3, mean of 5 heads, to patch row 2, column 2")
-    expect(page.locator("input[data-key=direction][value=column]")).to_be_checked()
 
 
 def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) -> None:
@@ -201,20 +181,11 @@ def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: 
     expect_map(page, app.view(DOG).attention(0))
 
 
-def test_what_comes_too_late_does_not_undo_a_step(page: Browser, app: Running) -> None:
+def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browser, app: Running) -> None:
     ready(page, app.url)
-    example(page, "Dog")
-    expect_map(page, app.view(DOG).attention())
-    blocks = Gate(page, "**/vitviz/block")
-    example(page, "Koala")
-    page.wait_for_function("vitviz.store.get().scene.source.image === 'Koala'")
-    blocks.wait()
-    page.go_back()
-    blocks.open()
-    expect_map(page, app.view(DOG).attention())
-    assert address(page)["image"] == "Dog"
-    page.go_forward()
-    expect_map(page, app.view(KOALA).attention())
+    for name, photo in (("Dog", DOG), ("Koala", KOALA)):
+        example(page, name)
+        expect_map(page, app.view(photo).attention())
     page.evaluate("""() => {
         const decode = HTMLImageElement.prototype.decode;
         const gate = new Promise((open) => { window.openGate = open; });

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from attacked import ROOT, Server, started
-from offered import WIDTH, folder, made, photograph
+from offered import WIDTH, made, photograph
 from patience import patience, wait_until
 from PIL import ExifTags, Image
 
@@ -23,8 +23,8 @@ SECRET = "of all processes of this test"
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return folder(tmp_path_factory.mktemp("models") / "tiny")
+def model(sources: tuple[str, ...]) -> str:
+    return sources[0]
 
 
 def settings(model: str) -> dict[str, str]:

@@ -16,7 +16,7 @@ from asking import Site, wait_for_rest
 from gradio.mcp import GradioMCPServer
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
-from offered import folder, made, photograph
+from offered import made, photograph
 from patience import patience, wait_until
 
 from vitviz.server.account import Resource
@@ -26,9 +26,8 @@ from vitviz.server.uploads import UploadError, upload_folder
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    place = tmp_path_factory.mktemp("programs")
-    site = Site(made(place / "page", (folder(place / "model"),), mcp=True), listens=True)
+def site(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[Site]:
+    site = Site(made(tmp_path_factory.mktemp("page"), sources[:1], mcp=True), listens=True)
     yield site
     site.close()
 

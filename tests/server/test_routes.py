@@ -21,12 +21,6 @@ from vitviz.server.settings import Settings
 
 
 @pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    place = tmp_path_factory.mktemp("models")
-    return folder(place / "a"), folder(place / "b", 1)
-
-
-@pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[list[Site]]:
     """Two servers that know nothing of each other."""
     sites = [Site(made(tmp_path_factory.mktemp("page"), sources, upload=True)) for _ in range(2)]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny
-from offered import WIDTH, folder, made, photograph
+from offered import WIDTH, made, photograph
 from patience import patience
 
 from vitviz.explorer import Explorer
@@ -26,12 +26,6 @@ from vitviz.server.scheduler import Cancelled, Client, current
 from vitviz.server.settings import Settings
 
 Make = Callable[..., Endpoints]
-
-
-@pytest.fixture(scope="module")
-def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
-    place = tmp_path_factory.mktemp("models")
-    return tuple(folder(place / name, seed) for seed, name in enumerate(("a", "b", "c")))
 
 
 @pytest.fixture
