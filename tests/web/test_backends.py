@@ -254,22 +254,6 @@ def test_a_question_is_answered_and_can_be_aborted_or_is_refused(
         assert (error["name"], error["kind"]) == ("BackendError", "refused")
 
 
-def test_answers_about_a_class_and_heads_are_pythons(backend: Backend) -> None:
-    if not backend.can("explain"):
-        return
-    near = max(1e-4, 10 * backend.close)  # weights in 16 bits
-    expected = backend.view.explain("token_gradcam", 3).values.ravel()
-    found = backend.ask("explain", {"method": "token_gradcam", **CLASS})
-    np.testing.assert_allclose(found["values"], expected, rtol=near, atol=near * np.abs(expected).max())
-    found = backend.ask("heads", {"names": ["distance"]})
-    np.testing.assert_allclose(found["values"]["distance"], backend.view.heads(["distance"])["distance"], rtol=near)
-    found = backend.ask("intervene", {"patches": [0, 7], "heads": [[0, 1]]})
-    change = backend.view.intervene(drop=[(0, 0), (0, 7)], heads=[(0, 1)])
-    for label, before, after in found["classes"]:
-        place = backend.view.labels.index(label)
-        assert (before, after) == pytest.approx((change.before[0, place], change.after[0, place]), rel=near)
-
-
 def test_the_numbers_of_the_lecture_are_pythons(backend: Backend) -> None:
     if not backend.can("lecture"):
         return

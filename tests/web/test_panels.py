@@ -12,6 +12,7 @@ from patience import wait_until
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
 from running import DOG, MODEL, SCENE, THINGS, Gate, Running, example, expect_map, ready, settled
+from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
 from vitviz.formatting import percent
@@ -66,15 +67,15 @@ def bars(page: Browser, panel: Locator) -> dict[str, float]:
     }
 
 
-def after_drop(view: View, gone: list[tuple[int, int]], shown: dict[str, float]) -> dict[str, float]:
-    """The probabilities of the classes that the bars show, without these patches."""
-    after = dict(zip(view.labels, view.intervene(drop=gone).after[0], strict=True))
-    return {label: after[label] for label in shown}
+def after_drop(view: View, shown: dict[str, float], **gone: list[tuple[int, int]]) -> dict[str, float]:
+    """The probabilities of the classes that the bars show, without these patches or heads."""
+    after = view.intervene(**gone).after[0]
+    return {label: after[view.labels.index(label)] for label in shown}
 
 
-def strongest(view: View, heatmap: Heatmap, share: float) -> list[tuple[int, int]]:
+def strongest(view: View, method: str, share: float) -> list[tuple[int, int]]:
     rows, columns = view.trace.grid
-    order = np.argsort(-heatmap.values.ravel(), kind="stable")[: round(share * rows * columns)]
+    order = np.argsort(-view.explain(method).values.ravel(), kind="stable")[: round(share * rows * columns)]
     return [divmod(int(patch), columns) for patch in order]
 
 
@@ -159,19 +160,15 @@ def test_the_strongest_patches_of_the_map_on_show_are_taken_away(opened: Browser
     panel.locator("input[data-do=away]").fill("60")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
-    assert shown == pytest.approx(after_drop(view, strongest(view, view.explain("gae"), 0.6), shown), abs=2e-3)
-    covered = opened.evaluate(
-        f"(() => {{ const {{ marks }} = {view_of('.vv-explain')}.pane; const {{ width, height }} = marks.canvas;"
-        " const { data } = marks.getImageData(0, 0, width, height);"
-        " return data.filter((_, i) => i % 4 === 3 && data[i] > 0).length / (width * height); })()"
-    )
+    assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "gae", 0.6)), abs=2e-3)
+    covered = (pixels(opened, f"() => {view_of('.vv-explain')}.pane.marks.canvas")[..., 3] > 0).mean()
     left, top, right, bottom = view.geometry.frame
     seen = (min(right, view.photo.width) - max(left, 0)) * (min(bottom, view.photo.height) - max(top, 0))
     assert covered == pytest.approx(0.6 * seen / (view.photo.width * view.photo.height), abs=0.02)
     panel.locator("[data-method=legrad]").click()  # another map: other patches
     expect(panel.locator(".vv-title")).to_have_text(view.explain("legrad").title)
     shown = bars(opened, panel)
-    assert shown == pytest.approx(after_drop(view, strongest(view, view.explain("legrad"), 0.6), shown), abs=2e-3)
+    assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "legrad", 0.6)), abs=2e-3)
 
 
 def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
@@ -179,16 +176,15 @@ def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
     view = app.view()
     columns = view.trace.grid[1]
     gone = [(2, 3), (4, 9), (5, 9)]
-    held = panel.locator(".vv-held").bounding_box()
+    held = panel.locator(".vv-held")
+    scale = held.bounding_box()["width"] / view.photo.width
     for row, column in gone:
         left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
-        width, height = view.photo.size
-        x, y = (left + right) / 2 / width * held["width"], (top + bottom) / 2 / height * held["height"]
-        opened.mouse.click(held["x"] + x, held["y"] + y)
+        held.click(position={"x": scale * (left + right) / 2, "y": scale * (top + bottom) / 2})
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
     assert opened.evaluate("vitviz.store.get().erased") == [row * columns + column for row, column in gone]
-    assert shown == pytest.approx(after_drop(view, gone, shown), abs=2e-3)
+    assert shown == pytest.approx(after_drop(view, shown, drop=gone), abs=2e-3)
     panel.locator("[data-do=restore]").click()
     assert bars(opened, panel) == pytest.approx(dict(view.predictions(5)), abs=1e-3)
 
@@ -373,9 +369,8 @@ def test_heads_are_switched_off(opened: Browser, app: Running) -> None:
     expect(panel.locator(".vv-title")).to_have_text(f"{view.attention(1, 4).title}: off")
     expect(panel.locator(".vv-off")).to_contain_text("Off: 3 of 15, layer.head 3.1, 3.4, 2.5")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
-    after = dict(zip(view.labels, view.intervene(heads=off).after[0], strict=True))
     shown = bars(opened, panel)
-    assert shown == pytest.approx({label: after[label] for label in shown}, abs=1e-3)
+    assert shown == pytest.approx(after_drop(view, shown, heads=off), abs=1e-3)
     opened.get_by_role("tab", name="Explore").click()
     expect(opened.locator(".vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
     tab(opened, "Heads").locator("[data-do=on]").click()
@@ -399,16 +394,6 @@ def test_numbers_of_heads_are_whole_and_signed_ones_have_signed_colors(opened: B
 
 # --- Layers
 
-COLORS = "(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
-HEAT = (
-    f"(() => {{ const {{ heat, enlarge }} = {view_of('.vv-layers-view')}.pane; const {{ xs, ys }} = enlarge;"
-    " const { width, height } = heat.canvas; const { data } = heat.getImageData(0, 0, width, height);"
-    " const at = (x, y) => [...data.slice(4 * (y * width + x), 4 * (y * width + x) + 4)];"
-    " const middle = (edges, i) => (edges[i] + edges[i + 1]) >> 1; const colors = [];"
-    " for (let i = 0; i + 1 < ys.length; i += 1) for (let j = 0; j + 1 < xs.length; j += 1)"
-    " colors.push(at(middle(xs, j), middle(ys, i))); return colors; })()"
-)
-
 
 def test_the_layers_read_the_class_and_color_the_patches(opened: Browser, app: Running) -> None:
     panel = tab(opened, "Layers")
@@ -424,7 +409,7 @@ def test_the_layers_read_the_class_and_color_the_patches(opened: Browser, app: R
     assert " 100" not in words
     assert " 0.0 %" not in words
     pca = view.token_pca().colors
-    shown = np.array(panel.locator(".vv-alike canvas").nth(1).evaluate(COLORS)).reshape(*view.trace.grid, 4)
+    shown = pixels(opened, "() => document.querySelectorAll('.vv-layers-view .vv-alike canvas')[1]")
     np.testing.assert_allclose(shown[..., :3] / 255, pca[1], atol=1 / 255)
     title, slider = panel.locator(".vv-title"), panel.get_by_role("slider", name="Layer")
     expect(title).to_have_text("Layer 3: what the patches are alike in")
@@ -438,7 +423,10 @@ def test_the_layers_read_the_class_and_color_the_patches(opened: Browser, app: R
     expect(title).to_have_text("Layer 1: what the patches are alike in")
     expect(panel.locator(".vv-playing .vv-number")).to_have_text("1 of 3")
     settled(opened)
-    shown = np.array(opened.evaluate(HEAT)).reshape(*view.trace.grid, 4)
+    pane = f"{view_of('.vv-layers-view')}.pane"
+    edges = [np.array(opened.evaluate(f"[...{pane}.enlarge.{axis}]")) for axis in ("ys", "xs")]
+    middles = np.ix_(*((some[1:] + some[:-1]) // 2 for some in edges))
+    shown = pixels(opened, f"() => {pane}.heat.canvas")[middles]
     np.testing.assert_allclose(shown[..., :3] / 255, pca[0], atol=1.01 / 255)
     assert (shown[..., 3] == 255).all()
     opened.go_back()  # the slider is one step of the history

@@ -107,6 +107,11 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
+def seen(source: str, mine: Path) -> View:
+    return opened(source, mine)
+
+
+@pytest.fixture(scope="module")
 def shown(browser: Chromium, site: Served, mine: Path) -> Iterator[Page]:
     """The site with a photograph of the visitor's own."""
     yield from showing(browser, site.url, mine)
@@ -149,25 +154,24 @@ def test_it_opens_alive_without_the_model(page: Page, site: Served) -> None:
     assert len(Quiet.asked) == before
 
 
-def test_an_unseen_photograph_gives_what_python_has(shown: Page, source: str, mine: Path) -> None:
-    view = opened(source, mine)
+def test_an_unseen_photograph_gives_what_python_has(shown: Page, seen: View) -> None:
     manifest = shown.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
-    assert manifest["grid"] == list(view.trace.grid)
+    assert manifest["grid"] == list(seen.trace.grid)
     found = {label: share for label, share, _ in manifest["predictions"]}
-    assert found == pytest.approx(dict(view.predictions()), abs=1e-4)
-    scale = manifest["photo"]["width"] / view.photo.width
-    assert manifest["frame"] == pytest.approx([edge * scale for edge in view.geometry.frame], abs=0.5)
+    assert found == pytest.approx(dict(seen.predictions()), abs=1e-4)
+    scale = manifest["photo"]["width"] / seen.photo.width
+    assert manifest["frame"] == pytest.approx([edge * scale for edge in seen.geometry.frame], abs=0.5)
     row = shown.evaluate(
         "() => { const { answers, manifest } = vitviz.scenes.get(vitviz.store.get().scene.id);"
         " return [...answers.map(1, 2, { token: manifest.prefix.length + 4, direction: 'row' })]; }"
     )
-    token = len(view.trace.prefix) + 4
-    np.testing.assert_allclose(row, view.trace.attention(1)[0, 2, token].numpy(), atol=5e-3)
+    token = len(seen.trace.prefix) + 4
+    np.testing.assert_allclose(row, seen.trace.attention(1)[0, 2, token].numpy(), atol=5e-3)
 
 
 @pytest.mark.parametrize("method", BROWSER_METHODS)
-def test_methods_are_pythons(shown: Page, source: str, mine: Path, method: str) -> None:
-    expect_pythons(shown, opened(source, mine), method)
+def test_methods_are_pythons(shown: Page, seen: View, method: str) -> None:
+    expect_pythons(shown, seen, method)
 
 
 @pytest.mark.tier("all")
@@ -196,11 +200,7 @@ def expect_pythons(page: Page, view: View, method: str) -> None:
 @pytest.mark.tier("all")
 def test_the_other_model_loses_patches_and_is_read(other: tuple[Page, View]) -> None:
     page, view = other
-    change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
-    gone = [1, 2 * view.trace.grid[1] + 2]
-    for label, before, after in ask(page, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
-        index = view.labels.index(label)
-        assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
+    expect_gone(page, view)
     (found,) = ask(page, "faithfulness", {"methods": ["attn_lrp"], "target": TARGET, "against": None})
     expected = view.faithfulness(view.explain("attn_lrp", TARGET))[0]  # a map without ties, whose order is chance
     np.testing.assert_allclose(found["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
@@ -223,65 +223,65 @@ def test_a_slow_method_tells_how_far_it_is_and_stops(shown: Page) -> None:
     assert (error, last["done"], last["of"], following) == ("AbortError", 3, patches, "LeGrad")
 
 
-def test_a_contrast_is_pythons(shown: Page, source: str, mine: Path) -> None:
+def test_a_contrast_is_pythons(shown: Page, seen: View) -> None:
     found = ask(shown, "explain", {"method": "gae", "target": 3, "against": 5})
-    expected = opened(source, mine).explain("gae", contrast=(3, 5)).values
+    expected = seen.explain("gae", contrast=(3, 5)).values
     np.testing.assert_allclose(found["values"], expected.ravel(), atol=1e-3 * np.abs(expected).max())
 
 
-def test_rollout_takes_its_options(shown: Page, source: str, mine: Path) -> None:
-    view = opened(source, mine)
+def test_rollout_takes_its_options(shown: Page, seen: View) -> None:
     for options in (
         {"fuse": "mean", "discard": 0.5, "residual": 0.3, "start": 1},
         {"fuse": "min", "discard": 0.0, "residual": 0.5, "start": 0},
         {"fuse": "max", "discard": 0.9, "residual": 0.0, "start": 0},
     ):
         found = np.frombuffer(ask(shown, "rollout", {"token": 0, **options}), "<f4")
-        expected = view.rollout("cls", **options).values.ravel()
-        np.testing.assert_allclose(found[len(view.trace.prefix) :], expected, atol=1e-4)
+        expected = seen.rollout("cls", **options).values.ravel()
+        np.testing.assert_allclose(found[len(seen.trace.prefix) :], expected, atol=1e-4)
 
 
-def test_the_numbers_of_the_lecture_are_pythons(shown: Page, source: str, mine: Path) -> None:
-    view, found = opened(source, mine), load(ask(shown, "lecture", {}))
-    arrays = load(lecture_bytes(view))
+def test_the_numbers_of_the_lecture_are_pythons(shown: Page, seen: View) -> None:
+    found, arrays = load(ask(shown, "lecture", {})), load(lecture_bytes(seen))
     assert sorted(found) == sorted(arrays)
     for name, array in arrays.items():
         np.testing.assert_allclose(found[name], array, atol=2e-3, err_msg=name)
-    values, expected = load(ask(shown, "lecture", {"block": 1})), load(values_bytes(view.model, view.trace, 1))
+    values, expected = load(ask(shown, "lecture", {"block": 1})), load(values_bytes(seen.model, seen.trace, 1))
     np.testing.assert_allclose(values["values"], expected["values"], atol=5e-3)
     assert (values["factor"] == 1).all()
     assert not values["center"].any()
 
 
-def test_heads_and_layers_are_pythons(shown: Page, source: str, mine: Path) -> None:
-    view = opened(source, mine)
+def test_heads_and_layers_are_pythons(shown: Page, seen: View) -> None:
     found = ask(shown, "heads", {"names": list(BROWSER_STATISTICS[:8])})
-    expected = view.heads()
+    expected = seen.heads()
     assert not found["missing"]
     for name, values in found["values"].items():
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
     lost = ask(shown, "heads", {"names": ["ablation_probability"]})["values"]["ablation_probability"]
-    np.testing.assert_allclose(lost, view.heads(["ablation_probability"])["ablation_probability"], atol=1e-4)
-    layers, lens, pca = ask(shown, "layers", {}), view.lens(view.best(4)), view.token_pca()
+    np.testing.assert_allclose(lost, seen.heads(["ablation_probability"])["ablation_probability"], atol=1e-4)
+    layers, lens, pca = ask(shown, "layers", {}), seen.lens(seen.best(4)), seen.token_pca()
     np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
     np.testing.assert_allclose(layers["explained"], pca.explained.sum(1), atol=0.01)
     colors = np.frombuffer(base64.b64decode(layers["colors"]), np.uint8).reshape(pca.colors.shape) / 255
     assert np.abs(colors - pca.colors).mean() < 0.03
 
 
-def test_patches_and_heads_are_really_gone(shown: Page, source: str, mine: Path) -> None:
-    view = opened(source, mine)
+def test_patches_and_heads_are_really_gone(shown: Page, seen: View) -> None:
+    expect_gone(shown, seen)
+
+
+def expect_gone(page: Page, view: View) -> None:
+    """The page loses as much as Python without two patches and a head."""
     change = view.intervene(drop=[(0, 1), (2, 2)], heads=[(2, 4)])
     gone = [1, 2 * view.trace.grid[1] + 2]
-    for label, before, after in ask(shown, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
+    for label, before, after in ask(page, "intervene", {"patches": gone, "heads": [[2, 4]]})["classes"]:
         index = view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]), abs=1e-4)
 
 
-def test_a_map_is_tested_by_removing_what_it_names(shown: Page, source: str, mine: Path) -> None:
-    view = opened(source, mine)
+def test_a_map_is_tested_by_removing_what_it_names(shown: Page, seen: View) -> None:
     (found,) = ask(shown, "faithfulness", {"methods": ["gae"], "target": TARGET, "against": None})
-    expected = view.faithfulness(view.explain("gae", TARGET))[0]
+    expected = seen.faithfulness(seen.explain("gae", TARGET))[0]
     np.testing.assert_allclose(found["deletion"]["y"], expected.deletion.probabilities, atol=1e-3)
     np.testing.assert_allclose(found["insertion"]["y"], expected.insertion.probabilities, atol=1e-3)
     assert found["deletion"]["area"] == pytest.approx(expected.deletion.area, abs=1e-3)
@@ -305,32 +305,20 @@ def test_every_tab_answers_in_light_and_dark(shown: Page) -> None:
         shown.click("[data-do=theme]")
 
 
-def exif_portrait() -> bytes:
-    out = io.BytesIO()
-    picture = Image.open(io.BytesIO(photograph(3, 200, 120)))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # turned by a quarter
-    picture.save(out, "JPEG", quality=95, exif=exif)
-    return out.getvalue()
-
-
-def picture(width: int, height: int, kind: str) -> bytes:
-    out = io.BytesIO()
-    Image.open(io.BytesIO(photograph(4, width, height))).quantize(64).convert("RGB").save(out, kind)
-    return out.getvalue()
-
-
 def test_odd_photographs_and_files_that_are_none(page: Page, site: Served, source: str, tmp_path: Path) -> None:
     ready(page, site.url)
     (tmp_path / "text.jpg").write_bytes(b"hello")
     upload(page, tmp_path / "text.jpg")
     expect(page.locator("#notice")).to_contain_text("Expected a picture that this browser can read")
-    for name, data, close in (
-        ("portrait.jpg", exif_portrait(), 0.02),
-        ("panorama.png", picture(400, 100, "PNG"), 1e-4),
-        ("small.gif", picture(30, 40, "GIF"), 1e-4),
+    turned = Image.Exif()
+    turned[0x0112] = 6  # by a quarter
+    for name, size, close, options in (
+        ("portrait.jpg", (200, 120), 0.02, {"quality": 95, "exif": turned}),
+        ("panorama.png", (400, 100), 1e-4, {}),
+        ("small.gif", (30, 40), 1e-4, {}),
     ):
-        (tmp_path / name).write_bytes(data)
+        picture = Image.open(io.BytesIO(photograph(4, *size))).quantize(64).convert("RGB")
+        picture.save(tmp_path / name, **options)
         before = page.evaluate(f"{SCENE}.id")
         upload(page, tmp_path / name)
         page.wait_for_function(f"{SCENE}.id !== {before!r} && !vitviz.progress.first")
@@ -371,15 +359,14 @@ def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Served,
         expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")
 
 
-def test_the_address_brings_a_photograph_back(shown: Page, site: Served) -> None:
-    found = shown.url
-    ready(shown, found)
+def test_the_address_brings_a_photograph_back(shown: Page) -> None:
+    ready(shown, shown.url)
     shown.wait_for_function(f"{SCENE}?.source.photo")
     expect(shown.locator("#notice")).to_be_hidden()
 
 
 def test_the_page_of_a_photograph_is_saved_as_a_file(
-    shown: Page, browser: Chromium, source: str, mine: Path, tmp_path: Path
+    shown: Page, browser: Chromium, seen: View, tmp_path: Path
 ) -> None:
     shown.locator(".vv-explore").press("1")
     with shown.expect_download() as download:
@@ -388,7 +375,7 @@ def test_the_page_of_a_photograph_is_saved_as_a_file(
     with new_page(browser, offline=True) as page:
         ready(page, (tmp_path / "saved.html").as_uri())
         page.wait_for_function(f"{SCENE.replace('.source', '')} && vitviz.scenes.get('page').answers.complete")
-        expected = opened(source, mine).attention(1, "mean", (0, 0)).values
+        expected = seen.attention(1, "mean", (0, 0)).values
         page.evaluate("() => vitviz.store.dispatch({type: 'change', change: {query: [0, 0], block: 1, head: 'mean'}})")
         found = page.evaluate(
             """() => { const { answers, manifest: { prefix } } = vitviz.scenes.get('page');
@@ -398,13 +385,13 @@ def test_the_page_of_a_photograph_is_saved_as_a_file(
         assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
 
 
-def test_a_picture_of_the_site_is_in_the_address(page: Page, site: Served, source: str, mine: Path) -> None:
+def test_a_picture_of_the_site_is_in_the_address(page: Page, site: Served, seen: View, mine: Path) -> None:
     (site.folder / "pictures").mkdir()
     shutil.copy(mine, site.folder / "pictures" / "mine.png")
     ready(page, f"{site.url}?photo=pictures/mine.png&layer=2")
     page.wait_for_function(f"{SCENE}?.source.photo === 'pictures/mine.png'")
     label, share, _ = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest.predictions[0]")
-    assert {label: share} == pytest.approx(dict(opened(source, mine).predictions(1)), abs=1e-4)
+    assert {label: share} == pytest.approx(dict(seen.predictions(1)), abs=1e-4)
     page.click("#examples button")
     page.wait_for_function(f"{SCENE}.source.image === 'Noise'")
     page.go_back()
@@ -474,11 +461,9 @@ def test_no_weight_is_in_a_graph(site: Served) -> None:
 
 
 def test_the_service_worker_knows_every_file(site: Served) -> None:
-    listed = json.loads(
-        (site.folder / "service.js").read_text(encoding="utf-8").partition("SITE = ")[2].partition(";")[0]
-    )
-    for path in listed["files"][1:]:
-        assert (site.folder / path).is_file()
+    script = (site.folder / "service.js").read_text(encoding="utf-8")
+    listed = json.loads(script.partition("SITE = ")[2].partition(";")[0])
+    assert all((site.folder / path).is_file() for path in listed["files"][1:])
 
 
 def test_a_space_gets_front_matter_and_the_headers_for_threads(site: Served) -> None:
