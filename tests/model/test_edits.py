@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tiny import close
 
 import vitviz.model.trace
-from vitviz.attribution.attention import rollout_matrix
 from vitviz.model.config import ModelError
 from vitviz.model.edits import Cut, EditError, Edits
 from vitviz.model.vit import ViT
@@ -122,12 +121,6 @@ def test_a_trace_answers_from_the_attention_that_was_used() -> None:
     assert kept.log_rows(0, 3).isfinite().all()
     close(kept.log_rows(0, 30).exp(), used[:, :, :30])
     close(kept.image(1).log_rows(0, 30).exp(), used[1:, :, :30])
-    # Rollout by the strongest head reads logarithms: from the probabilities, not from queries and keys.
-    by_hand = torch.eye(used.shape[-1]).expand(tiny.BATCH, -1, -1)
-    for block in range(3):
-        strongest = trace.attention(block).amax(1)
-        by_hand = (0.5 * strongest / strongest.sum(-1, keepdim=True) + 0.5 * torch.eye(used.shape[-1])) @ by_hand
-    close(rollout_matrix(trace, fuse="max"), by_hand)
 
 
 def test_gradients_flow_through_what_is_left() -> None:
@@ -179,9 +172,7 @@ def test_edits_combine_in_any_order() -> None:
     model, images = tiny.model(**ROTARY), tiny.images()
     whole = everything(len(model.config.prefix))
     parts = [Edits(heads=whole.heads), Edits(cuts=whole.cuts), Edits(keep=whole.keep)]
-    expected = model(images, whole)
-    close(model(images, parts[0] | parts[1] | parts[2]), expected, 1e-6)
-    close(model(images, parts[2] | (parts[1] | parts[0])), expected, 1e-6)
+    close(model(images, parts[2] | (parts[1] | parts[0])), model(images, whole), 1e-6)
     assert not (Edits() | Edits())
     assert bool(Edits() | whole)
     # What either removes is gone.

@@ -58,17 +58,6 @@ def with_adapters(head: bool = True) -> Any:
     return timm_models.shaken(adapted(CASE.build(), head, lora_alpha=3))
 
 
-def test_models_are_loaded_and_explained_in_three_lines() -> None:
-    for source, grid in (
-        (timm_model(num_classes=CLASSES), (3, 3)),
-        (test_from_torchvision.tiny(), (11, 11)),
-        (with_adapters().merge_and_unload(), (11, 11)),
-    ):
-        model = vitviz.load(source, labels=LABELS)
-        explanation = vitviz.Explorer(model).open(PHOTO).explain("gae", target="thing 3")
-        assert explanation.values.shape == grid
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("head", [True, False])
 def test_adapters_are_merged_into_a_copy(head: bool) -> None:
