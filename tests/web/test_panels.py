@@ -11,7 +11,7 @@ import tiny
 from patience import wait_until
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import DOG, MODEL, SCENE, THINGS, Gate, Running, example, expect_map, ready, settled
+from running import DOG, SCENE, THINGS, Gate, Running, example, expect_map, ready, settled
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
@@ -80,17 +80,6 @@ def strongest(view: View, method: str, share: float) -> list[tuple[int, int]]:
 
 
 # --- Explain
-
-
-def test_the_bundled_model_explains_its_answer(page: Browser, app: Running) -> None:
-    ready(page, f"{app.url}?model={MODEL}")
-    view = app.view(model=MODEL)
-    panel = explained(page)
-    expect_drawn(page, panel, view.explain("gae"))
-    panel.locator("[data-ask=target]").select_option(label="parachute")
-    panel.locator("[data-ask=against]").select_option(label="church")
-    panel.locator("[data-method=attn_lrp]").click()
-    expect_drawn(page, panel, view.explain("attn_lrp", contrast=("parachute", "church")))
 
 
 def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) -> None:

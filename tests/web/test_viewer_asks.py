@@ -126,10 +126,9 @@ def point_and_tap(page: Page) -> None:
 FRAMES = "() => new Promise((rest) => requestAnimationFrame(() => requestAnimationFrame(rest)))"
 
 
-def thumbnail(page: Page, selector: str, grid: tuple[int, int]) -> np.ndarray:
-    """The colours of a thumbnail's patches, (gh, gw, 3), as they stand on the screen where its button is."""
+def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
+    """A thumbnail, on the sheet behind its button, has Python's colours in the middle of each of its patches."""
     wall = f"document.querySelector({selector!r}).closest('.vv-wall, .vv-grid')"
-    sheet = pixels(page, f"() => {wall}.querySelector('.vv-sheet')")
     left, top, wide, high = page.evaluate(
         """(selector) => {
             const map = document.querySelector(selector).querySelector('.vv-map');
@@ -141,26 +140,14 @@ def thumbnail(page: Page, selector: str, grid: tuple[int, int]) -> np.ndarray:
         }""",
         selector,
     )
-    shown = sheet[top : top + high, left : left + wide]
+    shown = pixels(page, f"() => {wall}.querySelector('.vv-sheet')")[top : top + high, left : left + wide]
     assert shown.shape[:2] == (high, wide)
+    assert (shown[..., 3] == 255).mean() > 0.97  # corners are round
     rows, columns = (
-        ((np.arange(size) + 0.5) * count / size).astype(int) for size, count in ((high, grid[0]), (wide, grid[1]))
-    )
-    middle = [
         np.round((np.arange(count) + 0.5) * size / count - 0.5).astype(int)
-        for count, size in zip(grid, (high, wide), strict=True)
-    ]
-    found = shown[np.ix_(*middle)][..., :3]
-    whole = shown[..., 3] == 255  # corners are round
-    assert whole.mean() > 0.97
-    assert np.array_equal(shown[..., :3][whole], found[np.ix_(rows, columns)][whole])  # every pixel is its patch's
-    return found
-
-
-def assert_thumbnail(page: Page, selector: str, values: np.ndarray, scale: Scale | None = None) -> None:
-    """A thumbnail has Python's colours; halves may move a number to the next colour, no further."""
-    shown = thumbnail(page, selector, values.shape)
-    assert_colors(shown, (scale or Scale.own(values)).indices(values), 1)
+        for count, size in zip(values.shape, (high, wide), strict=True)
+    )
+    assert_colors(shown[np.ix_(rows, columns)][..., :3], (scale or Scale.own(values)).indices(values), 1)
 
 
 def patches(seen: View, *question: Any) -> np.ndarray:

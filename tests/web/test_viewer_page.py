@@ -105,30 +105,13 @@ def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> No
 # ---- the picture
 
 
-def shown_values(page: Page) -> np.ndarray:
-    """The numbers of the map on show, as the page has them: (gh, gw)."""
-    grid, values = page.evaluate(
-        """() => {
-            const state = vitviz.store.get();
-            const { manifest, answers } = vitviz.scenes.get(state.scene.id);
-            const names = manifest.prefix.map((name) => name.toLowerCase());
-            const token = Array.isArray(state.query)
-                ? names.length + state.query[0] * manifest.grid[1] + state.query[1]
-                : names.indexOf(state.query ?? (names.includes('cls') ? 'cls' : 'mean'));
-            const map = manifest.maps.find(({ id }) => id === state.mode)?.values
-                ?? answers.map(state.block, state.head, { token, direction: state.direction });
-            return [manifest.grid, [...map].slice(-manifest.grid[0] * manifest.grid[1])];
-        }"""
-    )
-    return np.array(values, np.float32).reshape(grid)
-
-
 def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
     """The page's picture is what Python draws over the same photograph."""
     photo = viewer_pages.shown_photo(text)
     geometry = viewer_pages.scene(seen).picture[1]
     drawn = pixels(page, "(view) => view.panes[0].pane.flat()")
-    python = np.asarray(overlay(photo, shown_values(page), geometry, **look))
+    values = np.array(page.evaluate("[...vitviz.views[0].saved(0).saved.values]"), np.float32)
+    python = np.asarray(overlay(photo, values.reshape(seen.trace.grid), geometry, **look))
     assert drawn.shape == (*python.shape[:2], 4)
     far = np.abs(drawn[..., :3].astype(int) - python.astype(int)).max(-1)
     assert far.max() <= 2, (far.max(), np.argwhere(far > 2)[:5].tolist())
@@ -207,18 +190,9 @@ def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) 
     upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "phone.jpg", exif=exif, quality=95)
     seen = Explorer(view("distillation, squashed").model).open(tmp_path / "phone.jpg")
     show(offline, tmp_path, standalone(viewer_pages.scene(seen)))
-    x, y = offline.evaluate(
-        """() => {
-            const { canvas } = vitviz.views[0].panes[0].pane.photo;
-            const { data, width, height } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
-            const sum = [0, 0, 0];
-            for (let i = 0; i < width * height; i += 1) {
-                if (data[4 * i] > 128) [1, i % width + 0.5, Math.floor(i / width) + 0.5].forEach((n, k) => sum[k] += n);
-            }
-            const box = canvas.getBoundingClientRect();
-            return [box.left + sum[1] / sum[0] / width * box.width, box.top + sum[2] / sum[0] / height * box.height];
-        }"""
-    )
+    photo, held = pixels(offline, "(view) => view.panes[0].pane.photo.canvas"), box(offline, ".vv-held")
+    down, across = (np.argwhere(photo[..., 0] > 128) + 0.5).mean(0) / photo.shape[:2]
+    x, y = held["x"] + across * held["width"], held["y"] + down * held["height"]
     patch = seen.geometry.patch_at(244, 95, seen.trace.grid)
     assert patch is not None
     assert offline.evaluate("([x, y]) => vitviz.views[0].panes[0].pane.patchUnder(x, y)", [x, y]) == list(patch)
