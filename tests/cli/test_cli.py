@@ -13,7 +13,8 @@ from running import CHURCH
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.cli.options import parse_head, parse_query
-from vitviz.weights.zoo import DEFAULT
+from vitviz.weights.catalog import CATALOG
+from vitviz.weights.zoo import bundled
 
 
 def test_people_count_from_one() -> None:
@@ -30,9 +31,13 @@ def test_people_count_from_one() -> None:
 
 
 def test_without_a_model_the_bundled_one_answers(capsys: pytest.CaptureFixture[str]) -> None:
-    for command, answer in (("models", DEFAULT), ("summary", "22,2"), (f"predict {CHURCH} -k 1", "church")):
+    for command, answer in (("summary", "22,2"), (f"predict {CHURCH} -k 1", "church")):
         assert main(command.split()) == 0
         assert answer in capsys.readouterr().out  # ViT-S and 264 classes: 22.2 million parameters
+    assert main(["models"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[: len(bundled())] == bundled()
+    assert all(any(one.source in line and one.licence in line for line in lines) for one in CATALOG)
 
 
 # ---- refusals

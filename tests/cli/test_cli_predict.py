@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import tiny
 from PIL import Image
@@ -115,17 +114,6 @@ def test_json_of_one_photograph_from_a_file_or_standard_input(
     assert "Not sure: perhaps thing " in capsys.readouterr().out
     assert run(sure, str(CHURCH), "-k", "1", "--json") == 0
     assert json.loads(capsys.readouterr().out)["images"][0]["sure_above"] == 1.0
-
-
-def test_pictures_show_the_photograph_and_the_answer(model: str, tmp_path: Path) -> None:
-    small = tmp_path / "small.png"
-    Image.effect_noise((32, 32), 90).convert("RGB").save(small)
-    assert run(model, str(small), "-o", str(tmp_path / "out")) == 0
-    picture = np.asarray(Image.open(tmp_path / "out" / "small.png"))
-    crisp = np.asarray(Image.open(small)).repeat(14, 0).repeat(14, 1)  # 448 pixels, 14 for each
-    rows = [row for row in range(40, 100) if np.array_equal(picture[row, 29 : 29 + 448], crisp[0])]
-    assert rows, "the photograph is there, enlarged pixel by pixel"
-    assert np.array_equal(picture[rows[0] : rows[0] + 448, 29 : 29 + 448], crisp)
 
 
 def test_a_second_run_reads_no_picture_of_the_first_and_overwrites_no_photograph(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -40,13 +40,9 @@ def test_memory_that_runs_out_is_said_and_the_next_question_is_answered(
     endpoints: Endpoints, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene = ask(endpoints, "open", photo=photograph())["id"]
-
-    def fails(*_args: Any, **_options: Any) -> None:
-        raise error
-
     with monkeypatch.context() as broken:
-        broken.setattr(module, "open_view", fails)
-        broken.setattr(module, "ask_view", fails)
+        for name in ("open_view", "ask_view"):
+            broken.setattr(module, name, Mock(side_effect=error))
         for name, given in (("open", {"photo": photograph(1)}), ("explain", {"scene": scene, "method": "gae"})):
             with pytest.raises(type(error)) as failed:
                 ask(endpoints, name, **given)

@@ -26,13 +26,12 @@ from vitviz.web.scene import LEAST_SIDE, PICTURE_BYTES, STAGE_SIDE, Scene, stand
 HOSTILE = '<img src=x onerror="alert(1)">'
 
 
-def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] = (), **changes: Any) -> View:
+def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] | None = None, **changes: Any) -> View:
     model = tiny.model(**changes)
-    if labels:
+    if labels is not None:
         height, width = model.config.image_size
-        model.pretrained = Pretrained(
-            name="tiny", preprocess=Preprocess(mode="pad", height=height, width=width), labels=labels
-        )
+        preprocess = Preprocess(mode="pad", height=height, width=width)
+        model.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=labels)
     photo = np.random.default_rng(0).integers(0, 255, (size[1], size[0], 3), np.uint8)
     return Explorer(model).open(photo)
 
@@ -72,10 +71,7 @@ def test_words_from_outside_stay_words() -> None:
 
 def test_outputs_without_names_are_not_shown_as_classes() -> None:
     assert manifest(opened())["labels"][0] == "class 0"  # a model of our own making: its classes are numbered
-    model = tiny.model()
-    height, width = model.config.image_size
-    model.pretrained = Pretrained(name="features", preprocess=Preprocess(mode="pad", height=height, width=width))
-    made = manifest(Explorer(model).open(np.zeros((50, 60, 3), np.uint8)))
+    made = manifest(opened(labels=()))
     assert f"{tiny.CLASSES} numbers" in made["caveat"]
     assert made["predictions"] == made["labels"] == []
 

@@ -115,13 +115,11 @@ def test_a_saved_picture_is_pythons_and_its_caption_says_what_it_shows(page: Bro
     caption = np.asarray(saved)[photo.height :]
     for color in lut("magma")[[0, -1]]:  # the color bar's ends
         assert (np.abs(caption.astype(int) - color).max(-1) <= 3).sum() > 5
-    change(page, gamma=0.5)
-    assert "gamma 0.5" in captioned(page)[1]
-    change(page, gamma=1, mode="rollout", query="cls", discard=0.2, residual=0.4, fuse="max", start=2)
+    change(page, gamma=0.5, mode="rollout", query="cls", discard=0.2, residual=0.4, fuse="max", start=2)
     page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
     name, words, _ = captioned(page)
     assert "Rollout-of-layers-2-to-3-max-of-heads-from-CLS" in name
-    assert "skip connection 40 % · weakest 20 % dropped" in words
+    assert "skip connection 40 % · weakest 20 % dropped · gamma 0.5" in words
     page.get_by_label("Photograph only").check()
     page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
     name, words, _ = captioned(page)

@@ -124,5 +124,3 @@ def test_rollout_of_many_patches_comes_row_by_row(
     expect_map(page, view.rollout(fuse="min", start=1))
     page.check("input[data-key=direction][value=column]")
     expect(page.locator(".vv-explore .vv-below")).to_contain_text("only what a query attends to")
-    page.check("input[data-key=direction][value=row]")
-    expect_map(page, view.rollout(fuse="min", start=1))

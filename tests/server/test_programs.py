@@ -82,6 +82,7 @@ def test_a_refusal_is_an_exception_of_the_client(client: Client, scene: str) -> 
 def test_a_question_that_a_program_cancels_stops(client: Client, scene: str, site: Site) -> None:
     job = client.submit(scene, "kernel_shap", api_name="/explain")
     wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == 1, "it runs")
+    assert site.endpoints.scheduler.ahead(Kind.SHORT) == 0  # it goes behind short questions
     job.cancel()
     wait_for_rest(site.endpoints)
 

@@ -34,11 +34,6 @@ def site(sites: list[Site]) -> Site:
     return sites[0]
 
 
-@pytest.fixture
-def other(sites: list[Site]) -> Site:
-    return sites[1]
-
-
 # --- answers
 
 
@@ -63,13 +58,8 @@ def test_a_photograph_is_opened_and_asked_about(site: Site) -> None:
     assert site.ask("models")["data"]["methods"]
 
 
-def test_an_example_needs_no_photograph(site: Site, sources: tuple[str, ...]) -> None:
-    manifest = site.ask("open", source={"image": "Noise", "model": sources[1]})["data"]
-    assert (manifest["image"], manifest["model"], manifest["own"]) == ("Noise", sources[1], None)
-    assert "Noise" in site.ask("open", source={"image": "Cat"})["error"]["text"]
-
-
-def test_a_scene_that_a_process_does_not_hold_is_opened_in_the_same_request(site: Site, other: Site) -> None:
+def test_a_scene_that_a_process_does_not_hold_is_opened_in_the_same_request(sites: list[Site]) -> None:
+    site, other = sites
     manifest = site.ask("open", photo=photograph(11), source={})["data"]
     ask = {"scene": manifest["id"], "block": 0}
     expected = site.ask("block", ask)
@@ -163,7 +153,8 @@ def test_a_body_that_does_not_arrive_is_refused(site: Site, monkeypatch: pytest.
 # --- checkpoints
 
 
-def test_a_checkpoint_is_uploaded_and_named_by_its_hash(site: Site, other: Site, tmp_path: Path) -> None:
+def test_a_checkpoint_is_uploaded_and_named_by_its_hash(sites: list[Site], tmp_path: Path) -> None:
+    site, other = sites
     weights = Path(folder(tmp_path / "mine", 9)) / "model.safetensors"
     files = {"photo": ("mine.safetensors", weights.read_bytes())}
     found = last(site.client.post("/vitviz/checkpoint", files=files).content)["data"]

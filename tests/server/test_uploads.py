@@ -8,7 +8,7 @@ import os
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from attacked import ROOT
@@ -91,12 +91,9 @@ def test_a_file_goes_after_a_day(tmp_path: Path) -> None:
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads = made(tmp_path / "full")
-
-    def full(*_args: Any) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(uploads.root))
-
+    full = OSError(errno.ENOSPC, "No space left on device", str(uploads.root))
     with monkeypatch.context() as broken:
-        broken.setattr("vitviz.server.uploads.hash_file", full)
+        broken.setattr("vitviz.server.uploads.hash_file", Mock(side_effect=full))
         with pytest.raises(DiskFullError, match="room on the server") as refused:
             add(uploads, "visitor")
         assert str(uploads.root) not in str(refused.value)
