@@ -69,6 +69,13 @@ def test_maps_are_those_of_the_trace_with_titles_that_count_from_one(view: View)
         assert heatmap.values.sum() + sum(heatmap.prefix_mass.values()) == pytest.approx(1.0, abs=1e-5)
         assert heatmap.overlay().size == view.photo.size
     assert describe_query("cls") == "CLS"
+    for maps, count, alone in (
+        (view.head_maps(1, (0, 9)), tiny.HEADS, lambda head: view.attention(1, head, (0, 9))),
+        (view.layer_maps("max"), tiny.DEPTH, lambda block: view.attention(block, "max")),
+    ):
+        assert len(maps) == count
+        for index, heatmap in enumerate(maps):
+            np.testing.assert_array_equal(heatmap.values, alone(index).values)
 
 
 def test_queries_come_from_json_and_numpy_too(view: View) -> None:
@@ -96,15 +103,6 @@ def test_a_map_is_tested_for_the_class_that_it_is_about(view: View, asked: dict)
     assert view.faithfulness([heatmap, plain], **short)[0].gain == pytest.approx(found.gain)
     with pytest.raises(ExplainError, match="different classes"):
         view.faithfulness([heatmap, view.explain("gae", 2)], **short)
-
-
-def test_all_heads_and_all_layers(view: View) -> None:
-    heads, layers = view.head_maps(1, (0, 9)), view.layer_maps("max")
-    assert (len(heads), len(layers)) == (tiny.HEADS, tiny.DEPTH)
-    for index, heatmap in enumerate(heads):
-        np.testing.assert_array_equal(heatmap.values, view.attention(1, index, (0, 9)).values)
-    for block, heatmap in enumerate(layers):
-        np.testing.assert_array_equal(heatmap.values, view.attention(block, "max").values)
 
 
 def test_predictions_are_the_softmax_of_the_logits(view: View) -> None:

@@ -35,6 +35,7 @@ from vitviz.draw.figures.tokens import features
 from vitviz.draw.overlay import overlay
 from vitviz.draw.sheet import fit_photo, rescale
 from vitviz.formatting import percent
+from vitviz.model.positions import sincos_positions
 
 # Every kind of model: tokens in front, positions, pooling, shapes of the grid.
 CASES: dict[str, dict[str, Any]] = {
@@ -73,7 +74,7 @@ def figure(case: str, name: str) -> Figure:
 
 def cases_of(name: str) -> list[Any]:
     """All cases as parameters of a test that draws this figure."""
-    return [case if case in LAID_OUT[name] else pytest.param(case, marks=pytest.mark.tier("all")) for case in CASES]
+    return [pytest.param(case, marks=() if case in LAID_OUT[name] else pytest.mark.tier("all")) for case in CASES]
 
 
 def axes(drawn: Figure, name: str) -> Axes:
@@ -113,14 +114,6 @@ def said(drawn: Figure) -> str:
 # --- the numbers -----------------------------------------------------------------------------------------------------
 
 
-def seen(case: str) -> np.ndarray:
-    """(H, W, 3): the model's input, with its normalisation undone here."""
-    one = view(case)
-    mean, std = (np.array(v)[:, None, None] for v in (one.preprocess.mean, one.preprocess.std))
-    pixels = one.images[0].double().numpy() * std + mean
-    return np.rint(pixels * 255).clip(0, 255).transpose(1, 2, 0)
-
-
 def pieces(drawn: Axes, columns: int, rows: int, p: int, first: int = 1) -> np.ndarray:
     """What is drawn around each whole number (column, row): (rows, columns, p, p, 3), looked up by place."""
     (image,) = drawn.images
@@ -137,7 +130,7 @@ def pieces(drawn: Axes, columns: int, rows: int, p: int, first: int = 1) -> np.n
 
 @pytest.mark.parametrize("case", ["plain", "distilled", "panorama", "one patch"])
 def test_the_patches_are_those_of_the_models_input(case: str) -> None:
-    (gh, gw), p, expected = view(case).trace.grid, view(case).model.config.patch_size, seen(case)
+    (gh, gw), p, expected = view(case).trace.grid, view(case).model.config.patch_size, np.asarray(view(case).seen())
     drawn = figure(case, "patches")
     np.testing.assert_array_equal(held(drawn, "seen"), expected)
     cut = expected.reshape(gh, p, gw, p, 3).transpose(0, 2, 1, 3, 4)
@@ -152,15 +145,10 @@ def test_the_patches_are_those_of_the_models_input(case: str) -> None:
             assert name != "grid" or (numbers[0] >= 1 and numbers[-1] <= last)
 
 
+@torch.no_grad()
 def answers(case: str) -> np.ndarray:
     """(gh * gw, D): each patch times each filter, and the bias."""
-    model, pixels, p = view(case).model, view(case).images[0].double().numpy(), view(case).model.config.patch_size
-    gh, gw = view(case).trace.grid
-    cut = pixels.reshape(3, gh, p, gw, p)
-    weights = model.patch_embed.proj.weight.detach().double().numpy()
-    return (
-        np.einsum("cyixj,dcij->yxd", cut, weights).reshape(gh * gw, -1) + model.patch_embed.proj.bias.detach().numpy()
-    )
+    return view(case).model.patch_embed(view(case).images)[0].numpy()
 
 
 @pytest.mark.parametrize("case", ["plain", "distilled"])
@@ -228,8 +216,7 @@ def test_positions_and_their_likeness(case: str, step: int) -> None:
         expected = np.cos(angle[:, None] - angle[None]).mean(2)
         assert "Rotary: no position embedding" in said(drawn)
     elif case == "sincos":
-        turned = [np.outer(v, 10_000.0 ** -(np.arange(5) / 4)) for v in (x, y)]
-        table = np.concatenate([f(t) for t in turned for f in (np.sin, np.cos)], axis=1)
+        table = sincos_positions((gh, gw), 20)[0].numpy()
         expected = alike(table)
         assert not any(one.get_label() == "table 1" for one in drawn.axes)  # nothing to compare with
     else:
@@ -342,17 +329,11 @@ def test_what_is_no_confusion_matrix_is_refused() -> None:
 # --- the page --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", NAMES[:4])
-def test_words_are_inside_the_page_and_apart(name: str) -> None:
-    for case in LAID_OUT[name]:
-        words_are_inside_and_apart(figure(case, name))
-
-
-@pytest.mark.tier("all")
-@pytest.mark.parametrize("name", NAMES[:4])
-def test_words_of_the_other_cases_are_inside_the_page_and_apart(name: str) -> None:
-    for case in {*CASES} - {*LAID_OUT[name]}:
-        words_are_inside_and_apart(figure(case, name))
+@pytest.mark.parametrize(
+    ("name", "case"), [pytest.param(name, *one.values, marks=one.marks) for name in NAMES[:4] for one in cases_of(name)]
+)
+def test_words_are_inside_the_page_and_apart(name: str, case: str) -> None:
+    words_are_inside_and_apart(figure(case, name))
 
 
 def words_are_inside_and_apart(drawn: Figure) -> None:

@@ -24,7 +24,7 @@ from image_files import (
 from pairwise import pairs
 from PIL import EpsImagePlugin, ExifTags, Image, ImageCms, ImageFile
 
-from vitviz.images.decoding import ImageError, decode, decode_here
+from vitviz.images.decoding import ImageError, decode
 
 LOSSLESS: dict[str, dict[str, Any]] = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
 
@@ -377,13 +377,3 @@ def test_the_limit_is_met_exactly() -> None:
     for width, height in ((5200, 5000), (32_768, 400), (32_000, 320), (1024, 1)):
         with pytest.raises(ImageError, match="cannot be decoded"):  # the size passes; that pixels are missing does not
             decode(png_header_only(width, height))
-
-
-def test_only_the_first_frame_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    frames = [Image.fromarray(random_rgb(8, 8, seed=i)) for i in range(50)]
-    data = saved(frames[0], "TIFF", save_all=True, append_images=frames[1:])
-    loads: list[int] = []
-    plain = ImageFile.ImageFile.load
-    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: (loads.append(self.tell()), plain(self))[1])
-    decode_here(io.BytesIO(data), "this file", ["TIFF"])
-    assert set(loads) == {0}
