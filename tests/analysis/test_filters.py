@@ -1,4 +1,4 @@
-"""What the model learned about places and pixels, against loops."""
+"""Position similarity and patch filters, against loops and a decomposition by NumPy."""
 
 from typing import Any
 

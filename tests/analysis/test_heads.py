@@ -1,4 +1,4 @@
-"""What tells heads apart: every statistic against loops written out, made-up attention, and known faults."""
+"""Statistics of heads, of a trace and of a folder, against loops over queries and keys."""
 
 import csv
 import math
@@ -356,7 +356,7 @@ def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, t
     assert "registers" in lines[15]
 
 
-def test_folders_and_options_that_make_no_sense_are_refused(folder: Path, tmp_path: Path) -> None:
+def test_invalid_folders_and_limits_are_refused(folder: Path, tmp_path: Path) -> None:
     """A model in training is given back in training, also after an error."""
     made = native_model().train()
     folder_statistics(made, folder, names=["entropy"], limit=1)

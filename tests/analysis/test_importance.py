@@ -1,4 +1,4 @@
-"""How much the answer rests on each head: the gradient is Michel's, the ablation is exact."""
+"""Importance of heads by gradient (Michel et al. 2019), and by ablation."""
 
 import numpy as np
 import pytest

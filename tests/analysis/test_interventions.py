@@ -1,4 +1,4 @@
-"""What if? Every intervention against the same change made by hand, and pictures against sums over their pixels."""
+"""Interventions against the same change made by hand, and baseline images against sums over their pixels."""
 
 import math
 import re
@@ -34,7 +34,7 @@ def known(**changes: object) -> ViT:
 # ---- the change
 
 
-def test_a_change_lists_what_moved_in_plain_numbers() -> None:
+def test_a_change_lists_the_probabilities_that_moved() -> None:
     model, images = known(), tiny.images()
     change = intervene(model, images, heads=[(0, 1), (2, 3)])
     before = model(images).detach().double().numpy()
@@ -62,7 +62,7 @@ def test_a_change_lists_what_moved_in_plain_numbers() -> None:
 
 
 @pytest.mark.parametrize("changes", PREFIXES, ids=str)
-def test_nothing_changes_nothing_and_removed_patches_are_not_in_the_sequence(changes: dict) -> None:
+def test_no_change_keeps_the_logits_and_removed_patches_leave_the_sequence(changes: dict) -> None:
     model, images = known(**changes), tiny.images()
     state = torch.random.get_rng_state()
     change = intervene(model, images, swap=Swap(images, (0, 0, 26, 26)), drop=())
@@ -168,7 +168,7 @@ def test_interventions_that_do_not_fit_are_refused(options: dict, words: str) ->
         intervene(known(), tiny.images(), **options)
 
 
-def test_models_that_give_no_answer_are_refused() -> None:
+def test_models_that_cannot_predict_are_refused() -> None:
     every = [(row, column) for row in range(7) for column in range(11)]
     for error, words, model, options in [
         (AnalysisError, "classifier", tiny.model(classes=0), {}),

@@ -1,4 +1,4 @@
-"""What the tokens hold after each block: against the reference model cut short, and against sums written out."""
+"""Logit lens, norms, components and similarity of tokens, against the reference model and a decomposition by NumPy."""
 
 import dataclasses
 import itertools

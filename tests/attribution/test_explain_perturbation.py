@@ -1,4 +1,4 @@
-"""Baselines by captum: against captum itself, against sums written out, and by what they promise."""
+"""Perturbation methods, against captum, integrals and Shapley values by definition."""
 
 import itertools
 import math
@@ -16,14 +16,7 @@ from torch import Tensor
 from vitviz.attribution import perturbation
 from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.inputs import Method
-from vitviz.attribution.perturbation import (
-    draw_subsets,
-    input_gradient,
-    integrated_gradients,
-    kernel_shap,
-    occlusion,
-    superpixels,
-)
+from vitviz.attribution.perturbation import input_gradient, integrated_gradients, kernel_shap, occlusion, superpixels
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -159,14 +152,14 @@ def test_squares_are_as_small_as_their_number_allows() -> None:
 
 
 def test_subsets_come_with_their_complements_and_in_the_right_sizes() -> None:
-    subsets = draw_subsets(6, 5002, 0)
+    subsets = perturbation.draw_subsets(6, 5002, 0)
     assert subsets[0].all()
     assert not subsets[1].any()
     assert torch.equal(subsets[2::2], ~subsets[3::2])
     sizes = subsets[2:].sum(1).bincount(minlength=7)[1:6] / 5000
     expected = torch.tensor([1 / (k * (6 - k)) for k in range(1, 6)])
     cases.close(sizes, expected / expected.sum(), 0.05)
-    assert draw_subsets(6, 9, 0).shape == (9, 6)
+    assert perturbation.draw_subsets(6, 9, 0).shape == (9, 6)
 
 
 @pytest.mark.parametrize("method", [method for method in perturbation.METHODS if "batch" in method.options])

@@ -107,7 +107,7 @@ def test_scores_of_attn_lrp_sum_to_the_logit(kind: str) -> None:
         torch.testing.assert_close(sums, made.target.score(made.trace.logits), rtol=0.01, atol=1e-4)
 
 
-def test_epsilon_takes_relevance() -> None:
+def test_epsilon_absorbs_relevance() -> None:
     made = case(cases.model(), cases.images())
     plain, little, more = (attn_lrp(made, conserve=False, epsilon=epsilon) for epsilon in (0.0, 1e-12, 0.1))
     assert not torch.allclose(plain, more)

@@ -32,10 +32,6 @@ def labelled(**changes: Any) -> ViT:
     return cases.known(dtype=torch.float32, **changes)
 
 
-def images(batch: int = 2) -> Tensor:
-    return tiny.images(batch, **tiny.SMALL)
-
-
 def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any) -> TokenScores:
     return attribute(model, pixels, target, method, **cases.FEW.get(method, {}), **options)
 
@@ -70,7 +66,7 @@ def test_the_registry_has_every_method_with_its_options() -> None:
 )
 def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], words: str) -> None:
     with pytest.raises(ExplainError, match=words):
-        attribute(labelled(), images(), **asked)
+        attribute(labelled(), cases.pictures(2), **asked)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], words: s
         ("kernel_shap", "batch", -1, "batch.*-1"),
     ],
 )
-def test_values_that_no_option_takes_are_refused(name: str, option: str, value: Any, words: str) -> None:
+def test_invalid_option_values_are_refused(name: str, option: str, value: Any, words: str) -> None:
     made = cases.case(cases.model(), cases.images(), 3)
     with pytest.raises(ExplainError, match=words):
         METHODS[name].function(made, **{option: value})
@@ -187,7 +183,7 @@ def test_a_contrast_is_the_difference_of_two_logits() -> None:
 
 
 def test_an_answer_names_its_method_target_and_options() -> None:
-    model, pixels = labelled(registers=2), images()
+    model, pixels = labelled(registers=2), cases.pictures(2)
     scores = attribute(model, pixels, "gas pump", "legrad", start=1)
     assert (scores.method, scores.target, scores.signed) == ("legrad", "gas pump", False)
     assert scores.options == {"start": 1, "pooling": "model"}
@@ -242,7 +238,7 @@ def test_single_precision_is_close_to_double(method: Method) -> None:
 
 
 @class_specific
-def test_a_class_that_reads_nothing_gets_nothing(method: str) -> None:
+def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
     """Other classes do; relevance of a logit that is only a bias, which says nothing about the image, is zero too."""
     told = []
     for kind in tiny.KINDS:
@@ -288,7 +284,7 @@ def test_a_model_without_classifier_has_no_target(method: str) -> None:
 @each_method
 def test_a_given_trace_is_read_and_left_as_it_was(method: Method) -> None:
     """Only perturbation runs the model on pixels again; what is kept of a run has no gradient afterwards."""
-    model, pixels = labelled(), images()
+    model, pixels = labelled(), cases.pictures(2)
     trace = model.trace(pixels)
     expected = explain(model, pixels, [3, 8], method.name)
     if method.family not in ("perturbation", "relevance"):
@@ -308,7 +304,7 @@ def test_a_distillation_token_that_is_not_read_is_one_more_register(method: Meth
         state[f"head_dist.{part}"] = torch.zeros_like(state[f"head.{part}"])
         state[f"head.{part}"] = 2 * state[f"head.{part}"]
     unread.load_state_dict(state)
-    pixels = images(1)
+    pixels = cases.pictures(1)
     torch.testing.assert_close(unread(pixels), register(pixels))
     ours, expected = (whole(explain(model, pixels, 3, method.name)) for model in (unread, register))
     torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
@@ -348,7 +344,7 @@ def state(model: ViT) -> Iterator[Any]:
 @pytest.mark.parametrize("answers", [99_999, 1, 3], ids=["works", "breaks at once", "breaks midway"])
 @each_method
 def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> None:
-    model, pixels = labelled(), images()
+    model, pixels = labelled(), cases.pictures(2)
     expected = explain(model, pixels, [3, 8], method.name)
     model.head = Breaks(model.head, answers)
     for index, parameter in enumerate(model.parameters()):

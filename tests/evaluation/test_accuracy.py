@@ -1,4 +1,4 @@
-"""Accuracy on a folder: counted right, on what users get, or refused in words."""
+"""Accuracy on folders and named data sets, against counts by hand."""
 
 import copy
 import dataclasses
@@ -81,7 +81,7 @@ def test_the_counts_are_those_made_by_hand(tmp_path: Path) -> None:
     np.testing.assert_array_equal(whole.in_top5, half.in_top5)
 
 
-def test_the_table_reads_like_a_table() -> None:
+def test_the_table_aligns_columns_and_formats_shares() -> None:
     true = np.repeat([0, 1], [1000, 3])
     predicted = np.where(np.arange(1003) % 2 == 0, true, 1 - true)
     made = {"true": true, "predicted": predicted, "in_top5": true == true, "losses": np.zeros(1003)}

@@ -1,4 +1,4 @@
-"""Methods over a folder: the same numbers after a stop, in two processes, and as one image at a time by hand."""
+"""Evaluation of methods over a folder: against single images, after a stop, and in two processes."""
 
 import csv
 import io
@@ -169,7 +169,7 @@ def test_records_that_exist_are_not_made_again(photos: Path, tmp_path: Path) -> 
     assert [path.name for path in out.parent.iterdir()] == ["results.jsonl"]
 
 
-def test_a_stopped_run_keeps_what_it_had(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_run_keeps_its_records(photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out, add, images = tmp_path / "results.jsonl", Journal.add, []
 
     def add_three(self: Journal, some: Any) -> None:
@@ -287,7 +287,7 @@ def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: P
         (EvaluationError, "target", {"target": "wrong"}),
     ],
 )
-def test_requests_that_make_no_sense_are_refused(photos: Path, error: type, words: str, asked: dict[str, Any]) -> None:
+def test_invalid_evaluate_arguments_are_refused(photos: Path, error: type, words: str, asked: dict[str, Any]) -> None:
     asked = {"model": model(), "folder": photos, "methods": "rollout", "out": photos.parent / "refused.jsonl", **asked}
     out = asked["out"]
     with pytest.raises(error, match=words):

@@ -312,7 +312,7 @@ BROKEN.head.bias.data[0] = float("nan")
         (AnalysisError, "eval", {"model": small().train()}),
     ],
 )
-def test_tests_that_make_no_sense_are_refused(error: type, words: str, changes: dict[str, Any]) -> None:
+def test_invalid_faithfulness_arguments_are_refused(error: type, words: str, changes: dict[str, Any]) -> None:
     asked = {"model": small(), "images": pictures(), "maps": torch.rand(1, *GRID), "target": 0, **changes}
     with pytest.raises(error, match=words):
         faithfulness(**asked)

@@ -1,4 +1,4 @@
-"""Sums of scores against what the answer lost, weights made random, and masks: against other people's code."""
+"""Sensitivity of maps, randomized weights and masks, against captum, SciPy and loops."""
 
 import copy
 
@@ -104,7 +104,7 @@ def test_max_sensitivity_of_a_model_in_half_precision(dtype: torch.dtype) -> Non
 # ---- weights made random
 
 
-def test_stages_add_up() -> None:
+def test_each_stage_randomizes_one_more_part() -> None:
     """Each stage is made again by hand on a model of its own."""
     model, images = small(), pictures(2)
     changed = copy.deepcopy(model)
@@ -134,7 +134,7 @@ def test_every_weight_belongs_to_one_part() -> None:
         assert all(parts.values())
 
 
-def test_sanity_says_what_it_found_and_refuses_what_it_cannot() -> None:
+def test_sanity_describes_its_result_and_refuses_unknown_methods() -> None:
     model, images = small(), pictures()
     result = sanity(model, images, None, "rollout")
     assert f"{result.ranks[-1].mean():.2f}" in result.describe()
