@@ -217,6 +217,20 @@ def test_discard_in_pieces_is_the_dense_result(
         close(torch.einsum("bn,bnm->bm", flow, matrix), exact(kept.open(), flow, fuse, discard, 1), 1e-6)
 
 
+FLOATS = st.floats(0.0, 2.0, width=32) | st.sampled_from([0.0, 1.0, 1e-45, 1.1754944e-38, 0.5, 0.50000006])
+
+
+@settings(max_examples=40)
+@given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 6), st.data())
+def test_the_entry_in_order_is_exact_to_the_last_bit(batch: int, n: int, m: int, data: st.DataObject) -> None:
+    values = data.draw(st.lists(FLOATS, min_size=batch * n * m, max_size=batch * n * m))
+    entries = torch.tensor(values, dtype=torch.float32).reshape(batch, n, m)
+    pieces = data.draw(st.integers(1, n))
+    for position in {0, n * m - 1, data.draw(st.integers(0, n * m - 1))}:
+        entry = vitviz.attribution.attention.entry_in_order(lambda: entries.split(pieces, dim=1), position)
+        assert torch.equal(entry, entries.flatten(1).sort(dim=1).values[:, position])
+
+
 @pytest.mark.parametrize(("fuse", "discard", "tokens"), pairs(["mean", "max"], [0.0, 0.9], [2800, 4300]))
 def test_rollout_holds_no_more_than_it_says(fuse: str, discard: float, tokens: int) -> None:
     """At 2,800 tokens the matrix of one block (31 MB) is held, at 4,300 it (74 MB) would be too large."""
