@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from image_files import random_rgb
-from PIL import Image
+from PIL import Image, ImageColor
 
 from vitviz.images.geometry import Geometry
 
@@ -18,6 +18,11 @@ def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
 
 def flat(width: int, height: int, level: int) -> Image.Image:
     return Image.new("RGB", (width, height), (level, level, level))
+
+
+def has(picture: Image.Image, color: str) -> bool:
+    """Whether any pixel has exactly this color."""
+    return bool((np.asarray(picture) == ImageColor.getrgb(color)).all(-1).any())
 
 
 def pixels(image: Image.Image) -> np.ndarray:

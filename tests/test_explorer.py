@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from pictures import photograph
 from PIL import Image
 
 import vitviz.explorer
@@ -32,7 +33,7 @@ LABELS = tuple(f"word {i}" for i in range(tiny.CLASSES))
 
 def photo(seed: int = 0, size: tuple[int, int] = (163, 127)) -> Image.Image:
     """A random photograph of (width, height)."""
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+    return photograph(*size, seed)
 
 
 def with_weights(mode: str = "crop", **changes: object) -> ViT:

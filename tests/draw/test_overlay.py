@@ -85,13 +85,11 @@ def test_smooth_is_bilinear_between_patch_centres_and_flat_at_the_edge(name):
     assert not got[~seen].any()
 
 
-def test_what_was_not_seen_is_hatched_and_never_coloured():
+def test_unseen_pixels_are_hatched_and_never_coloured():
     geometry = inside()
-    x0, y0, x1, y1 = (
-        e for pair in zip(*(p[[0, -1]] for p in patch_edges(geometry, (GH, GW))), strict=True) for e in pair
-    )
+    xs, ys = patch_edges(geometry, (GH, GW))
     unseen = np.ones((90, 120), bool)
-    unseen[y0:y1, x0:x1] = False
+    unseen[ys[0] : ys[-1], xs[0] : xs[-1]] = False
     for level in (0, 40, 128, 220, 255):  # visible on any ground
         photo = flat(120, 90, level)
         first = pixels(overlay(photo, np.random.default_rng(0).random((GH, GW)), geometry))[unseen]
@@ -107,7 +105,7 @@ def test_what_was_not_seen_is_hatched_and_never_coloured():
     assert (plain == [200, 40, 40]).all()
 
 
-def test_hatching_covers_what_was_not_seen_in_unbroken_lines():
+def test_hatching_covers_unseen_pixels_in_unbroken_lines():
     geometry = Geometry(image=(40, 30), input=(48, 112), frame=(100.0, 100.0, 140.0, 130.0))
     got = overlay(photograph(40, 30), np.ones((GH, GW)), geometry, grid=True, smooth=True, query=(1, 1))
     assert got.size == (40, 30)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pictures import has, photograph
 from PIL import Image, ImageColor
 
 import vitviz
@@ -21,7 +22,7 @@ from vitviz.images.geometry import Geometry
 @settings(max_examples=30)
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(48, 200))
 def test_a_picture_fits_and_keeps_its_shape(width: int, height: int, side: int) -> None:
-    photo = Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8))
+    photo = photograph(width, height)
     picture = fit_photo(photo, side)
     assert max(picture.size) <= side
     assert max(picture.size) > side // 2
@@ -44,10 +45,6 @@ def test_a_map_lies_where_its_patches_are() -> None:
 def predictions(*right: bool | None, label: str = "golf ball", truth: str = "church") -> list[Prediction]:
     picture = Image.new("RGB", (64, 64), (90, 90, 90))
     return [Prediction((picture, picture), label, 0.87, None if one is None else truth, one) for one in right]
-
-
-def has(picture: Image.Image, color: str) -> bool:
-    return bool((np.asarray(picture) == ImageColor.getrgb(color)).all(-1).any())
 
 
 @pytest.mark.parametrize("dark", [False, True])

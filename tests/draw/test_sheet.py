@@ -43,13 +43,10 @@ def test_the_bar_shows_the_colors_of_the_map():
     bar = pixels(colorbar(Scale(0.0, 0.04), "magma", "attention", size=(400, 44)))
     ground, line = (ImageColor.getrgb(color) for color in (Theme.of(False).ground, Theme.of(False).line))
     strip = bar[8]
-    inside_bar = np.nonzero((strip != ground).any(axis=-1) & (strip != line).any(axis=-1))[0]
-    start = int(inside_bar[0])
-    assert strip[start].tolist() == lut("magma")[0].tolist()
-    run = strip[start : start + 200]
-    table = lut("magma").astype(int)
-    assert all((table == pixel).all(axis=-1).any() for pixel in run)
-    order = [int(np.argmax((table == p).all(axis=-1))) for p in run]
+    start = int(np.nonzero((strip != ground).any(axis=-1) & (strip != line).any(axis=-1))[0][0])
+    table = [tuple(color) for color in lut("magma").tolist()]
+    order = [table.index(tuple(pixel)) for pixel in strip[start : start + 200].tolist()]
+    assert order[0] == 0
     assert order == sorted(order)
 
 

@@ -13,7 +13,8 @@ import yaml
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image, ImageColor
+from pictures import has
+from PIL import Image
 
 import vitviz
 from vitviz.draw.colors import Theme
@@ -84,10 +85,6 @@ def outcome(data: Data, seed: int = 0) -> Outcome:
     row = Epoch(**{field.name: 1 for field in fields(Epoch)})
     where = {"device": "a slide rule", "processes": 2, "notes": ("Seven images of an epoch are left over.",)}
     return Outcome(model=model, recipe=Recipe(seed=3), epochs=(row,), losses=torch.zeros(0), **found, **where)
-
-
-def has(picture: Image.Image, color: str) -> bool:
-    return bool((np.asarray(picture) == ImageColor.getrgb(color)).all(-1).any())
 
 
 @pytest.mark.usefixtures("one_thread")

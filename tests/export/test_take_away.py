@@ -14,7 +14,7 @@ import pytest
 import tiny
 import torch
 from image_files import random_rgb
-from PIL import Image
+from PIL import Image, ImageSequence
 
 import vitviz
 from vitviz.analysis import AnalysisError
@@ -146,11 +146,7 @@ def frames_of(path: Path) -> list[Image.Image]:
         with av.open(str(path)) as container:
             return [frame.to_image() for frame in container.decode(video=0)]
     with Image.open(path) as file:
-        found = []
-        for index in range(file.n_frames):
-            file.seek(index)
-            found.append(file.convert("RGB"))
-        return found
+        return [frame.convert("RGB") for frame in ImageSequence.Iterator(file)]
 
 
 @pytest.mark.parametrize(("over", "ending"), [("layers", "gif"), ("heads", "webp"), ("query", "mp4")])
@@ -179,7 +175,7 @@ def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explore
     assert len(film.maps) == 4
     assert film.maps[0].values[2, 3] == pytest.approx(1.0, abs=1e-5)  # the patch is itself in the first frame
     assert [one.query for one in film.maps] == [(2, 3), None, None, None]
-    first, last = (next(iter(film_of_clip(explorer, clip, frames=n).maps[-1:])) for n in (2, 3))
+    first, last = (film_of_clip(explorer, clip, frames=n).maps[-1] for n in (2, 3))
     np.testing.assert_array_equal(first.values, last.values)  # both end with the last frame
     picture = list(read_clip(clip, 2))[-1].picture
     np.testing.assert_allclose(first.values, explorer.open(picture).attention().values, atol=1e-6)

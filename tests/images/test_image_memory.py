@@ -119,8 +119,7 @@ def test_files_are_taken_or_refused_in_little_memory(folder: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["a WebP", *(name for name in FILES if "large" in name)])
-def test_the_server_takes_the_same_files_in_a_process_of_its_own(name: str, folder: Path) -> None:
-    """It has no more address space than that, and the words of a refusal are the same."""
+def test_a_process_with_limited_memory_takes_or_refuses_the_same_files(name: str, folder: Path) -> None:
     data, expected = (folder / name).read_bytes(), FILES[name][1]
     if isinstance(expected, str):
         with pytest.raises(ImageError, match=expected):

@@ -126,7 +126,7 @@ def test_every_format_is_the_same_in_a_process_of_its_own(kind: str) -> None:
     assert np.array_equal(np.asarray(apart), np.asarray(decode(data)))
 
 
-def test_what_is_refused_is_refused_in_the_same_words() -> None:
+def test_refusals_have_the_same_words_in_a_process_of_their_own() -> None:
     for data in (b"", b"hello", b"%PDF", PNG[:100], png_chunks(), bombs.strip_png()):
         with pytest.raises(ImageError) as expected:
             decode(data)
