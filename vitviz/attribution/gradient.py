@@ -52,10 +52,27 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
             if flow is None:  # the last block: on to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
         inputs = [seen.probabilities for seen in ops.seen]
+        ops.seen.clear()  # it holds the logits too
         gradients = torch.autograd.grad(out, inputs + [entering] * (index > stop), flow)
-        flow = gradients[-1]
-        for number in reversed(range(len(inputs))):
-            yield Step(inputs[number].detach(), gradients[number], pooling=number > 0)
+        flow = gradients[-1] if index > stop else None
+        steps = [Step(one.detach(), gradients[number], pooling=number > 0) for number, one in enumerate(inputs)]
+        del out, inputs, gradients  # or they would be in memory beside those of the next block
+        while steps:
+            yield steps.pop()
+
+
+def fuse(step: Step, clamp: bool = False) -> Tensor:
+    """Return the mean over heads of A * dA: (B, N, N), or (B, 1, N). One head at a time takes H times less memory.
+
+    Args:
+        step: attention and gradient.
+        clamp: whether each head is clamped at 0.
+    """
+    fused = torch.zeros_like(step.attention[:, 0])
+    for attention, gradient in zip(step.attention.unbind(1), step.gradient.unbind(1), strict=True):
+        product = attention * gradient
+        fused += product.clamp_min_(0) if clamp else product
+    return fused / step.attention.shape[1]
 
 
 def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5) -> Tensor:
@@ -76,8 +93,9 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
     skipped = case.read_rows()  # (B, N): passed by skip connections alone; `attended` passed some attention
     attended = torch.zeros_like(skipped)
     for step in backward(case):
-        fused = (step.attention * step.gradient).mean(1).clamp_min(0)  # (B, N, N), or (B, 1, N)
-        if step.pooling:
+        fused, pooling = fuse(step).clamp_min_(0), step.pooling
+        del step  # the next block's matrices come in its place
+        if pooling:
             row = fused[:, 0]  # (B, N), rescaled to sum to 1
             attended = attended + (1 - skipped.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
             continue
@@ -99,8 +117,9 @@ def gae(case: Case) -> Tensor:
     skipped = case.read_rows()  # (B, N)
     attended = torch.zeros_like(skipped)
     for step in backward(case):
-        fused = (step.attention * step.gradient).clamp_min_(0).mean(1)  # (B, N, N), or (B, 1, N)
-        attended = attended + (fused[:, 0] if step.pooling else mix(skipped + attended, fused))
+        fused, pooling = fuse(step, clamp=True), step.pooling
+        del step  # the next block's matrices come in its place
+        attended = attended + (fused[:, 0] if pooling else mix(skipped + attended, fused))
     return attended
 
 
@@ -189,8 +208,11 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             else:
                 tokens = trace.tokens.detach()
             score = case.target.score(model.classify(tokens, ops))
-            gradient = torch.autograd.grad(score.sum(), ops.seen[0].probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
+            probabilities = ops.seen[0].probabilities
+            ops.seen.clear()  # it holds the logits too
+            gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
         total += gradient.clamp_min_(0).mean((1, 2))
+        del ops, tokens, score, probabilities, gradient  # or they would be in memory beside those of the next block
     return total
 
 
@@ -214,6 +236,7 @@ METHODS = (
         paper="Gildenblat 2020, Exploring Explainability for Vision Transformers (vit-explain)",
         about="Attention that speaks for the class, followed through all blocks.",
         cost=3.3,
+        matrices=3.0,
     ),
     Method(
         function=attention_gradcam,
@@ -221,6 +244,7 @@ METHODS = (
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR (baseline)",
         about="The attention of one block, each head weighted by how much the class gains from it.",
         cost=1.2,
+        matrices=2.0,
     ),
     Method(
         function=token_gradcam,
@@ -237,6 +261,7 @@ METHODS = (
         "Encoder-Decoder Transformers, ICCV",
         about="Attention that speaks for the class, added up block by block over what came before it.",
         cost=3.3,
+        matrices=3.0,
     ),
     Method(
         function=legrad,
@@ -246,5 +271,6 @@ METHODS = (
         about="How much the class, read out after each block, would gain if that block looked more at a patch. Read "
         "from the tokens that the model's classifier reads; with pooling=tokens from all, as in the authors' program.",
         cost=3.0,
+        matrices=2.0,
     ),
 )

@@ -108,6 +108,9 @@ class Method:
         paper: authors, year, title and venue.
         about: one sentence on what it does and what its scores mean.
         cost: how many forward passes it takes for one image, roughly.
+        matrices: how many numbers it holds at once for each head and pair of tokens, see benchmarks/memory.py.
+        activations: how many numbers it holds at once for each block, token and channel, beside a forward pass.
+        per_patch: whether it takes a forward pass for each patch; `cost` is that of 256 patches then.
         class_specific: whether the scores depend on the target.
         signed: whether negative scores mean evidence against.
 
@@ -122,6 +125,9 @@ class Method:
     paper: str
     about: str
     cost: float
+    matrices: float = 0.0
+    activations: float = 0.0
+    per_patch: bool = False
     class_specific: bool = True
     signed: bool = False
     name: str = field(init=False)
@@ -133,6 +139,10 @@ class Method:
         object.__setattr__(self, "family", str(self.function.__module__).rpartition(".")[2])
         _, *options = inspect.signature(self.function).parameters.values()
         object.__setattr__(self, "options", {option.name: option.default for option in options})
+
+    def passes(self, patches: int) -> float:
+        """Return how many forward passes it takes for one image of so many patches."""
+        return patches + 1.0 if self.per_patch else self.cost
 
 
 def resolve_target(

@@ -226,6 +226,7 @@ METHODS = (
         paper="Simonyan, Vedaldi and Zisserman 2014, Deep Inside Convolutional Networks, ICLR workshop",
         about="How strongly the class reacts to small changes of a patch's pixels, in either direction.",
         cost=3.3,
+        activations=16.0,
     ),
     Method(
         function=integrated_gradients,
@@ -234,6 +235,7 @@ METHODS = (
         about="What each patch adds to the class on the way from a blank picture to this one.",
         signed=True,
         cost=65.0,
+        activations=150.0,
     ),
     Method(
         function=occlusion,
@@ -242,6 +244,8 @@ METHODS = (
         about="How far the class falls when a patch is hidden.",
         signed=True,
         cost=257.0,
+        activations=50.0,
+        per_patch=True,
     ),
     Method(
         function=kernel_shap,
@@ -250,5 +254,6 @@ METHODS = (
         about="What each square of patches adds to the class, averaged over random choices of the others.",
         signed=True,
         cost=512.0,
+        activations=60.0,
     ),
 )

@@ -78,8 +78,15 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         ops.relevance = True
         relevances = torch.autograd.grad(out, inputs, flows[1])
         flows = gradients[0], relevances[0]
-        for gradient, relevance in zip(gradients[:0:-1], relevances[:0:-1], strict=True):
-            yield (gradient * relevance).clamp(min=0).mean(1)  # (B, H, n, N) -> (B, n, N)
+        steps = list(zip(gradients[1:], relevances[1:], strict=True))
+        ops.seen.clear()  # its tensors know the operations, which know them: only the garbage collector would free them
+        del ops, out, inputs, gradients, relevances  # or they would be in memory beside those of the next block
+        while steps:
+            gradient, relevance = steps.pop()
+            product = (gradient * relevance).clamp_(min=0)  # (B, H, n, N)
+            del gradient, relevance
+            yield product.mean(1)  # (B, n, N)
+            del product
 
 
 def attn_lrp(
@@ -150,6 +157,7 @@ METHODS = (
         about="Relevance of the attention, times its gradient, followed through all blocks. Evidence for a class only; "
         "in small models rounding may decide much of it.",
         cost=6.2,
+        matrices=8.0,
     ),
     Method(
         function=attn_lrp,
@@ -158,5 +166,6 @@ METHODS = (
         about="The class's score shared out over the tokens, layer by layer; all scores sum to it.",
         signed=True,
         cost=3.8,
+        activations=25.0,
     ),
 )

@@ -31,15 +31,21 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
     """
     inner = config.heads * config.head_size
     one = batch * tokens * itemsize  # bytes of one number a token
-    kept = config.depth * (one * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
-    both = 2 * config.depth * one * inner  # queries and keys
-    kept += both if keeps_queries(both) else 0
+    kept = kept_bytes(config, tokens, batch, itemsize)
     placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
     work = one * (WIDE * config.width + (INNER + placed) * inner)
     # A question to half-precision weights takes queries and keys as they are and both in float32, queries twice.
     question = one * (config.width + 2 * inner) + 12 * batch * tokens * inner
     pixels = batch * tokens * config.channels * config.patch_size**2
     return int((1 + FRAGMENTATION) * (kept + max(work, question))) + pixels * (4 + itemsize) + SPARE_BYTES
+
+
+def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
+    """Return how many bytes a trace of all blocks keeps, see `forward_bytes`."""
+    one = batch * tokens * itemsize  # bytes of one number a token
+    kept = config.depth * (one * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
+    both = 2 * config.depth * one * config.heads * config.head_size  # queries and keys
+    return kept + (both if keeps_queries(both) else 0)
 
 
 def available_bytes(device: torch.device | str) -> int | None:

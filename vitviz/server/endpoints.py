@@ -29,6 +29,7 @@ from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
+from vitviz.model.memory import forward_bytes
 from vitviz.server import arguments as args
 from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -38,7 +39,19 @@ from vitviz.server.menu import Menu, describe_bytes
 from vitviz.server.models import Loaded, Models
 from vitviz.server.scenes import MAPS, Cache, Flights, Opened, Shelf, UnknownScene, answer_bytes, scene_id
 from vitviz.server.scheduler import Kind, Scheduler, check_cancelled, report
-from vitviz.server.sizes import Pace, check_fits, check_method, cost, faster, is_large, largest, sizes
+from vitviz.server.sizes import (
+    USUAL,
+    Pace,
+    check_fits,
+    check_method,
+    check_question,
+    cost,
+    faster,
+    fits_in_memory,
+    is_large,
+    largest,
+    sizes,
+)
 from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web import choices
 from vitviz.web.answers import describe_layers, describe_map, describe_test, rounded
@@ -165,14 +178,15 @@ class Endpoints:
             residual: weight of the skip connection.
             start: first block, counted from 0.
         """
-        trace = self._scene(scene).view.trace
+        found = self._scene(scene)
+        trace = found.view.trace
         options = {"fuse": fuse, "discard": float(discard), "residual": float(residual), "start": start}
         tokens = trace.tokens.shape[1]
         if token is None and tokens > ROLLOUT_TOKENS:
             raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for one.")
         if token is not None and token >= tokens:
             raise ArgumentError(f"Expected a token from 0 to {tokens - 1}, or -1 for the mean; got {token}. Use one.")
-        with self.scheduler.run(Kind.SHORT):
+        with self.scheduler.run(self._short(found)):
             if token is None:
                 return rollout_bytes(trace, **cast(Any, options))
             scores = rollout(trace, "mean" if token < 0 else token, **cast(Any, options))
@@ -199,8 +213,9 @@ class Endpoints:
         if not about.class_specific and against is None:
             asked = {}  # one map for all classes
         self._check_method(found, about)
-        with self.scheduler.run(Kind.LONG if about.cost > SLOW else Kind.SHORT):
-            report(f"Computing {about.title}", self._seconds(found, about.cost))
+        passes = about.passes(_patches(found.view))
+        with self.scheduler.run(Kind.LONG if about.cost > SLOW else self._short(found)):
+            report(f"Computing {about.title}", self._seconds(found, passes))
             heatmap, seconds = self._map(found, method, asked)
         return describe_map(heatmap, seconds)
 
@@ -223,19 +238,20 @@ class Endpoints:
         """
         found, chosen = self._scene(scene), [method_named(name) for name in methods]
         asked, count = _classes(found.view, target, against), len(chosen)
+        test = TEST + 9 * (count - 1)
         for about in chosen:
-            self._check_method(found, about)
+            self._check_method(found, about, test)
         maps: list[Heatmap] = []
         with self.scheduler.run(Kind.LONG):
             for done, about in enumerate(chosen):
                 self.scheduler.give_way(Kind.LONG)
-                left = sum(one.cost for one in chosen[done:]) + TEST + 9 * (count - 1)
+                left = sum(one.cost for one in chosen[done:]) + test
                 report(f"Computing {about.title}", self._seconds(found, left), done=done, of=2 * count)
                 maps.append(self._map(found, about.name, asked if about.class_specific else {})[0])
 
             def progress(done: int, of: int) -> None:
                 self.scheduler.give_way(Kind.LONG)
-                left = (TEST + 9 * (count - 1)) * (1 - done / of)
+                left = test * (1 - done / of)
                 what = "the map" if count == 1 else f"{count} maps"
                 report(f"Testing {what}", self._seconds(found, left), done=count + count * done // of, of=2 * count)
 
@@ -250,14 +266,15 @@ class Endpoints:
             scene: the id of an open photograph.
             names: such as distance, entropy, mass_cls, effective_rank or ablation_probability.
         """
-        view = self._scene(scene).view
+        found = self._scene(scene)
         if unknown := [name for name in names if name not in STATISTICS]:
             raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Use these.")
-        with self.scheduler.run(Kind.SHORT if set(names) <= set(CHEAP) else Kind.LONG):
+        self._check_passes(found, "statistics of heads", _head_passes(found.view, names))
+        with self.scheduler.run(self._short(found) if set(names) <= set(CHEAP) else Kind.LONG):
             report("Measuring the heads")
-            found = ask_view(view, "heads", names=names)
-        values = {name: [[rounded(one) for one in row] for row in found[name].tolist()] for name in found.present}
-        return {"values": values, "missing": dict(found.missing)}
+            table = ask_view(found.view, "heads", names=names)
+        values = {name: [[rounded(one) for one in row] for row in table[name].tolist()] for name in table.present}
+        return {"values": values, "missing": dict(table.missing)}
 
     def layers(self, scene: args.SceneId) -> dict[str, Any]:
         """Return what the classifier reads after each layer (logit lens), and three principal components as colors.
@@ -265,9 +282,9 @@ class Endpoints:
         Args:
             scene: the id of an open photograph.
         """
-        view = self._scene(scene).view
-        with self.scheduler.run(Kind.SHORT):
-            return describe_layers(view)
+        found = self._scene(scene)
+        with self.scheduler.run(self._short(found)):
+            return describe_layers(found.view)
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None) -> bytes:
         """Return the numbers behind the lecture as a file of `vitviz.web.numbers`.
@@ -292,14 +309,15 @@ class Endpoints:
             patches: numbers of patches to remove, counted from 0 row by row.
             heads: [layer, head] of heads to switch off, both counted from 0.
         """
-        view, patches = self._scene(scene).view, patches or []
+        found, patches = self._scene(scene), patches or []
+        view = found.view
         rows, columns = view.trace.grid
         if any(one >= rows * columns for one in patches):
             raise ArgumentError(f"Expected patches from 0 to {rows * columns - 1}, got {max(patches)}. Use these.")
         if len(set(patches)) == rows * columns and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
         drop = [divmod(one, columns) for one in sorted(set(patches))]
-        with self.scheduler.run(Kind.SHORT):
+        with self.scheduler.run(self._short(found)):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
         before, after = change.before[0], change.after[0]  # (C,)
         order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
@@ -427,6 +445,11 @@ class Endpoints:
         found = None if name is None else self.scenes.get(name)
         return found is not None and found.view.trace.tokens.shape[1] > LIGHT_TOKENS
 
+    def _short(self, scene: Opened) -> Kind:
+        """Return the kind of a question that takes a few forward passes: a long one where these are large."""
+        own = self._load(scene.model).explorer.preprocess
+        return Kind.LONG if is_large(scene.view.model.config, own, _patches(scene.view)) else Kind.SHORT
+
     def _scheduled(self, name: str) -> AbstractContextManager[None]:
         """Wait for a turn, where a scene is large."""
         return self.scheduler.run(Kind.SHORT) if self._is_large(name) else nullcontext()
@@ -489,11 +512,12 @@ class Endpoints:
         most = largest(config, limit)
         if size is not None and size > most:
             raise ArgumentError(f"Expected an input of at most {most} pixels for this model, got {size}. Choose less.")
-        patches, seconds = cost(config, explorer.preprocess, (4, 3), self._paces.get(source), size)
-        check_fits(explorer, (4, 3), size, self.menu.settings)
+        patches, seconds = cost(config, explorer.preprocess, USUAL, self._paces.get(source), size)
+        check_fits(explorer, USUAL, size, self.menu.settings)
         running = f"Running the model on {patches:,} patches"
 
         def decoded() -> Image.Image:
+            report("Opening the photograph")
             return decode_apart(data, check=check_cancelled)
 
         if is_large(config, explorer.preprocess, patches):  # it gives way to others' photographs
@@ -509,7 +533,8 @@ class Endpoints:
                     report(running, seconds)
                     view = self._view(explorer, picture, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))
-        choices = sizes(config, explorer.preprocess, view.photo.size, pace, limit)
+        fits = fits_in_memory(explorer, self.menu.settings)
+        choices = sizes(config, explorer.preprocess, view.photo.size, pace, limit, fits)
         scene = Scene.of(
             view,
             caveat=example.caveat(view) if example else "",
@@ -550,11 +575,23 @@ class Endpoints:
             scene.maps[key] = found
         return found
 
-    def _check_method(self, scene: Opened, method: Method) -> None:
+    def _check_method(self, scene: Opened, method: Method, more: float = 0.0) -> None:
         """Check that a method fits, see `sizes.check_method`."""
         view = scene.view
         tokens, own = view.trace.tokens.shape[1], self._load(scene.model).explorer.preprocess
-        check_method(view.model, method, view.photo.size, own, tokens, self.menu.settings)
+        check_method(view.model, method, view.photo.size, own, tokens, self.menu.settings, more)
+
+    def _check_passes(self, scene: Opened, title: str, passes: float) -> None:
+        """Check that so many forward passes of a scene are not too much work, see `sizes.check_question`."""
+        view, allowed = scene.view, self.menu.settings
+        own, itemsize = self._load(scene.model).explorer.preprocess, next(view.model.parameters()).dtype.itemsize
+
+        def need(patches: int) -> tuple[int, float]:
+            tokens = patches + len(view.trace.prefix)
+            return forward_bytes(view.model.config, tokens, itemsize=itemsize), passes
+
+        tokens = view.trace.tokens.shape[1]
+        check_question(view.model.config, title, need, view.photo.size, own, tokens, allowed)
 
     def _seconds(self, scene: Opened, passes: float) -> float:
         """Return about how many seconds so many forward passes take."""
@@ -562,6 +599,16 @@ class Endpoints:
         if pace is None:
             return passes * scene.view.seconds
         return passes * pace.at(scene.view.model.config, scene.view.trace.tokens.shape[1])
+
+
+def _patches(view: View) -> int:
+    return view.trace.grid[0] * view.trace.grid[1]
+
+
+def _head_passes(view: View, names: Sequence[str]) -> float:
+    """Return about how many forward passes statistics take: each head is switched off from its own block on."""
+    ablates = bool({"ablation_probability", "ablation_logit"} & set(names))
+    return view.trace.depth * view.trace.heads / 2 * ablates + 3.0 * ("gradient" in names)
 
 
 def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from vitviz.images.worker import WORKERS
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 
 TICK = 0.1  # seconds between two looks at whether the client is still there
-MOST_PAUSE = 20.0  # seconds that a computation pauses in all: then it runs beside the others, and ends some day
+MOST_PAUSE = 20.0  # seconds that a computation may pause more than it has run: so it ends some day
 SHARE = 8  # seconds of photographs for one of short questions, while both are wanted
 RESTORE = torch._C._set_grad_enabled  # what `torch.no_grad` calls at its end
 UNWIND = 0.5  # seconds in which a computation that was stopped leaves its context managers
@@ -305,12 +305,16 @@ class _GiveWay(TorchFunctionMode):
 
     def __init__(self, scheduler: Scheduler, kind: Kind) -> None:
         super().__init__()
-        self.scheduler, self.kind, self.left, self.unwinding = scheduler, kind, MOST_PAUSE, 0.0
+        self.scheduler, self.kind, self.unwinding = scheduler, kind, 0.0
+        self.left, self.ran = MOST_PAUSE, time.monotonic()  # seconds of pause that are left, and when that was counted
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not RESTORE and time.monotonic() > self.unwinding:
-            if self.kind > Kind.PHOTO and self.left > 0 and self.scheduler.urgent(self.kind):
+            if self.kind > Kind.PHOTO and self.scheduler.urgent(self.kind):
+                now = time.monotonic()
+                self.left = min(MOST_PAUSE, self.left + now - self.ran)
                 self.left -= self.scheduler.pause(self.kind, self.left)
+                self.ran = time.monotonic()
             if current.get().gone.is_set():
                 self.unwinding = time.monotonic() + UNWIND
                 raise Cancelled

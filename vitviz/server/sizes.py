@@ -11,17 +11,17 @@ from vitviz.attribution.inputs import Method
 from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
-from vitviz.model.memory import forward_bytes
+from vitviz.model.memory import forward_bytes, kept_bytes
 from vitviz.model.vit import ViT
 from vitviz.server.settings import GIGABYTE, Settings
 from vitviz.view import View
 
 MOST_PATCHES = 25_000  # 2,048 pixels in patches of 14 are 21,316; patches of 8 would be 65,536 and take an hour
 LARGE = 12  # times the work of the model's own input: such a forward pass gives way to others'
-MATRICES = 4  # of all heads, tokens x tokens, that a method holds at once: attention, its gradient and products
-WITH_MATRICES = ("gradient", "relevance")
 MOST_WORK = 4  # forward passes of the largest input that one question may take
 ENOUGH = 0.75  # a step this near to the largest is left out
+SHARE_OF_SCENE = 0.8  # of the memory of scenes, for one trace: its photograph and answers come on top
+USUAL = (4, 3)  # shape of a photograph that is not decoded yet
 
 
 class TooLargeError(ValueError):
@@ -82,7 +82,14 @@ def largest(config: ViTConfig, limit: int) -> int:
     return min(limit, math.isqrt(MOST_PATCHES) * patch) // patch * patch
 
 
-def sizes(config: ViTConfig, own: Preprocess, photo: tuple[int, int], pace: Pace | None, limit: int) -> list[Size]:
+def sizes(
+    config: ViTConfig,
+    own: Preprocess,
+    photo: tuple[int, int],
+    pace: Pace | None,
+    limit: int,
+    fits: Callable[[int], bool] = lambda patches: patches <= MOST_PATCHES,
+) -> list[Size]:
     """Return sizes to choose from for a photograph: the model's own, doubled again and again, and the largest.
 
     Args:
@@ -91,9 +98,10 @@ def sizes(config: ViTConfig, own: Preprocess, photo: tuple[int, int], pace: Pace
         photo: the photograph's (width, height) in pixels.
         pace: how fast the model ran, if it did.
         limit: size in pixels that may be asked for.
+        fits: whether so many patches would be opened; larger sizes are not offered.
     """
     side = math.sqrt(own.height * own.width) if own.mode == "native" else max(own.height, own.width)
-    top = largest(config, limit)
+    top = largest_that_fits(config, own, photo, limit, fits) or 0
     found: list[int | None] = [None]
     step = 2 * side
     while step < ENOUGH * top:
@@ -132,9 +140,34 @@ def about(seconds: float) -> str:
 
 def is_large(config: ViTConfig, own: Preprocess, patches: int) -> bool:
     """Return whether a forward pass of so many patches takes many times as long as one of the model's own input."""
-    usual, _ = cost(config, own, (4, 3), None, None)
+    usual, _ = cost(config, own, USUAL, None, None)
     prefix = len(config.prefix)
     return work(config, patches + prefix) > LARGE * work(config, usual + prefix)
+
+
+def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], bool]:
+    """Return a function that says whether so many patches of a photograph can be opened.
+
+    The forward pass must fit into the memory of a question, and what is kept of it into that of the scenes.
+
+    Args:
+        explorer: of the model.
+        allowed: what the operator allows.
+    """
+    config = explorer.model.config
+    itemsize = next(explorer.model.parameters()).dtype.itemsize
+
+    def fits(patches: int) -> bool:
+        tokens = patches + len(config.prefix)
+        kept = kept_bytes(config, tokens, itemsize=itemsize)
+        kept += patches * config.channels * config.patch_size**2 * itemsize
+        return (
+            patches <= MOST_PATCHES
+            and forward_bytes(config, tokens, itemsize=itemsize) <= allowed.question_memory
+            and kept <= SHARE_OF_SCENE * allowed.scene_memory
+        )
+
+    return fits
 
 
 def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, allowed: Settings) -> None:
@@ -149,18 +182,13 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
     Raises:
         TooLargeError: if not; the text and `size` say the largest that can.
     """
-    config = explorer.model.config
-    itemsize = next(explorer.model.parameters()).dtype.itemsize
-
-    def fits(patches: int) -> bool:
-        need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize)
-        return patches <= MOST_PATCHES and need <= min(allowed.question_memory, allowed.scene_memory)
-
-    patches, _ = cost(config, explorer.preprocess, photo, None, size)
+    config, own = explorer.model.config, explorer.preprocess
+    fits, patches = fits_in_memory(explorer, allowed), most_patches(config, own, photo, size)
     if fits(patches):
         return
-    best = largest_that_fits(config, explorer.preprocess, photo, allowed.side, fits)
+    best = largest_that_fits(config, own, photo, allowed.side, fits)
     advice = "Choose another model." if best is None else f"Choose at most {best} pixels."
+    itemsize = next(explorer.model.parameters()).dtype.itemsize
     need = forward_bytes(config, patches + len(config.prefix), itemsize=itemsize) / GIGABYTE
     raise TooLargeError(
         f"Expected an input of at most {MOST_PATCHES:,} patches that fits into memory, got {patches:,}, which take "
@@ -170,14 +198,21 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
 
 
 def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
-    """Estimate the memory of an attribution method: one block's attention with its gradients, or a forward pass."""
+    """Estimate the memory of an attribution method, see `Method`: within a fifth of what was measured."""
     forward = forward_bytes(config, tokens, itemsize=itemsize)
-    matrices = MATRICES * config.heads * tokens**2 * itemsize if method.family in WITH_MATRICES else 0
-    return forward + matrices
+    matrices = method.matrices * config.heads * tokens**2
+    activations = method.activations * config.depth * tokens * config.width
+    return forward + int((matrices + activations) * itemsize)
 
 
 def check_method(
-    model: ViT, method: Method, photo: tuple[int, int], own: Preprocess, tokens: int, allowed: Settings
+    model: ViT,
+    method: Method,
+    photo: tuple[int, int],
+    own: Preprocess,
+    tokens: int,
+    allowed: Settings,
+    more: float = 0.0,
 ) -> None:
     """Check that a method fits into the memory of a question, and that its work is not that of many large inputs.
 
@@ -188,27 +223,56 @@ def check_method(
         own: the model's own preprocessing.
         tokens: of the open scene.
         allowed: what the operator allows.
+        more: forward passes that the question takes beside the method.
 
     Raises:
         TooLargeError: if not; the text and `size` say the largest input size that does.
     """
     config, itemsize = model.config, next(model.parameters()).dtype.itemsize
-    most = MOST_WORK * work(config, len(config.prefix) + MOST_PATCHES)
+
+    def need(patches: int) -> tuple[int, float]:
+        memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
+        return memory, method.passes(patches) + more
+
+    check_question(config, method.title, need, photo, own, tokens, allowed)
+
+
+def check_question(
+    config: ViTConfig,
+    title: str,
+    need: Callable[[int], tuple[int, float]],
+    photo: tuple[int, int],
+    own: Preprocess,
+    tokens: int,
+    allowed: Settings,
+) -> None:
+    """Check that a question fits, see `check_method`.
+
+    Args:
+        config: of the model.
+        title: of the question.
+        need: returns bytes and forward passes for a number of patches.
+        photo, own, tokens, allowed: as for `check_method`.
+
+    Raises:
+        TooLargeError: if not.
+    """
+    prefix = len(config.prefix)
+    most = MOST_WORK * work(config, prefix + MOST_PATCHES)
 
     def fits(patches: int) -> bool:
-        count = patches + len(config.prefix)
-        need = question_bytes(config, method, count, itemsize)
-        return need <= allowed.question_memory and method.cost * work(config, count) <= most
+        memory, passes = need(patches)
+        return memory <= allowed.question_memory and passes * work(config, patches + prefix) <= most
 
-    patches = tokens - len(config.prefix)
+    patches = tokens - prefix
     if fits(patches):
         return
     best = largest_that_fits(config, own, photo, allowed.side, fits)
-    advice = "Choose another method." if best is None else f"Open the photograph at {best} pixels or fewer."
-    need = question_bytes(config, method, tokens, itemsize) / GIGABYTE
+    advice = "Choose another question." if best is None else f"Open the photograph at {best} pixels or fewer."
+    memory, passes = need(patches)
     raise TooLargeError(
-        f"Expected a question that fits into memory and time, got {method.title} on {patches:,} patches, which takes "
-        f"about {need:.1f} GB and {method.cost:g} forward passes. {advice}",
+        f"Expected a question that fits into memory and time, got {title} on {patches:,} patches, which takes "
+        f"about {memory / GIGABYTE:.1f} GB and {passes:,.0f} forward passes. {advice}",
         best,
     )
 
@@ -220,6 +284,14 @@ def largest_that_fits(
     low, high = 0, largest(config, limit) // config.patch_size
     while low < high:
         middle = (low + high + 1) // 2
-        patches, _ = cost(config, own, photo, None, middle * config.patch_size)
+        patches = most_patches(config, own, photo, middle * config.patch_size)
         low, high = (middle, high) if fits(patches) else (low, middle - 1)
     return low * config.patch_size or None
+
+
+def most_patches(config: ViTConfig, own: Preprocess, photo: tuple[int, int], size: int | None) -> int:
+    """Return the patches of a photograph, or of one of the usual shape where that has more.
+
+    A size that fits so is opened: before a photograph is decoded, its shape is not known.
+    """
+    return max(cost(config, own, shape, None, size)[0] for shape in (photo, USUAL))

@@ -47,12 +47,21 @@ import { isKept } from '../core/state.js';
 
 /** A question that was not answered. Its message is for the visitor. */
 export class BackendError extends Error {
-  /** @param {string} message @param {'unknown' | 'busy' | 'refused' | 'failed' | 'offline'} kind */
-  constructor(message, kind) {
+  /**
+   * @param {string} message @param {'unknown' | 'busy' | 'refused' | 'failed' | 'offline'} kind
+   * @param {number | null} [size] - the largest input size that would be answered
+   */
+  constructor(message, kind, size = null) {
     super(message);
     this.name = 'BackendError';
     this.kind = kind;
+    this.size = size;
   }
+}
+
+/** The largest input size that would be answered, if an error names one. @param {any} error @returns {number | null} */
+export function sizeOf(error) {
+  return error instanceof BackendError ? error.size : null;
 }
 
 /**

@@ -46,7 +46,7 @@ async function lastLine(reader, progress) {
       const line = JSON.parse(new TextDecoder().decode(held.subarray(0, end)));
       held = held.slice(end + 1);
       if ('data' in line) return line.data;
-      if ('error' in line) throw new BackendError(line.error.text, line.error.kind);
+      if ('error' in line) throw new BackendError(line.error.text, line.error.kind, line.error.size ?? null);
       if ('bytes' in line) return rest(reader, held, line.bytes);
       progress?.(line.progress);
     }

@@ -148,10 +148,10 @@ function opened(state, { pane, scene, carried }) {
 }
 
 /** A scene could not be had: the pane goes back to what it shows. @param {State} state @param {Action} action */
-function failed(state, { pane, text }) {
+function failed(state, { pane, text, offer = null }) {
   const back = (/** @type {State} */ one) => ({ ...one, ...(one.scene ? one.scene.source : SOURCE), linked: false });
   const next = within(state, pane, back);
-  return { ...next, messages: [...(state.linked ? state.messages : []), text] };
+  return { ...next, messages: [...(state.linked ? state.messages : []), text], offer };
 }
 
 /**
@@ -244,7 +244,10 @@ const ACTIONS = {
 
 /** @param {State} state @param {Action} action @returns {State} */
 export function reduce(state, action) {
-  return Object.hasOwn(ACTIONS, action.type) ? ended(state, ACTIONS[action.type](state, action)) : state;
+  if (!Object.hasOwn(ACTIONS, action.type)) return state;
+  const next = ended(state, ACTIONS[action.type](state, action));
+  const stale = next.offer !== null && next.offer === state.offer && next.messages !== state.messages;
+  return stale ? { ...next, offer: null } : next;
 }
 
 /** Fields whose changes are no entry in the history: they are set by dragging, or pass. */

@@ -71,6 +71,7 @@
  * @property {boolean} full - full screen @property {boolean} help - the list of keys is open
  * @property {boolean} bare - the photograph without its map
  * @property {boolean} playing @property {number} pace - milliseconds a step @property {string[]} messages
+ * @property {{pane: number, source: Source} | null} offer - what the messages offer to open instead
  * @property {boolean} linked - an address asked for what is on its way
  * @property {number} removed - Explain: percent of the strongest patches that are taken away
  * @property {number[]} erased - Explain: patches that were erased one by one
@@ -105,7 +106,7 @@ export const INITIAL = Object.freeze({
   tab: 'explore', theme: null, step: 1, lang: null, qr: false, method: null, target: null, against: null,
   statistic: null, off: [], lensClass: null,
   pointer: null, thumbnail: null, full: false, help: false, bare: false, playing: false, pace: 600, messages: [],
-  linked: false, removed: 0, erased: [], started: [],
+  offer: null, linked: false, removed: 0, erased: [], started: [],
 });
 
 /** What belongs to a pane, and changes places when the other pane becomes the active one. */

@@ -12,6 +12,10 @@ export const TABS = {
   zh: { explore: '探索', explain: '解释', heads: '注意力头', layers: '层', lecture: '课堂', help: '如何阅读' },
 };
 
+/** A button that opens the photograph at the largest input size at which a question is answered. */
+/** @type {Record<string, string>} */
+export const FITS = { en: 'Open at {0} pixels', zh: '以 {0} 像素打开' };
+
 /** @type {Record<string, Record<string, string>>} */
 export const LECTURE = {
   en: { path: 'The way through the model', back: 'Back', next: 'Next', code: 'QR code', close: 'Close',

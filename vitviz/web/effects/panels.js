@@ -1,6 +1,6 @@
 // What a panel asks the backend: one request at a time, and the latest wins. A view says at every change which answers
 // it needs now, in their order; what is not needed any more is aborted, and what failed is not asked again by itself.
-import { isAbort } from '../backends/backend.js';
+import { isAbort, sizeOf } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
 /** @typedef {import('./scene.js').Scene} Scene */
@@ -21,8 +21,8 @@ export class Requests {
     this.changed = changed;
     /** @type {Map<string, any>} */
     this.answers = new Map();
-    /** @type {Map<string, string>} */
-    this.failed = new Map(); // why, in words
+    /** @type {Map<string, Error>} */
+    this.failed = new Map(); // why
     /** @type {Running | null} */
     this.running = null;
   }
@@ -39,7 +39,13 @@ export class Requests {
 
   /** Why a question was not answered; empty where it did not fail. @param {Scene} scene @param {Question} question */
   failure(scene, question) {
-    return this.failed.get(keyOf(scene, question)) ?? '';
+    return this.failed.get(keyOf(scene, question))?.message ?? '';
+  }
+
+  /** The largest input size at which a refused question would be answered. @param {Scene} scene
+   * @param {Question} question */
+  fittingSize(scene, question) {
+    return sizeOf(this.failed.get(keyOf(scene, question)));
   }
 
   /** How far a question is; null where it is not under way. @param {Scene} scene @param {Question} question */
@@ -93,7 +99,7 @@ export class Requests {
       this.keep(scene, running.question, found);
     } catch (error) {
       if (this.running !== running) return;
-      if (!isAbort(error)) this.failed.set(key, /** @type {Error} */ (error).message);
+      if (!isAbort(error)) this.failed.set(key, /** @type {Error} */ (error));
     }
     this.running = null;
     this.changed();

@@ -1,6 +1,6 @@
 // Loads what the state asks for: scenes, their blocks, and rollout. Whatever waits, waits here: the latest request of a
 // pane counts, and an older one is aborted.
-import { isAbort } from '../backends/backend.js';
+import { isAbort, sizeOf } from '../backends/backend.js';
 import { Answers } from '../compute/answers.js';
 import { describe } from '../compute/format.js';
 import { samePlace } from '../compute/geometry.js';
@@ -125,7 +125,9 @@ export class SceneEffects {
         return;
       }
       this.refused[pane] = source;
-      store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message });
+      const size = sizeOf(error);
+      const offer = size === null ? null : { pane, source: { ...source, size } };
+      store.dispatch({ type: 'failed', pane, text: /** @type {Error} */ (error).message, offer });
     }
   }
 

@@ -229,8 +229,10 @@ export class Explain extends View {
     this.words(scene);
     this.verdict(scene);
     this.erasing(state, scene, this.bars.answer(scene, without));
-    this.say('.vv-trouble', [this.map(this.shown), this.test(this.shown)].map((one) => this.maps.failure(scene, one))
-      .find(Boolean) ?? this.bars.failure(scene, without));
+    const asked = [this.map(this.shown), this.test(this.shown)];
+    const lost = asked.find((one) => this.maps.failure(scene, one));
+    this.trouble(lost ? this.maps.failure(scene, lost) : this.bars.failure(scene, without),
+      lost ? this.maps.fittingSize(scene, lost) : this.bars.fittingSize(scene, without));
     return false;
   }
 

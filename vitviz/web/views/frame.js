@@ -1,7 +1,7 @@
 // What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { TABS, languageOf } from '../core/words.js';
+import { FITS, TABS, filled, languageOf } from '../core/words.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { View } from './view.js';
 
@@ -36,9 +36,21 @@ export class Frame extends View {
       lang: () => ({ lang: this.lang === 'zh' ? 'en' : 'zh' }),
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
     if (changes[what]) this.change(changes[what]());
+    if (what === 'fits') this.openFitting(event.target.closest('[data-do]').dataset.size);
     if (what !== 'skip') return;
     event.preventDefault();
     this.all('.vv-tab:not([hidden]) .vv-picture').find((one) => one.getClientRects().length)?.focus();
+  }
+
+  /** Open what was offered in the place of a refusal. @param {string | undefined} size - of a panel's question */
+  openFitting(size) {
+    const { store } = this.page;
+    const { offer, pane } = store.get();
+    if (size !== undefined) store.dispatch({ type: 'open', source: { size: Number(size) } });
+    else if (offer) {
+      if (offer.pane !== pane) store.dispatch({ type: 'activate', pane: offer.pane });
+      store.dispatch({ type: 'open', source: offer.source });
+    }
   }
 
   isDark() {
@@ -54,7 +66,7 @@ export class Frame extends View {
     this.speak(languageOf(state.lang, this.page.lecture));
     if (state.tab !== before?.tab) this.turn(state.tab);
     if (state.full !== before?.full) this.press('[data-do=full]', () => state.full);
-    if (state.messages !== before?.messages) this.tell(state.messages);
+    if (state.messages !== before?.messages) this.tell(state);
     this.arrange(state);
     this.report();
     return false;
@@ -85,11 +97,14 @@ export class Frame extends View {
     list.scrollTo({ left: one.offsetLeft - list.offsetLeft - (list.clientWidth - one.offsetWidth) / 2 });
   }
 
-  /** @param {string[]} messages */
-  tell(messages) {
+  /** @param {State} state */
+  tell({ messages, offer }) {
     const place = this.find('.vv-message');
     place.hidden = messages.length === 0;
     write(place.querySelector('span'), messages.join(' '));
+    const button = place.querySelector('[data-do=fits]');
+    button.hidden = offer === null;
+    write(button, filled(FITS.en, offer?.source.size));
   }
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */

@@ -140,7 +140,8 @@ export class Heads extends View {
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
     this.draw(state, scene);
     this.off(state, this.bars.answer(scene, without));
-    this.say('.vv-trouble', this.numbers.failure(scene, ask) || this.bars.failure(scene, without));
+    this.trouble(this.numbers.failure(scene, ask) || this.bars.failure(scene, without),
+      this.numbers.fittingSize(scene, ask) ?? this.bars.fittingSize(scene, without));
     return false;
   }
 

@@ -1,4 +1,6 @@
 // What views share: a place on the page, and the store that they change.
+import { FITS, filled } from '../core/words.js';
+import { write } from '../draw/dom.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
@@ -39,6 +41,26 @@ export class View {
     const place = this.find(selector);
     place.hidden = !words;
     if (place.textContent !== (words ?? '')) place.textContent = words ?? '';
+  }
+
+  /**
+   * Why something was not answered, and a button that opens the largest input size at which it is, if any.
+   * @param {string | null | undefined} words @param {number | null} size @param {string} [lang]
+   */
+  trouble(words, size, lang = 'en') {
+    this.say('.vv-trouble', words);
+    const place = this.find('.vv-trouble');
+    let button = this.find('.vv-trouble + [data-do=fits]');
+    if (!button && size === null) return;
+    if (!button) {
+      button = Object.assign(document.createElement('button'), { type: 'button' });
+      button.dataset.do = 'fits';
+      place.after(button);
+    }
+    button.hidden = size === null;
+    if (size === null) return;
+    button.dataset.size = String(size);
+    write(button, filled(FITS[lang], size));
   }
 
   /** Which of some buttons is pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */

@@ -119,8 +119,10 @@ export class Explanation extends View {
     const asks = waits || !this.page.backend.can.explain; // a saved page has the answer in it
     this.tests.want(scene, classifies && asks ? [test] : []);
     this.translate(state.lang, classifies);
-    this.say('.vv-trouble', classifies ? [...maps, test].map((one, place) => (
-      (place < maps.length ? this.maps : this.tests).failure(scene, one))).find(Boolean) : words.none);
+    const refused = maps.find((one) => this.maps.failure(scene, one)) ?? test;
+    const requests = refused === test ? this.tests : this.maps;
+    this.trouble(classifies ? requests.failure(scene, refused) : words.none,
+      classifies ? requests.fittingSize(scene, refused) : null, state.lang);
     const running = this.tests.progress(scene, test) ?? maps.map((one) => this.maps.progress(scene, one)).find(Boolean);
     write(this.find('.vv-note'), running ? progressWords(running, words.waiting) : '');
     const button = this.find('[data-do=insert]');
