@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import gc
 import io
+import logging
+import socket
 import threading
 import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
+import uvicorn
+from asking import free_port
 from offered import ask, folder, made, photograph
 from patience import patience, wait_until
 from PIL import Image
 
 from vitviz.server.account import Account, Budget, OverBudgetError, Resource
+from vitviz.server.connections import Connections, QuietAccepts, connection_budget
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health
 from vitviz.server.scheduler import BusyError, Client, Kind, Scheduler, current
@@ -181,3 +191,153 @@ def test_what_questions_keep_is_booked_with_the_scene(endpoints: Endpoints) -> N
     assert before < endpoints.scenes.nbytes == endpoints.account.used(Resource.SCENES) - endpoints.answers.nbytes
     assert endpoints.scenes.nbytes == found.nbytes
     assert len(found.maps) == 1
+
+
+# --- connections
+
+HALF = b"POST /vitviz/open HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-"
+WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+HELD = b"GET /held HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+STALL = 1.0  # seconds
+
+
+class Listening:
+    """A server with the connections of ours, whose answers to /held wait for the end."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.account, self.port, self.requests = Account(), free_port(), 0
+        self.account.budgets[Resource.CONNECTIONS] = budget
+        self.connections = Connections(self.account, STALL)
+        self.config = uvicorn.Config(self.answer, port=self.port, log_level="warning", interface="asgi3")
+        self.config.http = self.connections.protocol  # type: ignore[assignment]
+        self.server, self.sockets = uvicorn.Server(self.config), ExitStack()
+        self.thread = threading.Thread(target=self.server.run)
+        self.thread.start()
+        wait_until(lambda: self.server.started, "it listens")
+
+    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        self.requests += 1
+        while scope["path"] == "/held" and (await receive())["type"] != "http.disconnect":
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    def open(self, address: str, data: bytes, count: int = 1) -> list[socket.socket]:
+        """Open connections one after the other, and send the beginning of a request on each."""
+        found = []
+        for _ in range(count):
+            one = self.sockets.enter_context(socket.socket())
+            one.settimeout(patience(20))
+            one.bind((address, 0))
+            one.connect(("127.0.0.1", self.port))
+            with suppress(OSError):
+                one.sendall(data)
+            found.append(one)
+        return found
+
+    def close(self) -> None:
+        self.sockets.close()
+        self.server.should_exit = True
+        self.thread.join(patience(60))
+
+
+def is_answered(one: socket.socket) -> bool:
+    """Whether a connection is answered, and not closed."""
+    found = b""
+    with suppress(OSError):
+        while not found.endswith(b"ok") and (part := one.recv(1000)):
+            found += part
+    return found.endswith(b"ok")
+
+
+def is_closed(one: socket.socket) -> bool:
+    """Whether the server has closed a connection on which nothing was answered."""
+    one.setblocking(False)
+    try:
+        return one.recv(1) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+@pytest.fixture
+def listening() -> Iterator[Listening]:
+    served = Listening(Budget(30, 15, kept=10))
+    yield served
+    served.close()
+
+
+def used(served: Listening) -> int:
+    return served.account.used(Resource.CONNECTIONS)
+
+
+def test_half_open_connections_of_many_addresses_leave_room_for_a_visitor_and_are_noted_once(
+    listening: Listening, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(100):
+        listening.open(f"127.0.1.{1 + number % 20}", HALF)
+    assert used(listening) <= 30
+    for _ in range(5):
+        (visitor,) = listening.open("127.0.0.77", WHOLE)
+        assert is_answered(visitor)
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+
+
+def test_connections_that_are_answered_are_closed_only_for_an_address_with_fewer(listening: Listening) -> None:
+    addresses = [f"127.0.2.{number}" for number in range(1, 4)]
+    for address in addresses:
+        for _ in range(15):
+            before = listening.requests
+            (one,) = listening.open(address, HELD)
+            wait_until(lambda one=one, before=before: listening.requests > before or is_closed(one), "it is taken")
+    (visitor,) = listening.open("127.0.0.77", WHOLE)
+    assert is_answered(visitor)
+    wait_until(lambda: used(listening) <= 23, "what is closed is released")
+    shares = [listening.account.used(Resource.CONNECTIONS, address) for address in addresses]
+    assert min(shares) >= 5  # nobody holds what others need
+    assert max(shares) <= 9
+
+
+def test_an_address_closes_its_own_idle_connections(listening: Listening) -> None:
+    (visitor,) = listening.open("127.0.0.77", HALF)
+    listening.open("127.0.2.1", HALF, 50)
+    wait_until(lambda: used(listening) == 16, "they are taken")
+    visitor.sendall(b"Length: 0\r\n\r\n")
+    assert is_answered(visitor)
+
+
+def test_headers_that_do_not_end_in_time_close_the_connection_and_idle_ones_stay(listening: Listening) -> None:
+    (half,) = listening.open("127.0.0.2", HALF)
+    (idle,) = listening.open("127.0.0.3", WHOLE)
+    assert is_answered(idle)
+    assert half.recv(100) == b""
+    idle.sendall(WHOLE)
+    assert is_answered(idle)
+    idle.sendall(HALF)
+    assert idle.recv(100) == b""
+    wait_until(lambda: used(listening) == 0, "what is closed is released")
+
+
+@pytest.mark.parametrize("files", [256, 1024, 65_536])
+def test_connections_are_fewer_than_open_files(files: int) -> None:
+    budget = connection_budget(files)
+    assert budget.total + files // 8 < files
+    assert budget.each is not None
+    assert 2 * budget.each <= budget.total
+    assert budget.kept > 0
+
+
+def test_a_system_without_files_is_noted_once_and_other_errors_each(caplog: pytest.LogCaptureFixture) -> None:
+    loop, quiet = asyncio.new_event_loop(), QuietAccepts()
+    try:
+        with caplog.at_level(logging.WARNING):
+            for _ in range(1000):
+                quiet(loop, {"message": "socket.accept()", "exception": OSError(errno.EMFILE, "Too many open files")})
+            assert len(caplog.records) == 1
+            quiet(loop, {"message": "another", "exception": RuntimeError("another")})
+            assert len(caplog.records) == 2
+    finally:
+        loop.close()

@@ -21,6 +21,7 @@ class Resource(Enum):
     SCENES = "bytes of open photographs and of answers about them"
     TRANSFERS = "bytes of requests and answers on their way"
     DISK = "bytes of uploaded files"
+    CONNECTIONS = "open connections"
     REQUESTS = "open requests"
     QUESTIONS = "open questions"
     PHOTOGRAPHS = "photographs and short questions that wait or run"
@@ -57,6 +58,7 @@ def budgets(allowed: Settings) -> dict[Resource, Budget]:
         Resource.SCENES: Budget(allowed.scene_memory),
         Resource.TRANSFERS: Budget(allowed.transfers, allowed.transfers // 4),
         Resource.DISK: Budget(allowed.disk, allowed.disk // 2),
+        Resource.CONNECTIONS: Budget(REQUESTS, REQUESTS // 2, kept=REQUESTS // KEPT),  # see `connections`
         Resource.REQUESTS: Budget(REQUESTS, REQUESTS_OF_ADDRESS),
         Resource.QUESTIONS: Budget(REQUESTS, QUESTIONS_OF_ADDRESS),
         Resource.PHOTOGRAPHS: places,

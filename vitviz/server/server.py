@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import os
@@ -16,8 +17,17 @@ from gradio.exceptions import ServerFailedToStartError
 
 from vitviz.images.worker import workers
 from vitviz.model.devices import share_freed_memory
+from vitviz.server.account import Resource
 from vitviz.server.api import CheckedBlocks
 from vitviz.server.arguments import MAX_PHOTO_BYTES
+from vitviz.server.connections import (
+    ACCEPTED_AT_ONCE,
+    KEEP_ALIVE,
+    Connections,
+    QuietAccepts,
+    connection_budget,
+    raise_open_files,
+)
 from vitviz.server.firewall import Firewall
 from vitviz.server.health import RequestLog
 from vitviz.server.routes import MAX_CHECKPOINT_BYTES
@@ -25,14 +35,7 @@ from vitviz.server.settings import Settings, SettingsError, shared
 from vitviz.server.uploads import UploadError, check_type, upload_folder
 from vitviz.web import bundle
 
-try:
-    import resource
-except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]
-
 MAX_SESSIONS = 256  # programs whose calls gradio remembers
-KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses one for up to 60, other proxies for less
-OPEN_FILES = 65_536  # at most; every connection is one
 TOOLS = "tools"  # in the place of an address: who owns the files of tools
 
 THEME = gr.themes.Monochrome(
@@ -46,15 +49,27 @@ THEME = gr.themes.Monochrome(
 
 
 class _Server(http_server.Server):
-    """Server that leaves it to the clients to close idle connections.
+    """Server that bounds its connections, and leaves it to the clients to close idle ones while there are few.
 
     uvicorn closes them after five seconds, by default just when httpx sends the next request on one: that request gets
     no answer.
+
+    Args:
+        config: uvicorn's.
+        connections: the open ones.
+        files: that the process may open.
     """
 
-    def __init__(self, config: Any, **options: Any) -> None:
-        config.timeout_keep_alive = KEEP_ALIVE
+    def __init__(self, config: Any, connections: Connections, files: int, **options: Any) -> None:
+        config.timeout_keep_alive, config.http = KEEP_ALIVE, connections.protocol
+        # asyncio accepts so many at once before the first of them is counted.
+        config.backlog = min(config.backlog, int(ACCEPTED_AT_ONCE * files))
         super().__init__(config, **options)
+
+    async def startup(self, *args: Any, **options: Any) -> None:
+        """Begin to serve, in the loop of the server."""
+        asyncio.get_running_loop().set_exception_handler(QuietAccepts())
+        await super().startup(*args, **options)
 
     def run_in_thread(self) -> None:
         """Begin to serve, and wait for that as long as it takes; gradio gives up after five seconds."""
@@ -65,15 +80,6 @@ class _Server(http_server.Server):
                 if not self.thread.is_alive():  # the port is taken
                     raise
                 time.sleep(0.01)
-
-
-def _raise_open_files() -> None:
-    """Raise the soft limit of open files, which is often 1,024: a lecture hall's browsers hold more connections."""
-    if resource is not None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-        if soft != resource.RLIM_INFINITY and soft < most:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _keep_tool_file(data: str, *_args: Any, **_options: Any) -> str:
@@ -111,7 +117,8 @@ def launch(
     if allowed.mcp and find_spec("mcp") is None:
         raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, got none. Run pip install 'gradio[mcp]'.")
     share_freed_memory()
-    _raise_open_files()
+    files = raise_open_files()
+    demo.account.budgets[Resource.CONNECTIONS] = connection_budget(files)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     workers().warm()
     # Five inner names of gradio's; gradio is pinned and tests hold them. It would fetch addresses that visitors type,
@@ -130,7 +137,8 @@ def launch(
         log=RequestLog() if allowed.log else None,
     )
     setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
-    setattr(http_server, "Server", _Server)  # noqa: B010 - for mypy, a class is not to be assigned to
+    server = partial(_Server, connections=Connections(demo.account, allowed.stall), files=files)
+    setattr(http_server, "Server", server)  # noqa: B010 - for mypy, a class is not to be assigned to
     # Nothing passes by the queue: direct calls are refused.
     demo.queue(default_concurrency_limit=2, api_open=False)
     return demo.launch(

@@ -1,0 +1,182 @@
+"""Bound the open connections of the server: where there are too many, the oldest idle one is closed for the next.
+
+Each connection is an open file of the process. Without a bound, requests whose headers never end take all files that
+the system allows: then nobody is answered, and asyncio logs every connection that it cannot accept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from typing import Any
+
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from vitviz.server.account import REQUESTS, Account, Booking, Budget, OverBudgetError, Resource
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
+OPEN_FILES = 65_536  # at most; every connection is one
+SHARE_OF_FILES = 5 / 8  # for connections; the rest is for uploads, models, and connections that are being accepted
+ACCEPTED_AT_ONCE = 1 / 8  # of the open files
+KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses one for up to 60, other proxies for less
+
+log = logging.getLogger(__name__)
+
+
+def raise_open_files() -> int:
+    """Raise the soft limit of open files, which is often 1,024, and return it.
+
+    A lecture hall's browsers hold more connections.
+    """
+    if resource is None:
+        return OPEN_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+        soft = most
+    return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+
+
+def connection_budget(files: int) -> Budget:
+    """Return how many connections there may be where a process may open so many files."""
+    total = min(REQUESTS, int(SHARE_OF_FILES * files))
+    return Budget(total, total // 2, kept=total // 3)
+
+
+class Connections:
+    """Open connections, the one that has waited longest since its last request first.
+
+    Args:
+        account: where they are booked.
+        stall: seconds in which the headers of a request must come.
+    """
+
+    def __init__(self, account: Account, stall: float) -> None:
+        self.account, self.stall = account, stall
+        self._open: dict[Connection, Booking] = {}
+        self._noted = False
+
+    def protocol(self, **options: Any) -> Connection:
+        """Return the protocol of a new connection, as uvicorn makes it."""
+        return Connection(self, **options)
+
+    def admit(self, connection: Connection) -> bool:
+        """Return whether a new connection may stay; close others where it would be one too many."""
+        while True:
+            try:
+                self._open[connection] = self.account.book(Resource.CONNECTIONS, connection.address)
+                return True
+            except OverBudgetError:
+                victim = self._victim(connection.address)
+            if not self._noted:
+                self._noted = True
+                log.warning("There are too many connections: idle ones are closed for new ones.")
+            if victim is None:
+                return False
+            self.release(victim)
+            victim.transport.abort()
+
+    def used(self, connection: Connection) -> None:
+        """Note that a request came."""
+        if connection in self._open:
+            self._open[connection] = self._open.pop(connection)
+
+    def release(self, connection: Connection) -> None:
+        """Forget a connection that is closed."""
+        if booking := self._open.pop(connection, None):
+            booking.close()
+
+    def _victim(self, address: str) -> Connection | None:
+        """Return what is closed for a new connection of an address, if anything.
+
+        That is the oldest idle one; where there is none, the oldest of the address that has most, if it has more.
+        """
+        account, budget = self.account, self.account.budgets[Resource.CONNECTIONS]
+        used = account.used(Resource.CONNECTIONS, address)
+        if address and budget.each is not None and used >= budget.each:
+            return next((one for one in self._open if one.idle and one.address == address), None)
+        if idle := next((one for one in self._open if one.idle), None):
+            return idle
+        most = account.largest(Resource.CONNECTIONS) or ""
+        if account.used(Resource.CONNECTIONS, most) <= used + 1:
+            return None
+        return next(one for one in self._open if one.address == most)
+
+
+class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Connection of a client, counted and bounded by `Connections`."""
+
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        super().__init__(**options)
+        self._connections, self._request, self._waits = connections, None, False
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def address(self) -> str:
+        """Return the address of the client, or of the proxy before it."""
+        return self.client[0] if self.client else ""
+
+    @property
+    def idle(self) -> bool:
+        """Return whether no request is being answered."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin, unless there are too many connections."""
+        super().connection_made(transport)
+        if self._connections.admit(self):
+            self._limit(KEEP_ALIVE)
+        else:
+            transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request; from its first byte on, its headers must end in time."""
+        super().data_received(data)
+        if self.cycle is not self._request:
+            self._request, self._waits = self.cycle, False
+            self._limit(None)
+            self._connections.used(self)
+        elif self.idle and not self._waits:
+            self._waits = True
+            self._limit(self._connections.stall)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._limit(None)
+        self._connections.release(self)
+        super().connection_lost(exc)
+
+    def _limit(self, seconds: float | None) -> None:
+        """Close the connection after so many seconds, in the place of any limit before; `None` for no limit."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.idle and not self.transport.is_closing():
+            self.transport.close()
+
+
+class QuietAccepts:
+    """Handle errors of an event loop; say only once that no file is left for a connection.
+
+    asyncio reports each one, with a traceback, a thousand times a second.
+    """
+
+    def __init__(self) -> None:
+        self._said = False
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log an error."""
+        error = context.get("exception")
+        if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
+            loop.default_exception_handler(context)
+        elif not self._said:
+            self._said = True
+            log.warning("The system allows no more open files: connections wait until others are closed.")
