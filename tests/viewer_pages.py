@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import Page
 
-import vitviz
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.draw.colors import lut
 from vitviz.explorer import Explorer
@@ -64,11 +63,6 @@ def view(kind: str = FIRST) -> View:
     labels = tuple(f"thing {i}" for i in range(model.config.classes))
     model.pretrained = Pretrained(name="A model", preprocess=Preprocess(**{**TINY, **preprocess}), labels=labels)
     return Explorer(model).open(photograph(*size))
-
-
-@lru_cache
-def church() -> View:
-    return Explorer(vitviz.load("dinov2-s14-imagenette")).open(CHURCH)
 
 
 def scene(seen: View, **more: Any) -> Scene:
@@ -187,6 +181,7 @@ class Reading:
     title: str
     numbers: dict[str, float]
     strongest: list[tuple[int, int, float]]  # row, column and number
+    values: NDArray[np.floating[Any]] | None = None  # (gh, gw), of Python's own
 
 
 def number(text: str) -> float:
@@ -216,10 +211,15 @@ def reading(page: Page) -> Reading:
     return Reading(page.locator(".vv-title").first.inner_text(), numbers, strongest)
 
 
+@lru_cache
+def rollout_rows(seen: View) -> NDArray[np.float64]:
+    return rollout_matrix(seen.trace)[0].double().numpy()  # (N, N)
+
+
 def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> NDArray[np.float64]:
     """The numbers of all tokens, (N,), in float64 and without the code that packs them for the page."""
     if mode == "rollout":
-        whole = rollout_matrix(seen.trace)[0].double().numpy()  # (N, N)
+        whole = rollout_rows(seen)
     else:
         heads = tiny.dense(seen.trace, block)[0].numpy()  # (H, N, N)
         whole = heads[head] if isinstance(head, int) else getattr(heads, head)(0)
@@ -249,18 +249,19 @@ def expected(seen: View, block: int, head: int | str, query: Any, direction: str
     words = describe_query(query)  # columns have no title in Python
     title = chart.title.replace(f"from {words}", f"{'from' if direction == 'row' else 'to'} {words}")
     order = np.argsort(-patches.ravel(), kind="stable")[:5]
-    return Reading(title, numbers, [(*divmod(int(i), grid[1]), patches.ravel()[i]) for i in order])
+    return Reading(title, numbers, [(*divmod(int(i), grid[1]), patches.ravel()[i]) for i in order], patches)
 
 
 CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent with one digit
 COARSE = {"spread": 0.011, "distance": 0.1}
 
 
-def agree(said: Reading, python: Reading, values: NDArray[np.floating[Any]]) -> None:
-    """The page's numbers are Python's. `values` (gh, gw): of two patches that are as strong, either may be named."""
+def agree(said: Reading, python: Reading) -> None:
+    """The page's numbers are Python's. Of two patches that are as strong, either may be named."""
+    assert python.values is not None
     assert said.title == python.title
     near = {name: pytest.approx(value, rel=0, abs=COARSE.get(name, CLOSE)) for name, value in python.numbers.items()}
     assert said.numbers == near
     assert len({(row, column) for row, column, _ in said.strongest}) == len(python.strongest)
     for (row, column, value), (*_, best) in zip(said.strongest, python.strongest, strict=True):
-        assert (value, value) == pytest.approx((best, values[row, column]), rel=0, abs=CLOSE)
+        assert (value, value) == pytest.approx((best, python.values[row, column]), rel=0, abs=CLOSE)

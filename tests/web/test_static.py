@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -208,19 +207,6 @@ def test_the_other_model_loses_patches_and_is_read(other: tuple[Page, View]) -> 
     np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], atol=1e-4)
     each = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(len(layers["layers"]), 4, -1) / 255
     np.testing.assert_allclose(each, lens.patches.reshape(*lens.patches.shape[:1], -1, 4).swapaxes(1, 2), atol=3e-3)
-
-
-def test_a_slow_method_tells_how_far_it_is_and_stops(shown: Page) -> None:
-    error, last, following = shown.evaluate("""async () => {
-        const [scene, stop, told] = [vitviz.store.get().scene, new AbortController(), []];
-        const progress = (one) => { told.push(one); if (one.done === 3) stop.abort(); };
-        const ask = { target: 4, against: null };
-        const error = await vitviz.backend.explain(scene, { ...ask, method: 'occlusion' },
-            { signal: stop.signal, progress }).catch(({ name }) => name);
-        return [error, told.at(-1), (await vitviz.backend.explain(scene, { ...ask, method: 'legrad' })).title];
-    }""")
-    patches = shown.evaluate(f"{SCENE}.limits.grid.reduce((rows, columns) => rows * columns)")
-    assert (error, last["done"], last["of"], following) == ("AbortError", 3, patches, "LeGrad")
 
 
 def test_a_contrast_is_pythons(shown: Page, seen: View) -> None:
@@ -458,12 +444,6 @@ def test_no_weight_is_in_a_graph(site: Served) -> None:
         for held in [*graph.initializer, *constants]:
             if held.data_location != onnx.TensorProto.EXTERNAL:
                 assert len(np.unique(onnx.numpy_helper.to_array(held))) < 10, (path.name, held.name)
-
-
-def test_the_service_worker_knows_every_file(site: Served) -> None:
-    script = (site.folder / "service.js").read_text(encoding="utf-8")
-    listed = json.loads(script.partition("SITE = ")[2].partition(";")[0])
-    assert all((site.folder / path).is_file() for path in listed["files"][1:])
 
 
 def test_a_space_gets_front_matter_and_the_headers_for_threads(site: Served) -> None:
