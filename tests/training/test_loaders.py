@@ -13,7 +13,6 @@ from vitviz.training.data import open_data
 from vitviz.training.loaders import Images, StepSampler, augmentation, mixing, validation_keys
 from vitviz.training.recipes import AUGMENTATION, Recipe
 
-CPU = torch.device("cpu")
 CLASSES = torch.arange(52) % 3
 
 
@@ -77,7 +76,7 @@ def test_workers_change_nothing(tmp_path: Path, memory: int) -> None:
         assert images.workers > 0
         images.workers = workers
         before = torch.get_rng_state()
-        loaded.append([*images.load(StepSampler(recipe, data.train.classes), CPU)])
+        loaded.append([*images.load(StepSampler(recipe, data.train.classes), torch.device("cpu"))])
         assert torch.get_rng_state().equal(before)
     assert len(loaded[0]) == 6
     for one, other in zip(*loaded, strict=True):

@@ -309,7 +309,6 @@ NOT_SHOWN: dict[str, tuple[Callable[[], nn.Module], str]] = {
     name: (lambda name=name: timm.create_model(name), words)
     for name, words in {
         "swin_tiny_patch4_window7_224": "Swin.*windowed",
-        "swinv2_tiny_window8_256": "Swin.*windowed",
         "maxvit_tiny_tf_224": "MaxViT.*windows",
         "beit_base_patch16_224": "BEiT.*bias",
         "vit_base_r50_s16_224": "hybrid.*stem",
