@@ -31,7 +31,7 @@ from vitviz.training.transfer import resized
 
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name != "CONTRIBUTING.md"]
 SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")
-SLOW = ("docs/faithfulness.md", "docs/guide/test.md")  # hundreds of forward passes
+SLOW = ("docs/analysis.md", "docs/faithfulness.md", "docs/guide/explain.md", "docs/guide/test.md")  # over 5 s each
 GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 
 

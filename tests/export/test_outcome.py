@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+import data_files
 import numpy as np
 import pytest
 import torch
@@ -54,13 +55,7 @@ LABELS = ("a|b", 'the "red" ones', "green")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
     """Three classes of noise, with names that Markdown and YAML have to be told about."""
-    root, rng = tmp_path_factory.mktemp("data") / "noise", np.random.default_rng(0)
-    for side, count in (("train", 4), ("val", 11)):
-        for name in LABELS:
-            (root / side / name).mkdir(parents=True)
-            for index in range(count):
-                pixels = rng.integers(0, 256, (12, 20, 3), np.uint8)
-                Image.fromarray(pixels).save(root / side / name / f"{index}.png")
+    root = data_files.folder(tmp_path_factory.mktemp("data") / "noise", dict.fromkeys(LABELS, (4, 11)))
     return open_data(root, size=(16, 16), progress=False)
 
 
