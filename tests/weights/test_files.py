@@ -271,7 +271,7 @@ STATES = {name: state_of(TIMM[name][0]()) for name in WHOLE}
 
 
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_tensor_that_is_missing_reshaped_or_too_many_is_refused(tmp_path: Path, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(WHOLE))
     state = dict(STATES[kind])
@@ -295,6 +295,14 @@ def test_a_tensor_that_is_missing_reshaped_or_too_many_is_refused(tmp_path: Path
     path = written(state, tmp_path, data.draw(st.sampled_from([".pt", ".safetensors"])))
     with pytest.raises(CheckpointError):
         vitviz.load(path, family=TIMM[kind][1], heads=5)
+
+
+def test_a_width_that_its_heads_do_not_divide_is_refused(tmp_path: Path) -> None:
+    state = dict(STATES["siglip"])
+    weight = state["patch_embed.proj.weight"]
+    state["patch_embed.proj.weight"] = torch.cat([weight, weight[-1:]])
+    with pytest.raises(ConvertError, match="divisible by 5 heads"):
+        vitviz.load(written(state, tmp_path, ".safetensors"), family=TIMM["siglip"][1], heads=5)
 
 
 def test_half_of_a_part_is_refused(tmp_path: Path) -> None:
