@@ -13,6 +13,7 @@ from torch import Tensor
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import checks
 from vitviz.weights.checks import SUFFIXES, CheckpointError, checked_settings
+from vitviz.weights.classifier import number_classes
 from vitviz.weights.infer import Architecture
 
 # Where training scripts put the weights, the ones to prefer first: a running mean, what a student learned from.
@@ -36,7 +37,8 @@ def load_file(path: str | os.PathLike[str], *, family: str | None = None, heads:
         heads: attention heads in each block, where the width is none of the published ones.
 
     Returns:
-        The model. `pretrained.assumed` says what was assumed; there are no labels, because the file has none.
+        The model. `pretrained.assumed` says what was assumed; classes are numbered, because the file has no
+        labels. The outputs of CLIP have none, because they may be features.
 
     Raises:
         CheckpointError: if the file is damaged, hostile, or holds something else than weights.
@@ -52,11 +54,14 @@ def load_file(path: str | os.PathLike[str], *, family: str | None = None, heads:
     checks.check_tensors({name: tensor for name, tensor in tensors.items() if name not in inferred.unread}, path)
     nest = (f"the weights under {'.'.join(under)!r}",) if under else ()
     preprocess = inferred.preprocess()
+    classes = 0 if inferred.config.norm_pre else inferred.config.classes  # CLIP's are features, if not fine-tuned
+    labels, words = number_classes(classes)
     about = Pretrained(
         name=path.stem,
         preprocess=preprocess,
+        labels=labels,
         source=f"file {path.name}, read as {inferred.describe((*nest, *left_out))}",
-        assumed=(*inferred.assumed, f"preprocessing: {preprocess.describe()}"),
+        assumed=(*inferred.assumed, *([words] if labels else []), f"preprocessing: {preprocess.describe()}"),
     )
     return checks.assemble(inferred.config, inferred.convert(tensors), about, where=where)
 

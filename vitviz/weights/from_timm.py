@@ -17,8 +17,10 @@ from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
+from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.naming import State
 
+_CLASSIFIERS = ("head", "head_dist")
 _BIASED = ("Beit", "VisionTransformerRelPos")
 _SWIN = ("SwinTransformer", "SwinTransformerV2", "SwinTransformerV2Cr")
 _PARALLEL, _POST_NORM = ("ParallelScalingBlock", "DiffParallelScalingBlock"), ("ResPostBlock", "EvaBlockPostNorm")
@@ -66,7 +68,7 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
         CheckpointError: if its tensors are not those that its settings ask for.
     """
     config, interleaved = config_of(model)
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
     new = naming.TIMM.convert(state, config)
     if interleaved:
         _separate_halves(new, config)
@@ -132,7 +134,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         "patch_bias": stem.proj.bias is not None,
         "width": built.embed_dim,
         "depth": len(blocks),
-        "classes": built.num_classes,
+        "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # not num_classes: the classifier may be another
         "class_token": built.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
         "registers": 0 if built.reg_token is None else built.reg_token.shape[1],
@@ -140,7 +142,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         "norm_eps": _epsilon(built),
     }
     settings |= _positions(built) | _pooling(built, block)
-    if settings["distillation_token"] and (settings["registers"] or not built.num_classes or settings["norm_pooled"]):
+    if settings["distillation_token"] and (settings["registers"] or not settings["classes"] or settings["norm_pooled"]):
         _refuse("its distillation token comes with registers, without a classifier, or with a norm after pooling")
     interleaved = settings.pop("interleaved")
     return ViTConfig(**settings), interleaved
@@ -324,19 +326,22 @@ def object_timm(model: nn.Module, config: ViTConfig) -> Pretrained | None:
     """Return what a model in memory says of itself; `None` where it has no `pretrained_cfg`.
 
     The `pretrained_cfg` is that of the published weights, which these need not be: its name, address and licence are
-    left out, and its labels are said to be assumed.
+    left out, and its labels are said to be assumed. A classifier of other classes has theirs numbered.
     """
     cfg: Any = getattr(model, "pretrained_cfg", None)
     if not cfg:
         return None
     labels, class_ids = _labels(cfg, config.classes)
+    assumed = f"labels: the {len(labels):,} of its pretrained_cfg"
+    if not labels and not (config.norm_pre and config.classes == cfg.get("num_classes")):  # CLIP's projection
+        labels, assumed = number_classes(config.classes)
     return Pretrained(
         name=cfg.get("architecture") or type(model).__name__,
         preprocess=preprocess_timm(cfg, config),
         labels=labels,
         class_ids=class_ids,
         source="timm model in memory, prepared as its pretrained_cfg says",
-        assumed=(f"labels: the {len(labels):,} of its pretrained_cfg",) if labels else (),
+        assumed=(assumed,) if labels else (),
     )
 
 

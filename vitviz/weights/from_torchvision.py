@@ -15,6 +15,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
+from vitviz.weights.classifier import read_classifiers
 from vitviz.weights.infer import Architecture
 
 BUILDERS = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
@@ -28,7 +29,7 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
     """Convert a Vision Transformer of torchvision: float32, in eval mode, a copy.
 
     Args:
-        model: a `torchvision.models.VisionTransformer`, also one with a classifier for other classes.
+        model: a `torchvision.models.VisionTransformer`, also one whose classifier was replaced by a linear layer.
         weights: the member of the enum of weights that it was loaded with: what travels with them; `None` for others.
 
     Raises:
@@ -42,7 +43,7 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
             f"Expected a VisionTransformer of torchvision {torchvision.__version__}, got {type(model).__name__}. "
             "Build it with torchvision.models."
         )
-    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    state, _ = read_classifiers(model, model.state_dict(), "heads")
     shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
     found = Architecture(shapes, family="torchvision", heads=model.encoder.layers[0].num_heads)
     config = replace(found.config, norm_eps=model.encoder.ln.eps)

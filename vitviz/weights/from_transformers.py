@@ -157,6 +157,16 @@ def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
+def fit_labels(settings: Mapping[str, Any], classes: int) -> Mapping[str, Any]:
+    """Return the settings of a classifier of so many classes: without its names where they are of another number.
+
+    Fine-tuning that replaces the classifier leaves the old names in the settings.
+    """
+    if "ForImageClassification" not in str(settings.get("architectures")) or len(labels(settings)) == classes:
+        return settings
+    return {**settings, "id2label": None, "num_labels": classes}
+
+
 @checked_settings()
 def convert_transformers(
     state: Mapping[str, Tensor],

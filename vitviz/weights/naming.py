@@ -20,6 +20,8 @@ State = dict[str, Tensor]
 
 _CHUNK = re.compile(r"^blocks\.[0-9]+\.([0-9]+)\.")  # blocks in chunks, as DINOv2 trains them
 _INDEX = re.compile(r"(?<=[._])[0-9]+(?=\.)")
+# A classifier in nn.Sequential: heads.1.weight behind a dropout.
+_SEQUENTIAL = re.compile(r"^((?:heads\.)?(?:heads?|head_dist|\w*classifier))(?:\.[0-9]+)+(?=\.(?:weight|bias)$)")
 
 
 @dataclass(frozen=True)
@@ -58,9 +60,9 @@ class Naming:
     convention: Mapping[str, Any] = field(default_factory=dict)
 
     def bare(self, name: str) -> str:
-        """Return a name without the base model's prefix and without chunks of blocks."""
+        """Return a name without the base model's prefix, chunks of blocks, and a classifier's place."""
         base = next((base for base in self.bases if name.startswith(base)), "")
-        return _CHUNK.sub(r"blocks.\1.", name.removeprefix(base))
+        return _SEQUENTIAL.sub(r"\1", _CHUNK.sub(r"blocks.\1.", name.removeprefix(base)))
 
     def without_biases(self, unbiased: Iterable[str]) -> "Naming":
         """Return the same names, but for the biases of some linear maps: a tensor of that name is unknown."""
@@ -73,7 +75,7 @@ class Naming:
         """Translate names of tensors.
 
         Raises:
-            ConvertError: if two of them are the same tensor.
+            ConvertError: if two of them are the same tensor, or layers of one classifier.
         """
         result = Renamed()
         for theirs in found:
@@ -83,6 +85,11 @@ class Naming:
             elif (ours := self._ours(bare)) is None:
                 result.unknown.append(theirs)
             elif ours in result.names:
+                if ours.startswith("head"):
+                    raise ConvertError(
+                        "Expected a classifier of one linear layer, with or without dropout, got the hidden layer or "
+                        f"norm {result.names[ours]!r:.80} before {theirs!r:.80}. Train one of that form."
+                    )
                 raise ConvertError(
                     f"Expected each tensor once, got {result.names[ours]!r:.80} and {theirs!r:.80}. Leave one out."
                 )
@@ -344,6 +351,8 @@ TORCHVISION = Naming(
         "conv_proj": "patch_embed.proj",
         "encoder.ln": "norm",
         "heads.head": "head",
+        "heads.pre_logits": "head",  # refused as a hidden layer, because there are two then
+        "heads": "head",  # replaced by a linear layer
     }
     | _blocks(
         "encoder.layers.encoder_layer_",

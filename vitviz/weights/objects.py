@@ -16,11 +16,14 @@ from torch import nn
 
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, check_input, checked_settings, read_json
+from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.from_timm import convert_timm, object_timm
 from vitviz.weights.from_torchvision import convert_torchvision
-from vitviz.weights.from_transformers import convert_transformers
+from vitviz.weights.from_transformers import convert_transformers, fit_labels
 from vitviz.weights.infer import FAMILIES
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
+
+_CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of models of transformers
 
 
 @checked_settings()
@@ -92,13 +95,15 @@ def _usual(model: ViT, family: str, source: nn.Module, library: str, labels: tup
     if model.config.channels != 3:
         return model
     preprocess = FAMILIES[family].preprocess.at(max(model.config.image_size), model.config.patch_size)
-    assumed = [f"preprocessing: {preprocess.describe()}", *(["labels: the 1,000 of ImageNet"] if labels else [])]
+    words = "labels: the 1,000 of ImageNet"
+    if not labels:
+        labels, words = number_classes(model.config.classes)
     about = Pretrained(
         name=type(source).__name__,
         preprocess=preprocess,
         labels=labels,
         source=f"{library} model in memory",
-        assumed=tuple(assumed),
+        assumed=(f"preprocessing: {preprocess.describe()}", *([words] if labels else [])),
     )
     return attach(model, about)
 
@@ -129,10 +134,11 @@ def convert_transformers_object(
     # Names in memory change between versions of transformers; those in files do not, and save_pretrained writes these.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, no_progress_bars():
         built.save_pretrained(folder)
-        settings = read_json(Path(folder) / CONFIG)
+        tensors, classes = read_classifiers(built, read_tensors(Path(folder)), *_CLASSIFIERS)
+        settings = fit_labels(read_json(Path(folder) / CONFIG), classes)
         source = source or "transformers model in memory"
         about = about_transformers(settings, preprocessor, name or kind.__name__, source=source)
-        return convert_transformers(read_tensors(Path(folder)), settings, about).to(built.device)
+        return convert_transformers(tensors, settings, about).to(built.device)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from vitviz.images.preprocess import Interpolation, Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
-from vitviz.weights.from_transformers import Settings, convert_transformers, labels, read_settings
+from vitviz.weights.from_transformers import Settings, convert_transformers, fit_labels, labels, read_settings
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
 _IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
@@ -77,7 +77,7 @@ def about_transformers(
     named = labels(settings) if "ForImageClassification" in str(settings.get("architectures")) else ()
     assumed = [] if preprocessor is not None else [f"preprocessing: {preprocess.describe()}"]
     if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
-        assumed.append("labels: LABEL_0, LABEL_1, ..., because no names were saved")
+        assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")
     return Pretrained(
         name=name, preprocess=preprocess, labels=named, licence=licence, source=source, assumed=tuple(assumed)
     )
@@ -100,10 +100,14 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     """
     folder = Path(path)
     settings, title = read_json(folder / CONFIG), name or folder.resolve().name
+    tensors = read_tensors(folder)
+    classifiers = [key for key in tensors if re.search(r"classifier(\.\d+)*\.weight$", key)]
+    if classes := {len(tensors[key]) for key in classifiers if tensors[key].ndim}:
+        settings = fit_labels(settings, max(classes))
     about = about_transformers(
         settings, read_preprocessor(folder), title, licence=licence, source=f"transformers folder {title}"
     )
-    return convert_transformers(read_tensors(folder), settings, about, where=repr(str(folder)))
+    return convert_transformers(tensors, settings, about, where=repr(str(folder)))
 
 
 # --- files
