@@ -179,15 +179,15 @@ def attention(
 def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
     """Return softmax(scale * q @ k.T) @ v, and the log-sum-exp of each row of logits, without an N x N matrix.
 
-    All are (B, H, N, d), in the input's precision; the log-sum-exps are (B, H, N), in float32.
+    All are (B, H, N, d), in the input's precision; the log-sum-exps are (B, H, N), in float32, or float64 for float64.
     """
     if q.device.type == "cpu":
         # The CPU kernel behind scaled_dot_product_attention has the row sums at hand, so keeping them is free.
         mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
-        return mixed, lse.float()  # float64 for a float64 model
+        return mixed, lse
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
     # Elsewhere the kernel depends on the device and on d, so the row sums are computed beside it, some rows at a time,
-    # from the float32 logits that `BlockTrace.rows` will use, also under autocast.
-    zeros = torch.zeros(q.shape[:-1], device=q.device, dtype=torch.float32)
-    rows = BlockTrace(q.float() * scale, k, zeros)
-    return mixed, torch.cat([rows.log_rows(*chunk).logsumexp(-1) for chunk in rows.chunks()], dim=2)
+    # from the logits that `BlockTrace.rows` will use, also under autocast.
+    zeros = torch.zeros(q.shape[:-1], device=q.device)
+    rows = BlockTrace(q.to(torch.promote_types(q.dtype, torch.float32)) * scale, k, zeros)
+    return mixed, torch.cat([rows.logits(*chunk).logsumexp(-1) for chunk in rows.chunks()], dim=2)

@@ -1,8 +1,8 @@
 """Hold what one forward pass of a Vision Transformer computed, and answer questions about its attention.
 
 A `Trace` keeps what enters each block and the log-sum-exp of every attention row: memory grows with the number of
-tokens N, not with N². Queries and keys are computed from it again on demand (and kept while they are small), the
-probabilities from those: A = exp(q @ k.T - lse).
+tokens N, not with N². Queries and keys are computed from it again on demand (and kept while they are small), rows of
+probabilities from those: A = softmax(q @ k.T). A single column is exp(q @ k.T - lse), which needs no rows.
 
 Shapes: B images, L blocks, H heads, N tokens = P prefix tokens (CLS, distillation, registers) followed by gh x gw
 patches, n rows, D width, d head width.
@@ -52,7 +52,7 @@ class BlockTrace:
     Args:
         queries: (B, H, N, d), with the scale (and the norm or rotation of the model): logits are `queries @ keys.T`.
         keys: (B, H, N, d).
-        lse: (B, H, N), log-sum-exp of each row of logits, float32.
+        lse: (B, H, N), log-sum-exp of each row of logits, float32; float64 of a model in float64.
         probabilities: (B, H, N, N), only in a trace with `grad=True`, where gradients flow through it, and where edges
             were cut.
         cut: whether edges were cut, which queries and keys do not show.
@@ -85,24 +85,30 @@ class BlockTrace:
         """
         if self.cut:
             return self.rows(start, stop).clamp_min(torch.finfo(torch.float32).tiny).log()
-        with self._exact():
-            logits = self.queries[:, :, start:stop].float() @ self.keys.float().mT  # (B, H, n, d) @ (B, H, d, N)
-        return logits.sub_(self.lse[:, :, start:stop, None])
+        return self.logits(start, stop).log_softmax(-1).float()
 
     def rows(self, start: int, stop: int) -> Tensor:
         """Return rows start..stop-1 of the attention: (B, H, n, N), float32, each sums to 1."""
         if self.probabilities is not None:
             return self.probabilities[:, :, start:stop].float()
-        return self.log_rows(start, stop).exp_()
+        return self.logits(start, stop).softmax(-1).float()
+
+    def logits(self, start: int, stop: int) -> Tensor:
+        """Return rows start..stop-1 of `queries @ keys.T`: (B, H, n, N), float32, or float64 of a model in float64."""
+        with self._exact():
+            return self._wide(self.queries[:, :, start:stop]) @ self._wide(self.keys).mT  # (B, H, n, d) @ (B, H, d, N)
 
     def column(self, key: int) -> Tensor:
-        """Return how strongly every token attends to token `key`: (B, H, N), float32. It does not sum to 1."""
+        """Return how strongly every token attends to token `key`: (B, H, N), float32. It does not sum to 1.
+
+        The numbers are those of `rows` up to the rounding of `lse`: 1e-4 of a probability in float32 and below.
+        """
         if self.probabilities is not None:
             return self.probabilities[:, :, :, key].float()
-        one = self.keys[:, :, key, :, None].float()  # (B, H, d, 1)
+        one = self._wide(self.keys[:, :, key, :, None])  # (B, H, d, 1)
         with self._exact():
-            logits = (self.queries.float() @ one).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
-        return logits.sub_(self.lse).exp_()
+            logits = (self._wide(self.queries) @ one).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
+        return logits.sub_(self.lse).exp_().float()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
         """Yield row ranges (start, stop) of which (B, H, n, N) takes no more than `CHUNK_BYTES`."""
@@ -130,11 +136,15 @@ class BlockTrace:
         is one more channel, against ones; as a mask the kernel would write it out for every pair.
         """
         tiny = torch.finfo(torch.float32).tiny  # a weight of zero would be minus infinity everywhere, if all were zero
-        shift = weights.float().clamp_min(tiny).log()[:, None] - self.lse  # (B, H, N)
+        shift = weights.float().clamp_min(tiny).log()[:, None] - self.lse.float()  # (B, H, N)
         keys = torch.cat([self.keys.float(), torch.ones_like(shift)[..., None]], dim=-1)  # (B, H, N, d + 1)
         queries = torch.cat([self.queries.float(), shift[..., None]], dim=-1)
         _, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(keys, queries, queries, scale=1.0)
         return cast(Tensor, sums).exp()  # (B, H, N)
+
+    def _wide(self, tensor: Tensor) -> Tensor:
+        """Return a tensor in float32, or as it is in float64."""
+        return tensor if tensor.dtype == torch.float64 else tensor.float()
 
     def _exact(self) -> AbstractContextManager[Any]:
         """Switch autocast off: float32 stays float32."""
@@ -148,7 +158,7 @@ class Kept:
 
     Args:
         stream: (B, N, D), what entered the block.
-        lse: (B, H, N), log-sum-exp of each row of logits, float32.
+        lse: (B, H, N), log-sum-exp of each row of logits, as in `BlockTrace`.
         project: (stream, angles) -> queries and keys, (B, H, N, d) each, as the block computed them.
         angles: rotations of the patches.
         attention: the computed attention, where it is small enough to keep or part of a graph.

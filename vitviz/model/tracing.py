@@ -98,7 +98,7 @@ class Recall:
             q, k = project_part(attn, self._block.norm1(x), parts=slice(0, 2))
             q, k = attn.place(q, k, angles)
         # In half precision a scaled query would be rounded again, and its row would not sum to 1.
-        return q.float() * attn.scale, k
+        return q.to(torch.promote_types(q.dtype, torch.float32)) * attn.scale, k
 
     def _versions(self) -> list[tuple[int, int]]:
         """Return where each weight lies in memory, and how often it was written to."""
