@@ -70,10 +70,17 @@ export class Graphs {
     this.halves = /** @type {Uint16Array} */ (new Uint16Array(0));
   }
 
-  /** Read the weights. */
+  /** Read the weights, and all graphs: a method that is opened later needs no network. */
   async load() {
-    const bytes = await this.read(this.about.files.weights, 'weights');
+    const { weights, ...graphs } = this.about.files;
+    const [bytes] = await Promise.all([this.read(weights, 'weights'), ...Object.keys(graphs).map((name) => (
+      this.file(name)))]);
     this.halves = new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);
+  }
+
+  /** @param {string} graph */
+  file(graph) {
+    return once(this.files, graph, () => this.read(this.about.files[graph], graph));
   }
 
   /** @param {string} graph @param {string} part */
@@ -85,7 +92,7 @@ export class Graphs {
   async make(graph, part) {
     const [start, count] = this.about.parts[part];
     const numbers = widen(this.halves.subarray(start, start + count), new Float32Array(count));
-    const bytes = await once(this.files, graph, () => this.read(this.about.files[graph], graph));
+    const bytes = await this.file(graph);
     return this.ort.InferenceSession.create(bytes, { executionProviders: ['wasm'], logSeverityLevel: 3,
       externalData: [{ path: 'weights', data: new Uint8Array(numbers.buffer) }] });
   }
