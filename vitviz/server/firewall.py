@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -50,12 +51,14 @@ MCP = rf"{API}/mcp(/.*)?"
 JSON_BYTES = 2**20  # of a request's body
 REST_SECONDS = 30  # time limit for reading the rest of a refused body
 
+INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # a nonce on the others would let them come from anywhere
+
 log = logging.getLogger(__name__)
 
 CSP = {
     "default-src": "'self'",
-    "script-src": "'self' 'unsafe-inline' 'unsafe-eval'",  # gradio makes functions of its components' scripts
-    "style-src": "'self' 'unsafe-inline'",
+    "script-src": "'self'{nonce} 'unsafe-eval'",  # gradio makes functions of its components' scripts
+    "style-src": "'self' 'unsafe-inline'",  # and writes style attributes
     "img-src": "'self' data: blob:",
     "media-src": "'self' data: blob:",
     "font-src": "'self' data:",
@@ -98,8 +101,9 @@ class Firewall:
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
         self.routes = {name: re.compile("|".join([*one, *tools.get(name, [])])) for name, one in served.items()}
         csp = CSP | {"frame-ancestors": " ".join(("'self'", *allowed.frames))}
+        self.policy = "; ".join(f"{name} {value}" for name, value in csp.items())
         self.headers = {
-            "content-security-policy": "; ".join(f"{name} {value}" for name, value in csp.items()),
+            "content-security-policy": self.policy.format(nonce=""),
             "x-content-type-options": "nosniff",
             "referrer-policy": "same-origin",
         }
@@ -123,12 +127,15 @@ class Firewall:
         if re.fullmatch(MCP, route(scope)):  # gradio asks its own server, with these headers, in the name of a tool
             MutableHeaders(scope=scope)["x-forwarded-for"] = visitor
 
+        page = _Page()
+
         async def answer(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             if message["type"] == "http.response.start" and status >= 400 and is_last(scope):
                 await body.skip(REST_SECONDS)
-            await self._send(send, message, visitor)
+            for part in page.take(message):
+                await self._send(send, part, visitor, page.nonce)
 
         try:
             with self._place(visitor):
@@ -261,16 +268,49 @@ class Firewall:
 
     # What goes out
 
-    async def _send(self, send: Send, message: Message, visitor: str) -> None:
+    async def _send(self, send: Send, message: Message, visitor: str, nonce: str) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in self.headers.items():
                 headers[name] = value
+            if nonce:
+                headers["content-security-policy"] = self.policy.format(nonce=f" 'nonce-{nonce}'")
         try:
             with self.account.book(Resource.TRANSFERS, visitor, len(message.get("body", b""))):
                 await send_in_pieces(send, message, self.allowed.stall)
         except OverBudgetError as error:
             raise Stalled from error
+
+
+class _Page:
+    """Hold an HTML page back until all of it is there, and give its inline scripts a nonce.
+
+    Attributes:
+        nonce: of the page's content security policy; empty for an answer that is no page.
+    """
+
+    def __init__(self) -> None:
+        self.nonce, self._body = "", bytearray()
+        self._start: Message = {}
+
+    def take(self, message: Message) -> list[Message]:
+        """Return what is sent now in the place of a message."""
+        if message["type"] == "http.response.start":
+            headers = Headers(raw=message["headers"])
+            if headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers:
+                self.nonce, self._start = secrets.token_urlsafe(16), message
+                return []
+            return [message]
+        if not self._start:
+            return [message]
+        self._body += message.get("body", b"")
+        if message.get("more_body", False):
+            return []
+        start, body = self._start, INLINE.sub(b'<script nonce="%s"' % self.nonce.encode(), self._body)
+        if body:  # none after HEAD
+            MutableHeaders(scope=start)["content-length"] = str(len(body))
+        self._start = {}
+        return [start, {**message, "body": body}]
 
 
 class _Body:
