@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,7 +18,10 @@ from asking import FORM, Site, form, last, progress, wait_for_rest
 from attacked import ROOT
 from offered import folder, made, photograph
 from patience import wait_until
+from playwright.sync_api import Page as Browser
+from running import folder as running_folder
 
+from vitviz.cli.main import Printable, main
 from vitviz.server import api
 from vitviz.server.account import Budget, Resource
 from vitviz.server.scheduler import Kind
@@ -345,3 +350,70 @@ def test_every_answer_has_its_headers(site: Site) -> None:
         assert headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'self'" in headers["content-security-policy"]
         assert "http" not in headers["content-security-policy"]
+
+
+# --- scripts of the page
+
+
+def test_inline_scripts_of_the_page_have_a_nonce_that_is_never_the_same(site: Site) -> None:
+    nonces = []
+    for _ in range(2):
+        page = site.client.get("/")
+        policy = dict(one.split(" ", 1) for one in page.headers["content-security-policy"].split("; "))
+        (nonce,) = re.findall(r"'nonce-([^']+)'", policy["script-src"])
+        tags = re.findall(r"<script\b[^>]*>", page.text)
+        assert len(tags) > 2
+        assert all((f'nonce="{nonce}"' in tag) != (" src=" in tag) for tag in tags)
+        assert "unsafe-inline" not in policy["script-src"]
+        nonces.append(nonce)
+    assert nonces[0] != nonces[1]
+    assert "nonce" not in site.client.get("/config").headers["content-security-policy"]
+    assert site.client.head("/").status_code == 200
+
+
+def test_a_script_that_comes_into_the_page_does_not_run(opened: Browser) -> None:
+    opened.evaluate("""() => {
+        document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.ran = 1' }));
+        document.body.insertAdjacentHTML('beforeend', '<img src="data:," onerror="window.ran = 2">');
+        document.body.insertAdjacentHTML('beforeend', '<a id="bad" href="javascript:window.ran = 3">x</a>');
+        document.getElementById('bad').click();
+    }""")
+    opened.wait_for_function("document.querySelector('img[src=\"data:,\"]').complete")
+    opened.wait_for_timeout(100)
+    assert opened.evaluate("window.ran ?? 0") == 0
+
+
+# --- names and labels on a terminal and a disk
+
+
+def test_a_terminal_obeys_no_label_name_or_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
+    model = running_folder(tmp_path / "model", about={"labels": tuple(f"{evil}{number}" for number in range(29))})
+    photo = tmp_path / "photo\x1b[2J.png"
+    photo.write_bytes(photograph())
+    assert main(["predict", str(photo), "--model", model]) == 0
+    assert main(["predict", str(tmp_path / "none\x1b[2J.png"), "--model", model]) == 2
+    printed = capsys.readouterr()
+    assert "owned" in printed.out
+    assert "none?[2J.png" in printed.err
+    assert not [one for one in printed.out + printed.err if one != "\n" and not one.isprintable()]
+
+
+def test_progress_bars_may_still_move_up(capsys: pytest.CaptureFixture[str]) -> None:
+    print("\x1b[A\x1b[A", end="", file=Printable(sys.stdout))
+    print("a\x1b[Ab\tc", file=Printable(sys.stdout))
+    assert capsys.readouterr().out == "\x1b[A\x1b[Aa?[Ab\tc\n"
+
+
+@pytest.mark.parametrize("letter", ["n", "\u540d"])
+def test_photographs_with_the_longest_names_are_exported(tmp_path: Path, letter: str) -> None:
+    model, photos = folder(tmp_path / "model"), tmp_path / "photos"
+    photos.mkdir()
+    stem = letter * (250 // len(letter.encode()))
+    for suffix in (".png", ".jpg"):  # two of one name
+        (photos / f"{stem}{suffix}").write_bytes(photograph())
+    out = tmp_path / "out"
+    assert main(["export", str(photos), "-o", str(out), "--model", model, "--parts", "numbers"]) == 0
+    exported = [path for path in out.iterdir() if path.is_dir()]
+    assert len(exported) == 2
+    assert all((path / "rollout.npz").is_file() for path in exported)

@@ -4,11 +4,17 @@ People count layers, heads, rows and columns from 1 here, as on the page; the Py
 """
 
 import os
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from io import TextIOWrapper
+from typing import Any
 
 COMPLETE = "_VITVIZ_COMPLETE"  # what a shell asks with
+# Control characters but for those of lines and tabs, and characters that change the direction of others.
+OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+MOVES = re.compile("(\x1b\\[A)+")  # how tqdm goes from one bar to the one above
 INTERRUPTED = 130  # a shell's exit code for a program that Ctrl-C has ended
 
 
@@ -17,6 +23,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a name that this terminal or file cannot encode is no error
             stream.reconfigure(errors="backslashreplace")
+    with redirect_stdout(Printable(sys.stdout)), redirect_stderr(Printable(sys.stderr)):
+        return _main(argv)
+
+
+class Printable:
+    """Stream without what a terminal would obey: labels, names of files and records may hold its control sequences.
+
+    Args:
+        stream: where texts go.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write a text; a question mark stands for each character that is obeyed."""
+        self._stream.write(text if MOVES.fullmatch(text) else OBEYED.sub("?", text))
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the stream."""
+        return getattr(self._stream, name)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     try:
         return _run(argv)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from vitviz.view import View
 
 ON_A_SHEET = 60
+LONGEST = 255  # bytes of a file's name
 SHEET = re.compile(r"sheet(-\d+)?\.png")
 SIDE = 128  # of a picture on a sheet, in pixels
 ABOUT = "write a picture for each photograph, with its classes and the attention over it, and sheets of all"
@@ -131,8 +134,10 @@ def _picture_names(places: Iterable[Path]) -> list[Path]:
     names: list[Path] = []
     taken = set[str]()
     for place in places:
-        shapes = ("{0.stem}.png", "{0.name}.png", *(f"{{0.name}}-{count}.png" for count in range(2, len(taken) + 4)))
-        tries = (place.with_name(shape.format(place)) for shape in shapes)
+        long = len(os.fsencode(place.name)) > LONGEST - len("-1234.png")  # else a disk would refuse what is added to it
+        name = f"{place.stem[:40]}-{zlib.crc32(os.fsencode(place.name)):08x}" if long else place.name
+        shapes = (f"{place.stem}.png", f"{name}.png", *(f"{name}-{count}.png" for count in range(2, len(taken) + 4)))
+        tries = map(place.with_name, shapes)
         # A disk may not tell Dog from dog.
         name = next(one for one in tries if str(one).casefold() not in taken and not SHEET.fullmatch(str(one)))
         taken.add(str(name).casefold())

@@ -17,6 +17,7 @@ import csv
 import json
 import os
 import shutil
+import zlib
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from vitviz.view import View
 PARTS = ("page", "pictures", "numbers")
 SETTINGS = "export.json"
 CLASSES = 10
-UNFINISHED = ".unfinished"
+UNFINISHED = "{:08x}.unfinished"  # a longer name than the folder's own may be too long for a disk
 
 
 class ExportError(ValueError):
@@ -66,7 +67,7 @@ def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str
         parts: some of `PARTS`.
         model, photo: what opens them again, for the numbers.
     """
-    beside = folder.with_name(folder.name + UNFINISHED)
+    beside = folder.with_name(UNFINISHED.format(zlib.crc32(folder.name.encode(errors="surrogateescape"))))
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(parents=True)
     maps = maps_of(view) if {"pictures", "numbers"} & set(parts) else {}
