@@ -2,10 +2,14 @@
 
     python benchmarks/load.py --clients 50 --minutes 10
     python benchmarks/load.py --clients 50 --minutes 10 --replicas 2 --kill     # one is killed and started again
+    python benchmarks/load.py --distinct 2000 --clients 4     # a soak: photographs that no server has seen before
 
 Starts the app on this machine, once or as replicas. Clients are plain HTTP clients that ask as the page does; with
 replicas each request goes to the next one, as a proxy without sticky sessions sends it (with --nginx through nginx and
 deploy/nginx.conf, where it is installed). What a client gets is held against what Python said of its photograph before.
+
+With --distinct each visit opens another photograph with a small model and explains it: the base is the memory after the
+200th eviction, and so many further visits end within 1.1 x of it.
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import count
@@ -46,6 +51,10 @@ PATIENCE = 300  # seconds
 CLOSE = 2e-3  # of a probability: threads add up in another order
 LEAVES = 0.2  # share of visits that are broken off in the middle of a long computation
 METHOD = "gae"
+SOAKED = "vit-cifar10"  # small: the photographs are what takes memory
+EVICTIONS = 200  # before the base of a soak is measured
+PHOTO_SIZE = (1024, 683)
+GROWTH = 1.1  # memory at the end of a soak, to its base
 
 
 @dataclass(frozen=True)
@@ -73,9 +82,15 @@ def photographs(number: int) -> list[Photo]:
 
 
 class Server:
-    """The app in a process of its own."""
+    """The app in a process of its own.
 
-    def __init__(self, place: Path) -> None:
+    Args:
+        place: folder of its uploads.
+        settings: further environment variables.
+    """
+
+    def __init__(self, place: Path, **settings: str) -> None:
+        self.settings = settings
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -91,6 +106,7 @@ class Server:
             "GRADIO_TEMP_DIR": str(self.place),
             "VITVIZ_LOG": "1",
             "VITVIZ_SECRET": "s" * 32,
+            **self.settings,
         }
         with self.log.open("a") as log:
             began = time.perf_counter()
@@ -117,6 +133,10 @@ class Server:
             return float(self.process.memory_info().rss / 1e6)
         except psutil.Error:
             return 0.0
+
+    def scenes(self) -> dict[str, int]:
+        """Return bytes of open photographs and answers, how many there may be, and how many values went for others."""
+        return dict(httpx.get(f"{self.url}/healthz", timeout=PATIENCE).raise_for_status().json()["scenes"])
 
     def disk(self) -> float:
         """Return the bytes of its folder, in MB."""
@@ -258,6 +278,86 @@ class Client:
                 self.results.errors[f"{type(error).__name__}: {error}"[:90]] += 1
 
 
+class Soak:
+    """Visits of photographs that no server has seen, by some clients.
+
+    Args:
+        server: that is asked.
+        clients: at the same time.
+    """
+
+    def __init__(self, server: Server, clients: int) -> None:
+        self.server, self.clients, self.results = server, clients, Results()
+        self.numbers, self.most, self.lock = count(), 0, threading.Lock()
+
+    def photograph(self, number: int) -> Photo:
+        """Return another piece of an example for each number."""
+        files, rng = sorted(resource_folder("examples").glob("*.jpg")), random.Random(number)
+        with Image.open(files[number % len(files)]) as whole:
+            width, height = whole.size
+            left, top = rng.uniform(0, width / 4), rng.uniform(0, height / 4)
+            box = (left, top, left + 3 * width / 4, top + 3 * height / 4)
+            out = io.BytesIO()
+            whole.convert("RGB").resize(PHOTO_SIZE, box=box).save(out, "JPEG", quality=92)
+        return Photo(out.getvalue(), {}, np.zeros(0))
+
+    def visit(self, client: Client) -> None:
+        """Open a photograph, and explain it."""
+        photo = self.photograph(next(self.numbers))
+        scene = client.ask("open", {}, photo, opens=True)["id"]
+        client.ask("explain", {"scene": scene, "method": METHOD}, photo)
+        held = self.server.scenes()["bytes"]
+        with self.lock:
+            self.results.visits += 1
+            self.most = max(self.most, held)
+
+    def run(self, ends: Callable[[int], bool]) -> None:
+        """Visit until an end is reached; it is asked with the number of visits of this run.
+
+        Errors are counted as visits.
+        """
+        begun = count()
+
+        def visits() -> None:
+            client = Client([self.server.url], count(), self.results)
+            while not ends(next(begun)):
+                try:
+                    self.visit(client)
+                except Exception as error:  # noqa: BLE001 - the benchmark goes on, and says so
+                    self.results.errors[f"{type(error).__name__}: {error}"[:90]] += 1
+
+        threads = [threading.Thread(target=visits, daemon=True) for _ in range(self.clients)]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(10)
+            print(f"  {self.results.visits} visits: {self.server.memory():.0f} MB", flush=True)
+
+
+def soak(place: Path, visits: int, clients: int, evictions: int) -> bool:
+    """Print how memory grows over visits of distinct photographs; return whether it stays within the target."""
+    server = Server(place / "server", VITVIZ_DEFAULT=SOAKED)
+    try:
+        soaked, budget = Soak(server, clients), server.scenes()["most"]
+        started = server.memory()
+        soaked.run(lambda _: server.scenes()["evicted"] >= evictions or sum(soaked.results.errors.values()) > visits)
+        base, before = server.memory(), soaked.results.visits
+        soaked.run(lambda begun: begun >= visits)
+        end, errors = server.memory(), soaked.results.errors
+        kept = end <= GROWTH * base and soaked.most <= budget and not errors
+        print(
+            f"{SOAKED}, {visits} distinct photographs of {PHOTO_SIZE[0]} x {PHOTO_SIZE[1]}, each explained by {METHOD}"
+        )
+        print(f"memory: {started:.0f} MB before the first, {base:.0f} MB after {before} visits ({evictions} evictions)")
+        print(f"  {end:.0f} MB at the end ({end / base:.2f} x that; target {GROWTH} x)")
+        print(f"account: at most {soaked.most / 1e6:.0f} MB of {budget / 1e6:.0f}")
+        print(f"errors: {errors.total()} {dict(errors)}")
+        print("within the target" if kept else "NOT within the target")
+        return kept
+    finally:
+        server.kill()
+
+
 def alone(servers: list[Server], photos: list[Photo]) -> float:
     """Return the seconds from photograph to heatmap of a visitor who is alone: the median."""
     results = Results()
@@ -335,7 +435,12 @@ def main() -> None:
     parser.add_argument("--kill", action="store_true", help="kill a replica in the middle, and start it again")
     parser.add_argument("--nginx", action="store_true", help="two replicas behind nginx and deploy/nginx.conf")
     parser.add_argument("--photographs", type=int, default=120, help="more than a server remembers (default: 120)")
+    parser.add_argument("--distinct", type=int, metavar="VISITS", help="soak: so many photographs after the evictions")
+    parser.add_argument("--evictions", type=int, default=EVICTIONS, help="of a soak, before its base (default: 200)")
     args = parser.parse_args()
+    if args.distinct is not None:
+        with tempfile.TemporaryDirectory() as folder:
+            sys.exit(0 if soak(Path(folder), args.distinct, args.clients, args.evictions) else 1)
     args.replicas = 2 if args.kill or args.nginx else args.replicas
     photos = photographs(args.photographs)
     with ExitStack() as stack:

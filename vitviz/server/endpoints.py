@@ -100,6 +100,7 @@ class Endpoints:
 
     Attributes:
         account: where all that clients cause is booked.
+        shelf: the caches of open photographs and of answers.
         notice: why the page opens with another model than its operator named, or an empty text.
     """
 
@@ -109,9 +110,9 @@ class Endpoints:
         if menu.uploads is not None:
             menu.uploads.account = self.account
         self.scheduler, self.flights = Scheduler(self.account), Flights(self.account)
-        shelf = Shelf(self.account)
-        self.scenes: Cache[Opened] = Cache(shelf, lambda scene: scene.nbytes)
-        self.answers: Cache[Any] = Cache(shelf, answer_bytes)
+        self.shelf = Shelf(self.account)
+        self.scenes: Cache[Opened] = Cache(self.shelf, lambda scene: scene.nbytes)
+        self.answers: Cache[Any] = Cache(self.shelf, answer_bytes)
         self._paces: dict[str, Pace] = {}
         self._trimmed = time.monotonic()  # when freed memory was last returned
         self._larger = LargerModels(menu)

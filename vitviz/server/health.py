@@ -39,7 +39,7 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
     """Return whether photographs are taken, by what, and how much waits.
 
     "ready" is whether a photograph of a new visitor would be taken now rather than refused; "seconds" is how long it
-    would wait.
+    would wait. "scenes" is what open photographs and answers hold.
     """
     scheduler, loaded = endpoints.scheduler, endpoints.loaded.begin(endpoints.menu.default)
     ready = loaded.done() and loaded.exception() is None
@@ -54,6 +54,11 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
             "waiting": scheduler.waiting,
             "most": account.budgets[Resource.PHOTOGRAPHS].total,
             "seconds": round(scheduler.seconds(Kind.PHOTO), 1),
+        },
+        "scenes": {
+            "bytes": account.used(Resource.SCENES),
+            "most": account.budgets[Resource.SCENES].total,
+            "evicted": endpoints.shelf.evicted,
         },
     }
 

@@ -48,11 +48,14 @@ class Shelf:
 
     Args:
         account: where the values are booked.
+
+    Attributes:
+        evicted: how many values went.
     """
 
     def __init__(self, account: Account) -> None:
         self.account, self.lock, self.caches = account, threading.RLock(), list[Cache[Any]]()
-        self.uses = count()
+        self.uses, self.evicted = count(), 0
 
     def evict_for(self, size: int) -> None:
         """Evict values until so many bytes fit, or none are left."""
@@ -61,6 +64,7 @@ class Shelf:
             if not caches:
                 return
             min(caches, key=lambda cache: cache.oldest or 0).evict()
+            self.evicted += 1
 
 
 @dataclass
