@@ -44,7 +44,8 @@ class Preprocess:
             CenterCrop on PIL images; only where those would add black margins is the picture enlarged to cover the
             input. "squash" stretches the whole picture to the input. "pad" keeps its shape and fills with the mean
             color. "native" keeps its shape as nearly as multiples of `multiple` allow; the input's size varies.
-        resize: crop only, in pixels; by default the shorter side of the input / 0.875.
+        resize: crop only, in pixels; by default the shorter side of the input / 0.875. A pair (height, width) resizes
+            the picture to cover so many pixels, as timm does for inputs that are not square.
         multiple: native only, in pixels: the patch size.
         interpolation: as in Pillow.
         mean, std: per channel, for pixels from 0 to 1. ImageNet's by default; use those the weights were trained with.
@@ -56,7 +57,7 @@ class Preprocess:
     height: int = 224
     width: int = 224
     mode: Mode = "crop"
-    resize: int | None = None
+    resize: int | tuple[int, int] | None = None
     multiple: int = 16
     interpolation: Interpolation = "bicubic"
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
@@ -67,13 +68,16 @@ class Preprocess:
         size = f"{self.height} x {self.width}"
         if self.height * self.width > MAX_PIXELS:
             raise ImageError(f"Expected an input of at most {MAX_PIXELS} pixels, got {size}. Choose a smaller one.")
-        if self.mode == "crop" and self._resize < min(self.height, self.width):
+        pair = isinstance(self.resize, tuple)
+        least = (self.height, self.width) if pair else (min(self.height, self.width),)
+        if self.mode == "crop" and any(side < own for side, own in zip(self._resize, least, strict=True)):
             raise ImageError(
-                f"Expected resize to be at least the shorter side of the {size} input, got {self.resize}. "
+                f"Expected resize to be at least {'that' if pair else 'the shorter side'} of the {size} input, got "
+                f"{self.resize}. "
                 "Raise resize, or use mode='pad'."
             )
-        if self.mode == "crop" and self._resize > _RESIZE:
-            raise ImageError(f"Expected resize to be at most {_RESIZE} pixels, got {self._resize}. Lower resize.")
+        if self.mode == "crop" and max(self._resize) > _RESIZE:
+            raise ImageError(f"Expected resize to be at most {_RESIZE} pixels, got {max(self._resize)}. Lower resize.")
         if self.mode == "native" and self.height * self.width < self.multiple**2:
             raise ImageError(
                 f"Expected room for one patch of {self.multiple} x {self.multiple}, got a budget of {size} pixels. "
@@ -81,8 +85,11 @@ class Preprocess:
             )
 
     @property
-    def _resize(self) -> int:
-        return self.resize if self.resize is not None else round(min(self.height, self.width) / 0.875)
+    def _resize(self) -> tuple[int, ...]:
+        """Return what the shorter side becomes, or the (height, width) that the resized picture covers."""
+        if isinstance(self.resize, tuple):
+            return self.resize
+        return (self.resize if self.resize is not None else round(min(self.height, self.width) / 0.875),)
 
     def __call__(self, image: Image.Image) -> Prepared:
         """Prepare an RGB image, as `decode` returns it: float32 pixels (3, H, W) and their geometry."""
@@ -92,7 +99,7 @@ class Preprocess:
         check_size(*image.size, "this image")
         (rw, rh), (left, top), (height, width) = self.plan(*image.size)
         # Pillow resizes the rows first, to rw x image.height. A large input may take more, for any square photograph.
-        if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, self._resize) ** 2):
+        if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, *self._resize) ** 2):
             raise ImageError(
                 f"Expected an image nearer to a square, got {image.width} x {image.height}, which would become "
                 f"{rw} x {rh} on the way to the model. Cut out the part that matters, or use mode='pad'."
@@ -133,8 +140,18 @@ class Preprocess:
         if self.mode == "native":
             return replace(self, height=size, width=size, multiple=math.lcm(self.multiple, multiple))
         height, width = (max(1, round(s * size / longer / multiple)) * multiple for s in (self.height, self.width))
-        # In proportion to the shorter side after rounding, so that the same part of the picture is cut out.
-        resize = None if self.resize is None else round(self.resize * min(height, width) / shorter)
+        return self.shaped(height, width)
+
+    def shaped(self, height: int, width: int) -> "Preprocess":
+        """Return this preprocessing for an input of another height and width in pixels, also of another shape.
+
+        `resize` is in proportion, so that the same part of the picture is cut out.
+        """
+        resize: int | tuple[int, int] | None = self.resize
+        if isinstance(resize, tuple):
+            resize = round(resize[0] * height / self.height), round(resize[1] * width / self.width)
+        elif resize is not None:
+            resize = round(resize * min(height, width) / min(self.height, self.width))
         return replace(self, height=height, width=width, resize=resize)
 
     def plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
@@ -150,7 +167,11 @@ class Preprocess:
             rw, rh = max(1, round(w * scale)), max(1, round(h * scale))
             return (rw, rh), ((width - rw) // 2, (height - rh) // 2), (height, width)
         # The expressions are torchvision's own, float division included: another rounding would be another image.
-        resize = self._resize
+        if isinstance(self.resize, tuple):  # timm's ResizeKeepRatio
+            ratio = min(h / self.resize[0], w / self.resize[1])
+            rw, rh = round(w / ratio), round(h / ratio)
+            return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
+        (resize,) = self._resize
         rw, rh = (resize, int(resize * h / w)) if w <= h else (int(resize * w / h), resize)
         if rw < width or rh < height:  # torchvision would pad with black; cover the input instead
             rw, rh = (width, width * h // w) if width * h >= height * w else (height * w // h, height)
@@ -188,9 +209,13 @@ class Preprocess:
     def describe(self) -> str:
         """Return the settings for people: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
         colors = f"{_MEANS.get(self.mean[0], 'own')} mean and standard deviation"
-        how = {"crop": f"cut from a shorter side of {self._resize}", "squash": "squashed", "pad": "padded"}
+        how = {"crop": f"cut from {self._describe_resize()}", "squash": "squashed", "pad": "padded"}
         form = how.get(self.mode, "in the photograph's own shape")
         return f"{colors}, {self.height} x {self.width} pixels, {form} ({self.interpolation})"
+
+    def _describe_resize(self) -> str:
+        sides = " x ".join(map(str, self._resize))
+        return f"a picture that covers {sides}" if isinstance(self.resize, tuple) else f"a shorter side of {sides}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the settings as numbers, strings and lists, ready for JSON."""

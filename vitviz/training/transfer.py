@@ -4,7 +4,6 @@ Dosovitskiy et al. 2021, section 3.2: the head is replaced by one of zeros, and 
 grid.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
@@ -103,9 +102,7 @@ def start_from(
 
 def resized(preprocess: Preprocess, size: tuple[int, int]) -> Preprocess:
     """Return the same preprocessing for an input of (height, width) pixels; a crop cuts off the same share."""
-    old, new = min(preprocess.height, preprocess.width), min(size)
-    resize = None if preprocess.resize is None else math.ceil(preprocess.resize * new / old)
-    return replace(preprocess, height=size[0], width=size[1], resize=resize)
+    return preprocess.shaped(*size)
 
 
 def check_fits(model: ViT, data: Data) -> Pretrained:

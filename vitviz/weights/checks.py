@@ -275,6 +275,21 @@ def _blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tupl
     return model
 
 
+def attach(model: ViT, about: Pretrained) -> ViT:
+    """Set what travels with a model's weights, if it fits the model.
+
+    Raises:
+        CheckpointError: if labels do not name the classes, or the input does not divide into patches.
+    """
+    if about.labels and len(about.labels) != model.config.classes:
+        raise ConvertError(
+            f"Expected {model.config.classes} labels, one for each class, got {len(about.labels)}. Name every class."
+        )
+    check_input(model.config, about.preprocess)
+    model.pretrained = about
+    return model
+
+
 def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
     """Refuse preprocessing whose result does not divide into the model's patches.
 

@@ -322,11 +322,12 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
 
 
 @checked_settings()
-def object_timm(model: nn.Module, config: ViTConfig) -> Pretrained | None:
+def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | None = None) -> Pretrained | None:
     """Return what a model in memory says of itself; `None` where it has no `pretrained_cfg`.
 
     The `pretrained_cfg` is that of the published weights, which these need not be: its name, address and licence are
-    left out, and its labels are said to be assumed. A classifier of other classes has theirs numbered.
+    left out, and its labels are said to be assumed. A classifier of other classes has theirs numbered. `preprocess`
+    stands for what the `pretrained_cfg` says of preprocessing.
     """
     cfg: Any = getattr(model, "pretrained_cfg", None)
     if not cfg:
@@ -337,10 +338,10 @@ def object_timm(model: nn.Module, config: ViTConfig) -> Pretrained | None:
         labels, assumed = number_classes(config.classes)
     return Pretrained(
         name=cfg.get("architecture") or type(model).__name__,
-        preprocess=preprocess_timm(cfg, config),
+        preprocess=preprocess or preprocess_timm(cfg, config),
         labels=labels,
         class_ids=class_ids,
-        source="timm model in memory, prepared as its pretrained_cfg says",
+        source="timm model in memory" + ("" if preprocess else ", prepared as its pretrained_cfg says"),
         assumed=(assumed,) if labels else (),
     )
 
@@ -365,12 +366,13 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
         )
     same = {"height": height, "width": width, "interpolation": cfg["interpolation"]}
     same |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"])}
-    if mode == "center" and height == width:
-        return Preprocess(mode="crop", resize=math.floor(height / share), **same)
+    if mode == "center":
+        box = math.floor(height / share), math.floor(width / share)
+        return Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **same)
     if mode in ("squash", "border") and share == 1.0:
         return Preprocess(mode="squash" if mode == "squash" else "pad", **same)
     raise ConvertError(
-        "Expected crop_mode 'center' for a square, or 'squash' or 'border' of the whole image (crop_pct 1), got "
+        "Expected crop_mode 'center', or 'squash' or 'border' of the whole image (crop_pct 1), got "
         f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"
     )
 

@@ -11,11 +11,10 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights import from_transformers
-from vitviz.weights.checks import MAX_JSON_BYTES, CheckpointError, checked_settings, read_json
+from vitviz.weights.checks import MAX_JSON_BYTES, CheckpointError, attach, checked_settings, read_json
 from vitviz.weights.from_timm import preprocess_timm
 from vitviz.weights.from_torchvision import preprocess_torchvision
 from vitviz.weights.infer import CONVENTIONS
-from vitviz.weights.objects import attach
 from vitviz.weights.transformers_folder import preprocess_transformers
 
 Labels = Iterable[str] | Mapping[int, str] | str | os.PathLike[str]
@@ -107,7 +106,7 @@ def read_preprocess(given: Any, config: ViTConfig) -> Preprocess:
         CheckpointError: for anything else.
     """
     if isinstance(given, str) and given in CONVENTIONS:
-        return CONVENTIONS[given].at(max(config.image_size), config.patch_size)
+        return CONVENTIONS[given].shaped(*config.image_size)
     found = read_json(Path(given)) if isinstance(given, str | os.PathLike) else given
     if isinstance(found, Preprocess):
         return found

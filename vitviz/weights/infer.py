@@ -192,7 +192,7 @@ class Architecture:
         """Return how photographs are assumed to be prepared."""
         if self.config.channels != 3:
             raise ConvertError(f"Expected a model of 3 channels, got {self.config.channels}: not of photographs.")
-        return FAMILIES[self.family].preprocess.at(max(self.config.image_size), self.config.patch_size)
+        return FAMILIES[self.family].preprocess.shaped(*self.config.image_size)
 
     def describe(self, more: Iterable[str] = ()) -> str:
         """Return what was inferred, for people."""

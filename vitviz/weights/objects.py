@@ -15,23 +15,30 @@ from typing import Any
 from torch import nn
 
 from vitviz.model.vit import Pretrained, ViT
-from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, check_input, checked_settings, read_json
+from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_settings, read_json
 from vitviz.weights.classifier import number_classes, read_classifiers
 from vitviz.weights.from_timm import convert_timm, object_timm
 from vitviz.weights.from_torchvision import convert_torchvision
 from vitviz.weights.from_transformers import convert_transformers, fit_labels
+from vitviz.weights.given import read_preprocess
 from vitviz.weights.infer import FAMILIES
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
 
+_MODELS = {"VisionTransformer", "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes that a wrapper may hold
 _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of models of transformers
 
 
 @checked_settings()
-def convert_object(model: nn.Module) -> ViT:
+def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
     """Convert a model of timm, torchvision, transformers or peft: float32, in eval mode, on its device, a copy.
 
     Wrappers of `torch.compile` and parallel training are looked through. `pretrained` holds what the object says of
     itself, and what had to be assumed; it is `None` where nothing tells how photographs are prepared.
+
+    Args:
+        model: see above.
+        preprocess: how photographs are prepared, where the caller says it (`given.read_preprocess`); a model's own
+            statement, which may be one that cannot be followed, is not read then.
 
     Raises:
         ConvertError: if it is a model of another library, or one that cannot be shown.
@@ -50,35 +57,37 @@ def convert_object(model: nn.Module) -> ViT:
         )
     library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)
     if library is None:
+        advice = _advise(model, "Save its state dict, in the names of one of these, and load the file.")
         raise ConvertError(
             f"Expected a Vision Transformer of {', '.join(CONVERTERS)}, got {type(model).__qualname__} of "
-            f"{type(model).__module__}. Save its state dict, in the names of one of these, and load the file."
+            f"{type(model).__module__}. {advice}"
         )
+    if library == "timm" and preprocess is not None:
+        return _timm(model, preprocess)
     return CONVERTERS[library](model)
 
 
-def attach(model: ViT, about: Pretrained) -> ViT:
-    """Set what travels with a model's weights, if it fits the model.
-
-    Raises:
-        CheckpointError: if labels do not name the classes, or the input does not divide into patches.
-    """
-    if about.labels and len(about.labels) != model.config.classes:
-        raise ConvertError(
-            f"Expected {model.config.classes} labels, one for each class, got {len(about.labels)}. Name every class."
-        )
-    check_input(model.config, about.preprocess)
-    model.pretrained = about
-    return model
+def _advise(wrapper: nn.Module, otherwise: str) -> str:
+    """Return what to load instead of a model of another library that holds exactly one of those that are known."""
+    found: list[str] = []
+    for name, module in wrapper.named_modules():
+        kinds = {kind.__name__ for kind in type(module).__mro__ if _package(kind) in (*CONVERTERS, "vitviz")}
+        if name and kinds & _MODELS and not any(name.startswith(f"{outer}.") for outer in found):
+            found.append(name)
+    if len(found) != 1:
+        return otherwise
+    path = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in found[0].split("."))
+    return f"Load the model that it holds: vitviz.load(model{path})."
 
 
 def _package(kind: type) -> str:
     return kind.__module__.partition(".")[0]
 
 
-def _timm(model: nn.Module) -> ViT:
+def _timm(model: nn.Module, preprocess: Any = None) -> ViT:
     converted = convert_timm(model)
-    about = object_timm(model, converted.config)
+    told = None if preprocess is None else read_preprocess(preprocess, converted.config)
+    about = object_timm(model, converted.config, told)
     return _usual(converted, "vit", model, "timm") if about is None else attach(converted, about)
 
 
@@ -94,7 +103,7 @@ def _usual(model: ViT, family: str, source: nn.Module, library: str, labels: tup
     """Attach the family's usual preprocessing to a model that was converted from `source`, and ImageNet's labels."""
     if model.config.channels != 3:
         return model
-    preprocess = FAMILIES[family].preprocess.at(max(model.config.image_size), model.config.patch_size)
+    preprocess = FAMILIES[family].preprocess.shaped(*model.config.image_size)
     words = "labels: the 1,000 of ImageNet"
     if not labels:
         labels, words = number_classes(model.config.classes)
@@ -124,7 +133,7 @@ def convert_transformers_object(
     if _package(kind) != "transformers":
         raise ConvertError(
             f"Expected a model of a class of transformers, got {kind.__qualname__} of {kind.__module__}, which may "
-            "compute something else. Copy its weights into the class that it derives from."
+            f"compute something else. {_advise(model, 'Copy its weights into the class that it derives from.')}"
         )
     if adapted := [name for name in model.state_dict() if ".lora_" in name or ".base_layer." in name]:
         raise ConvertError(

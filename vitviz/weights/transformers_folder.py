@@ -176,8 +176,7 @@ def _usual(settings: Mapping[str, Any]) -> Preprocess:
     """Return the family's usual preprocessing, at the size of the model; DINOv2 is fed less than its position table."""
     config, family = read_settings(settings)[0], str(settings.get("model_type")).partition("_")[0]
     usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(family, {}))
-    size = usual.height if family == "dinov2" else max(config.image_size)
-    return usual.at(size, config.patch_size)
+    return usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
 
 
 def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Preprocess:

@@ -77,7 +77,7 @@ def load(
     if isinstance(source, nn.Module):
         if family is not None or heads is not None:
             raise CheckpointError("Expected no family and heads for a model in memory, got some. It brings its own.")
-        model = convert_object(source)
+        model = convert_object(source, preprocess)
     else:
         model = _load(os.fspath(source), family, heads)
     return describe_model(model, labels, preprocess)

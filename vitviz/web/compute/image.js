@@ -3,7 +3,7 @@
 /**
  * @typedef {object} Preprocess - see `vitviz.images.preprocess.Preprocess`
  * @property {number} height @property {number} width @property {'crop' | 'squash' | 'pad' | 'native'} mode
- * @property {number | null} resize @property {number} multiple
+ * @property {number | [number, number] | null} resize @property {number} multiple
  * @property {'bilinear' | 'bicubic' | 'lanczos'} interpolation
  * @property {number[]} mean @property {number[]} std
  */
@@ -38,6 +38,11 @@ export function plan(preprocess, w, h) {
     const [rw, rh] = [w, h].map((side) => Math.max(1, round(side * scale)));
     return { resized: [rw, rh], at: [Math.floor((width - rw) / 2), Math.floor((height - rh) / 2)],
       size: [height, width] };
+  }
+  if (Array.isArray(preprocess.resize)) {
+    const ratio = Math.min(h / preprocess.resize[0], w / preprocess.resize[1]);
+    const [rw, rh] = [round(w / ratio), round(h / ratio)];
+    return { resized: [rw, rh], at: [-round((rw - width) / 2), -round((rh - height) / 2)], size: [height, width] };
   }
   const resize = preprocess.resize ?? round(Math.min(height, width) / 0.875);
   let [rw, rh] = w <= h ? [resize, Math.trunc((resize * h) / w)] : [Math.trunc((resize * w) / h), resize];
