@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from vitviz.model.summary import summary
     from vitviz.model.trace import Trace
     from vitviz.model.vit import Pretrained, ViT
+    from vitviz.resources import example
     from vitviz.training.api import train
     from vitviz.view import View
     from vitviz.weights.zoo import bundled, load
@@ -42,6 +43,7 @@ __all__ = [
     "attention",
     "best_device",
     "bundled",
+    "example",
     "load",
     "overlay",
     "preset",
@@ -63,6 +65,7 @@ _MODULES = {
     "model.summary": ("summary",),
     "model.trace": ("Trace",),
     "model.vit": ("Pretrained", "ViT"),
+    "resources": ("example",),
     "training.api": ("train",),
     "view": ("View",),
     "weights.zoo": ("bundled", "load"),

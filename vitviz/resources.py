@@ -1,4 +1,4 @@
-"""Find the folders that come with vitviz: photographs and checkpoints."""
+"""Find what comes with vitviz: photographs and checkpoints."""
 
 from pathlib import Path
 
@@ -13,3 +13,19 @@ def resource_folder(name: str) -> Path:
     """
     package = Path(__file__).parent
     return package / name if (package / name).is_dir() else package.parent / name
+
+
+class ExampleError(ValueError):
+    """Name that no example photograph has."""
+
+
+def example(name: str) -> Path:
+    """Return the path of a photograph that comes with vitviz: `vitviz.example("church")`.
+
+    Raises:
+        ExampleError: if there is none of that name.
+    """
+    paths = {path.stem: path for path in sorted(resource_folder("examples").glob("*.jpg"))}
+    if name.lower() not in paths:
+        raise ExampleError(f"Expected one of the examples {', '.join(paths)}, got {name!r}. Choose one of them.")
+    return paths[name.lower()]

@@ -11,8 +11,8 @@ from vitviz.cli.options import PATH, Args, Command
 from vitviz.extras import extra
 
 DEFAULT = (
-    "the model that the page opens with: one of its menu, or as in `vitviz predict --model`; where it cannot be had, "
-    "the page says so and opens with the bundled one"
+    "the model that the page opens with: one of its menu, or as in `vitviz predict --model` (default: the first "
+    "--model, else the bundled one); where it cannot be had, the page says so and opens with the bundled one"
 )
 MODEL = "one more model for the menu: a folder, a file, or as in `vitviz predict --model`; may be repeated"
 LECTURE = "your own texts for the lecture: Markdown files such as en/1-pixels.md, which take the place of those here"
@@ -43,7 +43,7 @@ def app(args: Args) -> None:
     allowed = settings(
         host=args.host,
         models=args.model or None,
-        default=args.default,
+        default=args.default or next(iter(args.model), None),
         typed=args.allow_typed,
         upload=args.allow_upload,
         memory=args.model_memory,
