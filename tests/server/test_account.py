@@ -6,6 +6,7 @@ import asyncio
 import errno
 import gc
 import io
+import json
 import logging
 import socket
 import threading
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 import uvicorn
-from asking import free_port
+from asking import Site, free_port
 from offered import ask, folder, made, photograph
 from patience import patience, wait_until
 from PIL import Image
@@ -341,3 +342,32 @@ def test_a_system_without_files_is_noted_once_and_other_errors_each(caplog: pyte
             assert len(caplog.records) == 2
     finally:
         loop.close()
+
+
+# --- tools, whose questions gradio asks of its own server
+
+
+@pytest.mark.parametrize("proxies", [0, 1, 2])
+def test_a_tools_question_is_booked_for_its_visitor(
+    tmp_path: Path, proxies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.1" if proxies else "127.0.0.1")
+    site = Site(made(tmp_path / "page", (folder(tmp_path / "a"),), mcp=True, proxies=proxies), listens=True)
+    try:
+        asked, join = [], site.endpoints.flights.join
+
+        def noted(key: Any, compute: Any, client: Client, light: bool = False) -> Any:
+            asked.append(client.address)
+            return join(key, compute, client, light)
+
+        monkeypatch.setattr(site.endpoints.flights, "join", noted)
+        call = {"name": "layers", "arguments": {"scene": "0" * 32}}
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": call}
+        for visitor in ("203.0.113.7", "203.0.113.8"):
+            forwarded = ", ".join(["6.6.6.6"] * bool(proxies) + [visitor] + ["10.0.0.2"] * max(0, proxies - 1))
+            headers = {"accept": "application/json, text/event-stream", "x-forwarded-for": forwarded}
+            answer = site.client.post("/gradio_api/mcp/", json=body, headers=headers)
+            assert "not here any more" in answer.text, json.dumps(answer.text)
+        assert asked == ["203.0.113.7", "203.0.113.8"]
+    finally:
+        site.close()

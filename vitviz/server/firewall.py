@@ -125,7 +125,8 @@ class Firewall:
         self._believe_proxies(scope)
         visitor = address(scope)
         if re.fullmatch(MCP, route(scope)):  # gradio asks its own server, with these headers, in the name of a tool
-            MutableHeaders(scope=scope)["x-forwarded-for"] = visitor
+            # As often as there would be proxies: there are none between the server and itself.
+            MutableHeaders(scope=scope)["x-forwarded-for"] = ", ".join([visitor] * max(1, self.allowed.proxies))
 
         page = _Page()
 
