@@ -135,8 +135,8 @@ def _picture_names(places: Iterable[Path]) -> list[Path]:
     taken = set[str]()
     for place in places:
         long = len(os.fsencode(place.name)) > LONGEST - len("-1234.png")  # else a disk would refuse what is added to it
-        name = f"{place.stem[:40]}-{zlib.crc32(os.fsencode(place.name)):08x}" if long else place.name
-        shapes = (f"{place.stem}.png", f"{name}.png", *(f"{name}-{count}.png" for count in range(2, len(taken) + 4)))
+        full = f"{place.stem[:40]}-{zlib.crc32(os.fsencode(place.name)):08x}" if long else place.name
+        shapes = (f"{place.stem}.png", f"{full}.png", *(f"{full}-{count}.png" for count in range(2, len(taken) + 4)))
         tries = map(place.with_name, shapes)
         # A disk may not tell Dog from dog.
         name = next(one for one in tries if str(one).casefold() not in taken and not SHEET.fullmatch(str(one)))

@@ -33,14 +33,14 @@ def raise_open_files() -> int:
 
     A lecture hall's browsers hold more connections.
     """
-    if resource is None:
-        return OPEN_FILES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-        soft = most
-    return OPEN_FILES if soft == resource.RLIM_INFINITY else soft
+    files = OPEN_FILES
+    if resource is not None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES)
+        if soft != resource.RLIM_INFINITY:
+            files = max(soft, most)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    return files
 
 
 def connection_budget(files: int) -> Budget:
