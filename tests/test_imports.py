@@ -46,6 +46,7 @@ ONLY_IN = {
     "gradio": ("vitviz.server", "app"),
     "gradio_client": ("vitviz.server", "app"),
     "starlette": ("vitviz.server",),  # gradio's server
+    "uvicorn": ("vitviz.server",),
     "fastapi": ("vitviz.server",),
     "pydantic": ("vitviz.server",),
     "matplotlib": ("vitviz.draw.figures",),
@@ -67,7 +68,7 @@ NO_TORCH = (
 )
 # What may be imported though pyproject.toml does not name it: with gradio, or only by who has it already.
 UNNAMED = {
-    *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces"),
+    *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
     *("transformers", "peft", "pandas"),
 }
 CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it", "pillow-heif": "pillow_heif"}
