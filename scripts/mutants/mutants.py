@@ -180,11 +180,10 @@ class Version:
         )  # fmt: skip
         return done.returncode, done.stdout + done.stderr
 
-    def pytest(self, *given: str) -> tuple[int, str]:
+    def pytest(self, *given: str, **environment: str) -> tuple[int, str]:
         """Run pytest."""
-        return self.run(
-            sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TIMEOUT}", *given
-        )
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", f"timeout={TIMEOUT}", *given]
+        return self.run(*command, **environment)
 
     def scripts(self) -> tuple[int, str]:
         """Run the tests of the scripts by Node, on vectors that Python has written before there was any fault."""
