@@ -74,7 +74,7 @@ class Graph:
 
 def packages() -> Graph:
     """Return the packages and modules of vitviz that have a box, with their docstrings."""
-    known = modules(ROOT)
+    known = modules()
     names = [name for places in LAYERS for name in places if name in known and name not in SKIP]
 
     def box(module: str) -> str | None:

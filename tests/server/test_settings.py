@@ -74,7 +74,7 @@ def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPACE_ID", raising=False)
     options = ["--allow-upload", "--model-memory", "1.5", "--max-side", "700", "--model", "a", "--model", "timm:b"]
     assert main(["app", "--host", "0.0.0.0", *options]) == 0
-    asked = Settings(models=("a", "timm:b"), upload=True, memory=1_500_000_000, side=700)
+    asked = Settings(models=("a", "timm:b"), default="a", upload=True, memory=1_500_000_000, side=700)
     assert seen[0] == replace(asked, typed=False, hosts=frozenset(), log=True)
     assert seen[1] == {"host": "0.0.0.0", "port": None, "quiet": False}  # gradio chooses, or GRADIO_SERVER_PORT
     assert main(["app", "--allow-typed", "--no-allow-upload"]) == 0
