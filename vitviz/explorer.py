@@ -16,8 +16,11 @@ from vitviz.images.folders import find_images, progress_bar, spread
 from vitviz.images.preprocess import Preprocess
 from vitviz.model import memory
 from vitviz.model.vit import ViT
+from vitviz.progress import watch
 from vitviz.view import ExplorerError, View
 from vitviz.weights.zoo import load
+
+MANY_TOKENS = 4_000  # of an input: the first of its layers may take seconds
 
 
 class Explorer:
@@ -142,7 +145,9 @@ class Explorer:
         stacked = torch.stack([torch.from_numpy(one.pixels) for one in prepared])  # B x (3, H, W) -> (B, 3, H, W)
         pixels = stacked.to(self.device, precision)
         began = time.perf_counter()
-        trace = self.model.trace(pixels)
+        tokens = self._tokens(preprocess, photos[0][0])
+        with watch(f"Input of {tokens:,} tokens", len(photos), tokens, delay=0 if tokens > MANY_TOKENS else None):
+            trace = self.model.trace(pixels)
         if self.device.type != "cpu":
             torch.accelerator.synchronize()  # kernels run asynchronously
         seconds = (time.perf_counter() - began) / len(photos)

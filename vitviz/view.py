@@ -24,13 +24,14 @@ from vitviz.attribution.attention import Fusion
 from vitviz.attribution.inputs import Named, class_index
 from vitviz.attribution.registry import attribute, method_named
 from vitviz.attribution.scores import ExplainError, TokenScores
-from vitviz.evaluation.faithfulness import Faithfulness, faithfulness
+from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
 from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT
+from vitviz.progress import watch
 
 CACHED_RESULTS = 256
 CACHED_BYTES = 64 * 2**20  # of results for one photograph; large inputs fill it with fewer results
@@ -277,10 +278,13 @@ class View:
         about = method_named(method)
         options = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
         contrast = None if contrast is None else (contrast[0], contrast[1])
-        scores = self._cached(
-            ("explain", method, target, contrast, repr(sorted(options.items()))),
-            lambda: attribute(self.model, self.images, target, method, contrast=contrast, trace=self.trace, **options),
-        )
+        with watch(about.title, about.passes(self._patches, **options), self.trace.tokens.shape[1]):
+            scores = self._cached(
+                ("explain", method, target, contrast, repr(sorted(options.items()))),
+                lambda: attribute(
+                    self.model, self.images, target, method, contrast=contrast, trace=self.trace, **options
+                ),
+            )
         title = f"{about.title}, for {scores.target}" if scores.target else about.title
         unit = "attention" if method in ("attention", "rollout") else "score"
         classes = self._classes(target, contrast) if about.class_specific else ()
@@ -326,7 +330,9 @@ class View:
             for classes in about:
                 target, contrast = (classes[0], None) if len(classes) == 1 else (None, (classes[0], classes[1]))
         scores = torch.from_numpy(np.stack([one.values for one in given]))  # (M, gh, gw)
-        return faithfulness(self.model, self.images, scores, target, contrast=contrast, **options)
+        passes = curve_passes(len(given), self._patches, **options)
+        with watch("Test of the map" if len(given) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
+            return faithfulness(self.model, self.images, scores, target, contrast=contrast, **options)
 
     def heads(
         self, names: Collection[str] = CHEAP, *, query: Query | None = None, target: Named | None = None
@@ -429,6 +435,11 @@ class View:
             f'<iframe srcdoc="{page}" title="vitviz" style="{place}; width: 100%; height: 900px; border: 0; '
             'background: white"></iframe></div>'
         )
+
+    @property
+    def _patches(self) -> int:
+        rows, columns = self.trace.grid
+        return rows * columns
 
     def _query(self, query: Query | None) -> Query:
         """Return the query with Python's types; JSON's lists and NumPy's integers are accepted."""

@@ -22,6 +22,7 @@ from vitviz.attribution.attention import discard_weakest, mix
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.scores import ExplainError
 from vitviz.model.ops import Explicit
+from vitviz.progress import advance
 
 Pooling = Literal["model", "tokens"]
 
@@ -49,6 +50,7 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         ops = Explicit()
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
+            advance(entering, 1 / trace.depth)
             if flow is None:  # the last block: on to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
         inputs = [seen.probabilities for seen in ops.seen]
@@ -212,6 +214,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             ops.seen.clear()  # it holds the logits too
             gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
         total += gradient.clamp_min_(0).mean((1, 2))
+        advance(trace.stream(index), 2 / trace.depth)
         del ops, tokens, score, probabilities, gradient  # or they would be in memory beside those of the next block
     return total
 

@@ -140,9 +140,13 @@ class Method:
         _, *options = inspect.signature(self.function).parameters.values()
         object.__setattr__(self, "options", {option.name: option.default for option in options})
 
-    def passes(self, patches: int) -> float:
-        """Return how many forward passes it takes for one image of so many patches."""
-        return patches + 1.0 if self.per_patch else self.cost
+    def passes(self, patches: int, **options: Any) -> float:
+        """Return about how many forward passes it takes for one image of so many patches, with these options."""
+        passes = patches + 1.0 if self.per_patch else self.cost
+        for name in ("samples", "steps"):  # passes are in proportion to them
+            if isinstance(options.get(name), int) and self.options.get(name):
+                passes *= options[name] / self.options[name]
+        return passes
 
 
 def resolve_target(

@@ -17,6 +17,7 @@ from vitviz.attribution.alpha_beta import AlphaBeta
 from vitviz.attribution.attn_lrp import AttnLRP, Softmax
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.scores import ExplainError
+from vitviz.progress import advance
 
 
 def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
@@ -68,6 +69,7 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         entering = trace.stream(index).detach().requires_grad_()
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
+            advance(entering, 1 / trace.depth)
             if flows is None:  # the last block: on to the logits (B, C)
                 out = model.classify(model.finish(out, ops), ops)
                 logits = out.detach().requires_grad_()

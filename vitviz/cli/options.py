@@ -48,7 +48,12 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Call the command's function."""
         assert self.callback is not None  # the decorators give one
-        return ctx.invoke(self.callback, Args(**ctx.params))
+        if not ctx.params.get("quiet"):
+            return ctx.invoke(self.callback, Args(**ctx.params))
+        from vitviz.progress import silent
+
+        with silent():
+            return ctx.invoke(self.callback, Args(**ctx.params))
 
 
 class LazyHelp(click.Option):

@@ -259,6 +259,21 @@ def faithfulness(
     return tuple(results)
 
 
+def curve_passes(
+    maps: int,
+    patches: int,
+    *,
+    baseline: Drop = "remove",
+    steps: int | Sequence[float] = STEPS,
+    random: int = RANDOM,
+    **others: Any,
+) -> float:
+    """Return about how many forward passes `faithfulness` takes of one image, with these options."""
+    counts = visible_counts(patches, steps, 0)
+    each = sum(counts[1:-1]) / patches if baseline == "remove" else len(counts) - 2
+    return (2 * maps + random) * each + 1
+
+
 def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     """Return maps (M, gh, gw) as scores (M, n), float64 on the CPU, and the image of each (M,).
 

@@ -26,6 +26,7 @@ from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.positions import FIXED, Angles, resize_positions, rotary_angles
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
+from vitviz.progress import advance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +226,8 @@ class ViT(nn.Module):
             raise EditError(f"Expected edits of blocks from {start} on, got some of {early}. Leave them out.")
         for index in range(start, self.config.depth):
             here = ops.edited(changes[index]) if index in changes else ops
-            tokens = here.block(index, self.blocks[index], tokens, angles)
+            entering, tokens = tokens, here.block(index, self.blocks[index], tokens, angles)
+            advance(entering, 1 / self.config.depth)
         return self.finish(tokens, ops)
 
     def finish(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:

@@ -1,0 +1,112 @@
+"""Long work shows how far it is, on a terminal, in the shell and in the library; Ctrl-C ends it."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Callable
+from contextlib import redirect_stderr
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from patience import patience
+
+import vitviz
+from vitviz import progress
+from vitviz.cli.main import main
+from vitviz.view import View
+
+
+class Terminal(io.StringIO):
+    """Standard error of a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return a function that runs work on a terminal and returns what that shows."""
+    monkeypatch.setattr(progress, "DELAY", 0.0)
+
+    def run(work: Callable[[], Any], terminal: type[io.StringIO] = Terminal) -> str:
+        with redirect_stderr(terminal()) as shown:  # not in a fixture: pytest sets the stream again before the test
+            work()
+        return shown.getvalue()
+
+    return run
+
+
+@pytest.fixture
+def view() -> View:
+    return vitviz.Explorer(tiny.model()).open(PHOTO)
+
+
+KOALA = vitviz.example("koala")
+PHOTO = torch.rand(3, 91, 143, generator=torch.Generator().manual_seed(0))
+WORK: list[tuple[str, Callable[[View], Any]]] = [
+    ("Occlusion", lambda view: view.explain("occlusion")),
+    ("Kernel SHAP", lambda view: view.explain("kernel_shap", samples=64)),
+    ("Integrated gradients", lambda view: view.explain("integrated_gradients", steps=8)),
+    ("Test of the map", lambda view: view.faithfulness(view.explain("rollout"), 3)),
+    ("Input of", lambda view: vitviz.Explorer(view.model).open(PHOTO, size=1001)),
+]
+
+
+@pytest.mark.parametrize(("title", "work"), WORK, ids=[title for title, _ in WORK])
+def test_long_work_shows_a_bar_up_to_its_end(
+    title: str, work: Callable[[View], Any], seen: Callable[..., str], view: View
+) -> None:
+    shown = seen(lambda: work(view))
+    shares = [int(share) for share in re.findall(rf"{title}[^:]*: +(\d+) %[^%]*, about [\d:?]+ left", shown)]
+    assert shares == sorted(shares)
+    assert shares[-1] >= 80, shown
+
+
+def test_nobody_is_shown_a_bar_that_nobody_watches(seen: Callable[..., str], view: View) -> None:
+    def in_a_thread() -> None:  # as a server does
+        thread = Thread(target=view.explain, args=("occlusion",))
+        thread.start()
+        thread.join()
+
+    def silently() -> None:
+        with progress.silent():
+            view.explain("kernel_shap", samples=64)
+
+    assert seen(in_a_thread) == ""
+    assert seen(silently) == ""
+    assert seen(lambda: view.explain("integrated_gradients", steps=8), io.StringIO) == ""  # no terminal
+
+
+def test_a_command_shows_a_bar_unless_it_is_quiet(seen: Callable[..., str], tmp_path: Path) -> None:
+    asked = ["explain", str(KOALA), "--model", "vit-cifar10", "--method", "occlusion", "--test", "-o"]
+    for more, shown in ([], True), (["--quiet"], False):
+        found = seen(lambda more=more: main([*asked, str(tmp_path / "out.png"), *more]))
+        assert [f"{title}: " in found for title in ("Occlusion", "Test of the map")] == [shown, shown]
+
+
+def test_ctrl_c_ends_a_long_method(tmp_path: Path) -> None:
+    """On a terminal, after the bar has appeared."""
+    mine, its = pty.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+    asked = ["explain", str(KOALA), "--method", "kernel_shap", "--set", "samples=3000"]
+    process = subprocess.Popen([sys.executable, "-m", "vitviz", *asked], cwd=tmp_path, stderr=its)
+    os.close(its)
+    shown = b""
+    while b"Kernel SHAP:" not in shown:
+        shown += os.read(mine, 1024)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(patience(20)) == 130
+    os.close(mine)

@@ -1,0 +1,67 @@
+"""Show how far long work on a model is: a bar of tqdm on standard error, on a terminal or in a notebook.
+
+Work is counted where the model runs its blocks, so that every method is counted alike. A bar appears after `DELAY`
+seconds, and only for work of the main thread: a server has other ways to tell its clients.
+"""
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+DELAY = 2.0  # seconds
+
+_bar: ContextVar["tqdm[None] | None"] = ContextVar("bar", default=None)
+_silent: ContextVar[bool] = ContextVar("silent", default=False)
+
+
+def is_shown() -> bool:
+    """Return whether somebody watches: a terminal, or a notebook."""
+    return "ipykernel" in sys.modules or sys.stderr.isatty()
+
+
+@contextmanager
+def silent(yes: bool = True) -> Iterator[None]:
+    """Show no bars of what runs inside."""
+    token = _silent.set(yes)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
+
+
+@contextmanager
+def watch(title: str, passes: float, tokens: int, *, delay: float | None = None) -> Iterator[None]:
+    """Show a bar while the work inside runs; work inside of other work has no bar of its own.
+
+    Args:
+        title: of the work.
+        passes: about how many forward passes of one image it takes; a backward pass is one, too.
+        tokens: N, of the image.
+        delay: seconds until the bar appears.
+    """
+    hidden = _silent.get() or _bar.get() is not None or threading.current_thread() is not threading.main_thread()
+    if hidden or not is_shown():
+        yield
+        return
+    with tqdm(
+        total=passes * tokens, desc=title, delay=DELAY if delay is None else delay, leave=False, miniters=0,
+        bar_format="{desc}: {percentage:3.0f} %|{bar}| {elapsed}, about {remaining} left",
+    ) as bar:  # fmt: skip
+        token = _bar.set(bar)
+        try:
+            yield
+        finally:
+            _bar.reset(token)
+
+
+def advance(tokens: Tensor, share: float) -> None:
+    """Count a share of a pass of tokens (B, N, D) through a model; twice where a backward pass follows."""
+    if not torch.compiler.is_compiling() and (bar := _bar.get()) is not None:
+        done = tokens.shape[0] * tokens.shape[1] * share * (1 + tokens.requires_grad)
+        bar.update(min(done, bar.total - bar.n))
