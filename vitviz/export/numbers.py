@@ -213,6 +213,8 @@ class Replay:
             found = f"Different: a grid of {self.heatmap.grid} in place of {self.saved.shape}."
         else:
             found = f"Different: {count} differ by up to {number(self.difference)}, rounding by {number(self.allowed)}."
+        if not self.equal and not self.record["photo"].get("pixels"):
+            found += " The file has no checksum of its photograph: this may be another one."
         then = self.record.get("versions", {})
         changed = [
             f"{name} {then[name]} then, {now} now" for name, now in versions().items() if then.get(name, now) != now
@@ -253,14 +255,16 @@ def replay(
 
 def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explorer, photo: Any, path: Path) -> Replay:
     """Ask the question of a record again."""
-    _check("weights", record["model"].get("weights"), weights_checksum(explorer.model), "Name the model: --model.")
+    source = record["model"]["source"] or "of the file"
+    _check(f"model {source}", record["model"].get("weights"), weights_checksum(explorer.model), "weights", "--model")
     if record["input"].get("preprocess"):
         explorer.preprocess = Preprocess.from_dict(
             {name: tuple(one) if isinstance(one, list) else one for name, one in record["input"]["preprocess"].items()}
         )
     given = photo if photo is not None else _find_photo(record, path)
     view = explorer.open(given, size=record["input"].get("asked"))  # of a page's file, which has no preprocessing
-    _check("pixels", record["photo"].get("pixels"), pixels_checksum(view.photo), "Name the photograph: --photo.")
+    source = Path(record["photo"]["source"]).name or "of the file"
+    _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
     question = dict(record["question"])
     call = question.pop("call", None)
     if call not in CALLS:
@@ -281,10 +285,13 @@ _UNREADABLE = (
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-f]|7f|[89][0-9a-f])")  # also in JSON
 
 
-def _check(what: str, then: str | None, now: str, advice: str) -> None:
+def _check(what: str, then: str | None, now: str, part: str, option: str) -> None:
     """Refuse other weights or pixels than the file's; a page's file may not know them."""
     if then and then != now:
-        raise NumbersError(f"Expected {what} with the checksum {then[:16]}…, got {now[:16]}…. {advice}")
+        raise NumbersError(
+            f"Expected the {what} as it was, got another one: its {part} have the checksum {now[:16]}…, not "
+            f"{then[:16]}…. Name the right one: {option}."
+        )
 
 
 def _find_photo(record: Mapping[str, Any], path: Path) -> Path:

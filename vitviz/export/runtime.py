@@ -10,6 +10,8 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from vitviz.export.onnx import StaticError
@@ -41,16 +43,33 @@ def cache_folder(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / name
 
 
+@contextmanager
+def place_in_cache(folder: Path) -> Iterator[Path]:
+    """Yield a new folder in a folder of the cache, for files that are made before they are moved there.
+
+    Raises:
+        StaticError: if it cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = tempfile.TemporaryDirectory(dir=folder)
+    except OSError as error:
+        raise StaticError(
+            f"Expected a cache that can be written at {folder}, got: {error.strerror}. Set XDG_CACHE_HOME to a folder."
+        ) from error
+    with place as path:
+        yield Path(path)
+
+
 def _fetch(archive: Path) -> None:
     """Let npm put the package's archive into the cache."""
     npm = shutil.which("npm", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if npm is None:
         raise StaticError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=archive.parent) as place:
-        asked = [npm, "pack", PACKAGE, "--silent", "--pack-destination", place]
+    with place_in_cache(archive.parent) as place:
+        asked = [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
         done = subprocess.run(asked, capture_output=True, text=True, check=False)  # the program was found above
-        made = list(Path(place).glob("*.tgz"))
+        made = list(place.glob("*.tgz"))
         if done.returncode or not made:
             last = done.stderr.strip().splitlines()[-1:] or ["no archive"]
             raise StaticError(f"Expected npm to fetch {PACKAGE}, got: {last[0]}. Check the network, and try again.")

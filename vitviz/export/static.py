@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 import re
-import tempfile
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -23,7 +22,7 @@ from vitviz import __version__
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
-from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, runtime_files
+from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
 from vitviz.model.vit import ViT
 from vitviz.web import bundle, choices
 from vitviz.web.answers import constants
@@ -220,9 +219,8 @@ def cached_graphs(model: ViT) -> list[Path]:
     facts = [model.config.to_dict(), __version__, versions, *(path.read_text(encoding="utf-8") for path in code)]
     folder = cache_folder("graphs") / hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
     if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
-            graphs = Path(made) / "graphs"
+        with place_in_cache(folder.parent) as made:
+            graphs = made / "graphs"
             graphs.mkdir()
             save_graphs(model, graphs)
             with suppress(OSError):  # another export was faster
