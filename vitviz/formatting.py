@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from vitviz.extras import MissingExtraError
+from vitviz.outputs import REGRESSION, SINGLE, ProblemType
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,6 +46,23 @@ def _round(value: float, decimals: int) -> float:
     return math.floor(value * 10.0**decimals + 0.5) / 10.0**decimals
 
 
+def plain(value: float) -> str:
+    """Format a value that a model predicts, with four significant digits and no digit lost before the point.
+
+    >>> plain(34.2), plain(-123456.7), plain(0.00123), plain(0.0)
+    ('34.20', '−123457', '0.001230', '0')
+    """
+    if not math.isfinite(value):
+        return DASH
+    decimals = min(10, max(0, 3 - math.floor(math.log10(abs(value))))) if value else 0
+    return f"{value:.{decimals}f}".replace("-", MINUS)
+
+
+def output(value: float, problem_type: ProblemType, digits: int = 3) -> str:
+    """Format an output of a classifier: a probability in percent, or a value (regression)."""
+    return plain(value) if problem_type == REGRESSION else percent(value, digits)
+
+
 PERHAPS = 3  # classes that are named where the model is not sure
 
 
@@ -55,6 +73,7 @@ def describe_prediction(
     sure_above: float | None = None,
     group: tuple[str, float] | None = None,
     known: bool = True,
+    problem_type: ProblemType = SINGLE,
 ) -> str:
     """Describe a prediction in one line, which says how many classes there are to choose from.
 
@@ -68,6 +87,7 @@ def describe_prediction(
         sure_above: see `vitviz.Pretrained`.
         group: of classes and its probability, which is named where no class is sure; see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
+        problem_type: see `vitviz.ViT.problem_type`. Of several labels those of 50 % and more are named.
 
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3)
     'Closest of 260 classes: cat 81.0 %'
@@ -77,9 +97,22 @@ def describe_prediction(
     'Probably some kind of animal (90.0 %): perhaps cat, fox or wolf'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3, known=False)
     'Perhaps none of the 260 things this model knows; the closest is cat'
+    >>> describe_prediction(["cat", "dog", "fox"], [0.99, 0.98, 0.05], 20, problem_type="multi_label_classification")
+    'Of 20 labels: cat 99.0 %, dog 98.0 %'
+    >>> describe_prediction(["age in years"], [34.2], 1, problem_type="regression")
+    'age in years: 34.20'
     """
     if not labels:
         return ""
+    if problem_type != SINGLE:
+        each = [f"{name} {percent(share)}" for name, share in zip(labels, probabilities, strict=True) if share >= 0.5]
+        if problem_type == REGRESSION:
+            each = [f"{name}: {plain(value)}" for name, value in zip(labels, probabilities, strict=True)]
+            return ", ".join(each[:PERHAPS])
+        count = f"{classes:,} label{'s' if classes != 1 else ''}"
+        if not each:
+            return f"None of {count}; the closest is {labels[0]} {percent(probabilities[0])}"
+        return f"Of {count}: {', '.join(each[:PERHAPS])}"
     if not known:
         things = f"{classes:,} thing{'s' if classes != 1 else ''}"
         return f"Perhaps none of the {things} this model knows; the closest is {labels[0]}"

@@ -31,6 +31,7 @@ from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT
+from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
 
 CACHED_RESULTS = 256
@@ -113,6 +114,9 @@ class View:
     def predictions(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the k most probable classes and their probabilities, the best first: `[("church", 0.93), ...]`.
 
+        A model of several labels gives each its own probability (sigmoid), one of values (regression) the first k
+        values in the order of its outputs. See `vitviz.ViT.problem_type`.
+
         Raises:
             ExplorerError: if the model has no classifier, its outputs have no names, or k is below 1.
         """
@@ -127,15 +131,17 @@ class View:
                 f"Expected a model with named classes, got one whose {self.trace.logits.shape[1]} outputs have no "
                 "names: they are features. If they are classes, name them by labels=[...] of vitviz.load, or --labels."
             )
-        probabilities = self.trace.logits[0].float().softmax(-1)  # (C,)
-        return [(self.labels[index], float(probabilities[index])) for index in self.best(k)]
+        outputs = activate(self.trace.logits[0].float(), self.model.problem_type)  # (C,)
+        return [(self.labels[index], float(outputs[index])) for index in self.best(k)]
 
     def best(self, k: int = 5) -> list[int]:
-        """Return the indices of the k most probable classes, the best first; empty without a classifier."""
+        """Return the indices of the k most probable classes, the best first, or of the first k values (regression).
+
+        Empty without a classifier.
+        """
         if self.trace.logits is None:
             return []
-        logits = self.trace.logits[0].float()  # (C,)
-        best: list[int] = logits.topk(min(k, len(logits))).indices.tolist()
+        best: list[int] = rank(self.trace.logits[0].float(), self.model.problem_type)[:k].tolist()
         return best
 
     @property
@@ -166,6 +172,8 @@ class View:
         about = self.model.pretrained
         if about is None or not about.groups or not self.names_classes or self.trace.logits is None:
             return None
+        if self.model.problem_type != SINGLE:
+            return None
         if least is None:
             least = about.group_above
         probability = dict(zip(about.labels, self.trace.logits[0].float().softmax(-1).tolist(), strict=True))
@@ -174,12 +182,16 @@ class View:
         return max(enough, key=lambda one: (one[2], one[1]))[:2] if enough else None
 
     def describe(self) -> str:
-        """Return the prediction in one line: "Closest of 260 classes: cat 81.0 %"; empty without named classes."""
+        """Return the prediction in one line; empty without named classes.
+
+        "Closest of 260 classes: cat 81.0 %", "Of 20 labels: cat 99.0 %, dog 98.0 %" or "age in years: 34.20".
+        """
         if not self.names_classes:
             return ""
         labels, probabilities = zip(*self.predictions(PERHAPS), strict=True)
         known = self.known is not False
-        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above, self.group(), known)
+        judged = self.sure_above, self.group(), known
+        return describe_prediction(labels, probabilities, len(self.labels), *judged, self.model.problem_type)
 
     def attention(self, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Heatmap:
         """Return the attention of one query token in one block.

@@ -25,13 +25,14 @@ from vitviz.model.layers import LayerScale
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
+from vitviz.outputs import SINGLE, rank
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decomposition:
-    """Summands of a class's logit above the mean of all logits.
+    """Summands of a class's logit above the mean of all logits; of the output itself where there is no softmax.
 
     Args:
         blocks: the L blocks, counted from 0.
@@ -61,7 +62,8 @@ class Decomposition:
 def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decomposition:
     """Return what each head and each MLP of each block adds to a class's logit above the mean of all logits.
 
-    The mean is taken away because a number that is added to all logits changes no prediction.
+    The mean is taken away because a number that is added to all logits changes no prediction of a softmax. For several
+    labels and for values, which have no softmax, the output itself is decomposed.
 
     Args:
         model: that made the trace.
@@ -81,7 +83,7 @@ def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decompos
         )
     if trace.blocks != tuple(range(trace.depth)):
         raise AnalysisError(f"Expected a trace with all blocks, got {list(trace.blocks)}. Trace without blocks=.")
-    index = int(trace.logits[0].argmax()) if target is None else class_index(model, target)
+    index = int(rank(trace.logits[0], model.problem_type)[0]) if target is None else class_index(model, target)
     outputs = [double(tokens[0]) for _, tokens in block_outputs(model, trace)]  # L x (N, D)
     slope, constant = _slope(model, trace, index, outputs[-1])
     heads, biases, mlps = [], [], []
@@ -112,9 +114,10 @@ def _readers(model: ViT, trace: Trace, index: int) -> tuple[list[tuple[Tensor, T
     prefix, kind = len(trace.prefix), model.config.pooling
     count = trace.tokens.shape[1]
     heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
-    rows = [double(head.weight[index] - head.weight.mean(0)) / len(heads) for head in heads]
+    above = float(model.problem_type == SINGLE)  # the mean of all logits, or zero
+    rows = [double(head.weight[index] - above * head.weight.mean(0)) / len(heads) for head in heads]
     bias = sum(
-        (double(head.bias[index] - head.bias.mean()) / len(heads) for head in heads if head.bias is not None),
+        (double(head.bias[index] - above * head.bias.mean()) / len(heads) for head in heads if head.bias is not None),
         rows[0].new_zeros(()),
     )
     one, mean = rows[0].new_zeros(2, count)

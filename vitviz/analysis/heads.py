@@ -24,6 +24,7 @@ from vitviz.images.folders import batches, find_images, progress_bar, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT, eval_mode
+from vitviz.outputs import REGRESSION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -264,18 +265,20 @@ def head_statistics(
             arrays["gradient"] = head_gradients(model, trace, asked)
         if {"ablation_probability", "ablation_logit"} & set(names):
             arrays["ablation_probability"], arrays["ablation_logit"] = head_ablations(model, trace, asked)
+            if model.problem_type == REGRESSION:
+                del arrays["ablation_probability"]
     chosen = [name for name in STATISTICS if name in names]  # in one order, whatever was asked
     blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan)
     return HeadStatistics(
         samples={name: arrays.get(name, blank).numpy() for name in chosen},
-        missing={name: _reason(name, queries, tokens) for name in chosen if name not in arrays},
+        missing={name: _reason(name, queries, tokens, model) for name in chosen if name not in arrays},
         blocks=trace.blocks,
         query="patches" if query is None else str(query),
         target=described,
     )
 
 
-def _reason(name: str, queries: QueryRange, tokens: int) -> str:
+def _reason(name: str, queries: QueryRange, tokens: int, model: ViT) -> str:
     """Explain why a statistic could not be computed."""
     known = {
         "effective_rank": f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)",
@@ -284,6 +287,8 @@ def _reason(name: str, queries: QueryRange, tokens: int) -> str:
     }
     if name in known:
         return known[name]
+    if STATISTICS[name].reads == "model" and model.head is not None:
+        return "this model predicts values, not probabilities"
     if STATISTICS[name].reads == "model":
         return "this model has no classifier"
     if not queries.are_patches:

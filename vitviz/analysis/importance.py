@@ -14,6 +14,7 @@ from vitviz.model.edits import BlockEdit
 from vitviz.model.ops import Ops
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+from vitviz.outputs import ProblemType, activate
 
 # Copies of the image, each without another head, run together while the widest tensor of a block stays below this.
 TOGETHER_BYTES = 32 * 2**20
@@ -80,17 +81,18 @@ def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Te
             for block in model.blocks[index + 1 :]:
                 tokens = block(tokens, angles)
             logits = model.classify(model.finish(tokens))  # (B * h, C)
-            found[:, :, place, heads] = _lost(target, whole, logits)
+            found[:, :, place, heads] = _lost(target, whole, logits, model.problem_type)
     return found[0], found[1]
 
 
-def _lost(target: Target, whole: Tensor, without: Tensor) -> Tensor:
+def _lost(target: Target, whole: Tensor, without: Tensor, problem_type: ProblemType) -> Tensor:
     """Return the target's loss of probability and logit, from logits (B, C) to (B * h, C): (2, B, h)."""
     times = len(without) // len(whole)
     before, after = whole.cpu().double(), without.cpu().double()
     each = target.repeat(times)
     lost = []
-    for was, now in ((before.softmax(1), after.softmax(1)), (before, after)):
+    shown = activate(before, problem_type), activate(after, problem_type)
+    for was, now in (shown, (before, after)):
         fall = target.score(was).repeat_interleave(times) - each.score(now)  # (B * h,)
         lost.append(fall.unflatten(0, (-1, times)))  # (B, h)
     return torch.stack(lost)

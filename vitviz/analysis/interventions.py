@@ -20,6 +20,7 @@ from vitviz.attribution.baselines import baseline_images, pixel_mask
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode
 from vitviz.model.vit import ViT
+from vitviz.outputs import SINGLE, ProblemType, activate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,23 +51,25 @@ class Change:
     Args:
         logits_before, logits_after: (B, C), float64.
         labels: of the classes; empty where the model has none.
+        problem_type: what the outputs mean; the values themselves stand for probabilities in regression.
     """
 
     logits_before: NDArray[np.float64]
     logits_after: NDArray[np.float64]
     labels: tuple[str, ...] = ()
+    problem_type: ProblemType = SINGLE
 
     __repr__ = short_repr
 
     @property
     def before(self) -> NDArray[np.float64]:
         """Return the probabilities without the intervention: (B, C)."""
-        return np.asarray(torch.from_numpy(self.logits_before).softmax(1))
+        return np.asarray(activate(torch.from_numpy(self.logits_before), self.problem_type))
 
     @property
     def after(self) -> NDArray[np.float64]:
         """Return the probabilities with it: (B, C)."""
-        return np.asarray(torch.from_numpy(self.logits_after).softmax(1))
+        return np.asarray(activate(torch.from_numpy(self.logits_after), self.problem_type))
 
     def top(self, k: int = 5, image: int = 0) -> tuple[ClassChange, ...]:
         """Return the `k` classes of one image whose probabilities changed most, up or down, the largest first.
@@ -156,7 +159,8 @@ def intervene(
         modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
         logits = model(changed, Edits(heads=modes, cuts=cuts, keep=keep))
     labels = model.pretrained.labels if model.pretrained else ()
-    return Change(plain.detach().cpu().double().numpy(), logits.cpu().double().numpy(), labels)
+    before_and_after = plain.detach().cpu().double().numpy(), logits.cpu().double().numpy()
+    return Change(*before_and_after, labels, model.problem_type)
 
 
 def check_predicts(model: ViT, mode: Drop) -> None:

@@ -20,6 +20,7 @@ from vitviz.attribution.inputs import Named, class_index, class_name
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+from vitviz.outputs import activate, rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,7 @@ class LogitLens:
 
     Args:
         blocks: the L blocks, counted from 0; after the last one the reading is the model's own.
-        logits, probabilities: (L, C), for the image.
+        logits, probabilities: (L, C), for the image; the values themselves stand for probabilities in regression.
         classes: the K chosen classes, by index.
         names: their names for people.
         patches: (L, gh, gw, K), the probability of these among all C, for each patch.
@@ -84,21 +85,22 @@ def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None)
     if trace.logits is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Try token_pca instead.")
     if classes is None:
-        chosen: list[int] = trace.logits[0].topk(min(CLASSES, trace.logits.shape[1])).indices.tolist()
+        chosen: list[int] = rank(trace.logits[0], model.problem_type)[:CLASSES].tolist()
     else:
         chosen = [class_index(model, name) for name in classes]
     blocks, logits, patches, best = [], [], [], []
     for block, tokens in _final_tokens(model, trace):
         blocks.append(block)
         logits.append(model.classify(tokens)[0].float())  # (C,)
-        each = classify_patches(model, tokens)[0].float().softmax(-1).unflatten(0, trace.grid)  # (gh, gw, C)
+        of_patches = classify_patches(model, tokens)[0].float()  # (gh * gw, C)
+        each = activate(of_patches, model.problem_type).unflatten(0, trace.grid)  # (gh, gw, C)
         patches.append(each[..., chosen])  # (gh, gw, K)
         best.append(each.max(-1))
     stacked = torch.stack(logits)  # (L, C)
     return LogitLens(
         blocks=tuple(blocks),
         logits=stacked.cpu().numpy(),
-        probabilities=stacked.softmax(1).cpu().numpy(),
+        probabilities=activate(stacked, model.problem_type).cpu().numpy(),
         classes=tuple(chosen),
         names=tuple(class_name(model, index) for index in chosen),
         patches=torch.stack(patches).cpu().numpy(),

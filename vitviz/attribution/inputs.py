@@ -15,6 +15,7 @@ from torch import Tensor
 from vitviz.attribution.scores import ExplainError
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
+from vitviz.outputs import rank
 
 Named = int | str
 """A class: its index, or its label."""
@@ -185,7 +186,7 @@ def resolve_target(
     if isinstance(target, Tensor):
         target = target.tolist()
     if target is None:
-        classes = logits.argmax(1).cpu()
+        classes = rank(logits, model.problem_type)[:, 0].cpu()
     elif isinstance(target, int | np.integer | str):
         classes = torch.full((batch,), class_index(model, target))
     else:

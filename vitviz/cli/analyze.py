@@ -9,7 +9,9 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
-from vitviz.formatting import percent, text_table
+from vitviz.formatting import output as format_output
+from vitviz.formatting import text_table
+from vitviz.outputs import REGRESSION
 
 if TYPE_CHECKING:
     from vitviz.analysis.heads import HeadStatistics
@@ -88,14 +90,17 @@ def lens(args: Args) -> None:
     view = shared.open_view(args)
     found = view.lens(view.best(args.k))
     readings = found.probabilities[:, list(found.classes)]  # (L, K)
+    problem_type = view.model.problem_type
+    words = "values" if problem_type == REGRESSION else "probabilities"
     if args.json:
         layers = [
-            {"layer": block + 1, "probabilities": dict(zip(found.names, row, strict=True))}
+            {"layer": block + 1, words: dict(zip(found.names, row, strict=True))}
             for block, row in zip(found.blocks, readings.tolist(), strict=True)
         ]
         shared.print_photo(args, view, layers=layers)
     else:
-        rows = [[str(block + 1), *map(percent, row)] for block, row in zip(found.blocks, readings, strict=True)]
+        each = zip(found.blocks, readings, strict=True)
+        rows = [[str(block + 1), *(format_output(one, problem_type) for one in row)] for block, row in each]
         print(text_table([["layer", *found.names], *rows], left=0))
     if output:
         colors = view.token_pca()
@@ -104,7 +109,7 @@ def lens(args: Args) -> None:
                 file,
                 layers=np.array(found.blocks) + 1,
                 names=np.array(found.names),
-                probabilities=readings,  # (L, K)
+                **{words: readings},  # (L, K)
                 patches=found.patches,  # (L, gh, gw, K)
                 colors=colors.colors,  # (L, gh, gw, 3)
                 explained=colors.explained,  # (L, 3)

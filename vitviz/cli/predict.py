@@ -13,7 +13,8 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import Args, Command
-from vitviz.formatting import percent
+from vitviz.formatting import output
+from vitviz.outputs import REGRESSION
 
 if TYPE_CHECKING:
     from vitviz.draw.predictions import Prediction
@@ -63,7 +64,7 @@ def predict(args: Args) -> None:
         ranked = view.predictions(args.k)
         records.append(_record(photo, view, ranked))
         if not args.json:
-            rows = (f"  {percent(p):>8}  {label}" for label, p in ranked)
+            rows = (f"  {output(value, view.model.problem_type):>8}  {label}" for label, value in ranked)
             with tqdm.external_write_mode():
                 print(photo.path, f"  {view.describe()}", *rows, sep="\n", flush=True)
         if out:
@@ -86,7 +87,8 @@ def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> di
         about["group"] = {"name": group[0], "probability": group[1]}
     if view.known is not None:
         about["known"] = view.known
-    predictions = [{"label": label, "probability": probability} for label, probability in ranked]
+    kind = "value" if view.model.problem_type == REGRESSION else "probability"
+    predictions = [{"label": label, kind: value} for label, value in ranked]
     return shared.photo_record(photo.path, view, **about, predictions=predictions)
 
 
@@ -153,9 +155,10 @@ def _write_picture(view: View, ranked: list[tuple[str, float]], photo: Photo, ou
     heatmap = view.attention()
     path = out / photo.picture
     path.parent.mkdir(parents=True, exist_ok=True)
-    prediction_picture(heatmap, ranked, title=photo.path.name).save(path)
-    label, probability = ranked[0]
-    return Prediction((fit_photo(heatmap.photo, SIDE), draw_map(heatmap, SIDE)), label, probability)
+    problem_type = view.model.problem_type
+    prediction_picture(heatmap, ranked, title=photo.path.name, problem_type=problem_type).save(path)
+    pictures = fit_photo(heatmap.photo, SIDE), draw_map(heatmap, SIDE)
+    return Prediction(pictures, *ranked[0], problem_type=problem_type)
 
 
 def _write_sheets(predictions: Sequence[Prediction], explorer: Explorer, out: Path) -> str:

@@ -15,8 +15,9 @@ from vitviz.draw.colors import DrawError, Theme
 from vitviz.draw.overlay import overlay
 from vitviz.draw.sheet import Cell, Line, arrange, fit_photo, rescale
 from vitviz.draw.text import font, shorten, wrap
-from vitviz.formatting import percent
+from vitviz.formatting import output
 from vitviz.heatmap import Heatmap
+from vitviz.outputs import REGRESSION, SINGLE, ProblemType
 
 TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
 
@@ -28,9 +29,10 @@ class Prediction:
     Args:
         pictures: what a sheet shows, side by side: the photograph, a map over it, or several.
         label: the most probable class.
-        probability: of that class, 0..1; `None` leaves it out.
+        probability: of that class, 0..1, or its value (regression); `None` leaves it out.
         truth: the true class, where it is known.
         right: whether the label's class is the true one; `None` where that is not known.
+        problem_type: what the outputs mean.
     """
 
     pictures: tuple[Image.Image, ...]
@@ -38,6 +40,7 @@ class Prediction:
     probability: float | None = None
     truth: str | None = None
     right: bool | None = None
+    problem_type: ProblemType = SINGLE
 
     def lines(self, width: int, size: int, dark: bool) -> tuple[Line, ...]:
         """Return the label with its probability, and the truth of a wrong one, each within `width` pixels.
@@ -47,7 +50,7 @@ class Prediction:
         face, theme = font(size), Theme.of(dark)
         colors = {None: ("", theme.text), True: (f"{TICK} ", theme.right), False: (f"{CROSS} ", theme.wrong)}
         mark, color = colors[self.right]
-        share = "" if self.probability is None else f" {percent(self.probability, 2)}"
+        share = "" if self.probability is None else f" {output(self.probability, self.problem_type, 2)}"
         label = shorten(mark + self.label, width - face.getlength(share), font(size, bold=True).getlength)
         said: Line = ((label, color, True), (share, color, False))
         if self.truth is None:
@@ -110,15 +113,17 @@ def prediction_picture(
     title: str = "",
     side: int = 448,
     dark: bool = False,
+    problem_type: ProblemType = SINGLE,
 ) -> Image.Image:
     """Return one photograph, a map over it, and the most probable classes as bars, as one RGB picture.
 
     Args:
         heatmap: the map and its photograph; its title stands below it.
-        ranked: labels and their probabilities 0..1, the best first; at least one.
+        ranked: labels and their probabilities 0..1, the best first, or their values (regression); at least one.
         title: stands above, such as the file's name.
         side: the longer side of each of the two pictures, in pixels.
         dark: light words on a dark ground.
+        problem_type: what the outputs mean. Values have no bars.
     """
     if not ranked:
         raise DrawError("Expected at least one class and its probability, got none. Ask for one or more.")
@@ -132,22 +137,31 @@ def prediction_picture(
         lines = tuple(((line, theme.muted, False),) for line in wrap(text, slot, font(size).getlength))
         cells.append(Cell((picture,), lines))
     return arrange(
-        cells, slot, size, columns=2, title=title, dark=dark, footer=lambda width: _bars(ranked, width, size, dark)
+        cells,
+        slot,
+        size,
+        columns=2,
+        title=title,
+        dark=dark,
+        footer=lambda width: _bars(ranked, width, size, dark, problem_type),
     )
 
 
-def _bars(ranked: Sequence[tuple[str, float]], width: int, size: int, dark: bool) -> Image.Image:
-    """Return a row for each class: its label, a bar from 0 to 100 %, its probability."""
+def _bars(
+    ranked: Sequence[tuple[str, float]], width: int, size: int, dark: bool, problem_type: ProblemType
+) -> Image.Image:
+    """Return a row for each class: its label, a bar from 0 to 100 % and its probability, or its value without a bar."""
     theme, step = Theme.of(dark), round(1.9 * size)
     out = Image.new("RGB", (width, step * len(ranked) - step // 3), theme.ground)
     draw, before = ImageDraw.Draw(out), round(0.38 * width)
-    widest = max(font(size, bold=True).getlength(percent(share)) for _, share in ranked)
+    widest = max(font(size, bold=True).getlength(output(share, problem_type)) for _, share in ranked)
     start, end = before + size, width - size - math.ceil(widest)
     for index, (label, share) in enumerate(ranked):
         face, y = font(size, bold=index == 0), index * step
         draw.text((0, y + size // 2), shorten(label, before, face.getlength), theme.text, face, anchor="lm")
-        draw.rectangle((start, y, end, y + size), fill=theme.line)
-        if (reach := round((end - start) * share)) > 0:
+        if problem_type != REGRESSION:
+            draw.rectangle((start, y, end, y + size), fill=theme.line)
+        if problem_type != REGRESSION and (reach := round((end - start) * share)) > 0:
             draw.rectangle((start, y, start + reach, y + size), fill=theme.muted)
-        draw.text((width, y + size // 2), percent(share), theme.text, face, anchor="rm")
+        draw.text((width, y + size // 2), output(share, problem_type), theme.text, face, anchor="rm")
     return out

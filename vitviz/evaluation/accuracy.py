@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vitviz.evaluation import EvaluationError
+from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.formatting import percent, short_repr, text_table
 from vitviz.images.datasets import NAMES, Dataset, Samples, find_dataset
 from vitviz.images.decoding import decode
@@ -192,11 +192,7 @@ def validate(
         DataError: if a subfolder is no class of the model, there are no images, files cannot be decoded (all are
             named), or there is no such data set.
     """
-    about = model.pretrained
-    if about is None or not about.labels:
-        raise EvaluationError(
-            "Expected a classifier with labels, got a model without. Name them: load(..., labels=[...])."
-        )
+    about = check_classifies(model)
     if min(batch_size, 1 if limit is None else limit) < 1:
         raise EvaluationError(f"Expected batch_size and limit of at least 1, got {batch_size} and {limit}. Raise them.")
     if size is not None:

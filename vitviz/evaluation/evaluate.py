@@ -18,7 +18,7 @@ from tqdm import tqdm
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.registry import METHODS, attribute, check_options, method_named
 from vitviz.attribution.scores import ExplainError
-from vitviz.evaluation import EvaluationError
+from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
 from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write
 from vitviz.evaluation.table import CHANCE, Evaluation, tabulate
@@ -119,10 +119,7 @@ def evaluate(
 
 def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return everything that a record depends on as plain data."""
-    if (about := model.pretrained) is None or not about.labels:
-        raise EvaluationError(
-            "Expected a classifier with labels, got a model without. Name them: load(..., labels=[...])."
-        )
+    about = check_classifies(model)
     for name, changes in options.items():
         check_options(name, changes)
     settings = {

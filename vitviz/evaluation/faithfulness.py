@@ -8,6 +8,7 @@ square is shown that the model has never seen.
 Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R random orders.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,8 +22,9 @@ from vitviz.analysis.interventions import Drop
 from vitviz.attribution.inputs import Named, Target, class_name, resolve_target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.masking import MaskedModel, Progress
-from vitviz.formatting import data_frame, percent, short_repr
+from vitviz.formatting import data_frame, percent, plain, short_repr
 from vitviz.model.vit import ViT
+from vitviz.outputs import REGRESSION, SEVERAL, SINGLE, ProblemType, activate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,9 +52,10 @@ class Curve:
             nothing, they are shown first.
         fractions: (S,), rising, the share of the patches that was removed (deletion) or is visible (insertion).
         probabilities: (S,), of the target.
-        correct: (S,) bools, whether the target was predicted.
+        correct: (S,) bools, whether the target was predicted; false throughout for values (regression).
         random: (R, S), the probabilities for R random orders.
         random_correct: (R, S) bools.
+        problem_type: what the outputs mean; the values themselves stand for probabilities in regression.
     """
 
     kind: Literal["deletion", "insertion"]
@@ -61,18 +64,22 @@ class Curve:
     correct: NDArray[np.bool_]
     random: Floats
     random_correct: NDArray[np.bool_]
+    problem_type: ProblemType = SINGLE
 
     __repr__ = short_repr
 
     @property
     def area(self) -> float:
-        """Return the area under the probabilities, 0..1. Low is good for deletion, high for insertion."""
+        """Return the area under the probabilities, 0..1, or under the values (regression).
+
+        Low is good for deletion, high for insertion.
+        """
         return float(area(self.fractions, self.probabilities))
 
     @property
     def accuracy(self) -> float:
-        """Return the area under `correct`, 0..1."""
-        return float(area(self.fractions, self.correct))
+        """Return the area under `correct`, 0..1; NaN for values (regression), which are neither right nor wrong."""
+        return math.nan if self.problem_type == REGRESSION else float(area(self.fractions, self.correct))
 
     @property
     def random_areas(self) -> Floats:
@@ -86,8 +93,8 @@ class Curve:
 
     @property
     def random_accuracy(self) -> float:
-        """Return the mean area under `random_correct`."""
-        return float(area(self.fractions, self.random_correct).mean())
+        """Return the mean area under `random_correct`; NaN for values (regression)."""
+        return math.nan if self.problem_type == REGRESSION else float(area(self.fractions, self.random_correct).mean())
 
     @property
     def band(self) -> tuple[Floats, Floats]:
@@ -109,7 +116,12 @@ class Curve:
     def describe(self) -> str:
         """Return the areas as a phrase: "area 0.31 against 0.52 (0.47-0.58)"."""
         low, high = self.random_areas.min(), self.random_areas.max()
-        return f"area {self.area:.2f} against {self.random_area:.2f} ({low:.2f}-{high:.2f})"
+        area, chance, least, most = map(self.number, (self.area, self.random_area, low, high))
+        return f"area {area} against {chance} ({least}-{most})"
+
+    def number(self, area: float) -> str:
+        """Format an area, of probabilities with two decimals."""
+        return plain(area) if self.problem_type == REGRESSION else f"{area:.2f}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -178,7 +190,8 @@ class Faithfulness:
             f"{_of(deletion.beaten, self.n)}: {deletion.describe()}; showing them first brings it up faster than "
             f"{_of(insertion.beaten, self.n)}: {insertion.describe()}."
         )
-        if (start := float(deletion.probabilities[0])) < UNLIKELY:
+        start = float(deletion.probabilities[0])
+        if deletion.problem_type != REGRESSION and start < UNLIKELY:
             sentence += f" The whole image is {self.target} with only {percent(start)}: there is little to take away."
         return sentence
 
@@ -207,7 +220,8 @@ def faithfulness(
         maps: the scores of patches (M, gh, gw), a map for each image; or any number of maps of one image, which share
             the random orders.
         target: the class, by index or label, for all images or one for each; by default the predicted one.
-        contrast: (A, B) in place of `target`: the probability is then that of A among the two.
+        contrast: (A, B) in place of `target`: the probability is then that of A among the two. For values (regression)
+            it is their difference.
         baseline: "remove" takes patches out of the sequence; "blur", "mean", "zero" and "black" paint over them.
         steps: a number of equal steps, or the shares of patches that are visible at each. Where a model pools patches
             alone, one stays.
@@ -219,7 +233,8 @@ def faithfulness(
         One result per map, in order.
 
     Raises:
-        EvaluationError: if maps do not fit the images or are not finite, or logits are not.
+        EvaluationError: if maps do not fit the images or are not finite, or logits are not; for a contrast of two of
+            several labels, which exclude one another in a softmax alone.
         AnalysisError: for what `MaskedModel` refuses.
         ExplainError: if there is no such class.
     """
@@ -239,7 +254,8 @@ def faithfulness(
     targets = resolve_target(model, whole, target, contrast)
     assert targets is not None  # there is a classifier: MaskedModel looked
     each = Target(targets.classes[of], None if targets.against is None else targets.against[of]).repeat(len(counts))
-    found = target_probability(each, logits), is_predicted(each, logits)
+    kind = model.problem_type
+    found = target_probability(each, logits, kind), is_predicted(each, logits, kind)
     probabilities, correct = (values.unflatten(0, (-1, len(counts))).numpy() for values in found)  # (2 M + B R, S)
     shares = np.array(counts) / masked.patches
     results = []
@@ -248,11 +264,12 @@ def faithfulness(
         chance = slice(2 * many + one * random, 2 * many + (one + 1) * random)
         deletion = Curve(
             kind="deletion", fractions=1.0 - shares, probabilities=probabilities[gone], correct=correct[gone],
-            random=probabilities[chance], random_correct=correct[chance],
+            random=probabilities[chance], random_correct=correct[chance], problem_type=kind,
         )  # fmt: skip
         insertion = Curve(
             kind="insertion", fractions=shares[::-1], probabilities=probabilities[shown, ::-1],
             correct=correct[shown, ::-1], random=probabilities[chance, ::-1], random_correct=correct[chance, ::-1],
+            problem_type=kind,
         )  # fmt: skip
         name = targets.description if targets.against is not None else class_name(model, int(targets.classes[one]))
         results.append(Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=name))
@@ -309,16 +326,28 @@ def _of(beaten: int, count: int) -> str:
     return f"{'none' if beaten == 0 else beaten} of {count} {orders}"
 
 
-def target_probability(target: Target, logits: Tensor) -> Tensor:
-    """Return the probability of the target, for a contrast that of A among A and B: (R, C) -> (R,)."""
-    if target.against is not None:
-        return target.score(logits).sigmoid()
-    return target.score(logits.log_softmax(dim=1)).exp()
+def target_probability(target: Target, logits: Tensor, problem_type: ProblemType = SINGLE) -> Tensor:
+    """Return the probability of the target, for a contrast that of A among A and B: (R, C) -> (R,).
+
+    For values (regression) it is the value, or the difference of two.
+    """
+    if target.against is None or problem_type == REGRESSION:
+        return target.score(activate(logits, problem_type))
+    if problem_type == SEVERAL:
+        raise EvaluationError(
+            "Expected one label to test with a model of several labels, got a contrast of two. Test each by itself."
+        )
+    return target.score(logits).sigmoid()
 
 
-def is_predicted(target: Target, logits: Tensor) -> Tensor:
-    """Return whether the target is the most probable class, for a contrast whether A is before B: (R, C) -> (R,)."""
-    if target.against is not None:
+def is_predicted(target: Target, logits: Tensor, problem_type: ProblemType = SINGLE) -> Tensor:
+    """Return whether the target is the most probable class, for a contrast whether A is before B: (R, C) -> (R,).
+
+    Of several labels each of 50 % and more is predicted, no value (regression) is.
+    """
+    if problem_type == REGRESSION:
+        return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
+    if target.against is not None or problem_type == SEVERAL:
         return target.score(logits) > 0
     return logits.argmax(1) == target.classes.to(logits.device)
 

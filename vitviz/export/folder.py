@@ -25,6 +25,7 @@ from typing import Any
 from vitviz.draw.sheet import card
 from vitviz.export import numbers
 from vitviz.heatmap import Heatmap
+from vitviz.outputs import REGRESSION
 from vitviz.view import View
 
 PARTS = ("page", "pictures", "numbers")
@@ -76,9 +77,10 @@ def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str
             card(heatmap, title=view.describe(), side=960).save(beside / f"{name}.png")
         if "numbers" in parts:
             numbers.save(view, heatmap, beside / f"{name}.npz", model=model, photo=photo)
+    kind = "value" if view.model.problem_type == REGRESSION else "probability"
     if "numbers" in parts and view.names_classes:
         with (beside / "predictions.csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file, lineterminator="\n").writerows([("label", "probability"), *view.predictions(CLASSES)])
+            csv.writer(file, lineterminator="\n").writerows([("label", kind), *view.predictions(CLASSES)])
     if "page" in parts:
         view.save_html(beside / "page.html")
     os.replace(beside, folder)

@@ -39,6 +39,7 @@ from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, resize_positions
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
+from vitviz.outputs import SINGLE
 
 OPSET = 20
 MOST = 4096  # patches along an axis
@@ -78,7 +79,7 @@ def check_exportable(model: ViT) -> None:
     """Check that a model's graphs can be exported.
 
     Raises:
-        StaticError: for nearest-neighbor resizing, or no named classes.
+        StaticError: for nearest-neighbor resizing, no named classes, several labels at once, or values (regression).
     """
     about = model.pretrained
     name = about.name if about else "this model"
@@ -89,10 +90,12 @@ def check_exportable(model: ViT) -> None:
         problem = "no named classes"
     elif about.preprocess.interpolation == "nearest":
         problem = "nearest-neighbor resizing"
+    elif model.problem_type != SINGLE:
+        problem = f"outputs for {model.problem_type}, which the static page cannot show yet"
     if problem:
         raise StaticError(
-            f"Expected a model with named classes and a smooth resizing, got {name} with {problem}. Serve it with "
-            "vitviz app."
+            f"Expected a model that chooses one of its named classes and a smooth resizing, got {name} with {problem}. "
+            "Serve it with vitviz app."
         )
 
 

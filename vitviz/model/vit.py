@@ -26,6 +26,7 @@ from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.positions import FIXED, Angles, resize_positions, rotary_angles
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import Tracer
+from vitviz.outputs import REGRESSION, SINGLE, ProblemType
 from vitviz.progress import advance
 
 
@@ -48,6 +49,8 @@ class Pretrained:
             the sum of its classes'.
         assumed: what neither weights nor settings say and was taken from convention, in words: "norm epsilon 1e-06".
             Of preprocessing and labels it begins with these words: "preprocessing: ImageNet's mean ...".
+        problem_type: what the outputs mean, see `vitviz.outputs`; `None` means classes. One output that is no
+            label of several is a value, as in transformers.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Pretrained:
     known_above: float | None = None
     groups: tuple[tuple[str, ...], ...] = ()
     assumed: tuple[str, ...] = ()
+    problem_type: ProblemType | None = None
 
     def __post_init__(self) -> None:
         check_fields(self, ModelError)
@@ -267,6 +271,13 @@ class ViT(nn.Module):
         if self.head_dist is None:
             return (logits,)
         return logits, ops.linear(self.head_dist, tokens[:, self.config.distillation_at])
+
+    @property
+    def problem_type(self) -> ProblemType:
+        """Return what the outputs of the classifier mean; see `Pretrained.problem_type`."""
+        told = (self.pretrained.problem_type if self.pretrained else None) or SINGLE
+        alone = told == SINGLE and self.config.classes == 1  # a softmax of one output is always 1
+        return REGRESSION if alone else told
 
     @property
     def distilled(self) -> bool:

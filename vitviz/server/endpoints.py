@@ -30,6 +30,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
 from vitviz.model.memory import forward_bytes
+from vitviz.outputs import REGRESSION
 from vitviz.server import arguments as args
 from vitviz.server.account import Account
 from vitviz.server.arguments import ArgumentError, check, quote
@@ -303,7 +304,7 @@ class Endpoints:
     def intervene(
         self, scene: args.SceneId, patches: args.Patches | None = None, heads: args.Heads | None = None
     ) -> dict[str, Any]:
-        """Run the model without some patches or heads, and return probabilities before and after.
+        """Run the model without some patches or heads, and return probabilities (or values) before and after.
 
         Args:
             scene: the id of an open photograph.
@@ -323,6 +324,8 @@ class Endpoints:
         before, after = change.before[0], change.after[0]  # (C,)
         order = np.argsort(-np.maximum(before, after), kind="stable")[:BEST].tolist()
         order.sort(key=lambda index: -before[index])
+        if view.model.problem_type == REGRESSION:
+            order = view.best(BEST)
         return {"classes": [[view.labels[index], float(before[index]), float(after[index])] for index in order]}
 
     def attention(

@@ -13,6 +13,7 @@ import torch
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.positions import resize_positions
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.outputs import SINGLE
 from vitviz.training import TrainingError
 from vitviz.training.data import Data
 
@@ -67,10 +68,11 @@ def start_from(
     if image_size is not None and old.grid != old.grid_of(*image_size):
         own_grid = old.position_grid not in (None, old.grid)
         config = replace(config, image_size=image_size, position_grid=old.position_grid if own_grid else None)
-    if keep_head and (about is None or about.labels != labels or config.pooling != old.pooling):
+    fits = about is not None and about.labels == labels and config.pooling == old.pooling
+    if keep_head and not (fits and source.problem_type == SINGLE):
         raise TrainingError(
-            f"Expected a source with the same {len(labels)} classes in the same order and the same pooling to keep its "
-            "head, got another. Leave --keep-head out for a new one."
+            f"Expected a source that chooses one of the same {len(labels)} classes in the same order and with the same "
+            "pooling to keep its head, got another. Leave --keep-head out for a new one."
         )
     if preprocess is None:
         if about is None:

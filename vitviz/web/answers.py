@@ -11,6 +11,7 @@ import numpy as np
 from vitviz.analysis.tokens import DEVIATIONS, PERCENTILES, RATIO
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, UNLIKELY, Curve, Faithfulness
 from vitviz.heatmap import Heatmap
+from vitviz.outputs import REGRESSION
 from vitviz.view import View
 from vitviz.web.scene import LEAST_SIDE, ROLLOUT_TOKENS, STAGE_SIDE
 
@@ -65,10 +66,15 @@ def describe_layers(view: View) -> dict[str, Any]:
     }
     if view.names_classes:
         lens = view.lens(view.best(LENS))
+        low, high = (0.0, 1.0)
+        if view.model.problem_type == REGRESSION:
+            low, high = float(lens.patches.min()), float(lens.patches.max())
         answer |= {
             "names": list(lens.names),
             "read": [[float(f"{p:.5g}") for p in row] for row in lens.probabilities[:, list(lens.classes)].tolist()],
-            "patches": _bytes(np.moveaxis(lens.patches, 3, 1)),  # (L, gh, gw, K) -> (L, K, gh, gw)
+            # (L, gh, gw, K) -> (L, K, gh, gw)
+            "patches": _bytes((np.moveaxis(lens.patches, 3, 1) - low) / ((high - low) or 1.0)),
+            "range": [rounded(low), rounded(high)],
             "readings": [block + 1 for block in lens.blocks],
         }
     return answer

@@ -31,8 +31,10 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.trace import Trace
 from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
+from vitviz.outputs import SINGLE
 from vitviz.view import View
 from vitviz.web.answers import lecture_answers
+from vitviz.web.lecture import LectureError
 from vitviz.web.payload import LARGEST_HALF, balance
 
 MOST = 2**21  # numbers of an array: 4 MB in half precision
@@ -41,7 +43,16 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def lecture_bytes(view: View) -> bytes:
-    """Return the file of a scene: pixels, filters, positions and prefix tokens of one photograph and model."""
+    """Return the file of a scene: pixels, filters, positions and prefix tokens of one photograph and model.
+
+    Raises:
+        LectureError: for a model of several labels or of values (regression), whose prediction has no softmax.
+    """
+    if view.names_classes and view.model.problem_type != SINGLE:
+        raise LectureError(
+            "Expected a model that chooses one class of several, because the lecture ends with a softmax, got one of "
+            f"{view.model.problem_type}. Choose another model."
+        )
     levels = np.asarray(view.seen()).transpose(2, 0, 1)  # (H, W, 3) -> (3, H, W)
     arrays, facts = _model_arrays(view.model, view.trace.grid)
     facts |= _photo_facts(view.preprocess, *view.photo.size)

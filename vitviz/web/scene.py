@@ -19,6 +19,7 @@ from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
+from vitviz.outputs import SINGLE, ProblemType
 from vitviz.view import View
 from vitviz.web import bundle
 from vitviz.web.lecture import lecture_given
@@ -43,6 +44,7 @@ class Scene:
         own: the hash of a photograph of one's own; `None` for an example.
         size: the input size in pixels, where it is not the model's own.
         predictions: the best classes, their probabilities and indices, the best first; empty where there are none.
+        problem_type: what the outputs of the model mean; the values themselves stand for probabilities in regression.
         labels: all classes that the model knows.
         sure_above: probability from which on the model is sure of its first class; `None` where nobody measured it.
         group: the group of classes that is probable enough, and its probability; `None` where there is none.
@@ -63,6 +65,7 @@ class Scene:
     own: str | None = None
     size: int | None = None
     predictions: Sequence[tuple[str, float, int]] = ()
+    problem_type: ProblemType = SINGLE
     labels: Sequence[str] = ()
     sure_above: float | None = None
     group: tuple[str, float] | None = None
@@ -93,6 +96,7 @@ class Scene:
             geometry=view.geometry,
             title=title or (about.name if about else ""),
             predictions=[(label, probability, index) for (label, probability), index in best],
+            problem_type=view.model.problem_type,
             labels=view.labels,
             sure_above=view.sure_above,
             group=view.group(),
@@ -113,8 +117,8 @@ class Scene:
     def summary(self) -> str:
         """Return the prediction in one line; empty without one."""
         labels, probabilities = [one[0] for one in self.predictions], [one[1] for one in self.predictions]
-        known = self.known is not False
-        return describe_prediction(labels, probabilities, len(self.labels), self.sure_above, self.group, known)
+        judged = self.sure_above, self.group, self.known is not False
+        return describe_prediction(labels, probabilities, len(self.labels), *judged, self.problem_type)
 
     def manifest(self, name: str) -> dict[str, Any]:
         """Return what the page needs of a scene at once, as plain data for JSON.
@@ -144,6 +148,7 @@ class Scene:
             "title": self.title,
             "size": self.size,
             "predictions": [list(one) for one in self.predictions],
+            "problemType": self.problem_type,
             "labels": list(self.labels) if self.predictions else [],
             "sureAbove": self.sure_above,
             "group": self.group,

@@ -22,7 +22,7 @@ from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 
 FORMAT = 1
 _FACTS = ("name", "licence", "source", "labels", "class_ids")  # of `Pretrained`, beside `Preprocess`
-_OPTIONAL = ("sure_above", "known_above", "groups", "assumed")  # written where there are any
+_OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written where there are any
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:

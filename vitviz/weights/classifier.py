@@ -50,7 +50,12 @@ def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def number_classes(classes: int) -> tuple[tuple[str, ...], str]:
-    """Return labels for classes without names, and what to say of them: "class 0", "class 1" and so on."""
+    """Return labels for classes without names, and what to say of them: "class 0", "class 1" and so on.
+
+    The only output of a model is a value (regression), as in transformers.
+    """
+    if classes == 1:
+        return ("value",), "labels: value, because the model does not name its only output, which is shown as it is"
     words = "labels: class 0, class 1, ..., because the model does not name the classes of its classifier"
     return tuple(f"class {index}" for index in range(classes)), words
 

@@ -5,11 +5,12 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.outputs import ProblemType
 from vitviz.weights import from_transformers
 from vitviz.weights.checks import MAX_JSON_BYTES, CheckpointError, attach, checked_settings, read_json
 from vitviz.weights.from_timm import preprocess_timm
@@ -20,7 +21,7 @@ from vitviz.weights.transformers_folder import preprocess_transformers
 Labels = Iterable[str] | Mapping[int, str] | str | os.PathLike[str]
 
 
-def describe_model(model: ViT, labels: Labels | None, preprocess: Any) -> ViT:
+def describe_model(model: ViT, labels: Labels | None, preprocess: Any, problem_type: ProblemType | None = None) -> ViT:
     """Set the labels and the preprocessing of a model in place of those that it came with; return the model.
 
     What was assumed of them is forgotten. So are `sure_above` and `known_above`, which were measured with the old
@@ -30,11 +31,12 @@ def describe_model(model: ViT, labels: Labels | None, preprocess: Any) -> ViT:
         model: changed in place.
         labels: see `read_labels`; `None` leaves them.
         preprocess: see `read_preprocess`; `None` leaves it.
+        problem_type: see `vitviz.outputs`; `None` leaves it.
 
     Raises:
         CheckpointError: if they are of no known form, or do not fit the model.
     """
-    if labels is None and preprocess is None:
+    if labels is None and preprocess is None and problem_type is None:
         return model
     about = model.pretrained
     if preprocess is not None:
@@ -44,10 +46,16 @@ def describe_model(model: ViT, labels: Labels | None, preprocess: Any) -> ViT:
         about = replace(base, preprocess=read, sure_above=None, known_above=None, assumed=assumed)
     if about is None:
         raise CheckpointError(
-            "Expected preprocessing beside the labels of this model, got none. Give preprocess=vitviz.Preprocess(...)."
+            "Expected preprocessing beside the labels or the problem type of this model, got none. "
+            "Give preprocess=vitviz.Preprocess(...)."
         )
     if labels is not None:
         about = replace(about, labels=read_labels(labels), class_ids=(), groups=(), assumed=_without(about, "labels"))
+    if problem_type is not None:
+        if problem_type not in get_args(ProblemType):
+            kinds = ", ".join(get_args(ProblemType))
+            raise CheckpointError(f"Expected problem_type as one of {kinds}, got {problem_type!r:.80}. Choose one.")
+        about = replace(about, problem_type=problem_type)
     return attach(model, about)
 
 

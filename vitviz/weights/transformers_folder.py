@@ -15,6 +15,7 @@ from torch import Tensor
 from vitviz.fields import matches_type
 from vitviz.images.preprocess import Interpolation, Preprocess
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.outputs import ProblemType
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
 from vitviz.weights.from_transformers import Settings, convert_transformers, fit_labels, labels, read_settings
@@ -79,7 +80,15 @@ def about_transformers(
     if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
         assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")
     return Pretrained(
-        name=name, preprocess=preprocess, labels=named, licence=licence, source=source, assumed=tuple(assumed)
+        name=name,
+        preprocess=preprocess,
+        labels=named,
+        licence=licence,
+        source=source,
+        assumed=tuple(assumed),
+        problem_type=Settings(settings, "classifier", {"problem_type": None}).typed("problem_type", ProblemType | None)
+        if named
+        else None,
     )
 
 

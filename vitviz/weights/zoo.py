@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from vitviz.model.vit import ViT
+from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT as DEFAULT  # where those that load models look for it
 from vitviz.resources import resource_folder
 from vitviz.weights import adapters
@@ -40,6 +41,7 @@ def load(
     heads: int | None = None,
     labels: Labels | None = None,
     preprocess: Any = None,
+    problem_type: ProblemType | None = None,
 ) -> ViT:
     """Load a model with its weights, or convert one that is in memory; in eval mode.
 
@@ -68,6 +70,9 @@ def load(
         preprocess: how photographs are prepared, in place of the model's own: a `vitviz.Preprocess`, an image processor
             of transformers, torchvision's `weights.transforms()`, timm's data config, the path of a
             `preprocessor_config.json`, or "imagenet", "clip" or "half".
+        problem_type: what the outputs mean, in place of what the model says, in transformers' words:
+            "single_label_classification" (softmax), "multi_label_classification" (a sigmoid for each label) or
+            "regression" (values; `labels` names them with their unit). By default one output is a value.
 
     Raises:
         CheckpointError: if there is no such model, or its files are not what they should be.
@@ -80,7 +85,7 @@ def load(
         model = convert_object(source, preprocess)
     else:
         model = _load(os.fspath(source), family, heads)
-    return describe_model(model, labels, preprocess)
+    return describe_model(model, labels, preprocess, problem_type)
 
 
 def _load(name: str, family: str | None, heads: int | None) -> ViT:

@@ -13,9 +13,11 @@ from vitviz.analysis.decomposition import decompose
 from vitviz.draw.figures import page
 from vitviz.draw.figures.maps import Asked
 from vitviz.evaluation.faithfulness import Curve
-from vitviz.formatting import number, percent
+from vitviz.formatting import number, output
+from vitviz.outputs import REGRESSION, SINGLE
 from vitviz.view import View
 
+LEAST = 0.01  # percent: where the axis of small probabilities begins
 LINES = ("solid", "dashed", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))  # print in grey still tells them apart
 CLASSES = 5
 
@@ -37,22 +39,33 @@ def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
         (right, test.insertion, "strongest patches inserted first"),
     ):
         _curve(axes, curve, color)
-        axes.set_title(f"{words}: area {curve.area:.2f}", fontsize=page.SMALL, fontweight="normal")
+        axes.set_title(f"{words}: area {curve.number(curve.area)}", fontsize=page.SMALL, fontweight="normal")
         axes.set(xlabel=f"share of the patches {'deleted' if curve.kind == 'deletion' else 'shown'} (%)", xlim=(0, 100))
         axes.set_label(curve.kind)
-    left.set(ylabel=f"probability of {test.target} (%)", ylim=(0, _top(test.deletion.band[1], test.insertion.band[1])))
-    right.legend(frameon=False, loc="upper left")
+    if view.model.problem_type == REGRESSION:
+        left.set(ylabel=test.target)
+    else:
+        top = _top(test.deletion.band[1], test.insertion.band[1])
+        left.set(ylabel=f"probability of {test.target} (%)", ylim=(0, top))
+    _key(figure, right)
     return figure
 
 
+def _key(figure: Figure, axes: Axes) -> None:
+    """Name the lines of axes below all axes, where no line is."""
+    handles, names = axes.get_legend_handles_labels()
+    figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=3)
+
+
 def _curve(axes: Axes, curve: Curve, color: str) -> None:
-    """Draw one curve with the band of random orders, in percent."""
+    """Draw one curve with the band of random orders, in percent or in the model's own unit (regression)."""
+    unit = 1 if curve.problem_type == REGRESSION else 100
     low, high = curve.band
     across = 100 * curve.fractions
-    axes.fill_between(across, 100 * low, 100 * high, color="#999999", alpha=0.35, linewidth=0)
-    mean = 100 * curve.random.mean(axis=0)
+    axes.fill_between(across, unit * low, unit * high, color="#999999", alpha=0.35, linewidth=0)
+    mean = unit * curve.random.mean(axis=0)
     axes.plot(across, mean, color="#777777", linestyle="dashed", linewidth=1.0, label="random, mean")
-    axes.plot(across, 100 * curve.probabilities, color=color, linewidth=1.6, label="this map")
+    axes.plot(across, unit * curve.probabilities, color=color, linewidth=1.6, label="this map")
 
 
 def _top(*shares: NDArray[Any]) -> float:
@@ -72,17 +85,20 @@ def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Fi
     axes = figure.subplots()
     colors = list(page.ACCENTS[dark].values())
     across = [block + 1 for block in found.blocks]
+    problem_type = view.model.problem_type
+    unit = 1 if problem_type == REGRESSION else 100
     for place, (index, name) in enumerate(zip(found.classes, found.names, strict=True)):
-        y = 100 * found.probabilities[:, index]
+        y = unit * found.probabilities[:, index]
+        y = y if problem_type == REGRESSION else np.maximum(y, LEAST)
+        last = output(float(found.probabilities[-1, index]), problem_type)
         style: dict[str, Any] = {"color": colors[place % len(colors)], "linestyle": LINES[place % len(LINES)]}
-        axes.plot(
-            across, y, marker="o", markersize=2.5, linewidth=1.4, label=f"{name} {percent(float(y[-1]) / 100)}", **style
-        )
-    axes.set(
-        xlabel="layer", ylabel="probability (%)", ylim=(0, _top(found.probabilities[:, found.classes])), label="lens"
-    )
+        axes.plot(across, y, marker="o", markersize=2.5, linewidth=1.4, label=f"{name} {last}", **style)
+    axes.set(xlabel="layer", ylabel="value", label="lens")
+    if problem_type != REGRESSION:
+        axes.set(ylabel="probability (%), logarithmic", yscale="log", ylim=(LEAST, 130))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     page.count(axes)
-    axes.legend(frameon=False, loc="upper left")
+    _key(figure, axes)
     return figure
 
 
@@ -93,15 +109,16 @@ def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = Fal
     layers, count = found.heads.shape
     table = np.concatenate([found.heads, found.mlps[:, None]], axis=1)  # (L, H + 1)
     rest = found.start + found.constant + found.biases.sum()
+    above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
     caption = (
-        f"What each head and each MLP adds directly to the logit of {found.name}, above the mean of all logits: heads "
+        f"What each head and each MLP adds directly to the logit of {found.name}{above}: heads "
         f"{number(found.heads.sum())}, MLPs {number(found.mlps.sum())}, all else (embedding, biases) {number(rest)}, "
         f"together {number(found.total)}. The deviation of the final norm is held; what a block adds for later ones to "
         f"read is counted there. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 0.5)
     figure = page.new_page(f"The logit of {found.name} in parts", caption, high)
-    left, right = figure.subplots(1, 2, width_ratios=[3.2, 1])
+    left, right = figure.subplots(1, 2, width_ratios=[3.2, 1], sharey=True)
     reach = float(np.abs(table).max()) or 1.0
     image = left.imshow(table, cmap=page.DIVERGING[dark], vmin=-reach, vmax=reach, interpolation="nearest")
     left.set_xticks(range(count + 1), [*(str(head + 1) for head in range(count)), "MLP"])
@@ -121,12 +138,11 @@ def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = Fal
                 color=ink,
             )
     page.bar(image, left, "added to the logit", [table])
-    right.barh(range(layers), found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
-    shift = np.arange(layers) + 0.38
-    right.barh(shift, found.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
-    right.set_yticks(np.arange(layers) + 0.19, [str(block + 1) for block in found.blocks])
-    right.invert_yaxis()
+    rows = np.arange(layers)  # as the table has them
+    right.barh(rows - 0.19, found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
+    right.barh(rows + 0.19, found.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
+    right.set_ylim(layers - 0.5, -0.5)
     right.axvline(0, color="#777777", linewidth=0.6)
     right.set(xlabel="sum of the layer", label="sums")
-    right.legend(frameon=False)
+    _key(figure, right)
     return figure

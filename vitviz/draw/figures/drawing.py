@@ -18,10 +18,11 @@ from matplotlib.path import Path
 from vitviz.draw.colors import Theme
 from vitviz.draw.figures import page
 from vitviz.draw.text import shorten
-from vitviz.formatting import percent
+from vitviz.formatting import output
 from vitviz.model.config import ViTConfig
 from vitviz.model.ops import Explicit
 from vitviz.model.summary import run_on_meta
+from vitviz.outputs import REGRESSION, SEVERAL, SINGLE
 from vitviz.view import View
 
 Point = tuple[float, float]
@@ -192,16 +193,19 @@ def _draw_attention(pen: Pen, way: Route, top: float, stacked: Sequence[float]) 
     pen.add(middle, top - 0.1)
 
 
+HEADINGS = {SINGLE: "softmax, the most probable", SEVERAL: "sigmoid, the most probable", REGRESSION: "values"}
+
+
 def _draw_predictions(pen: Pen, view: View, top: float) -> None:
     """Write the most probable classes beside the last box."""
     left = pen.end + GAP + 0.08
     pen.line((pen.end, top + HIGH / 2), (left - 0.06, top + HIGH / 2))
-    pen.axes.text(left, top - 0.05, "softmax, the most probable", color=pen.theme.muted, va="top")
+    pen.axes.text(left, top - 0.05, HEADINGS[view.model.problem_type], color=pen.theme.muted, va="top")
     width = min(2.0, page.INNER - EDGE - left)
     for index, (label, probability) in enumerate(view.predictions(3)):
         y = top + 0.11 + index * (LINE + 0.02)
         pen.axes.text(left, y, shorten(label, width - page.measure("< 0.01 %") - 0.1, page.measure), va="top")
-        pen.axes.text(left + width, y, percent(probability), ha="right", va="top")
+        pen.axes.text(left + width, y, output(probability, view.model.problem_type), ha="right", va="top")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 // Numbers and places as a person reads them. People count layers, heads, rows and columns from 1.
 
+/** @typedef {import('../core/manifest.js').ProblemType} ProblemType */
+
 /** @param {number} value @param {number} decimals */
 const halfUp = (value, decimals) => Math.round(value * 10 ** decimals) / 10 ** decimals;
 
@@ -21,6 +23,21 @@ export function percent(share, digits = 3) {
   return `> ${sign}${(100 - 10 ** (2 - digits)).toFixed(digits - 2)} %`;
 }
 
+/** A value that a model predicts: four figures, and no digit lost before the point. @param {number} value */
+export function plain(value) {
+  if (!Number.isFinite(value)) return '–';
+  const decimals = value ? Math.min(10, Math.max(0, 3 - Math.floor(Math.log10(Math.abs(value))))) : 0;
+  return value.toFixed(decimals).replace('-', '−');
+}
+
+/**
+ * How an output of the classifier is written: a probability in percent, or a value (regression).
+ * @param {{problemType: ProblemType}} manifest @returns {(value: number, digits?: number) => string}
+ */
+export function outputs({ problemType }) {
+  return problemType === 'regression' ? plain : percent;
+}
+
 const PERHAPS = 3; // classes that are named where the model is not sure
 
 /** How many classes there are to choose from: "1,000 classes". @param {number} classes */
@@ -35,9 +52,20 @@ export function classCount(classes) {
  * @param {number | null} sureAbove - from which probability on it is sure; null where nobody measured it
  * @param {[string, number] | null} group - of classes, and its probability, for where no class is sure
  * @param {boolean} known - whether the photograph seems to show one of the classes
+ * @param {ProblemType} problemType - of several labels those of 50 % and more are named
  */
-export function describePrediction(labels, probabilities, classes, sureAbove = null, group = null, known = true) {
+export function describePrediction(labels, probabilities, classes, sureAbove = null, group = null, known = true,
+  problemType = 'single_label_classification') {
   if (labels.length === 0) return '';
+  if (problemType === 'regression') {
+    return labels.slice(0, PERHAPS).map((label, at) => `${label}: ${plain(probabilities[at])}`).join(', ');
+  }
+  if (problemType === 'multi_label_classification') {
+    const words = labels.map((label, at) => `${label} ${percent(probabilities[at])}`);
+    const there = words.filter((_, at) => probabilities[at] >= 0.5).slice(0, PERHAPS);
+    const all = `${classes.toLocaleString('en')} label${classes === 1 ? '' : 's'}`;
+    return there.length ? `Of ${all}: ${there.join(', ')}` : `None of ${all}; the closest is ${words[0]}`;
+  }
   if (!known) {
     const things = `${classes.toLocaleString('en')} thing${classes === 1 ? '' : 's'}`;
     return `Perhaps none of the ${things} this model knows; the closest is ${labels[0]}`;
@@ -52,9 +80,9 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
 }
 
 /** A prediction in one line; empty without a classifier. @param {import('../core/manifest.js').Manifest} manifest */
-export function describe({ predictions, labels, sureAbove, group = null, known = true }) {
+export function describe({ predictions, labels, sureAbove, group = null, known = true, problemType }) {
   const [names, shares] = [predictions.map(([name]) => name), predictions.map(([, share]) => share)];
-  return describePrediction(names, shares, labels.length, sureAbove, group, known !== false);
+  return describePrediction(names, shares, labels.length, sureAbove, group, known !== false, problemType);
 }
 
 /** A step of an axis or of a slider, exact in whole percent. @param {number} share */

@@ -1,5 +1,7 @@
 // What a backend says of a scene, and what the page needs of it at once.
 
+/** @typedef {'single_label_classification' | 'multi_label_classification' | 'regression'} ProblemType */
+
 /**
  * As `vitviz.web.scene` writes it.
  * @typedef {object} Manifest
@@ -12,6 +14,7 @@
  * @property {string | null} image - the example's name @property {string | null} model @property {number | null} size
  * @property {string} title - the model's name for people; empty where it has none
  * @property {[string, number, number][]} predictions - the best classes, their probabilities and numbers
+ * @property {ProblemType} problemType - what the outputs mean; in regression values stand for probabilities
  * @property {string[]} labels - all @property {number | null} sureAbove - probability from which on the model is sure
  * @property {[string, number] | null} [group] - of classes, and its probability @property {boolean | null} [known] -
  *   whether the photograph seems to show one of the classes; null where no measure came with the model

@@ -77,6 +77,15 @@ export function chart(given, width = NARROW) {
 }
 
 /**
+ * The range of an upright axis: 0 to 1 for probabilities, the numbers' own for values.
+ * @param {{problemType: string}} manifest @param {number[][]} numbers @returns {[number, number]}
+ */
+export function rangeOf({ problemType }, numbers) {
+  const all = numbers.flat();
+  return problemType === 'regression' ? [Math.min(...all), Math.max(...all)] : [0, 1];
+}
+
+/**
  * Dots: one for each head, its layer across and a number up.
  * @param {{title: string, across: string, values: (number | null)[][], range: [number, number],
  *   units: (value: number) => string, words: string}} given
@@ -97,13 +106,15 @@ export function dots({ title, across, values, range, units, words }, width = NAR
 }
 
 /**
- * Probabilities before and after a change, as bars.
+ * Probabilities or values before and after a change, as bars.
  * @param {[string, number, number][]} classes - label, before, after
  * @param {(value: number) => string} units
  */
 export function moved(classes, units) {
+  const most = Math.max(1, ...classes.flatMap(([, before, after]) => [before, after])); // of values, not of shares
+  const share = (/** @type {number} */ value) => (Math.max(0, value) / most).toFixed(4);
   const rows = classes.map(([label, before, after]) => `<li><span class="vv-name" title="${escaped(label)}"
-    >${escaped(label)}</span><i style="--share: ${after.toFixed(4)}; --before: ${before.toFixed(4)}"></i
+    >${escaped(label)}</span><i style="--share: ${share(after)}; --before: ${share(before)}"></i
     ><span>${escaped(units(after))}</span><small>${before === after ? '' : `was ${escaped(units(before))}`}</small
     ></li>`);
   return `<ol class="vv-moved">${rows.join('')}</ol>`;

@@ -107,6 +107,7 @@ export async function describeScene(about, constants, canvas, prepared, run, sec
     photo, seen: await picture(saw, 0.85), frame: prepared.frame.map((edge) => edge * factor), grid: run.grid, prefix,
     depth, heads, width: headWidth, blocks: depth, rollout: run.blocks[0].tokens <= constants.rollout, image: null,
     model: source, title, size: null, predictions, labels,
+    problemType: 'single_label_classification',
     sureAbove, ...judge(about, run.logits), caveat: '', maps: [], badge: { device: 'browser', seconds }, sizes: [],
   };
 }

@@ -1,10 +1,10 @@
 // Why the model said that: one map a method, a test beside each, and what happens without the patches it names.
-import { chart, fill, moved } from '../draw/charts.js';
+import { chart, fill, moved, rangeOf } from '../draw/charts.js';
 import { beyond, colorGrid, indices, ownScale } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
-import { clippedWords, escaped, percent, progressWords, score, whole } from '../compute/format.js';
+import { clippedWords, escaped, outputs, percent, progressWords, score, whole } from '../compute/format.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
 import { csv } from '../compute/numbers.js';
@@ -257,16 +257,18 @@ export class Explain extends View {
   }
 
   /** The choices of a class: the most probable ones first, then all by name. @param {Scene} scene */
-  choices({ id, manifest: { predictions, labels } }) {
+  choices({ id, manifest }) {
+    const { predictions, labels } = manifest;
     const [target, against] = ['target', 'against'].map((key) => this.find(`[data-ask=${key}]`));
     if (this.offered !== id) {
       this.offered = id;
       /** @param {number} index @param {string} words */
       const option = (index, words) => `<option value="${index}">${escaped(words)}</option>`;
-      const best = predictions.map(([label, share, index]) => option(index, `${label} · ${percent(share)}`));
+      const best = predictions.map(([label, share, index]) => option(index, `${label} · ${outputs(manifest)(share)}`));
       const all = labels.map((label, index) => ({ label, index })).sort((a, b) => a.label.localeCompare(b.label));
       const rest = `<optgroup label="All">${all.map(({ label, index }) => option(index, label)).join('')}</optgroup>`;
-      const probable = (/** @type {string[]} */ list) => `<optgroup label="Most probable">${list.join('')}</optgroup>`;
+      const probable = (/** @type {string[]} */ list) => `<optgroup label="${
+        manifest.problemType === 'regression' ? 'First' : 'Most probable'}">${list.join('')}</optgroup>`;
       target.innerHTML = probable(best) + rest;
       against.innerHTML = `<option value="">any other</option>${probable(best.slice(1))}${rest}`;
     }
@@ -439,25 +441,31 @@ export class Explain extends View {
 
   /** @param {any} curve @param {string} title @param {string} across @returns {import('../draw/charts.js').Chart} */
   curve(curve, title, across) {
+    const { manifest } = /** @type {Scene} */ (this.scene);
+    const number = outputs(manifest);
+    const area = (/** @type {number} */ value) => (number === percent ? value.toFixed(2) : number(value));
     return (width) => chart({
-      title, across, x: curve.x, units: (value) => percent(value, 2), steps: whole,
+      title, across, x: curve.x, units: (value) => number(value, 2), steps: whole,
+      range: rangeOf(manifest, [curve.y, curve.random, curve.low, curve.high]),
       lines: [{ name: 'this map', y: curve.y }, { name: 'random, mean', y: curve.random, kind: 'quiet' }],
       band: { low: curve.low, high: curve.high, name: `${curve.n} random orders` },
-      words: `Area ${curve.area.toFixed(2)}, of random orders ${curve.chance.toFixed(2)}.`,
+      words: `Area ${area(curve.area)}, of random orders ${area(curve.chance)}.`,
     }, width);
   }
 
   // What if
 
   /** @param {State} state @param {Scene} scene @param {any} answer */
-  erasing({ removed, erased }, { grid }, answer) {
+  erasing({ removed, erased }, { grid, manifest }, answer) {
     const slider = this.find('[data-do=away]');
     if (document.activeElement !== slider) slider.value = String(removed);
     write(slider.nextElementSibling, whole(removed / 100));
     this.find('[data-do=restore]').hidden = removed === 0 && erased.length === 0;
     const nothing = this.gone.length === grid[0] * grid[1];
     if (nothing) write(this.find('.vv-bars'), 'Without any patch there is nothing to answer.');
-    else if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
+    else if (answer && answer !== this.barred) {
+      this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
+    }
     this.barred = answer ?? this.barred;
   }
 }

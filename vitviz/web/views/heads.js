@@ -7,7 +7,7 @@ import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { queryOn } from '../compute/query.js';
 import { tokenOf } from '../compute/geometry.js';
-import { escaped, percent, progressWords, score, title } from '../compute/format.js';
+import { escaped, outputs, percent, progressWords, score, title } from '../compute/format.js';
 import { csv } from '../compute/numbers.js';
 import { write } from '../draw/dom.js';
 import { chartChoices, mapChoices, nameOf, saveMenu } from './save.js';
@@ -139,7 +139,7 @@ export class Heads extends View {
     this.about(scene, statistic, ask);
     this.table(state, scene, statistic, this.numbers.answer(scene, ask)?.values[statistic.name] ?? null);
     this.draw(state, scene);
-    this.off(state, this.bars.answer(scene, without));
+    this.off(state, scene.manifest, this.bars.answer(scene, without));
     this.trouble(this.numbers.failure(scene, ask) || this.bars.failure(scene, without),
       this.numbers.fittingSize(scene, ask) ?? this.bars.fittingSize(scene, without));
     return false;
@@ -270,14 +270,17 @@ export class Heads extends View {
       low: percent(scale.vmin), high: percent(scale.vmax) });
   }
 
-  /** The classes without the heads that are off. @param {State} state @param {any} answer */
-  off({ off }, answer) {
+  /**
+   * The classes without the heads that are off.
+   * @param {State} state @param {import('../core/manifest.js').Manifest} manifest @param {any} answer
+   */
+  off({ off }, manifest, answer) {
     const names = off.map((one) => pairOf(one).map((i) => i + 1).join('.'));
     const listed = `${names.slice(0, 12).join(', ')}${names.length > 12 ? ', …' : ''}`;
     write(this.find('.vv-off'), off.length === 0 ? NONE_OFF
       : `Off: ${off.length} of ${this.cells.length}, layer.head ${listed}`);
     this.find('[data-do=on]').hidden = off.length === 0;
-    if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, percent);
+    if (answer && answer !== this.barred) this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
     this.barred = answer ?? this.barred;
   }
 }

@@ -1,12 +1,12 @@
 // What each layer adds: the class that would be read after it, from the image and from every patch, and what patches
 // are alike in. One map is large over the photograph: that of the layer on show.
-import { chart, fill } from '../draw/charts.js';
+import { chart, fill, rangeOf } from '../draw/charts.js';
 import { colorGrid } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { Requests, sceneOf } from '../effects/panels.js';
 import { decoded } from '../compute/payload.js';
-import { escaped, percent, playWords, progressWords, whole } from '../compute/format.js';
+import { escaped, outputs, percent, playWords, progressWords, whole } from '../compute/format.js';
 import { csv } from '../compute/numbers.js';
 import { contextOf, write } from '../draw/dom.js';
 import { together } from '../draw/saved.js';
@@ -16,14 +16,19 @@ import { View } from './view.js';
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {{names: string[], layers: number[], readings: number[], read: number[][], explained: number[],
- *   colors: string, patches: string}} Answer - see `layers` of the server */
+ *   colors: string, patches: string, range?: [number, number]}} Answer - see `layers` of the server; `range` is what
+ *   the bytes of `patches` stand for, 0 to 1 if there is none */
 
 /** @type {import('../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
 
-/** The largest of some probabilities that came as bytes. @param {Uint8Array} bytes */
-function upTo(bytes) {
+/**
+ * The largest of some probabilities or values that came as bytes.
+ * @param {Uint8Array} bytes @param {import('../core/manifest.js').Manifest} manifest @param {[number, number]} range
+ */
+function upTo(bytes, manifest, [low, high]) {
   const most = bytes.reduce((top, one) => Math.max(top, one), 0);
+  if (manifest.problemType === 'regression') return `up to ${outputs(manifest)(low + (most / 255) * (high - low))}`;
   return most < 3 ? 'under 1 %' : most > 252 ? 'over 99 %' : `up to ${whole(most / 255)}`;
 }
 
@@ -137,12 +142,16 @@ export class Layers extends View {
 
   /** @param {number} width @param {Answer} answer */
   lines(width, { names, read, readings }) {
+    const { manifest } = this.scene;
+    const number = outputs(manifest);
+    const regression = manifest.problemType === 'regression';
     const every = Math.ceil(readings.length / Math.floor(width / 28));
     return chart({
-      title: 'Probability after each layer', across: 'layer', x: readings, units: (value) => percent(value, 2),
+      title: `${regression ? 'Value' : 'Probability'} after each layer`, across: 'layer', x: readings,
+      units: (value) => number(value, 2), range: rangeOf(manifest, read),
       steps: String, ticks: readings.filter((_, place) => place % every === 0),
       lines: names.map((name, place) => ({ name, y: read.map((row) => row[place]), kind: String(place) })),
-      words: names.map((name, place) => `${name}: ${read.map((row) => percent(row[place])).join(', ')}`).join('. '),
+      words: names.map((name, place) => `${name}: ${read.map((row) => number(row[place])).join(', ')}`).join('. '),
     }, width);
   }
 
@@ -183,13 +192,13 @@ export class Layers extends View {
   }
 
   /** @param {State} state @param {Scene} scene @param {Answer} answer */
-  show({ block, lensClass, opacity }, scene, { names, layers, readings }) {
+  show({ block, lensClass, opacity }, scene, { names, layers, readings, range = [0, 1] }) {
     const chosen = names.length ? Math.min(lensClass ?? this.kept, names.length - 1) : 0;
     this.kept = chosen;
     if (names.length && this.read !== names[chosen]) {
       this.read = names[chosen];
       this.find('[data-ask=class]').value = String(chosen);
-      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen)),
+      this.wall('read', readings, (at) => upTo(this.classMap(at, chosen), scene.manifest, range),
         (at, out) => colorGrid(this.classMap(at, chosen), this.page.tables.viridis, out));
     }
     const kind = lensClass !== null && names.length ? 'read' : 'alike';
@@ -206,8 +215,9 @@ export class Layers extends View {
     }
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
+    const [low, high] = range.map((end) => outputs(scene.manifest)(end));
     this.pane.say({ title: `Layer ${layer}: ${kind === 'read' ? `${names[chosen]}, read from every patch`
-      : 'what the patches are alike in'}`, answer: scene.said, low: '0 %', high: '100 %', unit: '' });
+      : 'what the patches are alike in'}`, answer: scene.said, low, high, unit: '' });
     this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
   }
 }

@@ -1,5 +1,5 @@
 // What the model says of a photograph: the panel with probabilities and all classes.
-import { classCount, describe, percent } from '../compute/format.js';
+import { classCount, describe, outputs, percent } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 
 const MOST = 400; // classes that are listed at once; a search finds the others
@@ -26,14 +26,15 @@ export class Predictions {
   /** Another photograph or model. @param {Manifest} manifest */
   show(manifest) {
     const { predictions, labels, sureAbove, known, caveat } = manifest;
-    const sure = known !== false && (sureAbove === null || predictions[0]?.[1] >= sureAbove);
+    const single = manifest.problemType === 'single_label_classification';
+    const sure = single && known !== false && (sureAbove === null || predictions[0]?.[1] >= sureAbove);
     const heading = sure ? `Closest of ${classCount(labels.length)}` : describe(manifest);
     this.say('h2', predictions.length ? heading : caveat && 'What the model sees');
-    this.find('ol').replaceChildren(...predictions.map(([label, share]) => row(label, share)));
+    this.find('ol').replaceChildren(...predictions.map(([label, share]) => row(label, share, manifest)));
     this.say('.vv-sure', predictions.length && sureAbove ? `Not sure under ${percent(sureAbove, 2)}. From there on at `
       + 'least 90\u00a0% of validation images were right.' : '');
     this.say('.vv-caveat', caveat);
-    this.find('.vv-known').hidden = labels.length === 0;
+    this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
     write(this.find('.vv-known summary'), `All ${classCount(labels.length)} that it knows`);
     this.labels = [...labels].sort((one, other) => one.localeCompare(other, 'en'));
     this.list();
@@ -63,14 +64,15 @@ export class Predictions {
   }
 }
 
-/** @param {string} label @param {number} share */
-function row(label, share) {
+/** @param {string} label @param {number} share - or a value, which has no bar @param {Manifest} manifest */
+function row(label, share, manifest) {
   const item = document.createElement('li');
   item.innerHTML = '<span class="vv-name"></span><i></i><span></span>';
   const [name, bar, number] = /** @type {any} */ (item.children);
   name.textContent = label;
   name.title = label;
   bar.style.setProperty('--share', share.toFixed(4));
-  number.textContent = percent(share);
+  bar.hidden = manifest.problemType === 'regression';
+  number.textContent = outputs(manifest)(share);
   return item;
 }

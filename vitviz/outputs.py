@@ -1,0 +1,29 @@
+"""What the outputs of a classifier mean: one class of several, several labels at once, or values (regression)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:  # the command line's help reads the names below without PyTorch
+    from torch import Tensor
+
+ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
+"""In transformers' words."""
+
+SINGLE: ProblemType = "single_label_classification"
+SEVERAL: ProblemType = "multi_label_classification"
+REGRESSION: ProblemType = "regression"
+
+
+def activate(logits: Tensor, problem_type: ProblemType) -> Tensor:
+    """Return what is shown of raw outputs (..., C): softmax, a sigmoid for each label, or the values as they are."""
+    if problem_type == SINGLE:
+        return logits.softmax(-1)
+    return logits.sigmoid() if problem_type == SEVERAL else logits
+
+
+def rank(logits: Tensor, problem_type: ProblemType) -> Tensor:
+    """Return the outputs by index, the most probable first; values in their own order: (..., C) -> (..., C)."""
+    if problem_type == REGRESSION:
+        return logits.new_ones(logits.shape).cumsum(-1).long() - 1
+    return logits.argsort(dim=-1, descending=True, stable=True)
