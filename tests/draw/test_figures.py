@@ -429,7 +429,7 @@ def test_one_map_has_its_own_scale_and_the_caption_explains_the_dots(monkeypatch
 
 def test_small_probabilities_fill_their_axes_and_legends_cover_no_line() -> None:
     one = vitviz.Explorer(tiny.model(3, classes=200)).open(photograph(150, 110))
-    for name in ("lens", "curves"):
+    for name in ("curves",):
         for panel in draw(one, [name], photo=NAME)[name].axes:
             most = max(float(np.max(line.get_ydata())) for line in panel.lines)
             assert 0.3 < most / panel.get_ylim()[1] < 0.75

@@ -54,7 +54,13 @@ def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
 def _key(figure: Figure, axes: Axes) -> None:
     """Name the lines of axes below all axes, where no line is."""
     handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, frameon=False, loc="outside lower center", ncols=3)
+    engine = figure.get_layout_engine()
+    assert engine is not None  # of `page.new_page`; its rectangle lies above the caption
+    left, bottom, width, height = engine.get()["rect"]
+    high = (-(-len(names) // 3) * page.line_of(page.SMALL) * 1.1 + 0.1) / figure.get_figheight()
+    engine.set(rect=(left, bottom + high, width, height - high))
+    place = (left, bottom, width, high)
+    figure.legend(handles, names, frameon=False, loc="center", ncols=3, bbox_to_anchor=place, borderaxespad=0)
 
 
 def _curve(axes: Axes, curve: Curve, color: str) -> None:
@@ -94,10 +100,10 @@ def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Fi
         style: dict[str, Any] = {"color": colors[place % len(colors)], "linestyle": LINES[place % len(LINES)]}
         axes.plot(across, y, marker="o", markersize=2.5, linewidth=1.4, label=f"{name} {last}", **style)
     axes.set(xlabel="layer", ylabel="value", label="lens")
-    if problem_type != REGRESSION:
-        axes.set(ylabel="probability (%), logarithmic", yscale="log", ylim=(LEAST, 130))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     page.count(axes)
+    if problem_type != REGRESSION:
+        axes.set(ylabel="probability (%), logarithmic", yscale="log", ylim=(LEAST, 100))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     _key(figure, axes)
     return figure
 

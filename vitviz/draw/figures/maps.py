@@ -124,12 +124,20 @@ def layers(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
     head = asked.head if isinstance(asked.head, str) else "mean"
     maps = view.layer_maps(head, asked.query)
     query = describe_query(view._query(asked.query))
+    dots = f" {DOTS}" * any(one.scale().clipped > 0 for one in maps)
     return _beside(
         maps,
-        [f"layer {block + 1}" for block in view.trace.blocks],
+        [
+            f"layer {block + 1}: to {percent(one.scale().vmax, 2)}"
+            for block, one in zip(view.trace.blocks, maps, strict=True)
+        ],
         title=f"Attention layer by layer, from {query}",
-        caption=f"The {head} of the {view.trace.heads} heads of each layer. {{scale}} {page.describe(view, photo)}",
+        caption=(
+            f"The {head} of the {view.trace.heads} heads of each layer. Each layer has its own scale, whose end in "
+            f"attention a patch stands above it.{dots} {page.describe(view, photo)}"
+        ),
         columns=min(6, len(maps)),
+        shared=False,
     )
 
 
@@ -174,7 +182,7 @@ def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
     maps = [explained(view, name, target) for name in asked.methods]
     tests = view.faithfulness(maps, target) if view.best(1) else ()
     names = [one.title.partition(", for ")[0] for one in maps]
-    words = [f"{name}: {number(test.gain, step=0.01)}" for name, test in zip(names, tests, strict=True)] or names
+    words = [f"{name}: {test.gain:+.2f}".replace("-", "−") for name, test in zip(names, tests, strict=True)] or names
     said = (
         f"The number is the area by which deleting and inserting patches in a map's order beats random orders, for "
         f"{tests[0].target}: 0 is chance. "
