@@ -105,15 +105,15 @@ def lens(args: Args) -> None:
     if output:
         colors = view.token_pca()
         with output.open("wb") as file:  # to a name, NumPy adds an ending of its own
-            np.savez(
-                file,
-                layers=np.array(found.blocks) + 1,
-                names=np.array(found.names),
-                **{words: readings},  # (L, K)
-                patches=found.patches,  # (L, gh, gw, K)
-                colors=colors.colors,  # (L, gh, gw, 3)
-                explained=colors.explained,  # (L, 3)
-            )
+            arrays: dict[str, Any] = {
+                "layers": np.array(found.blocks) + 1,
+                "names": np.array(found.names),
+                words: readings,  # (L, K)
+                "patches": found.patches,  # (L, gh, gw, K)
+                "colors": colors.colors,  # (L, gh, gw, 3)
+                "explained": colors.explained,  # (L, 3)
+            }
+            np.savez(file, **arrays)
         shared.note(args, f"-> {output}")
 
 

@@ -157,7 +157,7 @@ def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
-def fit_labels(settings: Mapping[str, Any], classes: int) -> Mapping[str, Any]:
+def fit_labels(settings: dict[str, Any], classes: int) -> dict[str, Any]:
     """Return the settings of a classifier of so many classes: without its names where they are of another number.
 
     Fine-tuning that replaces the classifier leaves the old names in the settings.
