@@ -40,6 +40,7 @@ class Terminal(io.StringIO):
 def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return a function that runs work on a terminal and returns what that shows."""
     monkeypatch.setattr(progress, "DELAY", 0.0)
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)  # fast work ends between two pictures
 
     def run(work: Callable[[], Any], terminal: type[io.StringIO] = Terminal) -> str:
         with redirect_stderr(terminal()) as shown:  # not in a fixture: pytest sets the stream again before the test

@@ -15,6 +15,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 DELAY = 2.0  # seconds
+INTERVAL = 0.1  # seconds between two pictures of a bar
 
 _bar: ContextVar["tqdm[None] | None"] = ContextVar("bar", default=None)
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
@@ -51,6 +52,7 @@ def watch(title: str, passes: float, tokens: int, *, delay: float | None = None)
         return
     with tqdm(
         total=passes * tokens, desc=title, delay=DELAY if delay is None else delay, leave=False, miniters=0,
+        mininterval=INTERVAL,
         bar_format="{desc}: {percentage:3.0f} %|{bar}| {elapsed}, about {remaining} left",
     ) as bar:  # fmt: skip
         token = _bar.set(bar)
