@@ -6,7 +6,7 @@ import gc
 import json
 import queue
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +25,12 @@ from vitviz.server.server import launch
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
 CHUNK = 2**18  # bytes of a body that arrive at once
+
+
+def run_async(ask: Callable[[], Awaitable[Any]]) -> Any:
+    """Run a coroutine in a thread of its own: in this one Playwright's loop runs as soon as there is a browser."""
+    with start_blocking_portal() as portal:
+        return portal.call(ask)
 
 
 class Visitor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from asking import run_async
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
@@ -35,7 +35,7 @@ def as_seen(place: Path, proxies: int, forwarded: str | None, path: str = "/conf
         async with httpx.AsyncClient(base_url="http://localhost", transport=transport) as client:
             await client.get(path, headers={"x-forwarded-for": forwarded} if forwarded else {})
 
-    asyncio.run(ask())
+    run_async(ask)
     return seen[0]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking import run_async
 from offered import folder, made, photograph
 from starlette.routing import Router
 
@@ -39,7 +40,7 @@ class Page:
         )
 
     def ask(self, *args: Any, **options: Any) -> tuple[int, bytes]:
-        return asyncio.run(self.request(*args, **options))
+        return run_async(lambda: self.request(*args, **options))
 
     async def request(
         self,
@@ -169,7 +170,7 @@ def test_a_body_that_comes_by_drops_is_refused() -> None:
 
     found = [0]
     with pytest.raises(bodies.Refused, match="20,000 bytes in 30 s"):
-        asyncio.run(read(found))
+        run_async(lambda: read(found))
     assert found[0] < 20_000
 
 
@@ -187,7 +188,7 @@ def test_unfinished_bodies_are_booked_by_address_and_in_all(page: Page, path: st
         ]
         return await asyncio.gather(*waiting)
 
-    answers = asyncio.run(run())
+    answers = run_async(run)
     refused = [status for status, _ in answers if status in (429, 507)]
     assert len(refused) == 2  # the second of one address, and the fifth in all
     assert [status for status, _ in answers if status not in (429, 507)] == [408] * 4
@@ -235,7 +236,7 @@ def test_unread_answers_are_booked_and_one_too_many_is_refused_in_words(page: Pa
         asks = [form("ask", json.dumps({"scene": scene, "search": f"?a={number}"}).encode()) for number in range(3)]
         return await asyncio.gather(*(page.request("/vitviz/page", [ask], reads=False) for ask in asks))
 
-    answers = asyncio.run(run())
+    answers = run_async(run)
     assert sum(b"wait to be read" in text for _, text in answers) >= 1
     assert page.account.used(Resource.TRANSFERS) == 0
 
