@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from vitviz.analysis.decomposition import decompose
@@ -55,7 +56,7 @@ def _key(figure: Figure, axes: Axes) -> None:
     """Name the lines of axes below all axes, where no line is."""
     handles, names = axes.get_legend_handles_labels()
     engine = figure.get_layout_engine()
-    assert engine is not None  # of `page.new_page`; its rectangle lies above the caption
+    assert isinstance(engine, ConstrainedLayoutEngine)  # of `page.new_page`; its rectangle lies above the caption
     left, bottom, width, height = engine.get()["rect"]
     high = (-(-len(names) // 3) * page.line_of(page.SMALL) * 1.1 + 0.1) / figure.get_figheight()
     engine.set(rect=(left, bottom + high, width, height - high))
