@@ -11,10 +11,11 @@ from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT
 
 if TYPE_CHECKING:
@@ -129,6 +130,12 @@ kind = together(
     click.option(
         "--preprocess", type=PATH, metavar="FILE", help="a preprocessor_config.json; or imagenet, clip or half"
     ),
+    click.option(
+        "--problem-type",
+        type=click.Choice(get_args(ProblemType)),
+        metavar="TYPE",
+        help=f"what the outputs mean, where the model does not say it: {', '.join(get_args(ProblemType))}",
+    ),
     click.option("--device", help="cuda, mps or cpu (default: the best there is)"),
 )
 model = together(
@@ -153,7 +160,8 @@ def load_model(args: Args) -> ViT:
     """Load the model that `--model` asks for, and print what was assumed of it to standard error."""
     from vitviz.weights.zoo import load
 
-    model = load(args.model, family=args.family, heads=args.heads, labels=args.labels, preprocess=args.preprocess)
+    told = {name: getattr(args, name) for name in ("family", "heads", "labels", "preprocess", "problem_type")}
+    model = load(args.model, **told)
     if model.pretrained is not None and not args.quiet:
         for assumed in model.pretrained.assumed:
             print(f"Assumed: {assumed}", file=sys.stderr)
