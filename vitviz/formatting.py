@@ -71,7 +71,7 @@ def describe_prediction(
     probabilities: Sequence[float],
     classes: int,
     sure_above: float | None = None,
-    group: tuple[str, float] | None = None,
+    group: tuple[str, float, Sequence[str]] | None = None,
     known: bool = True,
     problem_type: ProblemType = SINGLE,
 ) -> str:
@@ -85,7 +85,7 @@ def describe_prediction(
         probabilities: one for each of them, 0 to 1.
         classes: how many classes the model knows.
         sure_above: see `vitviz.Pretrained`.
-        group: of classes and its probability, which is named where no class is sure; see `vitviz.View.group`.
+        group: see `vitviz.View.group`; it and its most probable classes are named where no class is sure.
         known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
         problem_type: see `vitviz.ViT.problem_type`. Of several labels those of 50 % and more are named.
 
@@ -93,8 +93,8 @@ def describe_prediction(
     'Closest of 260 classes: cat 81.0 %'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3)
     'Not sure: perhaps cat, fox or wolf'
-    >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3, group=("animal", 0.9))
-    'Probably some kind of animal (90.0 %): perhaps cat, fox or wolf'
+    >>> describe_prediction(["cat", "wolf"], [0.24, 0.1], 260, sure_above=0.3, group=("dog", 0.9, ["wolf", "boxer"]))
+    'Probably some kind of dog (90.0 %): perhaps wolf or boxer'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3, known=False)
     'Perhaps none of the 260 things this model knows; the closest is cat'
     >>> describe_prediction(["cat", "dog", "fox"], [0.99, 0.98, 0.05], 20, problem_type="multi_label_classification")
@@ -118,7 +118,7 @@ def describe_prediction(
         return f"Perhaps none of the {things} this model knows; the closest is {labels[0]}"
     if sure_above is None or probabilities[0] >= sure_above:
         return f"Closest of {classes:,} class{'es' if classes != 1 else ''}: {labels[0]} {percent(probabilities[0])}"
-    *others, last = labels[:PERHAPS]
+    *others, last = (group[2] if group else labels)[:PERHAPS]
     perhaps = f"perhaps {', '.join(others)} or {last}" if others else f"perhaps {last}"
     if group is None:
         return f"Not sure: {perhaps}"

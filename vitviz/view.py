@@ -160,13 +160,14 @@ class View:
             return None
         return float(self.trace.logits[0].float().logsumexp(-1)) >= about.known_above
 
-    def group(self, least: float | None = None) -> tuple[str, float] | None:
-        """Return the smallest group of classes that is probable enough, and its probability: `("dog", 0.93)`.
+    def group(self, least: float | None = None) -> tuple[str, float, list[str]] | None:
+        """Return the smallest group of classes that is probable enough: `("dog", 0.93, ["beagle", "boxer"])`.
 
         Args:
             least: the least probability; by default `vitviz.Pretrained.group_above`.
 
         Returns:
+            Its name, its probability and its (at most three) most probable classes, the most probable first.
             `None` where no group is as probable, or the model has no groups; see `vitviz.Pretrained.groups`.
         """
         about = self.model.pretrained
@@ -177,9 +178,13 @@ class View:
         if least is None:
             least = about.group_above
         probability = dict(zip(about.labels, self.trace.logits[0].float().softmax(-1).tolist(), strict=True))
-        sums = [(group[0], sum(map(probability.__getitem__, group[1:])), len(group)) for group in about.groups]
-        enough = [(name, min(1.0, total), -size) for name, total, size in sums if total >= least]
-        return max(enough, key=lambda one: (one[2], one[1]))[:2] if enough else None
+        totals = {group: sum(probability[label] for label in group[1:]) for group in about.groups}
+        enough = [group for group, total in totals.items() if total >= least]
+        if not enough:
+            return None
+        group = min(enough, key=lambda group: (len(group), -totals[group]))
+        members = sorted(group[1:], key=probability.__getitem__, reverse=True)[:PERHAPS]
+        return group[0], min(1.0, totals[group]), members
 
     def describe(self) -> str:
         """Return the prediction in one line; empty without named classes.

@@ -8,8 +8,8 @@ the next draw of the same package takes their place.
     make mutants                               # draw where nothing is drawn, record coverage, run, report; resumes
     python scripts/mutants/mutants.py COMMAND  # draw, cover, run or report alone; --commit: the version to test
 
-All state lies in build/mutants/COMMIT: delete it to begin anew. The draws are committed (`drawn.json`), so that two
-versions of the tests meet the same faults.
+Trees and coverage lie in build/mutants/COMMIT. Draws (`drawn.json`) and results (`results/COMMIT.jsonl`) are committed:
+two versions of the tests meet the same faults, and another machine goes on where one stopped.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class Version:
             ["git", "rev-parse", "--short", commit], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.strip()
         self.folder = ROOT / "build" / "mutants" / self.commit
-        self.tree, self.results = self.folder / "tree", self.folder / "results.jsonl"
+        self.tree, self.results = self.folder / "tree", HERE / "results" / f"{self.commit}.jsonl"
+        self.results.parent.mkdir(exist_ok=True)
         if not self.tree.exists():
             subprocess.run(
                 ["git", "worktree", "add", "-q", "--detach", str(self.tree), self.commit], cwd=ROOT, check=True
@@ -330,6 +331,12 @@ def todo(drawn: dict[str, Any]) -> Iterator[Mutant]:
 
 def run(version: Version) -> None:
     """Examine every fault that has no result yet."""
+    restore(version)  # a run that was ended leaves its fault behind
+    for name in {"vitviz/__init__.py", "vitviz/web/core/url.js"}:
+        if check := checks(version, {"file": name}):
+            raise SystemExit(
+                f"Expected a version that lint and types accept, got one that {check} refuses. Mend it first."
+            )
     done = {result["id"] for result in read(version)}
     for mutant in todo(json.loads(DRAWN.read_text())):
         if mutant["id"] not in done:

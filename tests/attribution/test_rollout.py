@@ -20,7 +20,14 @@ from tiny import SMALL, close, whole
 
 import vitviz.attribution.attention
 import vitviz.model.trace
-from vitviz.attribution.attention import attention, discard_weakest, fuse_heads, rollout, rollout_matrix
+from vitviz.attribution.attention import (
+    attention,
+    attention_heads,
+    discard_weakest,
+    fuse_heads,
+    rollout,
+    rollout_matrix,
+)
 from vitviz.attribution.scores import ExplainError
 from vitviz.attribution.values import value_attention
 from vitviz.model.trace import BlockTrace, Kept, Query, Trace
@@ -255,8 +262,10 @@ def test_attention_of_one_head_and_of_heads_together(name: str) -> None:
         dense = tiny.dense(trace, block).numpy()  # (B, H, N, N)
         for query in (None, "mean", (0, 4), (2, 0), count, *(name.lower() for name in trace.prefix)):
             row = start_row(trace, query)
-            for head in range(tiny.HEADS):
+            for head, listed in enumerate(attention_heads(trace, block, query)):
                 scores = attention(trace, block, head, query)
+                close(whole(listed), whole(scores))
+                assert listed.options == {**scores.options, "block": block, "head": head}
                 expected = np.stack([row @ dense[image, head] for image in range(tiny.BATCH)])
                 close(scores.prefix, expected[:, :count])
                 close(scores.patches, expected[:, count:].reshape(tiny.BATCH, 3, 5))

@@ -75,6 +75,7 @@ test('the smallest probable group is named, and a photograph of low scores is un
   const logits = [0.4, 0.35, 0.2, 0.05].map((share) => Math.log(share) + 3.1); // their log-sum-exp is 3.1
   const { group, known } = judge(about, logits);
   assert.equal(group[0], 'dog');
+  assert.deepEqual(group[2], ['beagle', 'boxer']);
   assert.ok(Math.abs(group[1] - 0.75) < 1e-9);
   assert.equal(known, true);
   assert.equal(judge({ ...about, knownAbove: 3.2 }, logits).known, false);

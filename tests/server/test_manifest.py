@@ -92,13 +92,16 @@ def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
         assert [index for _, _, index in made["predictions"]] == list(view.best())
         assert [(label, share) for label, share, _ in made["predictions"]] == list(view.predictions())
         assert made["sureAbove"] == view.sure_above == facts.get("sure_above")
-        assert view.group() == (("any", pytest.approx(1.0)) if "groups" in facts else None)
+        members = [label for label, _ in view.predictions(3)]
+        assert view.group() == (("any", pytest.approx(1.0), members) if "groups" in facts else None)
         assert made["group"] == (view.group() and [*view.group()])
         assert made["known"] is view.known is known
         assert view.describe() == scene.summary
         assert scene.summary.startswith(words)
         assert f"<title>{html.escape(scene.summary)} · tiny · vitviz</title>" in standalone(scene)
-    assert view.group(1e-9)[0] == "even"
+    name, _, members = view.group(1e-9)
+    assert name == "even"
+    assert members == [label for label, _ in view.predictions(tiny.CLASSES) if label in view.labels[::2]][:3]
 
 
 @pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])

@@ -155,6 +155,12 @@ def test_a_file_of_torchvision_and_of_our_own(tmp_path: Path, pooling: Any) -> N
         model = vitviz.load(written(state_of(source), tmp_path, suffix), heads=5)
         assert_equal(model, source)
         assert model.config.classes == (1000 if pooling == "torchvision" else 7)
+        if pooling == "torchvision":
+            settings = model.pretrained.preprocess
+            usual = models.ViT_B_16_Weights.IMAGENET1K_V1.transforms()
+            assert (settings.mean, settings.std) == (tuple(usual.mean), tuple(usual.std))
+            assert settings.resize == round(settings.height * usual.resize_size[0] / usual.crop_size[0])
+            assert settings.interpolation == usual.interpolation.value
 
 
 def test_the_weights_of_a_folder_are_loaded_with_its_settings(tmp_path: Path) -> None:

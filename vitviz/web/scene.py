@@ -47,7 +47,7 @@ class Scene:
         problem_type: what the outputs of the model mean; the values themselves stand for probabilities in regression.
         labels: all classes that the model knows.
         sure_above: probability from which on the model is sure of its first class; `None` where nobody measured it.
-        group: the group of classes that is probable enough, and its probability; `None` where there is none.
+        group: see `vitviz.View.group`.
         known: whether the photograph seems to show one of the classes; `None` where no measure came with the model.
         caveat: text below the predictions, or instead of them.
         maps: further maps over this photograph, such as those of attribution methods.
@@ -68,7 +68,7 @@ class Scene:
     problem_type: ProblemType = SINGLE
     labels: Sequence[str] = ()
     sure_above: float | None = None
-    group: tuple[str, float] | None = None
+    group: tuple[str, float, list[str]] | None = None
     known: bool | None = None
     caveat: str = ""
     maps: Sequence[Heatmap] = ()

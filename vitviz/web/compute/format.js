@@ -38,7 +38,7 @@ export function outputs({ problemType }) {
   return problemType === 'regression' ? plain : percent;
 }
 
-const PERHAPS = 3; // classes that are named where the model is not sure
+export const PERHAPS = 3; // classes that are named where the model is not sure
 
 /** How many classes there are to choose from: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
@@ -50,7 +50,7 @@ export function classCount(classes) {
  * @param {string[]} labels - the most probable classes, the best first @param {number[]} probabilities
  * @param {number} classes - how many the model knows
  * @param {number | null} sureAbove - from which probability on it is sure; null where nobody measured it
- * @param {[string, number] | null} group - of classes, and its probability, for where no class is sure
+ * @param {import('../core/manifest.js').Group | null} group - which is named where no class is sure
  * @param {boolean} known - whether the photograph seems to show one of the classes
  * @param {ProblemType} problemType - of several labels those of 50 % and more are named
  */
@@ -73,7 +73,7 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   if (sureAbove === null || probabilities[0] >= sureAbove) {
     return `Closest of ${classCount(classes)}: ${labels[0]} ${percent(probabilities[0])}`;
   }
-  const others = labels.slice(0, PERHAPS);
+  const others = (group ? group[2] : labels).slice(0, PERHAPS);
   const last = others.pop();
   const perhaps = `perhaps ${others.length ? `${others.join(', ')} or ` : ''}${last}`;
   return group ? `Probably some kind of ${group[0]} (${percent(group[1])}): ${perhaps}` : `Not sure: ${perhaps}`;

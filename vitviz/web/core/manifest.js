@@ -2,6 +2,8 @@
 
 /** @typedef {'single_label_classification' | 'multi_label_classification' | 'regression'} ProblemType */
 
+/** @typedef {[name: string, probability: number, members: string[]]} Group - the members of most probability */
+
 /**
  * As `vitviz.web.scene` writes it.
  * @typedef {object} Manifest
@@ -16,7 +18,7 @@
  * @property {[string, number, number][]} predictions - the best classes, their probabilities and numbers
  * @property {ProblemType} problemType - what the outputs mean; in regression values stand for probabilities
  * @property {string[]} labels - all @property {number | null} sureAbove - probability from which on the model is sure
- * @property {[string, number] | null} [group] - of classes, and its probability @property {boolean | null} [known] -
+ * @property {Group | null} [group] - see `vitviz.View.group` @property {boolean | null} [known] -
  *   whether the photograph seems to show one of the classes; null where no measure came with the model
  * @property {string} caveat
  * @property {{id: string, title: string, values: number[], signed: boolean, unit: string, note: string}[]} maps

@@ -1,4 +1,5 @@
 // Opens a photograph in the visitor's own browser: decodes it, prepares the model's input, and describes what came out.
+import { PERHAPS } from '../compute/format.js';
 import { prepare, restore } from '../compute/image.js';
 import { softmax } from './model.js';
 
@@ -70,7 +71,7 @@ export async function prepareBlob(about, blob) {
  * The smallest group of classes that is probable enough, and whether the photograph seems to show one of the classes:
  * the rules of `vitviz.View.group` and `vitviz.View.known`.
  * @param {Pick<About, 'labels' | 'groups' | 'groupAbove' | 'knownAbove'>} about @param {ArrayLike<number>} logits
- * @returns {{group: [string, number] | null, known: boolean | null}}
+ * @returns {{group: import('../core/manifest.js').Group | null, known: boolean | null}}
  */
 export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
   const scores = Array.from(logits);
@@ -79,12 +80,14 @@ export function judge({ labels, groups, groupAbove, knownAbove }, logits) {
   const shares = new Map(labels.map((label, index) => [label, Math.exp(scores[index] - score)]));
   const probable = groups
     .map(([name, ...members]) => ({
-      name, size: members.length, share: members.reduce((sum, label) => sum + (shares.get(label) ?? 0), 0),
+      name, members, share: members.reduce((sum, label) => sum + (shares.get(label) ?? 0), 0),
     }))
     .filter(({ share }) => share >= groupAbove)
-    .sort((one, other) => one.size - other.size || other.share - one.share);
+    .sort((one, other) => one.members.length - other.members.length || other.share - one.share);
+  const best = probable.at(0);
+  const most = best?.members.sort((one, other) => (shares.get(other) ?? 0) - (shares.get(one) ?? 0)).slice(0, PERHAPS);
   return {
-    group: probable.length ? [probable[0].name, Math.min(1, probable[0].share)] : null,
+    group: best && most ? [best.name, Math.min(1, best.share), most] : null,
     known: knownAbove === null ? null : score >= knownAbove,
   };
 }
