@@ -6,7 +6,7 @@ import io
 import re
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -178,23 +178,36 @@ def test_save_knows_the_format_by_the_name(tmp_path: Path) -> None:
 # --- the shell -------------------------------------------------------------------------------------------------------
 
 
-def test_the_command_writes_what_python_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+Run = Callable[..., Path]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Call `vitviz figures` on a photograph and a tiny model; return the folder that it writes to."""
     photo, model, out = tmp_path / PHOTO, tmp_path / "tiny", tmp_path / "deep" / "figures"
     Image.fromarray(random_rgb(22, 30, 0)).save(photo)
     save_model(named_model(), model)
 
-    def run(*options: str) -> None:
+    def call(*options: str) -> Path:
         assert main(["figures", str(photo), "--model", str(model), "--device", "cpu", "-o", str(out), *options]) == 0
+        return out
 
-    run("--format", "svg", "--filters", "5")
+    return call
+
+
+def test_the_command_writes_what_python_draws(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    out = run("--format", "svg", "--filters", "5")
     lines = capsys.readouterr().out.splitlines()
     assert sorted(path.name for path in out.iterdir()) == sorted(f"{name}.svg" for name in NAMES)
     for name in NAMES:
         assert (out / f"{name}.svg").read_bytes() == encoded(name, "svg")
         assert any(line.endswith(str(out / f"{name}.svg")) for line in lines)
-    run("--only", "features", "--dark", "--filters", "5")  # as png
+
+
+def test_the_command_takes_options(run: Run) -> None:
+    out = run("--only", "features", "--dark", "--filters", "5")  # as png
     assert (out / "features.png").read_bytes() == encode(figure("features", dark=True), "png")
-    assert len(list(out.iterdir())) == len(NAMES) + 1
+    assert len(list(out.iterdir())) == 1
     run("--only", "shapes", "--size", "14", "--format", "svg")
     assert "(3, 8, 14)" in (out / "shapes.svg").read_text(encoding="utf-8")
     run("--kind", "overlay", "decomposition", "--layer", "2", "--head", "3", "--target", "thing 3", "--format", "pdf")
