@@ -4,6 +4,26 @@ import { fileName, percent, settings } from '../../vitviz/web/compute/format.js'
 import { csv, mapsFile } from '../../vitviz/web/compute/numbers.js';
 import { sameClasses } from '../../vitviz/web/compute/query.js';
 import { wrapped } from '../../vitviz/web/draw/caption.js';
+import { VECTORS, same } from './vectors.mjs';
+
+// ---- what Python computes too
+
+const briefly = (key, value) => (ArrayBuffer.isView(value) ? `${value.length} numbers` : value);
+const copy = (arg) => (ArrayBuffer.isView(arg) ? arg.slice() : arg);
+
+for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function)) {
+  test(`${name} does what Python does, and changes no argument but those to write into`, async () => {
+    const [path, method] = name.split('.');
+    const { [method]: called } = await import(`../../vitviz/web/${path}.js`);
+    calls.forEach(({ args, expected, atol, rtol, written }, place) => {
+      const told = `call ${place}, ${JSON.stringify(args, briefly)}`;
+      const before = args.map(copy);
+      same(called(...args), expected, atol, { rtol, told });
+      before.forEach((arg, i) => (written[i] ? same(args[i], written[i], atol, { rtol, told })
+        : assert.deepEqual(args[i], arg, told)));
+    });
+  });
+}
 
 // ---- captions
 

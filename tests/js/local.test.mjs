@@ -44,22 +44,22 @@ test('what the model needs is said, and whether the machine has little of it', (
   assert.match(needs(about, 1), /about 0\.8 GB of memory, and this machine has 1:/);
 });
 
-test('a graph is read once for all blocks, but again after a failure; a released session is made again', async () => {
+test('graphs are read with the weights, each once; a released session is made again', async () => {
   const read = [];
+  const files = { weights: 'weights.bin', block: 'block.onnx', gradient: 'gradient.onnx', read: 'read.onnx' };
   let online = false;
-  const about = { parts: { one: [0, 0], two: [0, 0] }, files: { block: 'block.onnx' } };
   const made = [];
-  const ort = { InferenceSession: { create: async () => {
-    made.push({ released: false, async release() { this.released = true; } });
+  const ort = { InferenceSession: { create: async (bytes) => {
+    made.push({ bytes, released: false, async release() { this.released = true; } });
     return made.at(-1);
   } } };
-  const graphs = new Graphs(ort, about, async (file) => {
+  const graphs = new Graphs(ort, { parts: { one: [0, 0], two: [0, 0], late: [0, 1] }, files }, async (file) => {
     read.push(file);
     if (!online) throw new Error('offline');
-    return new Uint8Array(3);
+    return Object.assign(new Uint8Array(4), { file });
   });
   await assert.rejects(graphs.session('block', 'one'), /offline/);
-  online = true;
+  online = true; // after a failure a file is read again
   const first = await graphs.session('block', 'one');
   await graphs.session('block', 'two');
   assert.equal(await graphs.session('block', 'one'), first);
@@ -67,6 +67,11 @@ test('a graph is read once for all blocks, but again after a failure; a released
   await graphs.release('block', 'one');
   assert.notEqual(await graphs.session('block', 'one'), first);
   assert.deepEqual([made.map(({ released }) => released), read.length], [[true, false, false], 2]);
+  await graphs.load();
+  online = false; // no method needs the network later
+  for (const name of ['block', 'gradient', 'read']) {
+    assert.equal((await graphs.session(name, 'late')).bytes.file, files[name]);
+  }
 });
 
 test('the smallest probable group is named, and a photograph of low scores is unknown', () => {

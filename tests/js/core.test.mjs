@@ -1,10 +1,14 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
+import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
 import { INITIAL, hasQuery, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
 import { SCENES, actions, generator } from './random.mjs';
+import { data } from './vectors.mjs';
+
+// ---- actions
 
 /** Forbid changes of a state in place. */
 function frozen(value) {
@@ -21,14 +25,15 @@ const ADDRESSED = Object.keys(INITIAL).filter((field) => !PASSING.includes(field
 /** What an address holds of a state. */
 const addressed = (state) => ({ ...pick(state, ADDRESSED), beside: state.beside && { ...state.beside, scene: null } });
 
+const make = (state = INITIAL) => createStore(state, reduce, { step: isStep, restore });
 const change = (fields) => ({ type: 'change', change: fields });
 const show = (scene, pane = 0) => ({ type: 'opened', pane, scene });
 const after = (...steps) => steps.reduce(reduce, INITIAL);
 const [FIRST, COMPARE, LEFT] = [show(SCENES[0]), { type: 'compare' }, { type: 'activate', pane: 0 }];
 
-test('any sequence of actions leaves a plain state that its address gives again', () => {
+test('any sequence of actions leaves a plain state that its address and the log give again', () => {
   for (let seed = 0; seed < 40; seed += 1) {
-    const store = createStore(frozen(INITIAL), reduce, { step: isStep, restore });
+    const store = make(frozen(INITIAL));
     const next = actions(generator(seed));
     for (let i = 0; i < 250; i += 1) {
       const action = frozen(next(store.get()));
@@ -42,6 +47,10 @@ test('any sequence of actions leaves a plain state that its address gives again'
       assert.deepEqual(messages, [], told);
       assert.ok(state.beside !== null || state.pane === 0, told);
     }
+    const [log, again] = [JSON.parse(JSON.stringify(store.log())), make()];
+    assert.equal(log.length, 250);
+    log.forEach(again.dispatch);
+    assert.deepEqual(again.get(), store.get());
   }
 });
 
@@ -66,7 +75,7 @@ test('a scene that was opened can show what the state asks for', () => {
 });
 
 test('while another scene is on its way, what is here shows what it can', () => {
-  const store = createStore(after(show(SCENES[2])), reduce, { step: isStep, restore });
+  const store = make(after(show(SCENES[2])));
   [{ type: 'map', block: 20, head: 15 }, { type: 'open', source: { model: 'model-0' } }, FIRST, { type: 'undo' }]
     .forEach(store.dispatch);
   const { block, head, scene } = store.get();
@@ -160,4 +169,155 @@ test('nothing that was started goes on at another photograph, model, size or tab
   for (const action of leaving) {
     assert.deepEqual(started(action, FIRST, change({ tab: 'explain' })), [], JSON.stringify(action));
   }
+});
+
+// ---- the store
+
+test('the log keeps the latest thousand', () => {
+  const store = make();
+  for (let i = 0; i < 1500; i += 1) store.dispatch(change({ removed: i }));
+  assert.equal(store.log().length, 1000);
+  assert.deepEqual(store.log()[0], change({ removed: 500 }));
+  assert.deepEqual(store.log().at(-1), change({ removed: 1499 }));
+});
+
+/** A store after some actions, and how to dispatch more. */
+function stored(...actions) {
+  const store = make();
+  const send = (...more) => more.forEach((action) => store.dispatch(action.type ? action : { type: action }));
+  send(FIRST, ...actions);
+  return { store, send, has: (fields) => assert.deepEqual(pick(store.get(), Object.keys(fields)), fields) };
+}
+
+test('undo and redo restore what is shown, step by step', () => {
+  const { send, has } = stored(change({ block: 3 }), change({ block: 5 }), change({ opacity: 0.2 }));
+  for (const [type, block] of [['undo', 3], ['undo', 11], ['undo', 11], ['redo', 3], ['redo', 5], ['redo', 5]]) {
+    send(type);
+    has({ block });
+  }
+  send('undo', change({ head: 2 }), 'redo'); // another future
+  has({ block: 3, head: 2 });
+});
+
+test('what is dragged, passes or changes nothing in the address is no step', () => {
+  stored(change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }), { type: 'hover', pointer: null },
+    { type: 'message', texts: ['x'] }, 'undo').has({ block: 11 });
+});
+
+test('undo takes erased patches back one by one, and not what a slider took away', () => {
+  const { send, has } = stored(change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] }), 'undo');
+  has({ erased: [4], removed: 30 });
+  send('undo');
+  has({ erased: [] });
+});
+
+test('undo leaves running what a person started, except where it goes to another tab', () => {
+  const { send, has } = stored(change({ tab: 'explain' }), change({ method: 'kernel_shap' }),
+    { type: 'start', question: 'q', on: true }, change({ target: 2 }), 'undo');
+  has({ target: null, started: ['q'] });
+  send('undo', 'undo');
+  has({ tab: 'explore', started: [] });
+  send('redo');
+  has({ tab: 'explain', started: [] }); // it does not start again by itself
+});
+
+test('undo keeps the scenes that are here', () => {
+  const { store, has } = stored(COMPARE, show(SCENES[2], 1), LEFT, 'undo');
+  has({ pane: 1, scene: SCENES[2] });
+  assert.equal(store.get().beside.scene.id, 'scene-0');
+});
+
+test('a listener hears changes alone, until it leaves', () => {
+  const store = make();
+  const heard = [];
+  const leave = store.subscribe((state, before, { type }) => heard.push([type, state !== before]));
+  store.dispatch({ type: 'nothing' });
+  store.dispatch({ type: 'play' });
+  leave();
+  store.dispatch({ type: 'play' });
+  assert.deepEqual(heard, [['play', true]]);
+});
+
+// ---- addresses
+
+const LETTERS = ['image', 'layer', '&layer=0', 'from', 'pane', '0', '2', '=', '&', '%', '%F0', ',', '1', '-', '\0',
+  'ü', '+', '#', '?', 'off', '.', '?mode=', '東', '\ud800', '😀', 'constructor', '__proto__'];
+
+test('no address throws, and what was read is written the same way again', () => {
+  const random = generator(7);
+  const searches = Array.from({ length: 20000 }, () => (
+    Array.from({ length: 12 }, () => LETTERS[Math.floor(random() * LETTERS.length)]).join('')));
+  for (const search of [...searches, '%', '?%E0%A4%A', '&&=&', '???', null, 7, { a: 1 }, []]) {
+    const { state, messages } = parse(search);
+    assert.deepEqual(parse(format(state)).state, state, search);
+    assert.ok(state.block === null || (Number.isInteger(state.block) && state.block >= 0), search);
+    assert.ok(messages.every((text) => text.includes('expected ') && text.includes('got ')), search);
+    assert.doesNotThrow(() => fit(state, SCENES[0].limits), search);
+  }
+});
+
+test('absurd parts are told and replaced by their defaults', () => {
+  for (const [part, texts] of Object.entries(data('address_cases'))) {
+    for (const text of texts) {
+      const { state, messages } = parse(`?${part}=${encodeURIComponent(text)}&direction=column`);
+      const told = `${part}=${text}`;
+      assert.equal(messages.length, 1, told);
+      assert.ok(messages[0].startsWith(`${part}: expected `), told);
+      assert.deepEqual(state, part === 'direction' ? { ...INITIAL } : { ...INITIAL, direction: 'column' }, told);
+    }
+  }
+});
+
+test('people count from one; defaults are left out, others\' parts are kept, and ours have one order', () => {
+  assert.deepEqual([format(INITIAL), format(INITIAL, '?debug=1&layer=4')], ['', '?debug=1']);
+  const state = { ...INITIAL, query: [6, 3], image: 'church', head: 3, block: 11, shared: true, opacity: 0.3,
+    off: ['2,1'] };
+  const address = '?image=church&layer=12&head=4&from=7,4&opacity=0.3&scale=shared&off=3.2';
+  assert.equal(format(state), address);
+  assert.equal(format(state, '?head=2&__theme=dark&x=a%26b%C3%BC'), `${address}&__theme=dark&x=a%26b%C3%BC`);
+});
+
+test('a photograph is named by its hash, or by the address of a picture', () => {
+  for (const photo of ['0123456789abcdef', 'pictures/cat.jpg', '../zwei bücher.webp', 'https://example.org/a.png']) {
+    const { state, messages } = parse(format({ ...INITIAL, photo }));
+    assert.deepEqual([state.photo, messages], [photo, []]);
+  }
+  for (const photo of ['0123', 'xyz', 'a\n.jpg', '']) {
+    assert.equal(parse(format({ ...INITIAL, photo })).state.photo, null);
+  }
+});
+
+test('addresses of earlier versions are read', () => {
+  const { state, messages } = parse('?detail=448&colours=magma&drop=0.5&skip=0.25&first=3');
+  const expected = { size: 448, color: 'magma', discard: 0.5, residual: 0.25, start: 3 };
+  assert.deepEqual({ state, messages }, { state: { ...INITIAL, ...expected }, messages: [] });
+});
+
+// ---- keys
+
+/** The state with a scene, and what `fields` change. */
+const shown = (fields, prefix = ['CLS']) => (
+  { ...after(show({ ...SCENE, limits: { ...LIMITS, prefix } })), ...fields });
+const press = (state, ...keys) => keys.reduce((now, key) => reduce(now, actionOf(now, key)), state);
+/** [fields of the state, keys, fields that are other then]; the first one goes from CLS to the middle. */
+const CASES = data('key_cases');
+
+test('keys do what the help says', () => {
+  for (const [fields, keys, expected] of CASES) {
+    assert.deepEqual(press(shown(fields), ...keys), { ...shown(fields), ...expected }, `${keys}`);
+  }
+  assert.equal(press(shown({ query: [1, 1] }, ['register 1']), 'c').query, 'mean'); // there is no CLS
+});
+
+test('keys that are not ours stay with the browser', () => {
+  for (const key of ['Tab', 'Enter', ' ', 'x', '1', 'F5', 'constructor', '__proto__', 'Escape']) {
+    assert.equal(actionOf(shown(), key), null, key);
+  }
+});
+
+test('every key is in the help', () => {
+  const names = { ArrowUp: '↑', ArrowDown: '↓', ArrowLeft: '←', ArrowRight: '→', Escape: 'Esc' };
+  const used = CASES.flatMap(([, keys]) => keys.map((key) => (names[key] ?? key).toLowerCase()));
+  const listed = KEYS.map(({ keys }) => keys).join(' ').replace('Ctrl Z', '').toLowerCase();
+  assert.deepEqual(new Set(listed.split(' ').filter(Boolean)), new Set(used));
 });
