@@ -184,6 +184,21 @@ def things(tmp_path: Path) -> Path:
     return tmp_path / "things"
 
 
+def test_summary_counts_trainable_parameters_by_layer_for_a_batch(run: Run, model: str) -> None:
+    found = json.loads(run("summary", "--batch", "32", "--unfreeze-last", "0", "--json"))
+    modules = {row["name"]: row for row in found["modules"]}
+    learning = {name: row["trainable"] for name, row in modules.items() if row["trainable"]}
+    assert learning == {"head": modules["head"]["parameters"]}
+    assert found["trainable"] == learning["head"]
+    assert {row["input"][0] for row in modules.values()} == {row["output"][0] for row in modules.values()} == {32}
+    printed = run("summary", "--batch", "32", "--unfreeze-last", "0")
+    (heading,) = (line.split() for line in printed.splitlines() if line.startswith("module"))
+    assert heading == ["module", "kind", "input", "output", "parameters", "trainable", "multiply-adds"]
+    (line,) = (line for line in printed.splitlines() if line.startswith("head "))
+    assert f"{learning['head']:,}" in line.split()
+    assert "for 32 images of" in printed
+
+
 def test_json_of_a_model_and_of_data(run: Run, model: str, things: Path) -> None:
     answers = {}
     for command, options in {

@@ -200,16 +200,26 @@ def test_a_plain_folder_trains_with_what_was_allowed(
     plain, out = tmp_path / "plain", tmp_path / "out"
     shutil.copytree(photos / "train", plain)
     shutil.copy(plain / "red" / "0.png", plain / "blue" / "red.png")
-    options = ["--val-share", "0.25", "--seed", "7", "--epochs", "1", "--batch", "6", "--optimizer", "sgd"]
-    options += ["--schedule", "linear", "--attention-dropout", "0.25", "--positions", "sincos1d"]
+    options = ["--val-share", "0.25", "--seed", "7", "--epochs", "1", "--batch", "6", "--optimizer", "adam"]
+    options += [
+        "--activation",
+        "gelu_tanh",
+        "--schedule",
+        "linear",
+        "--attention-dropout",
+        "0.25",
+        "--positions",
+        "sincos1d",
+    ]
     assert train(plain, out, *SIZES, *options) == 2
     assert "blue/red.png and red/0.png" in capsys.readouterr().err
     assert train(plain, out, *SIZES, *options, "--allow-duplicates") == 0
     card = (out / "README.md").read_text(encoding="utf-8")
     assert "0.25 of each class was drawn for validation by seed 7" in card
     assert "1 photographs are in two classes" in card
-    assert all(f"| {row} |" in card for row in ("optimizer | sgd", "schedule | linear", "attention_dropout | 0.25"))
-    assert vitviz.load(out).config.positions == "sincos1d"
+    assert all(f"| {row} |" in card for row in ("optimizer | adam", "schedule | linear", "attention_dropout | 0.25"))
+    config = vitviz.load(out).config
+    assert (config.positions, config.activation) == ("sincos1d", "gelu_tanh")
     capsys.readouterr()
     assert main(["train", "--extend", "1", "--from", str(out), "--out", str(tmp_path / "x"), "--seed", "8"]) == 2
     assert "--seed" in capsys.readouterr().err

@@ -297,6 +297,7 @@ def test_shapes_are_those_of_a_real_run_and_counts_add_up(changes: dict) -> None
     assert sums["parameter_bytes"] == 4 * total
     model.patch_embed.requires_grad_(False)
     assert totals(model)["trainable"] == total - table["patch_embed"].parameters
+    assert [row.name for row in rows(model) if row.trainable < row.parameters] == ["patch_embed.proj", "patch_embed"]
 
 
 def test_every_number_is_printed_and_the_model_is_not_run() -> None:
@@ -307,7 +308,7 @@ def test_every_number_is_printed_and_the_model_is_not_run() -> None:
         line = next(line for line in text.splitlines() if line.split()[:1] == [row.name])
         assert " x ".join(map(str, row.shape)) in line
         assert " x ".join(map(str, row.input)) in line
-        assert f" {row.parameters:,}" in line
+        assert f" {row.parameters:,} " in line
         if row.multiply_adds:
             assert line.endswith(f" {row.multiply_adds:,}")
     assert any(line.split()[0] == "reg_token" and "1 x 2 x 19" in line for line in text.splitlines())

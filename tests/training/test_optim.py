@@ -101,6 +101,21 @@ def test_other_schedules_and_sgd_are_torchs() -> None:
     assert {group["weight_decay"] for group in sgd.param_groups} == {0.0, 0.125}
 
 
+def test_adam_takes_torchs_step_with_decay_in_the_gradient() -> None:
+    ours, theirs = tiny.model(), tiny.model()
+    recipe = Recipe(optimizer="adam", lr=3e-3, betas=(0.8, 0.99), weight_decay=0.3)
+    step = make_optimizer(ours, recipe)
+    decayed = [p for name, p in theirs.named_parameters() if name.endswith("weight") and "norm" not in name]
+    others = [p for name, p in theirs.named_parameters() if not (name.endswith("weight") and "norm" not in name)]
+    groups = [{"params": decayed, "weight_decay": 0.3}, {"params": others}]
+    expected = torch.optim.Adam(groups, lr=3e-3, betas=(0.8, 0.99))
+    for model, optimizer in ((ours, step), (theirs, expected)):
+        model(tiny.images(2)).square().sum().backward()
+        optimizer.step()
+    for name, parameter in ours.named_parameters():
+        torch.testing.assert_close(parameter, theirs.get_parameter(name), rtol=0, atol=1e-6)
+
+
 def test_named_recipes_survive_json_and_fit_a_model() -> None:
     for name, known in RECIPES.items():
         assert Recipe(**json.loads(json.dumps(dataclasses.asdict(known.recipe)))) == known.recipe

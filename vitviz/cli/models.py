@@ -149,14 +149,22 @@ def sizes_table(rows: Sequence[Mapping[str, Any]]) -> str:
     type=Names("vitviz.model.config", "PRESETS"),
     help="a published size instead of a model, without weights, at 224 pixels and with 1,000 classes",
 )
+@click.option("--batch", type=click.IntRange(1), default=1, help="images in the shapes and totals (default: 1)")
+@click.option(
+    "--unfreeze-last", type=int, metavar="N", help="count as trainable what vitviz train --unfreeze-last N trains"
+)
 @shared.model
 def summary(args: Args) -> None:
-    """List the modules of a model: shapes, parameters, multiply-adds, sizes in MB."""
+    """List the modules of a model: shapes, parameters, trainable ones, multiply-adds, sizes in MB."""
     from vitviz.model.summary import rows, summary, totals
 
     model = _without_weights(args.preset) if args.preset else shared.load_model(args)
+    if args.unfreeze_last is not None:
+        from vitviz.training.network import freeze
+
+        freeze(model, args.unfreeze_last)
     if not args.json:
-        print(summary(model))
+        print(summary(model, args.batch))
         return
     modules = [
         {
@@ -165,12 +173,13 @@ def summary(args: Args) -> None:
             "input": row.input,
             "output": row.shape,
             "parameters": row.parameters,
+            "trainable": row.trainable,
             "multiply_adds": row.multiply_adds,
         }
-        for row in rows(model)
+        for row in rows(model, args.batch)
     ]
     args.model = args.preset or args.model
-    shared.print_json(args, model.config.image_size, **totals(model), modules=modules)
+    shared.print_json(args, model.config.image_size, **totals(model, args.batch), modules=modules)
 
 
 def _without_weights(name: str) -> ViT:

@@ -95,6 +95,7 @@ GROUPS: dict[str, list[click.Option]] = {
         click.Option(["--layer-scale"], type=float, metavar="X", help="start value of layer scale (default: none)"),
         _on_off("qk-norm", "layer norm on queries and keys"),
         _choice("--mlp", CHOICES["mlp"], "two layers, or gated"),
+        _choice("--activation", CHOICES["activation"], "of the MLP: GELU exactly, by tanh, or by a sigmoid"),
     ],
     "Or a model to start from": [
         click.Option(["--from", "source"], type=PATH, metavar="SOURCE", help="a model, as --model elsewhere; new head"),

@@ -1,7 +1,8 @@
 """List a model's modules: shapes in and out, parameters, and multiply-adds by torch's own counter."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from vitviz.model.vit import ViT
 class Row:
     """One module: its name in the model, its class, shapes of its input and output, parameters and multiply-adds.
 
+    `trainable` are those of the parameters that learn; `run_on_meta` leaves it at 0, `rows` counts it in the model.
     Multiply-adds are those of matrix products, convolutions and attention, half of torch's floating-point operations;
     norms, activations and sums are not counted, in torchinfo and papers neither.
     """
@@ -29,6 +31,7 @@ class Row:
     shape: tuple[int, ...]
     parameters: int
     multiply_adds: int
+    trainable: int = 0
 
 
 def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: Ops = PLAIN) -> list[Row]:
@@ -67,7 +70,13 @@ def rows(model: ViT, batch: int = 1) -> list[Row]:
     """Return one row for each module that computes something, down to the parts of the blocks, in running order."""
     idle = {one.__name__ for one in (nn.Dropout, nn.Identity, DropPath)}
     table = run_on_meta(model.config, model.config.image_size, batch)
-    return [row for row in table if row.name and row.kind not in idle and row.name.count(".") <= 2]
+    shown = [row for row in table if row.name and row.kind not in idle and row.name.count(".") <= 2]
+    return [replace(row, trainable=_trainable(model.get_submodule(row.name).parameters())) for row in shown]
+
+
+def _trainable(parameters: Iterable[nn.Parameter]) -> int:
+    """Return how many numbers of the parameters learn."""
+    return sum(p.numel() for p in parameters if p.requires_grad)
 
 
 def totals(model: ViT, batch: int = 1) -> dict[str, int]:
@@ -83,7 +92,7 @@ def totals(model: ViT, batch: int = 1) -> dict[str, int]:
     inner = {name.rpartition(".")[0] for name in names if name}  # of these the parts are counted
     return {
         "parameters": sum(p.numel() for p in parameters),
-        "trainable": sum(p.numel() for p in parameters if p.requires_grad),
+        "trainable": _trainable(parameters),
         "multiply_adds": table[-1].multiply_adds,
         "input_bytes": itemsize * math.prod(table[-1].input),
         "output_bytes": itemsize * sum(math.prod(row.shape) for row in table if row.name not in inner),
@@ -92,24 +101,26 @@ def totals(model: ViT, batch: int = 1) -> dict[str, int]:
 
 
 def summary(model: ViT, batch: int = 1) -> str:
-    """Return a table of modules, shapes in and out, parameters and multiply-adds, with totals, ready to print.
+    """Return a table of modules, shapes in and out, parameters and trainable ones, multiply-adds, and totals, to print.
 
     >>> from vitviz.model.config import preset
     >>> print(*summary(ViT(preset("tiny", depth=1))).splitlines()[-6].split())
     parameters 823,720
     """
-    table = [
-        (row.name, row.kind, row.input, row.shape, row.parameters, row.multiply_adds) for row in rows(model, batch)
-    ]
     own = [(name, p) for name, p in model.named_parameters() if "." not in name]
-    table += [(name, "Parameter", (), tuple(p.shape), p.numel(), 0) for name, p in own]
-    cells = [
-        [name, kind, *(" x ".join(map(str, shape)) for shape in shapes), f"{count:,}", f"{work:,}" if work else ""]
-        for name, kind, *shapes, count, work in table
+    table = [
+        *rows(model, batch),
+        *(Row(name, "Parameter", (), tuple(p.shape), p.numel(), 0, _trainable([p])) for name, p in own),
     ]
-    lines = text_table([["module", "kind", "input", "output", "parameters", "multiply-adds"], *cells], left=4).split(
-        "\n"
-    )
+    cells = [
+        [
+            *(row.name, row.kind, *(" x ".join(map(str, shape)) for shape in (row.input, row.shape))),
+            *(f"{row.parameters:,}", f"{row.trainable:,}", f"{row.multiply_adds:,}" if row.multiply_adds else ""),
+        ]
+        for row in table
+    ]
+    heading = ["module", "kind", "input", "output", "parameters", "trainable", "multiply-adds"]
+    lines = text_table([heading, *cells], left=4).split("\n")
     sums = totals(model, batch)
     height, width = model.config.image_size
     images = f"for {batch} image{'' if batch == 1 else 's'} of {width} x {height} pixels"

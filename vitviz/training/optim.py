@@ -1,7 +1,7 @@
 """Update weights from gradients: parameter groups, the learning rate of a step, the running mean of the weights.
 
-Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization" (AdamW); Bao et al. 2022, "BEiT" (a learning rate
-for each layer); Loshchilov and Hutter 2017, "SGDR" (cosine); Goyal et al. 2017 (warm-up).
+Kingma and Ba 2015, "Adam"; Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization" (AdamW); Bao et al.
+2022, "BEiT" (a learning rate for each layer); Loshchilov and Hutter 2017, "SGDR" (cosine); Goyal et al. 2017 (warm-up).
 """
 
 import math
@@ -34,7 +34,7 @@ def layer_of(name: str, config: ViTConfig) -> int:
 
 
 def make_optimizer(model: ViT, recipe: Recipe) -> torch.optim.Optimizer:
-    """Return AdamW or SGD over a model's parameters that learn, grouped by learning rate and weight decay.
+    """Return AdamW, Adam or SGD over a model's parameters that learn, grouped by learning rate and weight decay.
 
     Weight decay applies to matrices and filters, not to biases, norms, scales, tokens and positions.
     `timm.optim.param_groups_layer_decay` has no rate of its own for the classifier, so the groups are made here.
@@ -52,7 +52,8 @@ def make_optimizer(model: ViT, recipe: Recipe) -> torch.optim.Optimizer:
     made = [{"params": group, "lr": rate, "weight_decay": decay} for (rate, decay), group in groups.items()]
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(made, lr=recipe.lr, momentum=recipe.betas[0], nesterov=True)
-    return torch.optim.AdamW(made, lr=recipe.lr, betas=recipe.betas, fused=True)
+    adam = torch.optim.Adam if recipe.optimizer == "adam" else torch.optim.AdamW
+    return adam(made, lr=recipe.lr, betas=recipe.betas, fused=True)
 
 
 def warmup_then(schedule: str, steps: int, warmup: int, final: float = 0.0) -> Callable[[int], float]:

@@ -47,9 +47,11 @@ class Recipe:
     lr: float = _number(1e-3, ABOVE_ZERO, INF, "learning rate after warm-up, for a step of a whole batch")
     head_lr: float | None = _number(None, ABOVE_ZERO, INF, "that of the classifier (default: the same)")
     layer_decay: float = _number(1.0, ABOVE_ZERO, 1, "rate of a block as a share of the next one's")
-    optimizer: Literal["adamw", "sgd"] = _choice("adamw", "AdamW, or SGD with Nesterov's momentum")
+    optimizer: Literal["adamw", "adam", "sgd"] = _choice(
+        "adamw", "AdamW; Adam, whose weight decay is part of the gradient; or SGD with Nesterov's momentum"
+    )
     weight_decay: float = _number(0.05, 0, INF, "not of biases, norms, scales, tokens and positions")
-    betas: tuple[float, float] = _number((0.9, 0.999), 0, BELOW_ONE, "of AdamW; the first is SGD's momentum", count=2)
+    betas: tuple[float, float] = _number((0.9, 0.999), 0, BELOW_ONE, "of Adam; the first is SGD's momentum", count=2)
     schedule: Literal["cosine", "linear", "constant"] = _choice("cosine", "of the rate after warm-up")
     warmup: float = _number(1.0, 0, INF, "epochs in which the rate grows linearly")
     final_lr: float = _number(0.0, 0, 1, "rate at the end of the schedule, as a share of --lr")
