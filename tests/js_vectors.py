@@ -226,10 +226,13 @@ def rollout_calls() -> Iterator[Call]:
 def preprocess_calls() -> Iterator[Call]:
     sizes = ((90, 60), (61, 97), (224, 224), (30, 40), (300, 75), (17, 400), (1, 9))
     filters = ("bilinear", "bicubic", "lanczos")
-    modes = ("crop", "squash", "pad", "native", "cover")
-    for mode, size, interpolation in pairs(modes, sizes, filters):
-        how = {"mode": "crop", "resize": (61, 79)} if mode == "cover" else {"mode": mode}
-        preprocess = Preprocess(**how, height=56, width=70, multiple=14, interpolation=interpolation)
+    special: dict[str, dict[str, Any]] = {
+        "cover": {"mode": "crop", "resize": (61, 79)},
+        "tall": {"mode": "crop", "height": 70, "width": 56},
+    }
+    for mode, size, interpolation in pairs(("crop", "squash", "pad", "native", *special), sizes, filters):
+        how = {"height": 56, "width": 70, **special.get(mode, {"mode": mode})}
+        preprocess = Preprocess(**how, multiple=14, interpolation=interpolation)
         photo = photograph(*size)
         made, args = preprocess(photo), [preprocess.to_dict(), rgba(photo), *size]
         height, width = made.geometry.input

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import struct
 import warnings
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pairwise import pairs
 from PIL import EpsImagePlugin, ExifTags, Image, ImageCms, ImageFile
 
 from vitviz.images.decoding import ImageError, decode
+from vitviz.images.limits import check_file
 
 LOSSLESS: dict[str, dict[str, Any]] = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
 
@@ -377,3 +379,19 @@ def test_the_limit_is_met_exactly() -> None:
     for width, height in ((5200, 5000), (32_768, 400), (32_000, 320), (1024, 1)):
         with pytest.raises(ImageError, match="cannot be decoded"):  # the size passes; that pixels are missing does not
             decode(png_header_only(width, height))
+
+
+@pytest.mark.parametrize(
+    ("subsampling", "width", "height", "scale"),
+    [(0, 5200, 5000, 1), (0, 5200, 5004, 2), (0, 7000, 5500, 2), (0, 7000, 5600, None), (2, 10_000, 5000, 2)],
+)
+def test_large_jpegs_are_decoded_at_half_size(subsampling: int, width: int, height: int, scale: int | None) -> None:
+    data = bytearray(saved(Image.new("RGB", (8, 8)), "JPEG", subsampling=subsampling))
+    struct.pack_into(">HH", data, data.index(b"\xff\xc0") + 5, height, width)  # of SOF0
+    image = Image.open(io.BytesIO(data))
+    if scale is None:
+        with pytest.raises(ImageError, match=r"at most 38 megapixels, got 39\.2 in this file"):
+            check_file(image, "this file")
+    else:
+        check_file(image, "this file")
+        assert image.size == (width // scale, height // scale)

@@ -71,7 +71,8 @@ test('several maps have a row for each number', () => {
   const geometry = { image: [90, 60], frame: [0, 0, 90, 60] };
   const values = Float32Array.of(0.1, 1e-7, 3, -4, 0.5, 1 / 3);
   const maps = [{ block: 0, head: 'mean', values }, { block: 1, head: 2, values }];
-  const [, columns, ...rows] = mapsFile(manifest, geometry, 'All', maps, 'csv').trimEnd().split('\n');
+  const [record, columns, ...rows] = mapsFile(manifest, geometry, 'All', maps, 'csv').trimEnd().split('\n');
+  assert.equal(JSON.parse(record.slice(2)).format, 'vitviz map 1'); // what Python reads
   assert.equal(columns, 'block,head,row,column,value');
   assert.equal(rows.length, 12);
   assert.ok(rows[8].startsWith('1,2,0,2,3'));

@@ -1,7 +1,9 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
 import { needs } from '../../vitviz/web/backends/needs.js';
+import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
 import { Graphs } from '../../vitviz/web/local/graphs.js';
+import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture.js';
 import { METHODS } from '../../vitviz/web/local/methods.js';
 import { Model, Stopped } from '../../vitviz/web/local/model.js';
 import { judge } from '../../vitviz/web/local/opening.js';
@@ -87,4 +89,24 @@ test('the smallest probable group is named, and a photograph of low scores is un
   assert.equal(judge({ ...about, knownAbove: null }, logits).known, null);
   assert.equal(judge({ ...about, groupAbove: 0.8 }, logits).group[0], 'animal');
   assert.equal(judge({ ...about, groupAbove: 0.96 }, logits).group, null);
+});
+
+test('the lecture has the positions of the model\'s own grid, and says that others are interpolated', () => {
+  const positions = { dtype: 'F32', shape: [6, 1], data: Float32Array.of(1, 2, 3, 4, 5, 6) };
+  const shared = new Uint8Array(writeTensors({ positions }, { grid: [2, 3], missing: {} }));
+  const about = { preprocess: { mode: 'squash', height: 2, width: 3, mean: [0, 0, 0], std: [1, 1, 1] } };
+  const size = { height: 2, width: 3 };
+  const opened = { model: { about }, prepared: { ...size, pixels: new Float32Array(18) }, canvas: size };
+  const [own, other] = [[2, 3], [3, 2]].map((grid) => readTensors(lectureFile({ ...opened, run: { grid } }, shared)));
+  assert.deepEqual([own.tensors.positions, own.facts.missing], [positions, {}]);
+  assert.equal(other.tensors.positions, undefined);
+  assert.match(other.facts.missing.positions, /interpolated/);
+});
+
+test('the values of a block come in single precision, which is neither moved nor scaled', async () => {
+  const data = Float32Array.of(1, 2, 3, 4, 5, 6);
+  const model = { graphs: { run: async () => ({ v: { data } }) }, shaped: (tokens) => tokens };
+  const run = { blocks: [{ heads: 3, tokens: 1, width: 2 }], stream: [data] };
+  const { values, center, factor } = readTensors(await valuesFile({ model, run }, 0)).tensors;
+  assert.deepEqual([values.data, center.data, factor.data], [data, new Float32Array(6), new Float32Array(6).fill(1)]);
 });

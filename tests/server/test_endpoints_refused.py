@@ -37,7 +37,7 @@ TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of
     ("open", {"photo": b"no picture"}, "photograph"),
     ("open", {"photo": b""}, "photograph"),
     ("open", {"photo": photograph(), "model": "/etc/passwd"}, "name of a model"),
-    ("open", {"photo": "text"}, "photo"),
+    ("open", {"photo": "text"}, "a file of at most 64 MB"),
     *(("open", {"photo": photograph(), "size": size}, "size") for size in (91.0, True, 0, 10**6)),
     *(("open", {"photo": photograph(), "size": size}, str(size)) for size in (1, 12, 9 * WIDTH, 10**5)),
     ("open", {"photo": photograph(), "detail": 91}, "detail"),

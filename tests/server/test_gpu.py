@@ -59,6 +59,7 @@ def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], t
     endpoints = made(tmp_path / "page", (folder(tmp_path / "model"),))
     scene = endpoints.open(photograph())["id"]
     assert calls == [("run_model", gpu.OPEN_SECONDS)]
+    assert gpu.BORROWED
     endpoints.block(scene, 0)
     endpoints.rollout(scene)
     endpoints.layers(scene)

@@ -134,8 +134,8 @@ def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypa
         assert (weights_only, check_hash) == (True, True)
         return theirs.state_dict()
 
-    asked: list[str] = []
-    monkeypatch.setattr(remote, "fetch", lambda repository, *_: asked.append(repository) or tmp_path)
+    asked: list[tuple] = []
+    monkeypatch.setattr(remote, "fetch", lambda *what: asked.append(what) or tmp_path)
     monkeypatch.setattr(remote, "reachable", lambda _: True)
     monkeypatch.setattr(torch.hub, "load_state_dict_from_url", give)
     tiny, squeezed = timm.create_model("vit_tiny_patch16_224"), models.squeezenet1_1()
@@ -156,7 +156,8 @@ def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypa
         assert (about.preprocess.height, len(about.labels)) == (size, 1000)
         assert about.labels[0].startswith("tench")
         assert about.preprocess.mean[0] == (0.5 if source.startswith("timm:") else 0.485)  # the weights' own
-    assert asked[0] == "timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k"
+    weights = ("model.safetensors",)
+    assert asked[0] == ("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights, weights)
     assert isinstance(load_teacher("vit-cifar10"), ViT)
     with pytest.raises(RemoteError, match="list_models"):
         load_teacher("torchvision:deeplabv3_resnet50")
