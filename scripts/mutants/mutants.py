@@ -303,7 +303,8 @@ def until_failure(version: Version, what: list[str]) -> Mutant:
     left_out: list[str] = []
     while True:
         status, text = version.pytest("-x", *what, *(f"--deselect={name}" for name in left_out))
-        failed = [line.split(" ")[1] for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        ends = [line.split(" ", 1) for line in text.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        failed = [name.split(" - ")[0] for _, name in ends]
         if status in (-9, -24, 137, 152):
             return {"noticed": "endless"}
         if status == 0 or not failed:
