@@ -103,10 +103,10 @@ def test_photographs_without_end_leave_a_share_to_short_questions(
     short = Work(scheduler, Kind.SHORT, log, "short")
     other = Work(scheduler, Kind.PHOTO, log, "other")
     wait_until(lambda: scheduler.waiting == 2, "both wait")
-    clock.now += module.SHARE
+    clock.now += module.SHARE / 2
     photo.finish()
-    short.wait()  # before the other photograph: it has a second now
-    clock.now += 0.9
+    short.wait()  # before the other photograph: it has half a second now
+    clock.now += 0.4
     assert not scheduler.urgent(Kind.SHORT)
     assert not other.begun.is_set()
     clock.now += 0.2
