@@ -3,6 +3,7 @@
 import collections
 import copy
 import io
+import json
 import os
 import pickle
 import struct
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from checkpoint_folders import header
 from safetensors.torch import save
 from timm_models import vit
 from torch import nn
@@ -69,6 +69,12 @@ def zipped(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> 
         for name, content in records.items():
             archive.writestr(f"archive/{name}", content)
     return out.getvalue()
+
+
+def header(entries: Any, length: int | None = None, numbers: bytes = b"") -> bytes:
+    """A safetensors file of any entries; `length` is what it says of its header, true or not."""
+    text = json.dumps(entries).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + numbers
 
 
 def newer(held: Any, **data: bytes) -> bytes:

@@ -1,7 +1,5 @@
 """A model hub on this machine: a folder with owner/name/files, served as the Hugging Face hub serves them."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re
@@ -10,12 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-ABOUT = re.compile(r"/api/models/([\w.-]+/[\w.-]+?)(?:/revision/\w+)?")
-TREE = re.compile(r"/api/models/([\w.-]+/[\w.-]+)/tree/\w+")
+REPOSITORY = re.compile(r"/api/models/([\w.-]+/[\w.-]+?)(?:/revision/\w+|(/tree)/\w+)?")
 FILE = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/\w+/(.+)")
 
 
@@ -26,35 +24,25 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:  # the name is http.server's
         path = self.path.partition("?")[0]
-        if found := FILE.fullmatch(path):
-            self._file(self.folder / found[1] / found[2])
-            return
-        tree = TREE.fullmatch(path)
-        about = tree or ABOUT.fullmatch(path)
-        if about is None or not (self.folder / about[1]).is_dir():
-            self._send(404, b"{}")
-            return
-        files = [one for one in sorted((self.folder / about[1]).iterdir()) if one.is_file()]
-        listed = [{"type": "file", "path": one.name, "size": one.stat().st_size, "oid": tag(one)} for one in files]
-        siblings = [{"rfilename": one.name} for one in files]
-        told = listed if tree else {"id": about[1], "sha": COMMIT, "private": False, "siblings": siblings}
-        self._send(200, json.dumps(told).encode())
-
-    do_HEAD = do_GET
-
-    def _file(self, path: Path) -> None:
-        if path.is_file():
-            self._send(200, path.read_bytes(), {"ETag": f'"{tag(path)}"', "X-Repo-Commit": COMMIT})
-        else:
-            self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+        status, body, headers = 404, b"{}", {"X-Error-Code": "EntryNotFound"} if FILE.fullmatch(path) else {}
+        if (found := FILE.fullmatch(path)) and (file := self.folder / found[1] / found[2]).is_file():
+            status, body, headers = 200, file.read_bytes(), {"ETag": f'"{tag(file)}"', "X-Repo-Commit": COMMIT}
+        elif (found := REPOSITORY.fullmatch(path)) and (self.folder / found[1]).is_dir():
+            files = [file for file in sorted((self.folder / found[1]).iterdir()) if file.is_file()]
+            siblings = [{"rfilename": file.name} for file in files]
+            about: Any = {"id": found[1], "sha": COMMIT, "private": False, "siblings": siblings}
+            if found[2]:
+                facts = [(file.name, file.stat().st_size, tag(file)) for file in files]
+                about = [{"type": "file", "path": name, "size": size, "oid": oid} for name, size, oid in facts]
+            status, body = 200, json.dumps(about).encode()
         self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
+        for name, value in {"Content-Length": str(len(body)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(body)
+
+    do_HEAD = do_GET
 
     def log_message(self, *_: object) -> None:
         """Say nothing."""

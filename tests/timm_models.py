@@ -1,15 +1,19 @@
-"""Small random models of timm, one for each family, for the tests of the converters and of files in timm's names."""
+"""Small random models of timm, one for each family, and files of weights in timm's names."""
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from timm.layers import GELU, LayerNorm, QuickGELU, SwiGLUPacked
 from timm.models.deit import VisionTransformerDistilled
 from timm.models.eva import Eva
 from timm.models.vision_transformer import VisionTransformer
-from torch import nn
+from torch import Tensor, nn
+
+from vitviz.model.vit import ViT
 
 # Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
 SIZES: dict[str, Any] = {"img_size": (3 * 5, 7 * 5), "patch_size": 5, "embed_dim": 5 * 12, "depth": 3}
@@ -79,4 +83,61 @@ FAMILIES: dict[str, Callable[..., nn.Module]] = {
     "rotary, three projections without a bias": partial(eva, **ROTARY, qkv_fused=False, qkv_bias=False),
     "rotary, plain attention": partial(eva, **ROTARY, attn_type="rope"),
     "rotary, plain attention, three projections": partial(eva, **ROTARY, attn_type="rope", qkv_fused=False),
+}
+
+
+# --- single files of weights
+
+State = dict[str, Tensor]
+PIXELS = 35  # the tiny models of timm see 7 x 7 patches of 5
+SQUARE: dict[str, Any] = {"img_size": PIXELS, "norm_layer": partial(LayerNorm, eps=1e-6)}
+EPS5: dict[str, Any] = {"img_size": PIXELS, "norm_layer": partial(LayerNorm, eps=1e-5)}
+DINOV3: dict[str, Any] = ROTARY | EPS5 | {"rope_temperature": 100.0}
+
+
+def state_of(model: nn.Module) -> State:
+    return {name: tensor.clone() for name, tensor in model.state_dict().items()}
+
+
+def written(state: State, folder: Path, suffix: str) -> Path:
+    path = folder / f"weights{suffix}"
+    if suffix == ".safetensors":
+        save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
+    else:
+        torch.save(state, path, _use_new_zipfile_serialization=suffix != ".bin")  # .bin: as torch wrote before 1.6
+    return path
+
+
+@torch.no_grad()
+def assert_equal(model: ViT, theirs: Callable[[Tensor], Tensor], side: int = PIXELS) -> None:
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(5))
+    expected = theirs(images)
+    assert expected[0].std() > 1e-2
+    torch.testing.assert_close(model(images), expected, rtol=0, atol=1e-4)
+    assert not model.training
+
+
+def of(family: str, **changes: Any) -> Callable[[], nn.Module]:
+    """One of `FAMILIES` as it is published: of squares, with its usual epsilons and rotations."""
+    rotary = "dinov3" in family
+    usual = EPS5 | {"rope_temperature": 100.0} if rotary else EPS5 if "clip" in family else SQUARE
+    return partial(FAMILIES[family], **(usual | changes))
+
+
+# Name: the model, and the family that has to be named because names and shapes do not tell it.
+TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
+    **{name: (of(name), None) for name in ("vit", "vit without a classifier", "vit without biases", "qk norm")},
+    **{name: (of(name), None) for name in ("deit", "deit3", "dinov2", "dinov2 giant")},
+    "dinov2 with registers": (of("dinov2 with registers", reg_tokens=4), None),
+    "mae, fine-tuned": (of("gap with a class token"), None),
+    "gap with registers": (of("gap", fc_norm=False), None),
+    "gap": (of("gap, norm before", fc_norm=None), "vit"),
+    "clip": (of("clip with exact gelu"), "clip"),
+    "clip, quick gelu": (of("clip"), "clip-quickgelu"),
+    "siglip": (of("siglip with exact gelu"), "siglip"),
+    "siglip 2": (of("siglip"), "siglip-tanh"),
+    "siglip gap": (of("gap, norm before", act_layer="gelu_tanh"), "siglip-tanh"),
+    "dinov3": (of("dinov3", num_classes=0), None),
+    "dinov3 with biases": (of("dinov3 with biases", global_pool="avg"), None),
+    "dinov3 swiglu": (of("dinov3 swiglu"), None),
 }

@@ -128,10 +128,6 @@ def cfg_of(**changes: Any) -> dict[str, Any]:
     return {**timm.get_pretrained_cfg("vit_tiny_patch16_224").to_dict(), **changes}
 
 
-def config_of(side: tuple[int, int] = (224, 224), classes: int = 0) -> ViTConfig:
-    return ViTConfig(image_size=side, classes=classes)
-
-
 @pytest.mark.parametrize(
     ("mode", "share", "side", "interpolation"),
     [
@@ -146,11 +142,11 @@ def config_of(side: tuple[int, int] = (224, 224), classes: int = 0) -> ViTConfig
 def test_images_are_prepared_as_timm_prepares_them(mode: str, share: float, side: int, interpolation: str) -> None:
     cfg = cfg_of(crop_mode=mode, crop_pct=share, interpolation=interpolation, input_size=(3, side, side))
     cfg["mean"] = (0.3, 0.4, 0.5)
-    prepare = about_timm(cfg, config_of((side, side))).preprocess
+    prepare = about_timm(cfg, ViTConfig(image_size=(side, side))).preprocess
     assert (prepare.mode == "pad") == (mode == "border")
     transform = create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
     rounding = 0.5 / 255 / 0.5 if mode == "border" else 0.0  # of the border's colour
-    other = about_timm(cfg, config_of((96, 96))).preprocess  # the size is that of the model
+    other = about_timm(cfg, ViTConfig(image_size=(96, 96))).preprocess  # the size is that of the model
     assert (other.height, other.width) == (96, 96)
     assert mode != "center" or other.resize == int(96 / share)
     image = decode(skimage.data.chelsea())  # 451 x 300
@@ -161,11 +157,11 @@ def test_images_are_prepared_as_timm_prepares_them(mode: str, share: float, side
 
 
 def test_labels_are_those_of_the_weights_or_of_imagenet_and_never_guessed() -> None:
-    pretrained = about_timm(cfg_of(num_classes=1000), config_of(classes=1000))
+    pretrained = about_timm(cfg_of(num_classes=1000), ViTConfig(classes=1000))
     assert (pretrained.labels[0], pretrained.class_ids[0]) == ("tench, Tinca tinca", "n01440764")
     assert len(pretrained.labels) == len(pretrained.class_ids) == 1000
     cfg = cfg_of(num_classes=2, label_names=["a", "b"], label_descriptions={"a": "ant"})
-    pretrained = about_timm(cfg, config_of(classes=2))
+    pretrained = about_timm(cfg, ViTConfig(classes=2))
     assert (pretrained.labels, pretrained.class_ids) == (("ant", "b"), ("a", "b"))
     for changes, classes in (
         ({"num_classes": 1000}, 0),
@@ -173,24 +169,22 @@ def test_labels_are_those_of_the_weights_or_of_imagenet_and_never_guessed() -> N
         ({"num_classes": 512}, 512),  # CLIP: a projection, not classes
         ({"num_classes": 1000, "label_offset": 1}, 1000),
     ):
-        pretrained = about_timm(cfg_of(**changes), config_of(classes=classes))
+        pretrained = about_timm(cfg_of(**changes), ViTConfig(classes=classes))
         assert (pretrained.labels, pretrained.class_ids) == ((), ())
 
 
 @pytest.mark.parametrize(
-    ("changes", "side", "text"),
+    ("changes", "text"),
     [
-        ({"crop_mode": "squash", "crop_pct": 0.95}, (224, 224), "crop_mode='squash' with crop_pct=0.95"),
-        ({"crop_mode": "spiral"}, (224, 224), "crop_mode='spiral'"),
-        ({"interpolation": "random"}, (224, 224), "interpolation, got 'random'"),
-        ({"mean": None, "crop_pct": None}, (224, 224), "without mean, crop_pct"),
+        ({"crop_mode": "squash", "crop_pct": 0.95}, "crop_mode='squash' with crop_pct=0.95"),
+        ({"crop_mode": "spiral"}, "crop_mode='spiral'"),
+        ({"interpolation": "random"}, "interpolation, got 'random'"),
+        ({"mean": None, "crop_pct": None}, "without mean, crop_pct"),
     ],
 )
-def test_preprocessing_that_we_cannot_follow_is_refused(
-    changes: dict[str, Any], side: tuple[int, int], text: str
-) -> None:
+def test_preprocessing_that_we_cannot_follow_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ConvertError, match=text):
-        about_timm(cfg_of(**changes), config_of(side))
+        about_timm(cfg_of(**changes), ViTConfig(classes=0))
     with pytest.raises(ConvertError, match="reads 1"):  # a model of one colour takes no photographs
         convert_timm(vit(in_chans=1), cfg_of())
 

@@ -1,6 +1,10 @@
-"""torchvision's Vision Transformer, converted, computes what torchvision computes."""
+"""torchvision's Vision Transformer, converted, computes what torchvision computes; and how torchvision is imported."""
 
+import os
+import subprocess
+import sys
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -120,3 +124,52 @@ def test_weights_come_with_the_model() -> None:
         convert_torchvision(tiny(**fitting), weights)
     with pytest.raises(ConvertError, match=r"without .*crop_size"):  # weights for another task
         about_torchvision(FCN_ResNet50_Weights.DEFAULT)
+
+
+# --- the import: whole or without compiled operators; no other failure is swallowed
+
+# A package called torchvision. Its second half describes operators that only the shared library would have declared.
+PACKAGE = """
+import builtins
+builtins.runs += 1
+if builtins.failure:
+    raise builtins.failure
+import torch
+from torchvision import first_half
+for name in ("nms", "qnms"):
+    torch.library.register_fake(f"torchvision::{name}")(lambda *args: None)
+"""
+IMPORTS = """
+import builtins, sys
+from vitviz.images.torchvision_import import import_torchvision
+
+def attempt(load, failure=None):
+    builtins.runs, builtins.first_runs, builtins.failure = 0, 0, failure
+    for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
+        del sys.modules[name]
+    try:
+        return load()
+    except Exception as error:
+        return error
+
+nms = attempt(lambda: __import__("torchvision"))
+assert "operator torchvision::nms does not exist" in str(nms), "the stand-in fails as the real one does"
+for failure in (
+    RuntimeError("compiled for different CUDA versions"),
+    RuntimeError("operator torchvision::roi_align does not exist"),
+    ImportError("libjpeg is missing"),
+):
+    assert attempt(import_torchvision, failure) is failure
+    assert builtins.runs == 1, "another try would hide what the first one did"
+torchvision = attempt(import_torchvision)
+assert torchvision is import_torchvision() is sys.modules["torchvision"]
+assert (builtins.runs, builtins.first_runs) == (2, 2), "every module of the failed import ran again"
+"""
+
+
+def test_operators_that_do_not_exist_are_declared_and_other_failures_pass_through(tmp_path: Path) -> None:
+    (tmp_path / "torchvision").mkdir()
+    (tmp_path / "torchvision" / "__init__.py").write_text(PACKAGE)
+    (tmp_path / "torchvision" / "first_half.py").write_text("import builtins; builtins.first_runs += 1")
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])}
+    subprocess.run([sys.executable, "-B", "-c", IMPORTS], env=environment, check=True)

@@ -34,19 +34,24 @@ def assert_equal(model: ViT, expected: ViT) -> None:
 
 
 @each_case
-def test_same_numbers_as_transformers_from_a_copy_in_float32(case: Case) -> None:
-    state, settings = files_of(case)
-    before = {name: tensor.clone() for name, tensor in state.items()}
-    ours = convert_transformers(state, settings)
+def test_a_folder_and_an_object_compute_what_transformers_computes(tmp_path: Path, case: Case) -> None:
+    theirs = saved(case, tmp_path / "my-model")
+    ours, of_object = load_transformers_folder(tmp_path / "my-model"), load(theirs)
+    assert_equal(of_object, ours)
+    assert (of_object.config, of_object.training, ours.training) == (ours.config, False, False)
+    assert of_object.pretrained.name == type(theirs).__name__
+    about, classes = ours.pretrained, CLASSES if case.read is logits else 0
+    assert (about.name, about.licence, about.preprocess.mode) == ("my-model", "unknown", "squash")
+    assert len(about.labels) == ours.config.classes == classes
     for size in (ours.config.image_size, (28, 52), (60, 24)):
-        assert_same(case, case.build(), ours, size)
-    assert ours.config.classes == (CLASSES if case.read is logits else 0)
+        assert_same(case, theirs, ours, size)
+    state, settings = files_of(case)
     with torch.no_grad():
-        for parameter in ours.parameters():
+        for parameter in convert_transformers(state, settings).parameters():  # it shares no memory with the tensors
             parameter.fill_(7.0)
-    assert all(torch.equal(state[name], before[name]) for name in before)
-    half = convert_transformers({name: tensor.half() for name, tensor in state.items()}, settings)
-    assert {parameter.dtype for parameter in half.parameters()} == {torch.float32}
+    half = convert_transformers({name: tensor.half().float() for name, tensor in state.items()}, settings)
+    assert_equal(convert_transformers({name: tensor.half() for name, tensor in state.items()}, settings), half)
+    assert_equal(convert_transformers(state, settings), ours)
 
 
 def test_dinov3_as_it_is_named_in_memory_and_with_a_bias_that_the_settings_deny() -> None:
@@ -221,19 +226,6 @@ def test_labels_come_in_the_order_of_the_logits() -> None:
     for wrong in ({"0": "a", "2": "b"}, {"x": "a"}, ["a"], {"0": 3}):
         with pytest.raises(ConvertError, match="Expected id2label"):
             about_transformers(settings | {"id2label": wrong}, {}, "a")
-
-
-@each_case
-def test_a_folder_and_an_object_load(tmp_path: Path, case: Case) -> None:
-    theirs = saved(case, tmp_path / "my-model")
-    ours, of_object = load_transformers_folder(tmp_path / "my-model"), load(theirs)
-    for model in (ours, of_object):
-        assert_same(case, theirs, model)
-        assert not model.training
-    about = ours.pretrained
-    assert (about.name, about.licence, about.preprocess.mode) == ("my-model", "unknown", "squash")
-    assert len(about.labels) == (CLASSES if case.read is logits else 0)
-    assert of_object.pretrained.name == type(theirs).__name__
 
 
 def test_folders_in_several_files_of_torch_and_with_a_joint_processor_load(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hostile_files import BOMB, HOSTILE, MARK, STATE
 from safetensors.torch import save_file
-from weight_files import written
+from timm_models import written
 
 import vitviz
 from vitviz.weights.checks import CheckpointError

@@ -1,7 +1,11 @@
-"""Models that are in memory, and folders as people who fine-tune have them: loaded, explained, and nothing claimed."""
+"""Models in memory and folders of fine-tuned models: adapters, wrappers, replaced classifiers, labels, preprocessing.
+
+Each computes the logits of its library, says what it assumes, and claims nothing of the published weights.
+"""
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,13 +13,14 @@ import peft
 import pytest
 import test_from_torchvision
 import timm
-import timm_models
 import torch
 import transformers as hf
 from hf_cases import CASES, CLASSES
 from image_files import random_rgb
 from PIL import Image
-from torch import nn
+from timm.data import create_transform, resolve_model_data_config
+from timm_models import shaken, written
+from torch import Tensor, nn
 from torchvision.models import ViT_B_16_Weights
 
 import vitviz
@@ -32,19 +37,30 @@ LABELS = [f"thing {index}" for index in range(CLASSES)]
 
 def timm_model(name: str = "vit_tiny_patch16_224", **changes: Any) -> Any:
     sizes = {"embed_dim": 60, "depth": 2, "num_heads": 5, "img_size": 48}
-    return timm_models.shaken(timm.create_model(name, **sizes | changes))
+    return shaken(timm.create_model(name, **sizes | changes))
 
 
 def about(source: Any, **options: Any) -> vitviz.Pretrained:
-    """What a model says of itself, once it is loaded."""
+    """Load a model unless it is loaded, and return its record."""
     model = source if isinstance(source, vitviz.ViT) else vitviz.load(source, **options)
+    assert model.pretrained is not None
     return model.pretrained
 
 
 def facts_of(source: Any, **options: Any) -> tuple[float, int, str]:
-    """The mean of the first colour, the height and the mode of a model's preprocessing."""
+    """Return the mean of the first channel, the height and the mode of a model's preprocessing."""
     preprocess = about(source, **options).preprocess
     return preprocess.mean[0], preprocess.height, preprocess.mode
+
+
+def assert_same(ours: vitviz.ViT, theirs: Any, side: int = 44) -> None:
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(3))
+    expected = theirs(images)
+    logits = expected if isinstance(expected, Tensor) else expected.logits
+    torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-4)
+
+
+# --- adapters and wrappers
 
 
 def adapted(model: Any, head: bool = True, **options: Any) -> Any:
@@ -53,31 +69,64 @@ def adapted(model: Any, head: bool = True, **options: Any) -> Any:
     return peft.get_peft_model(model, settings)
 
 
-def with_adapters(head: bool = True) -> Any:
-    """A model with adapters whose every number is random: merging them changes what the model computes."""
-    return timm_models.shaken(adapted(CASE.build(), head, lora_alpha=3))
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("head", [True, False])
 def test_adapters_are_merged_into_a_copy(head: bool) -> None:
-    theirs = with_adapters(head)
+    """All numbers of the adapters are random: merging them changes what the model computes."""
+    theirs = shaken(adapted(CASE.build(), head, lora_alpha=3))
     before = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
     ours = vitviz.load(theirs)
     assert theirs.state_dict().keys() == before.keys()
     assert all(torch.equal(tensor, before[name]) for name, tensor in theirs.state_dict().items())
+    assert_same(ours, theirs)
     images = torch.randn(2, 3, 44, 44)
-    expected = theirs(images).logits
-    torch.testing.assert_close(ours(images), expected, rtol=0, atol=1e-4)
-    assert not torch.allclose(CASE.build()(images).logits, expected, atol=1e-2)
+    assert not torch.allclose(CASE.build()(images).logits, ours(images), atol=1e-2)
+
+
+@torch.no_grad()
+def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    CASE.build().save_pretrained(tmp_path / "base")
+    folder = tmp_path / "mine"
+    theirs = adapted(hf.ViTForImageClassification.from_pretrained(tmp_path / "base")).eval()
+    for parameter in theirs.parameters():  # those of the base model are not saved, and stay as they are
+        parameter.add_(torch.randn_like(parameter) * (0.2 if parameter.requires_grad else 0))
+    theirs.save_pretrained(folder)
+    ours = vitviz.load(folder)
+    assert_same(ours, theirs)
+    assert (about(ours).name, about(ours).licence) == ("mine", "unknown")
+    assert about(ours).source == "adapters of mine, merged into base"
+    assert [words.partition(":")[0] for words in about(ours).assumed] == ["preprocessing", "labels"]
+    for place, side in ((tmp_path / "base", 48), (folder, 40)):  # the folder's own processor comes first
+        hf.ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(place)
+        assert about(folder, labels=LABELS).preprocess.height == side
+
+    def assert_refused(words: str) -> None:
+        with pytest.raises(ValueError, match=words):
+            vitviz.load(folder)
+
+    settings = folder / "adapter_config.json"
+    said = json.loads(settings.read_text())
+    for change, words in (
+        ({"base_model_name_or_path": None}, "Expected the name of the base model"),
+        ({"base_model_name_or_path": "nobody/nothing"}, "cannot be reached"),
+        ({"target_modules": ["elsewhere"]}, "Expected adapters of an image model"),
+        ({"peft_type": "NEW"}, "Expected adapters of an image model"),
+    ):
+        settings.write_text(json.dumps(said | change))
+        assert_refused(words)
+    settings.write_text(json.dumps(said))
+    with monkeypatch.context() as patched:
+        patched.setitem(sys.modules, "peft", None)
+        assert_refused(r"Expected the package peft .* pip install peft")
+    (folder / "adapter_model.safetensors").unlink()
+    assert_refused("adapter_model")
 
 
 @torch.no_grad()
 def test_wrappers_are_looked_through_and_our_own_models_copied(tmp_path: Path) -> None:
     theirs = timm_model()
     ours = vitviz.load(theirs)
-    images = torch.randn(2, 3, 48, 48)
-    torch.testing.assert_close(ours(images), theirs(images), rtol=0, atol=1e-4)
+    assert_same(ours, theirs, 48)
     save(ours, tmp_path)
     for source in (theirs, nn.DataParallel(theirs), torch.compile(theirs), ours, tmp_path):
         state = vitviz.Explorer(source).model.state_dict()
@@ -86,6 +135,67 @@ def test_wrappers_are_looked_through_and_our_own_models_copied(tmp_path: Path) -
     assert about(again).labels != about(ours).labels
     again.norm.weight.fill_(7.0)
     assert not torch.equal(again.norm.weight, ours.norm.weight)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, **parts: nn.Module) -> None:
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+class OwnModel(hf.PreTrainedModel):
+    config_class = hf.ViTConfig
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.vit = CASES["ViT"].build()
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "path"),
+    [
+        (Wrapper(backbone=timm_model(), fc=nn.Linear(60, 3)), "model.backbone"),
+        (Wrapper(net=Wrapper(encoder=test_from_torchvision.tiny())), "model.net.encoder"),
+        (Wrapper(encoder=CASE.build()), "model.encoder"),
+        (nn.Sequential(timm_model(), nn.Linear(1000, 3)), "model[0]"),
+        (OwnModel(CASE.build().config), "model.vit"),
+    ],
+    ids=["timm", "torchvision", "transformers", "sequence", "own class of transformers"],
+)
+def test_a_wrapper_is_told_which_attribute_to_load(wrapper: Any, path: str) -> None:
+    with pytest.raises(ConvertError) as refused:
+        vitviz.load(wrapper)
+    assert str(refused.value).endswith(f"Load the model that it holds: vitviz.load({path}).")
+    assert vitviz.load(eval(path, {"model": wrapper})).config.depth > 1
+
+
+def test_models_of_others_are_refused(tmp_path: Path) -> None:
+    class Mine(hf.ViTForImageClassification):
+        """May compute something else."""
+
+    distilled = timm_model("deit_tiny_distilled_patch16_224")
+    distilled.head = nn.Linear(60, 3)
+    for step in (500, 1500, 1000):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    for wrong, words in (
+        (
+            nn.Linear(2, 3),
+            "Expected a Vision Transformer of timm, torchvision, transformers, peft.*Save its state dict",
+        ),
+        (Wrapper(student=timm_model(), teacher=timm_model()), "Save its state dict"),
+        (Mine(CASE.config(**CASE.settings)), "a class of transformers, got .*Mine"),
+        (timm.create_model("resnet10t"), "ResNet"),
+        (distilled, "several: head of 3 classes, head_dist of 1000 classes"),
+        (adapted(CASE.build()).base_model.model, "adapters merged"),
+        (timm_model().to("meta"), "Expected weights in memory"),
+        (timm_model().to(torch.float8_e5m2), "Expected weights in memory"),
+        (tmp_path, r"such as the last: .*checkpoint-1500"),
+    ):
+        with pytest.raises(CheckpointError if wrong is tmp_path else ConvertError, match=words):
+            vitviz.load(wrong)
+    with pytest.raises(CheckpointError, match="no family and heads"):
+        vitviz.load(timm_model(), heads=5)
 
 
 # --- what is claimed, and what is assumed
@@ -107,8 +217,7 @@ def test_labels_of_imagenet_are_assumed_for_a_thousand_classes_only() -> None:
     whole = about(test_from_torchvision.tiny(num_classes=1000))
     assert whole.labels[0] == "tench"
     assert [words.partition(":")[0] for words in whole.assumed] == ["preprocessing", "labels"]
-    other = vitviz.load(test_from_torchvision.tiny())
-    assert about(other).labels[:2] == ("class 0", "class 1")
+    assert about(test_from_torchvision.tiny()).labels[:2] == ("class 0", "class 1")
 
 
 @pytest.mark.parametrize(
@@ -128,7 +237,7 @@ def test_a_folder_without_a_processor_is_prepared_as_is_usual(
     theirs = CASES[name].build()
     theirs.save_pretrained(tmp_path)
     facts = about(tmp_path)
-    assert facts_of(tmp_path) == facts_of(theirs) == (mean, size, mode)
+    assert facts_of(tmp_path) == (mean, size, mode)
     assert f"preprocessing: {facts.preprocess.describe()}" in facts.assumed
     assert facts.preprocess == about(theirs).preprocess
     assert any(words.startswith("labels: LABEL_0") for words in facts.assumed) == bool(facts.labels)
@@ -157,21 +266,20 @@ def test_labels_in_the_forms_in_which_people_have_them(tmp_path: Path) -> None:
         assert about(theirs, labels=tmp_path / name).labels == tuple(LABELS)
     for labels in (LABELS, tuple(LABELS), dict(enumerate(LABELS)), named, str(tmp_path / "names.txt")):
         assert about(theirs, labels=labels).labels == tuple(LABELS)
-    for wrong, words in (
-        (LABELS[:-1], "Expected 13 labels, one for each class, got 12"),
-        (["a", "", *LABELS[2:]], "Expected the names of the classes"),
-        (tmp_path / "nothing.txt", "nothing.txt"),
-        (3, "Expected the names of the classes"),
-        ({0: "a", 2: "b"}, "id2label with the classes 0 to 1"),
+    for model, wrong, words in (
+        (theirs, LABELS[:-1], "Expected 13 labels, one for each class, got 12"),
+        (theirs, ["a", "", *LABELS[2:]], "Expected the names of the classes"),
+        (theirs, tmp_path / "nothing.txt", "nothing.txt"),
+        (theirs, 3, "Expected the names of the classes"),
+        (theirs, {0: "a", 2: "b"}, "id2label with the classes 0 to 1"),
+        (timm_model(num_classes=0), LABELS, "Expected 0 labels"),
     ):
         with pytest.raises(CheckpointError, match=words):
-            vitviz.load(theirs, labels=wrong)
-    with pytest.raises(CheckpointError, match="Expected 0 labels"):
-        vitviz.load(timm_model(num_classes=0), labels=LABELS)
+            vitviz.load(model, labels=wrong)
     torch.save(theirs.state_dict(), tmp_path / "mine.pt")
     facts = about(tmp_path / "mine.pt", heads=5, labels=LABELS, preprocess="half")
     assert (facts.labels, facts.preprocess.mean) == (tuple(LABELS), (0.5, 0.5, 0.5))
-    assert [words.partition(":")[0] for words in facts.assumed if "preprocessing" in words] == []
+    assert not any("preprocessing" in words for words in facts.assumed)
     assert any("norm epsilon" in words for words in facts.assumed)
     assert about("vit-cifar10", labels=list("abcdefghij")).labels == tuple("abcdefghij")
 
@@ -180,22 +288,23 @@ def test_preprocessing_in_the_forms_in_which_people_have_it(tmp_path: Path) -> N
     theirs = test_from_torchvision.tiny(image_size=48)
     processor = hf.ViTImageProcessor(size={"height": 48, "width": 48}, image_mean=[0.1] * 3)
     processor.save_pretrained(tmp_path)
-    data = timm.data.resolve_model_data_config(timm_model())
+    data = resolve_model_data_config(timm_model())
     own = vitviz.Preprocess(height=33, width=33, mode="pad")
     save(vitviz.load(theirs, preprocess=own, labels=LABELS), tmp_path / "ours")
-    for given, mean, size, mode in (
+    for preprocess, mean, size, mode in (
         (own, 0.485, 33, "pad"),
         (tmp_path / "ours" / "config.json", 0.485, 33, "pad"),
         (processor, 0.1, 48, "squash"),
         (tmp_path / "preprocessor_config.json", 0.1, 48, "squash"),
         (data, data["mean"][0], 48, "crop"),
+        (timm_model().pretrained_cfg, 0.5, 48, "crop"),
         (ViT_B_16_Weights.IMAGENET1K_V1.transforms(crop_size=48, resize_size=60), 0.485, 48, "crop"),
         ("clip", 0.48145466, 48, "crop"),
         ("half", 0.5, 48, "squash"),
         ("imagenet", 0.485, 48, "crop"),
     ):
-        assert facts_of(theirs, preprocess=given) == (mean, size, mode)
-        assert not any("preprocessing" in words for words in about(theirs, preprocess=given).assumed)
+        assert facts_of(theirs, preprocess=preprocess) == (mean, size, mode)
+        assert not any("preprocessing" in words for words in about(theirs, preprocess=preprocess).assumed)
     for wrong, words in (
         (3, "Expected preprocessing as vitviz.Preprocess"),
         ("caffe", "caffe"),
@@ -206,63 +315,119 @@ def test_preprocessing_in_the_forms_in_which_people_have_it(tmp_path: Path) -> N
             vitviz.load(theirs, preprocess=wrong)
 
 
+@pytest.mark.parametrize(
+    "cfg", [{"crop_mode": "squash", "crop_pct": 0.9}, {"interpolation": "random"}, {"mean": None, "crop_pct": None}]
+)
+def test_given_preprocessing_replaces_what_the_model_says(cfg: dict[str, Any]) -> None:
+    theirs = timm_model(num_classes=3)
+    theirs.pretrained_cfg.update(cfg)
+    with pytest.raises(ConvertError, match=r"preprocess=\.\.\."):
+        vitviz.load(theirs)
+    own = vitviz.Preprocess(height=48, width=48, mode="pad")
+    facts = about(theirs, preprocess=own)
+    assert (facts.preprocess, facts.labels) == (own, ("class 0", "class 1", "class 2"))
+    assert "pretrained_cfg" not in facts.source
+
+
+# --- rectangular inputs
+
+SIDES = (192, 320)
+
+
 @torch.no_grad()
-def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    CASE.build().save_pretrained(tmp_path / "base")
-    folder = tmp_path / "mine"
-    theirs = adapted(hf.ViTForImageClassification.from_pretrained(tmp_path / "base")).eval()
-    for parameter in theirs.parameters():  # those of the base model are not saved, and stay as they are
-        parameter.add_(torch.randn_like(parameter) * (0.2 if parameter.requires_grad else 0))
-    theirs.save_pretrained(folder)
-    ours = vitviz.load(folder)
-    images = torch.randn(2, 3, 44, 44)
-    torch.testing.assert_close(ours(images), theirs(images).logits, rtol=0, atol=1e-4)
-    assert (about(ours).name, about(ours).licence) == ("mine", "unknown")
-    assert about(ours).source == "adapters of mine, merged into base"
-    assert [words.partition(":")[0] for words in about(ours).assumed] == ["preprocessing", "labels"]
-    hf.ViTImageProcessor(size={"height": 48, "width": 48}).save_pretrained(tmp_path / "base")
-    assert about(folder).preprocess.height == 48
-    hf.ViTImageProcessor(size={"height": 40, "width": 40}).save_pretrained(folder)
-    assert about(folder, labels=LABELS).preprocess.height == 40
+def test_a_rectangular_model_of_timm_sees_what_timm_shows_it() -> None:
+    theirs = timm_model(img_size=SIDES, num_classes=3)
+    explorer = vitviz.Explorer(vitviz.load(theirs))
+    config = resolve_model_data_config(theirs, use_test_size=True) | {"input_size": (3, *SIDES)}
+    transform: Any = create_transform(**config)
+    for size in ((400, 300), (300, 400), (640, 360), (900, 250), (213, 355)):
+        photo = Image.fromarray(random_rgb(*size))
+        view, expected = explorer.open(photo), transform(photo)
+        torch.testing.assert_close(view.images[0], expected, rtol=0, atol=1e-6)
+        probabilities = theirs(expected[None]).softmax(1)[0]
+        predicted = dict(view.predictions(3))
+        assert [predicted[label] for label in view.labels] == pytest.approx(probabilities.tolist(), abs=1e-5)
 
-    def assert_refused(words: str) -> None:
-        with pytest.raises(ValueError, match=words):
-            vitviz.load(folder)
 
-    settings = folder / "adapter_config.json"
-    said = json.loads(settings.read_text())
-    for change, words in (
-        ({"base_model_name_or_path": None}, "Expected the name of the base model"),
-        ({"base_model_name_or_path": "nobody/nothing"}, "cannot be reached"),
-        ({"target_modules": ["elsewhere"]}, "Expected adapters of an image model"),
-        ({"peft_type": "NEW"}, "Expected adapters of an image model"),
+def test_the_usual_preprocessing_keeps_the_shape_of_the_input(tmp_path: Path) -> None:
+    theirs = timm_model(img_size=SIDES, num_classes=3)
+    theirs.pretrained_cfg = None
+    for words in ("imagenet", "clip", "half", None):
+        view = vitviz.Explorer(vitviz.load(theirs, preprocess=words)).open(PHOTO)
+        assert view.size == SIDES
+        assert view.trace.tokens.shape[1] == 1 + 12 * 20
+    theirs = CASE.build(image_size=[44, 76])
+    theirs.save_pretrained(tmp_path)
+    for source in (theirs, tmp_path):
+        assert (about(source).preprocess.height, about(source).preprocess.width) == (44, 76)
+
+
+# --- classifiers that fine-tuning replaced
+
+# Name: the model, the attribute of its classifier, the side of its images, the width that the classifier reads.
+MODELS: dict[str, tuple[Callable[[], Any], str, int, int]] = {
+    "timm": (timm_model, "head", 48, 60),
+    "torchvision": (test_from_torchvision.tiny, "heads", 33, 35),
+    "transformers": (CASE.build, "classifier", 44, 35),
+    "transformers, class token and mean": (CASES["DINOv2-classifier"].build, "classifier", 44, 70),
+}
+HEADS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda width: nn.Linear(width, 3),
+    "without a bias": lambda width: nn.Linear(width, 3, bias=False),
+    "dropout": lambda width: nn.Sequential(nn.Dropout(), nn.Linear(width, 3)),
+    "nested": lambda width: nn.Sequential(nn.Identity(), nn.Sequential(nn.Linear(width, 3), nn.Dropout())),
+}
+
+
+def replaced(name: str, head: Callable[[int], nn.Module]) -> Any:
+    build, attribute, _, width = MODELS[name]
+    model = build()
+    setattr(model, attribute, head(width))
+    return shaken(model).eval()
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", MODELS)
+def test_a_replaced_classifier_says_how_many_classes(name: str, head: str, tmp_path: Path) -> None:
+    """Also in a file, and in a folder of transformers, which saves the settings of the old classifier."""
+    theirs = replaced(name, HEADS[head])
+    models = [vitviz.load(theirs)]
+    if head in ("linear", "dropout") and name in ("timm", "torchvision"):
+        paths = [written(theirs.state_dict(), tmp_path, suffix) for suffix in (".pth", ".safetensors")]
+        models += [vitviz.load(path, heads=5) for path in paths]
+    elif head in ("linear", "dropout"):
+        theirs.save_pretrained(tmp_path)
+        models.append(vitviz.load(tmp_path))
+    for ours in models:
+        assert_same(ours, theirs, MODELS[name][2])
+        labels = about(ours).labels
+        assert labels in (("class 0", "class 1", "class 2"), ("LABEL_0", "LABEL_1", "LABEL_2"))
+        assert any(words.startswith(f"labels: {labels[0]}, ") for words in about(ours).assumed)
+        view = vitviz.Explorer(ours).open(PHOTO, size=MODELS[name][2])
+        assert {label for label, _ in view.predictions()} == {*labels}
+        assert view.describe()
+    assert not any(words.startswith("labels") for words in about(theirs, labels=("ant", "bee", "cat")).assumed)
+    none = vitviz.load(replaced(name, lambda _width: nn.Identity()))
+    assert (none.config.classes, len(about(none).labels)) == (0, 0)
+
+
+@pytest.mark.parametrize("name", ["timm", "torchvision", "transformers"])
+def test_what_is_more_than_a_linear_layer_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+    attribute = MODELS[name][1]
+
+    def hidden(width: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(width, 7), nn.ReLU(), nn.Linear(7, 3))
+
+    for head, words in (
+        (hidden, rf"the hidden layer {attribute}\.0\."),
+        (lambda width: nn.Sequential(nn.Linear(width, 3), nn.Sigmoid()), rf"{attribute}\.1, which is Sigmoid"),
+        (lambda width: nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 3)), rf"{attribute}\.0, which is LayerNorm"),
+        (lambda width: nn.Bilinear(width, 2, 3), f"{attribute}, which is Bilinear"),
     ):
-        settings.write_text(json.dumps(said | change))
-        assert_refused(words)
-    settings.write_text(json.dumps(said))
-    monkeypatch.setitem(sys.modules, "peft", None)
-    assert_refused(r"Expected the package peft .* pip install peft")
-    monkeypatch.undo()
-    (folder / "adapter_model.safetensors").unlink()
-    assert_refused("adapter_model")
-
-
-def test_models_of_others_are_refused(tmp_path: Path) -> None:
-    class Mine(hf.ViTForImageClassification):
-        """May compute something else."""
-
-    for step in (500, 1500, 1000):
-        (tmp_path / f"checkpoint-{step}").mkdir()
-    for wrong, words in (
-        (nn.Linear(2, 3), "Expected a Vision Transformer of timm, torchvision, transformers, peft"),
-        (Mine(CASE.config(**CASE.settings)), "a class of transformers, got .*Mine"),
-        (timm.create_model("resnet10t"), "ResNet"),
-        (with_adapters().base_model.model, "adapters merged"),
-        (timm_model().to("meta"), "Expected weights in memory"),
-        (timm_model().to(torch.float8_e5m2), "Expected weights in memory"),
-        (tmp_path, r"such as the last: .*checkpoint-1500"),
-    ):
-        with pytest.raises(CheckpointError if wrong is tmp_path else ConvertError, match=words):
-            vitviz.load(wrong)
-    with pytest.raises(CheckpointError, match="no family and heads"):
-        vitviz.load(timm_model(), heads=5)
+        with pytest.raises(ConvertError, match=words):
+            vitviz.load(replaced(name, head))
+    if name != "transformers":
+        path = written(replaced(name, hidden).state_dict(), tmp_path, ".pth")
+        with pytest.raises(ConvertError, match=rf"the hidden layer or norm '{attribute}\.0\.weight'"):
+            vitviz.load(path, heads=5)

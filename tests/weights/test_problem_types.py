@@ -70,94 +70,71 @@ def outputs(theirs: Any, images: torch.Tensor, kind: str) -> torch.Tensor:
 def test_predictions_are_what_transformers_returns(kind: str, tmp_path: Path) -> None:
     theirs, view = opened(kind)
     expected = outputs(theirs, view.images, kind)[0].tolist()
-    found = dict(view.predictions())
-    assert [found[name] for name in NAMES[kind].values()] == pytest.approx(expected, abs=1e-4)
-    assert list(found) == (["cat", "dog", "fox"] if kind == "several" else list(NAMES[kind].values()))
+    predicted = dict(view.predictions())
+    assert [predicted[name] for name in NAMES[kind].values()] == pytest.approx(expected, abs=1e-4)
+    assert list(predicted) == list(NAMES[kind].values())  # the labels by probability, the values in their order
     theirs.save_pretrained(tmp_path / "theirs")
     save(vitviz.load(tmp_path / "theirs"), tmp_path / "ours")
     for model in (vitviz.load(tmp_path / "theirs"), load_folder(tmp_path / "ours")):
-        assert dict(vitviz.Explorer(model).open(PHOTO).predictions()) == pytest.approx(found)
+        assert dict(vitviz.Explorer(model).open(PHOTO).predictions()) == pytest.approx(predicted)
 
 
 def test_predictions_in_words() -> None:
-    _, several = opened("several")
-    assert several.describe().startswith("Of 3 labels: cat ")
-    assert ", dog " in several.describe()
-    assert "fox" not in several.describe()
-    _, value = opened("value")
-    assert value.describe() == f"age in years: {value.predictions()[0][1]:.2f}"
-    assert "%" not in value.describe()
-    assert Scene.of(value).summary == value.describe()
+    several, value = opened("several")[1].describe(), opened("value")[1]
+    assert several.startswith("Of 3 labels: cat ")
+    assert ", dog " in several
+    assert "fox" not in several
+    ((name, number),) = value.predictions()
+    assert Scene.of(value).summary == value.describe() == f"age in years: {number:.2f}"
     manifest = Scene.of(value).manifest("one")
-    assert manifest["problemType"] == "regression"
-    assert manifest["predictions"] == [["age in years", value.predictions()[0][1], 0]]
+    assert (manifest["problemType"], manifest["predictions"]) == ("regression", [[name, number, 0]])
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_methods_explain_the_raw_output(kind: str) -> None:
+def test_methods_explain_the_raw_output_and_tests_show_what_is_predicted(kind: str) -> None:
     """The gradient is that of transformers' own logit, by default of its first output."""
     theirs, view = opened(kind)
     images = view.images.clone().requires_grad_()
     (slope,) = torch.autograd.grad(theirs(images).logits[0, 0], images)
     patch = view.model.config.patch_size
     expected = slope.abs().sum(1)[0].unflatten(0, (-1, patch)).unflatten(2, (-1, patch)).sum((1, 3))  # (gh, gw)
-    found = view.explain("input_gradient", 0)
-    np.testing.assert_allclose(found.values, expected.numpy(), rtol=1e-3)
-    if kind != "several":
-        assert view.explain("gae").classes == (0,)
-
-
-@pytest.mark.parametrize("kind", NAMES)
-def test_a_map_is_tested_by_what_is_shown(kind: str) -> None:
-    theirs, view = opened(kind)
-    (test,) = view.faithfulness(view.explain("gae"))
+    np.testing.assert_allclose(view.explain("input_gradient", 0).values, expected.numpy(), rtol=1e-3)
+    heatmap = view.explain("gae")
+    assert heatmap.classes == (0,)
+    (test,) = view.faithfulness(heatmap)
     whole = float(outputs(theirs, view.images, kind)[0, 0])
     assert test.deletion.probabilities[0] == test.insertion.probabilities[-1] == pytest.approx(whole, abs=1e-4)
     assert np.ptp(test.deletion.probabilities) > 0  # a softmax of one output is 1 whatever is removed
     assert math.isnan(test.positive) == (kind != "several")
     assert "only" not in test.describe()
-    described = describe_test(test)
-    assert described["deletion"]["y"][0] == pytest.approx(whole, rel=1e-3)
-
-
-def test_two_of_several_labels_are_not_contrasted_in_a_test() -> None:
-    _, view = opened("several")
-    with pytest.raises(EvaluationError, match="Expected one label to test"):
-        view.faithfulness(view.explain("gae", contrast=("cat", "dog")))
-    _, values = opened("values")
-    (test,) = values.faithfulness(values.explain("gae", contrast=("x", "y")))
-    (x, y) = (value for _, value in values.predictions())
-    assert test.deletion.probabilities[0] == pytest.approx(x - y, rel=1e-4)
+    assert describe_test(test)["deletion"]["y"][0] == pytest.approx(whole, rel=1e-3)
+    if kind == "several":
+        with pytest.raises(EvaluationError, match="Expected one label to test"):
+            view.faithfulness(view.explain("gae", contrast=("cat", "dog")))
+    elif kind == "values":
+        (test,) = view.faithfulness(view.explain("gae", contrast=("x", "y")))
+        (x, y) = (value for _, value in view.predictions())
+        assert test.deletion.probabilities[0] == pytest.approx(x - y, rel=1e-4)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", NAMES)
-def test_the_lens_ends_at_what_is_shown(kind: str) -> None:
+def test_lens_interventions_ablations_and_parts_end_at_what_is_shown(kind: str) -> None:
     theirs, view = opened(kind)
-    found, expected = view.lens(), outputs(theirs, view.images, kind)[0]
-    torch.testing.assert_close(torch.from_numpy(found.probabilities[-1]), expected, rtol=1e-4, atol=1e-4)
-    layers = describe_layers(view)
-    assert layers["read"][-1] == pytest.approx([expected[index].item() for index in found.classes], rel=1e-3)
-    low, high = layers["range"]
-    assert (low, high) == (
-        (0, 1) if kind == "several" else pytest.approx((found.patches.min(), found.patches.max()), rel=1e-3)
-    )
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", NAMES)
-def test_interventions_ablations_and_parts_follow(kind: str) -> None:
-    theirs, view = opened(kind)
-    model, expected = view.model, outputs(theirs, view.images, kind)
+    expected, lens, layers = outputs(theirs, view.images, kind), view.lens(), describe_layers(view)
+    torch.testing.assert_close(torch.from_numpy(lens.probabilities[-1]), expected[0], rtol=1e-4, atol=1e-4)
+    assert layers["read"][-1] == pytest.approx([expected[0, index].item() for index in lens.classes], rel=1e-3)
+    bounds = (0, 1) if kind == "several" else (lens.patches.min(), lens.patches.max())
+    assert tuple(layers["range"]) == pytest.approx(bounds, rel=1e-3)
     change = view.intervene(heads=[(0, 1)])
     np.testing.assert_allclose(change.before, expected.numpy(), rtol=1e-4, atol=1e-4)
-    statistics = head_statistics(model, view.trace, names=["ablation_probability", "ablation_logit"])
+    statistics = head_statistics(view.model, view.trace, names=["ablation_probability", "ablation_logit"])
     if kind == "several":
         lost = statistics.samples["ablation_probability"][0, 0, 1]
         assert lost == pytest.approx(change.before[0, 0] - change.after[0, 0], abs=1e-5)
     else:
         assert "values, not probabilities" in statistics.missing["ablation_probability"]
-    parts = decompose(model, view.trace, 0)
+    parts = decompose(view.model, view.trace, 0)
     assert parts.total == pytest.approx(theirs(view.images).logits[0, 0].item(), rel=1e-4)
 
 
