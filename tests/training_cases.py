@@ -1,7 +1,5 @@
 """Tiny data and models for tests of training; also imported by the processes that these start."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,14 +46,11 @@ def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tupl
     return pixels, classes
 
 
-def squashed(height: int = SIDE, width: int = SIDE) -> Preprocess:
-    """The preprocessing of data that are opened at this size."""
-    return Preprocess(height=height, width=width, mode="squash", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
-
-
 def split(pixels: Tensor, classes: Tensor) -> Split:
-    """Images in memory, (n, 3, H, W) uint8."""
-    return Split(Samples(classes, images=pixels), squashed(*pixels.shape[2:]), pixels)
+    """Images in memory, (n, 3, H, W) uint8, of data that are opened at this size."""
+    height, width = pixels.shape[2:]
+    squash = Preprocess(height=height, width=width, mode="squash", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
+    return Split(Samples(classes, images=pixels), squash, pixels)
 
 
 def data(train: int = 52, val: int = 23, seed: int = 0) -> Data:

@@ -1,7 +1,8 @@
-"""Opening data: what the model will see, checked before the first step; photographs that occur twice are found."""
+"""Opened data are what the model will see; duplicates are found; which images a step sees, and their augmentation."""
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import data_files as files
 import numpy as np
@@ -9,12 +10,16 @@ import pytest
 import torch
 import training_cases as cases
 from PIL import ExifTags, Image, ImageEnhance, ImageOps
+from torch import Tensor
 
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
 from vitviz.resources import resource_folder
+from vitviz.training import TrainingError
 from vitviz.training.data import Fit, open_data
 from vitviz.training.duplicates import NEAR_LEVELS, Print, find_duplicates, fingerprints
+from vitviz.training.loaders import Images, StepSampler, augmentation, mixing, validation_keys
+from vitviz.training.recipes import AUGMENTATION, Recipe
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -31,44 +36,43 @@ def photos(tmp_path: Path) -> Path:
     return root
 
 
-@pytest.mark.parametrize("fit", ["squash", "crop"])
-@pytest.mark.parametrize("size", [(8, 11), (20, 13), (16, 16)])
-def test_training_sees_what_the_saved_model_will_see(photos: Path, fit: Fit, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ("fit", "size", "frame"),
+    [
+        ("squash", (8, 11), (0, 0, 20, 10)),
+        ("squash", (16, 16), (0, 0, 20, 10)),
+        ("crop", (6, 6), (5, 0, 15, 10)),
+        ("crop", (4, 16), (0, 2.5, 20, 7.5)),
+    ],
+)
+def test_training_sees_what_the_saved_model_will_see(
+    photos: Path, fit: Fit, size: tuple[int, int], frame: tuple[float, ...]
+) -> None:
+    """The whole picture, or its largest center."""
     data = open_data(photos, size=size, fit=fit)
     later = data.preprocess(MEAN, STD)
     pixels = data.train.read(torch.arange(len(data.train)))
-    assert pixels.shape == (10, 3, *size)
-    assert pixels.dtype == torch.uint8
+    assert (pixels.shape, pixels.dtype) == ((10, 3, *size), torch.uint8)
     mean, std = (torch.tensor(value)[:, None, None] for value in (MEAN, STD))
     seen = [torch.from_numpy(later(decode(path)).pixels) for path in data.train.samples.paths]
     assert torch.equal(pixels.float().div_(255).sub_(mean).div_(std), torch.stack(seen))
-
-
-def test_fits_show_the_whole_picture_or_its_largest_centre(photos: Path) -> None:
-    wide = Image.fromarray(files.noise(10, 20, 3))
-    frames = ((5, 5), "squash", (0, 0, 20, 10)), ((6, 6), "crop", (5, 0, 15, 10)), ((4, 16), "crop", (0, 2.5, 20, 7.5))
-    for size, fit, frame in frames:
-        assert open_data(photos, size=size, fit=fit).train.preprocess(wide).geometry.frame == frame
+    assert data.train.preprocess(Image.fromarray(files.noise(10, 20, 3))).geometry.frame == frame
     with pytest.raises(DataError, match="crop, squash"):
         open_data(photos, size=(5, 5), fit="pad")
 
 
 @pytest.mark.parametrize("fit", ["squash", "crop"])
 def test_memory_changes_nothing_and_pixels_are_copies(photos: Path, fit: Fit) -> None:
-    kept = open_data(photos, size=(9, 7), fit=fit)
     room = 10 * 3 * 9 * 7
-    read, half = (open_data(photos, size=(9, 7), fit=fit, memory=memory) for memory in (room - 1, room))
-    assert kept.train.images is not None
-    assert kept.val.images is not None
-    assert read.train.images is None
-    assert half.train.images is not None
-    assert half.val.images is None
-    some = torch.tensor([7, 0, 9, 9])
-    for other in (read, half):
-        other.train.read(some).zero_()
-        assert torch.equal(kept.train.read(some), other.train.read(some))
-        assert torch.equal(kept.val.read(some[1:2]), other.val.read(some[1:2]))
-    assert kept.fingerprint == read.fingerprint
+    whole, none, half = (open_data(photos, size=(9, 7), fit=fit, memory=most) for most in (2**30, room - 1, room))
+    in_memory = [[split.images is not None for split in (data.train, data.val)] for data in (whole, none, half)]
+    assert in_memory == [[True, True], [False, True], [True, False]]
+    indices = torch.tensor([7, 0, 9, 9])
+    for other in (none, half):
+        other.train.read(indices).zero_()
+        assert torch.equal(whole.train.read(indices), other.train.read(indices))
+        assert torch.equal(whole.val.read(indices[1:2]), other.val.read(indices[1:2]))
+    assert whole.fingerprint == none.fingerprint
 
 
 def test_grey_archives_become_rgb_and_are_resized(tmp_path: Path) -> None:
@@ -128,35 +132,35 @@ def test_the_description_has_every_class_and_count(
     data = open_data(photos, size=(8, 8), progress=True)
     assert capsys.readouterr() == ("", "")  # progress is for terminals
     lines = data.describe().splitlines()
-    assert "3 classes" in lines[0]
-    assert "10 images to train on, 7 to validate on" in lines[0]
+    assert all(words in lines[0] for words in ("3 classes", "10 images to train on, 7 to validate on"))
     counts = [["class", "train", "val"], ["cat", "3", "2"], ["dog", "5", "2"], ["owl", "2", "3"]]
     assert [line.split() for line in lines[-4:]] == counts
     assert data.name == "pets"
     assert str(photos) not in data.source  # a card must not name somebody's folders
     files.cifar(tmp_path, "CIFAR100", monkeypatch)
-    many = open_data("cifar100", root=tmp_path, size=(32, 32)).describe()
-    assert "100 classes" in many
-    assert len(many.splitlines()) < 8
+    many = open_data("cifar100", root=tmp_path, size=(32, 32)).describe().splitlines()
+    assert "100 classes" in many[0]
+    assert len(many) < 8
 
 
 def test_the_fingerprint_is_that_of_the_data_not_of_the_place(tmp_path: Path) -> None:
     def made(name: str, **counts: tuple[int, int]) -> Path:
         return files.folder(tmp_path / name / "pets", {"cat": (2, 1), "dog": (2, 1)} | counts)
 
-    first = open_data(made("a"), size=(8, 8)).fingerprint
-    assert open_data(made("b"), size=(8, 8)).fingerprint == first
-    assert open_data(made("b"), size=(8, 9)).fingerprint != first
-    assert open_data(made("b"), size=(8, 8), fit="crop").fingerprint != first
-    assert open_data(made("c", dog=(3, 1)), size=(8, 8)).fingerprint != first
+    def fingerprint(source: Path | str, size: tuple[int, int] = (8, 8), **options: Any) -> str:
+        return open_data(source, size=size, **options).fingerprint
+
+    first, same = fingerprint(made("a")), made("b")
+    assert fingerprint(same) == first
     changed = made("d")
     files.photo(changed / "train" / "cat" / "0.png", 30, 30)
-    assert open_data(changed, size=(8, 8)).fingerprint != first
+    others = [fingerprint(same, (8, 9)), fingerprint(same, fit="crop"), fingerprint(made("c", dog=(3, 1)))]
+    assert first not in [*others, fingerprint(changed)]
     digits = files.mnist(tmp_path / "mnist")
-    before = open_data("mnist", root=digits, size=(28, 28)).fingerprint
+    before = fingerprint("mnist", (28, 28), root=digits)
     path = digits / "t10k-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
-    assert open_data("mnist", root=digits, size=(28, 28)).fingerprint != before
+    assert fingerprint("mnist", (28, 28), root=digits) != before
 
 
 def test_mean_and_std_are_those_of_the_pixels(photos: Path) -> None:
@@ -219,12 +223,9 @@ def test_a_print_stands_being_saved_resized_and_lit_but_not_another_photograph()
     assert all(one // 4 == other // 4 for one, other, _ in found)
     mirrored = [fingerprints(ImageOps.mirror(photo)) for photo in photos]
     assert find_duplicates([*prints[::4], *mirrored], range(2 * len(photos))) == []
-
-
-def test_the_same_shape_in_another_color_is_another_picture() -> None:
-    grey = Image.open(EXAMPLES / "dog.jpg").convert("L").resize((64, 64))
+    # The same shape in another color, of equal luma, so equal hashes: 0.299 of red is 0.587 of green.
+    grey = photos[0].convert("L").resize((64, 64))
     black = Image.new("L", grey.size)
-    # Equal luma, so equal hashes: 0.299 of red is 0.587 of green.
     red = Image.merge("RGB", (grey, black, black))
     green = Image.merge("RGB", (black, grey.point(lambda level: round(level * 0.299 / 0.587)), black))
     one, other = fingerprints(red), fingerprints(green)
@@ -242,7 +243,7 @@ def naive(prints: list[Print], groups: list[int]) -> list[tuple[int, int]]:
     return pairs
 
 
-def test_all_pairs_up_to_15_bits_are_found() -> None:
+def test_all_pairs_up_to_15_bits_are_found_and_many_copies_are_not_compared_pair_by_pair() -> None:
     rng = np.random.default_rng(0)
     flat = np.zeros(192, np.float32)
     prints, groups = [], rng.integers(0, 3, 120).tolist()
@@ -255,9 +256,153 @@ def test_all_pairs_up_to_15_bits_are_found() -> None:
     found = find_duplicates(prints, groups)
     assert [pair[:2] for pair in found] == naive(prints, groups)
     assert len(found) > 20
-
-
-def test_many_copies_of_one_picture_are_not_compared_pair_by_pair() -> None:
     blank = fingerprints(Image.new("RGB", (8, 8)))
     found = find_duplicates([blank] * 50_000, [index % 7 for index in range(50_000)])  # pair by pair this would not end
     assert len(found) == 50_000 - 1  # all but the first: another group has the first of the same pixels
+
+
+# ---- which images a step sees, and what augmentation does to them
+
+CLASSES = torch.arange(52) % 3
+
+
+def indices(sampler: StepSampler) -> list[list[int]]:
+    return [indices.tolist() for _, indices in sampler]
+
+
+def test_an_epoch_shows_every_image_once_in_an_order_of_its_own() -> None:
+    steps = indices(StepSampler(cases.recipe(), CLASSES))
+    assert [len(step) for step in steps] == [8] * 18
+    epochs = [[index for step in steps[start : start + 6] for index in step] for start in (0, 6, 12)]
+    assert all(len(set(epoch)) == 48 for epoch in epochs)  # four of 52 are left out
+    assert len({tuple(epoch) for epoch in epochs}) == 3
+    assert indices(StepSampler(cases.recipe(), CLASSES)) == steps
+    assert indices(StepSampler(cases.recipe(seed=6), CLASSES)) != steps
+    recipe = cases.recipe(accumulate=2)
+    parts = [(seed, batch.tolist()) for seed, batch in StepSampler(recipe, CLASSES)]
+    assert len({seed for seed, _ in parts}) == len(parts)
+    for start in (5, 6, 17):  # a step sees the same whatever ran before
+        sampler = StepSampler(recipe, CLASSES, start)
+        assert [(seed, batch.tolist()) for seed, batch in sampler] == parts[2 * start :]
+        assert len(sampler) == len(parts) - 2 * start
+
+
+def test_processes_and_parts_share_the_batch_of_one() -> None:
+    whole = indices(StepSampler(cases.recipe(), CLASSES))
+    parts = [indices(StepSampler(cases.recipe(accumulate=2), CLASSES, 0, rank, 2)) for rank in range(2)]
+    for step, batch in enumerate(whole):
+        assert batch == [index for rank in range(2) for part in range(2) for index in parts[rank][2 * step + part]]
+    for count, processes in ((23, 2), (7, 3), (100, 1), (129, 2)):
+        keys = [validation_keys(count, cases.recipe(), rank, processes) for rank in range(processes)]
+        assert [index for part in keys for _, some in part for index in some.tolist()] == list(range(count))
+        assert len({len(part) for part in keys}) == 1
+    for changes, processes, named in (({"batch": 53}, 1, "52"), ({}, 3, "3 processes"), ({"accumulate": 8}, 2, "8")):
+        with pytest.raises(TrainingError, match=named):
+            StepSampler(cases.recipe(**changes), CLASSES, 0, 0, processes)
+
+
+@pytest.mark.parametrize(("balance", "shares"), [(0.5, (0.104, 0.208, 0.688)), (1.0, (1 / 3, 1 / 3, 1 / 3))])
+def test_balanced_sampling_evens_out_the_classes(balance: float, shares: tuple[float, ...]) -> None:
+    classes = torch.repeat_interleave(torch.arange(3), torch.tensor([20, 80, 900]))
+    sampler = StepSampler(Recipe(balance=balance, batch=100), classes)
+    orders = [sampler.order(epoch) for epoch in range(5)]
+    assert all(len(order) == 1000 for order in orders)
+    seen = classes[torch.cat(orders)].bincount() / 5000
+    assert seen.tolist() == pytest.approx(shares, abs=0.03)
+    assert not orders[0].equal(orders[1])
+
+
+@pytest.mark.parametrize("memory", [0, 2**30])
+def test_worker_processes_change_nothing(tmp_path: Path, memory: int) -> None:
+    root = files.folder(tmp_path / "pets", {"cat": (6, 1), "dog": (6, 1)})
+    data = open_data(root, size=(12, 8), memory=memory)
+    recipe = Recipe(batch=4, epochs=2, flip=True, policy="rand", erase=0.5, low_resolution=0.5)
+    loaded = []
+    for workers in (0, 2):
+        loader = Images(data.train, transform=augmentation(recipe, (12, 8)))
+        assert loader.workers > 0
+        loader.workers = workers
+        before = torch.get_rng_state()
+        loaded.append([*loader.load(StepSampler(recipe, data.train.classes), torch.device("cpu"))])
+        assert torch.get_rng_state().equal(before)
+    assert len(loaded[0]) == 6
+    for (images, targets), (others, same_targets) in zip(*loaded, strict=True):
+        assert images.dtype == torch.uint8
+        assert images.equal(others)
+        assert targets.equal(same_targets)
+    assert (Images(data.train).workers == 0) == bool(memory)
+
+
+def augmented(pixels: Tensor, **changes: object) -> Tensor:
+    transform = augmentation(Recipe(**changes), tuple(pixels.shape[2:]))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return torch.stack([transform(image) for image in pixels])
+
+
+def stripes(count: int = 40) -> Tensor:
+    return cases.images(count, 3, 24, 16)[0]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"low_resolution": 1.0}, {"resized_crop": (0.3, 0.9)}, {"crop_padding": 3}, {"flip": True}, {"policy": "rand"},
+        {"policy": "trivial"}, {"erase": 1.0},
+    ],
+)  # fmt: skip
+def test_each_setting_changes_images_of_their_own_way(changes: dict) -> None:
+    assert Recipe(**changes).augments
+    pixels = stripes()
+    result = augmented(pixels, **changes)
+    assert (result.shape, result.dtype) == (pixels.shape, torch.uint8)
+    assert not result.equal(pixels)
+    same = stripes(1).expand(40, -1, -1, -1)
+    assert len({image.numpy().tobytes() for image in augmented(same, **changes)}) > 1
+
+
+def test_nothing_is_done_by_default_and_flips_and_windows_are_of_the_image() -> None:
+    assert augmentation(Recipe(), (8, 8)) is None
+    assert not Recipe().augments
+    assert set(AUGMENTATION) < set(vars(Recipe()))
+    pixels = stripes()
+    images, targets = mixing(Recipe(), 3)(pixels[:4], CLASSES[:4])
+    assert images.equal(pixels[:4])
+    assert targets.equal(torch.eye(3)[CLASSES[:4]])
+    for image, flipped in zip(pixels, augmented(pixels, flip=True), strict=True):
+        assert flipped.equal(image) or flipped.equal(image.flip(-1))
+    padded = torch.nn.functional.pad(pixels, (2,) * 4)
+    for image, window in zip(padded, augmented(pixels, crop_padding=2), strict=True):
+        assert any(window.equal(image[:, y : y + 24, x : x + 16]) for y in range(5) for x in range(5))
+
+
+def test_low_resolution_keeps_what_is_coarse_and_loses_what_is_fine() -> None:
+    fine = torch.full((40, 3, 96, 80), 128, dtype=torch.uint8)
+    fine[..., ::2], fine[..., 1::2] = 78, 178  # stripes of one pixel
+    fine[:, 0] = 200  # a flat channel
+    result = augmented(fine, low_resolution=1.0)
+    assert torch.equal(result[:, 0], fine[:, 0])
+    contrast = result[:, 1].float().std(dim=(1, 2))
+    assert contrast.max() < 45 < fine[:, 1].float().std()
+    assert len(contrast.unique()) > 4  # many resolutions
+    changed = (augmented(fine, low_resolution=0.5) != fine).flatten(1).any(1)
+    assert 10 < changed.sum() < 30
+
+
+@pytest.mark.parametrize("changes", [{"mixup": 0.5}, {"cutmix": 1.0}, {"mixup": 0.5, "cutmix": 1.0}])
+def test_mixed_images_have_mixed_targets(changes: dict) -> None:
+    assert Recipe(**changes).augments
+    assert augmentation(Recipe(**changes), (24, 16)) is None  # whole batches are mixed
+    pixels, classes = stripes(12).float(), CLASSES[:12]
+    torch.manual_seed(1)
+    mix = mixing(Recipe(**changes), 3)
+    images, targets = mix(pixels, classes)
+    assert images.shape == pixels.shape
+    torch.testing.assert_close(targets.sum(1), torch.ones(12))
+    assert (targets.max(1).values < 1).any()
+    partner = pixels.roll(1, 0)
+    if "cutmix" not in changes:
+        share = targets[torch.arange(12), classes][:, None, None, None]
+        torch.testing.assert_close(images, share * pixels + (1 - share) * partner)
+    elif "mixup" not in changes:
+        assert ((images == pixels) | (images == partner)).all()

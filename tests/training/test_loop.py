@@ -12,7 +12,6 @@ import torch.nn.functional as F
 import training_cases as cases
 from torch import Tensor
 
-from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.training import TrainingError, log
 from vitviz.training.log import Epoch, Log
@@ -107,7 +106,7 @@ def test_losses_and_weights_are_those_of_plain_adamw(tmp_path: Path) -> None:
     assert [row.lr for row in outcome.epochs] == pytest.approx(rates)
 
 
-def test_accumulated_parts_are_the_whole_batch(tmp_path: Path) -> None:
+def test_accumulated_batches_are_the_whole_batch(tmp_path: Path) -> None:
     settings = {"smoothing": 0.1, "epochs": 2}
     whole = cases.train(tmp_path / "whole", cases.recipe(**settings))
     parts = cases.train(tmp_path / "parts", cases.recipe(**settings, accumulate=4))
@@ -160,14 +159,10 @@ def test_frozen_parts_stay_and_the_others_learn(tmp_path: Path, last: int, flip:
 
 def teacher() -> ViT:
     """It knows the stripes, in another order, and other things."""
-    labels = ("church", "dog", "ox", "golf ball")
-    config = ViTConfig(image_size=(12, 12), patch_size=3, width=16, depth=2, heads=2, classes=4)
-    vit = ViT(
-        config,
-        Pretrained(name="teacher", preprocess=cases.data().preprocess((0.1, 0.2, 0.3), (0.5,) * 3), labels=labels),
-    )
-    tiny.randomise(vit, 3)
-    return vit.eval()
+    vit = tiny.model(3, grid=(4, 4), patch=3, classes=4)
+    feed = cases.data().preprocess((0.1, 0.2, 0.3), (0.5,) * 3)
+    vit.pretrained = Pretrained(name="teacher", preprocess=feed, labels=("church", "dog", "ox", "golf ball"))
+    return vit
 
 
 @pytest.mark.parametrize(("kind", "flip"), [("soft", False), ("hard", True)])
@@ -216,10 +211,17 @@ def test_models_data_and_teachers_that_do_not_fit_are_refused(tmp_path: Path) ->
             Trainer(vit, data, cases.recipe(**settings), tmp_path, device="cpu", progress=False, **more).run()
 
 
-def test_the_callers_random_numbers_and_threads_stay(tmp_path: Path) -> None:
+def test_dropouts_are_the_recipes_and_the_callers_random_numbers_and_threads_stay(tmp_path: Path) -> None:
+    """All patches are seen in the last fifth of the steps."""
     data = cases.data()
-    vit = cases.model(data, dropout=0.1)
-    recipe = cases.recipe(epochs=1, dropout=0.2, flip=True, mixup=0.5)
+    vit, tokens = cases.model(data, dropout=0.1), []
+
+    def count(module: torch.nn.Module, args: tuple[Tensor, ...], _out: Tensor) -> None:
+        if module.training:
+            tokens.append(args[0].shape[1])
+
+    vit.blocks[0].register_forward_hook(count)
+    recipe = cases.recipe(patch_dropout=0.5, ema=0.0, dropout=0.2, flip=True, mixup=0.5)
     torch.manual_seed(3)
     expected = torch.rand(3)
     torch.manual_seed(3)
@@ -227,31 +229,15 @@ def test_the_callers_random_numbers_and_threads_stay(tmp_path: Path) -> None:
     assert torch.rand(3).equal(expected)
     assert torch.get_num_threads() == 1
     assert vit.config.dropout == 0.2
-
-
-def test_all_patches_are_seen_in_the_last_fifth(tmp_path: Path) -> None:
-    data = cases.data()
-    vit, tokens = cases.model(data), []
-
-    def count(module: torch.nn.Module, args: tuple[Tensor, ...], _out: Tensor) -> None:
-        if module.training:
-            tokens.append(args[0].shape[1])
-
-    vit.blocks[0].register_forward_hook(count)
-    recipe = cases.recipe(patch_dropout=0.5, ema=0.0)
-    Trainer(vit, data, recipe, tmp_path, device="cpu", progress=False).run()
     assert tokens == [9] * 14 + [17] * 4  # 18 steps, 16 patches and the class token
 
 
-def test_five_classes_have_no_top_five() -> None:
+def test_without_a_terminal_long_epochs_say_where_they_are_and_five_classes_have_no_top_five(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     row = Epoch(**{field.name: 1.0 for field in fields(Epoch)})
     assert "top-5" not in row.describe(2, classes=5)
     assert "top-5 100 %" in row.describe(2, classes=6)
-
-
-def test_without_a_terminal_long_epochs_say_where_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
     now = [1000.0]
     monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
     made = Log(tmp_path, 2, 200, 10, 0, progress=True)

@@ -1,23 +1,33 @@
-"""A training that ended early goes on to the losses of one that never stopped; what does not fit is refused."""
+"""A training that ended early goes on to the losses of one that never stopped; what does not fit is refused.
 
+Processes of their own (`make test-all`) are killed, run out of disk, and train as two under torchrun.
+"""
+
+import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import training_cases as cases
+from patience import patience
+from safetensors.torch import load_file
+from torch.testing import assert_close
 
 from vitviz.training import TrainingError
 from vitviz.training.interrupts import Stopped
-from vitviz.training.loop import Outcome, Trainer
+from vitviz.training.loop import Trainer
 from vitviz.training.state import find_state
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def pythons_own_ctrl_c() -> Iterator[None]:
     """A worker of pytest-xdist is deaf to Ctrl-C: the process that started it hears it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -39,13 +49,7 @@ def die() -> None:
     raise MemoryError
 
 
-def resumed(out: Path) -> Outcome:
-    return cases.train(out, cases.recipe(**cases.FULL), resume=True)
-
-
-def test_a_training_resumes_wherever_it_ended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pythons_own_ctrl_c: None
-) -> None:
+def test_a_training_resumes_wherever_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = cases.recipe(**cases.FULL)
     whole = cases.train(tmp_path / "whole", recipe)
     undo = cases.at_step(1, lambda: pytest.fail("there was nothing left to do"))
@@ -60,7 +64,7 @@ def test_a_training_resumes_wherever_it_ended(
     assert cases.step_of(out) == 9  # in the middle of the second epoch of 6 steps
     (out / "state" / "unfinished").mkdir()  # as if it had died while it wrote the next one
     (out / "state" / "unfinished" / "model.safetensors").write_bytes(b"half")
-    cases.assert_same(resumed(out), whole)
+    cases.assert_same(cases.train(out, recipe, resume=True), whole)
     assert [path.name for path in (out / "state").iterdir()] == ["step-000000018"]
     assert len((out / "curves.csv").read_text().splitlines()) == 4
 
@@ -77,7 +81,7 @@ def test_a_training_resumes_wherever_it_ended(
         with pytest.raises(Stopped, match="after epoch 2 of 3"):
             cases.train(out, recipe)
     assert cases.step_of(out) == 12
-    outcome = resumed(out)
+    outcome = cases.train(out, recipe, resume=True)
     cases.assert_same(outcome, whole)
     assert outcome.epochs[1].images_per_second > 0
 
@@ -91,7 +95,7 @@ def test_a_training_resumes_wherever_it_ended(
     ],
 )
 def test_other_kinds_of_training_resume_after_ctrl_c(
-    tmp_path: Path, changes: dict[str, Any], stops: dict[int, str], pythons_own_ctrl_c: None
+    tmp_path: Path, changes: dict[str, Any], stops: dict[int, str]
 ) -> None:
     recipe = cases.recipe(dropout=0.2, epochs=2, **changes)
     expected = cases.train(tmp_path / "whole", recipe)
@@ -104,7 +108,7 @@ def test_other_kinds_of_training_resume_after_ctrl_c(
     cases.assert_same(cases.train(tmp_path / "part", recipe, resume=True), expected)
 
 
-def test_a_second_ctrl_c_acts_at_once(tmp_path: Path, pythons_own_ctrl_c: None) -> None:
+def test_a_second_ctrl_c_acts_at_once(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGINT)
     undo = cases.at_step(3, lambda: (ctrl_c(), ctrl_c()))
     with pytest.raises(KeyboardInterrupt) as caught:
@@ -159,3 +163,96 @@ def test_a_damaged_or_old_state_is_refused(done: Path, tmp_path: Path) -> None:
     (tmp_path / "state.safetensors").write_bytes(b"")
     with pytest.raises(TrainingError, match=r"0\.1\.0"):
         cases.train(tmp_path, resume=True)
+
+
+# ---- processes of their own
+
+# What happens to a training in its step `at`, and what is written of its outcome.
+CHILD = """
+import os, resource, signal, sys, torch
+torch.set_num_threads(1)
+import training_cases as cases
+from safetensors.torch import save_file
+from vitviz.training import TrainingError
+from vitviz.training.interrupts import Stopped
+
+rank, code = int(os.environ.get("RANK", 0)), 0
+
+def happen(what):
+    if what == "full":
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    else:
+        os.kill(os.getpid(), getattr(signal, what))
+
+for out, settings, what, at, happens_to in eval(sys.argv[1]):
+    undo = cases.at_step(at, lambda: happen(what)) if what and rank == happens_to else lambda: None
+    try:
+        outcome = cases.train(cases.Path(out), cases.recipe(**settings), resume=True, save_every=0)
+    except (Stopped, TrainingError) as error:
+        print(error)
+        open(f"{out}.stopped{rank}", "w").write(str(error))
+        code = 130 if isinstance(error, Stopped) else 2
+        undo()
+        continue
+    code = 0
+    told = {"losses": outcome.losses, "confusion": torch.from_numpy(outcome.accuracy.confusion()[1])}
+    told |= {"numbers": torch.tensor([outcome.accuracy.top5, outcome.accuracy.loss, outcome.processes])}
+    told |= {f"weights.{name}": one.detach().clone() for name, one in outcome.model.state_dict().items()}
+    save_file(told, f"{out}.rank{rank}")
+sys.exit(code)
+"""
+
+
+def run(folder: Path, runs: list[tuple[str, dict[str, Any], str, int, int]], *launcher: str) -> Any:
+    """Train in other processes; each run is the folder, the recipe, what happens, in which step, to which process."""
+    tests, script = Path(__file__).parents[1], folder / "child.py"
+    script.write_text(CHILD)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tests), str(tests.parent)]), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *launcher, str(script), repr([(str(folder / name), *rest) for name, *rest in runs])]
+    limit = patience(240)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=limit, check=False)
+
+
+@pytest.mark.tier("all")
+def test_a_training_resumes_after_its_process_was_killed_or_its_disk_was_full(tmp_path: Path) -> None:
+    recipe = cases.recipe(**cases.FULL)
+    whole = cases.train(tmp_path / "whole", recipe)
+    for what, code, saved, words in (
+        ("SIGKILL", -signal.SIGKILL, 9, ()),
+        ("SIGINT", 130, 10, ("step 4 of 6 in epoch 2 of 3", "--resume")),  # the step that ran is finished
+        ("full", 2, 9, ("Make room", "step-000000009")),
+    ):
+        ended = run(tmp_path, [(what, cases.FULL, what, 10, 0)])
+        assert ended.returncode == code, ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert all(word in ended.stdout for word in words)
+        assert [path.name for path in (tmp_path / what / "state").iterdir()] == [f"step-{saved:09}"]
+        cases.assert_same(cases.train(tmp_path / what, recipe, resume=True), whole)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "accumulated": {"layer_decay": 0.8, "head_lr": 1e-2, "accumulate": 2},
+    "cached features": {"unfreeze_last": 1, "smoothing": 0.1},
+}
+STOPPED = {"flip": True, "mixup": 0.4, "path_dropout": 0.3, "patch_dropout": 0.3, "precision": "bfloat16"}
+
+
+@pytest.mark.tier("all")
+def test_two_processes_train_as_one_and_stop_together_and_go_on(tmp_path: Path) -> None:
+    """Without augmentation and dropout they see the same batches, so losses are equal but for rounding."""
+    runs = [(name, settings, "", 0, 0) for name, settings in SETTINGS.items()]
+    runs += [("stopped", STOPPED, "SIGTERM", 8, 1), ("stopped", STOPPED, "", 0, 0)]  # stopped in the second process
+    ended = run(tmp_path, runs, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    told = {name: [load_file(tmp_path / f"{name}.rank{rank}") for rank in range(2)] for name in (*SETTINGS, "stopped")}
+    assert all(first[key].equal(second[key]) for first, second in told.values() for key in first)
+    for name, settings in SETTINGS.items():
+        alone, first = cases.train(tmp_path / f"{name} alone", cases.recipe(**settings)), told[name][0]
+        assert_close(first["losses"], alone.losses, atol=1e-4, rtol=0)
+        assert np.array_equal(first["confusion"], alone.accuracy.confusion()[1])
+        assert first["numbers"].tolist() == pytest.approx([alone.accuracy.top5, alone.accuracy.loss, 2.0], abs=1e-4)
+        written = [sorted(path.name for path in (tmp_path / out).iterdir()) for out in (name, f"{name} alone")]
+        assert written[0] == written[1]
+        assert len(list((tmp_path / name / "events").iterdir())) == 1  # the main process alone writes
+    assert all("step 2 of 6 in epoch 2" in (tmp_path / f"stopped.stopped{rank}").read_text() for rank in range(2))
+    assert len(told["stopped"][0]["losses"]) == cases.step_of(tmp_path / "stopped") == 18
