@@ -1,7 +1,5 @@
 """Small real data sets: folders of photographs, MNIST's IDX files, CIFAR's archives; and a server that gives them."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

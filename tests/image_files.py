@@ -1,13 +1,11 @@
 """Small image files for the tests of vitviz.images.decoding: written here, where no library would."""
 
-from __future__ import annotations
-
 import io
 import struct
 import zlib
 
 import numpy as np
-from PIL import Image
+from PIL import ExifTags, Image
 
 # The colours of a profile's three primaries as XYZ under D50, one row a primary (ICC tables of the two standards).
 SRGB_D50 = np.array([[0.43607, 0.22249, 0.01392], [0.38515, 0.71687, 0.09708], [0.14307, 0.06061, 0.71410]])
@@ -98,3 +96,19 @@ def srgb_encode(linear: np.ndarray) -> np.ndarray:
     """Linear light 0..1 -> sRGB levels 0..255 (IEC 61966-2-1)."""
     linear = linear.clip(0, 1)
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055) * 255
+
+
+def heic(image: Image.Image, orientation: int = 1, quality: int = -1) -> bytes:
+    import pillow_heif
+
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    buffer = io.BytesIO()
+    how = {"chroma": 444} if quality == -1 else {"chroma": 420, "enc_params": {"preset": "ultrafast"}}
+    pillow_heif.from_pillow(image).save(buffer, quality=quality, exif=exif.tobytes(), **how)
+    return buffer.getvalue()
+
+
+def heic_photo() -> Image.Image:
+    """A picture whose corners differ, without the noise that a lossy format would change."""
+    return Image.fromarray(random_rgb(3, 5)).resize((100, 60), Image.Resampling.BICUBIC)

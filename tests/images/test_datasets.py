@@ -1,7 +1,5 @@
 """Data sets by name and as folders: read as torchvision reads them, fetched where they can be, else said at once."""
 
-from __future__ import annotations
-
 import gzip
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """Decoding: what people upload is read correctly, or refused in words before it takes memory."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct
@@ -14,6 +12,8 @@ import pytest
 from image_files import (
     ADOBE_D50,
     SRGB_D50,
+    heic,
+    heic_photo,
     icc_profile,
     png_header_only,
     png_text_bomb,
@@ -25,8 +25,10 @@ from image_files import (
 from pairwise import pairs
 from PIL import EpsImagePlugin, ExifTags, Image, ImageCms, ImageFile
 
+from vitviz.images import heif
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.limits import check_file
+from vitviz.server import uploads
 
 LOSSLESS: dict[str, dict[str, Any]] = {"WEBP": {"lossless": True}, "JPEG": {"quality": 100, "subsampling": 0}}
 
@@ -234,7 +236,7 @@ def test_integers_and_floats_in_files(values: list[float], want: list[int]) -> N
 WIDE = icc_profile("RGB", 2.19921875, ADOBE_D50)
 
 
-def test_photographs_with_a_profile_become_srgb() -> None:
+def test_photographs_with_a_profile_become_srgb_and_those_of_srgb_or_an_unusable_one_stay() -> None:
     rgb = random_rgb(16, 16, seed=7)
     linear = (rgb / 255) ** 2.19921875
     want = srgb_encode(linear @ ADOBE_D50 @ np.linalg.inv(SRGB_D50))  # (H, W, 3) rows of light @ (3, 3) primaries
@@ -248,11 +250,7 @@ def test_photographs_with_a_profile_become_srgb() -> None:
     got = pixels(png(grey, icc_profile=icc_profile("GRAY", 1.8)))[..., 0]
     assert np.abs(got - srgb_encode((grey / 255) ** 1.8)).max() <= 3
     assert np.abs(got - grey).max() > 9
-
-
-def test_srgb_by_another_name_and_unusable_profiles_change_nothing() -> None:
-    """Most photographs carry sRGB: a conversion would move some pixels by one level."""
-    rgb = random_rgb(64, 64, seed=9)
+    rgb = random_rgb(64, 64, seed=9)  # most photographs carry sRGB: a conversion would move some pixels by one level
     for profile in (icc_profile("RGB", None, SRGB_D50), b"no profile", WIDE[:200], icc_profile("GRAY", 1.0)):
         assert (pixels(png(rgb, icc_profile=profile)) == rgb).all()
 
@@ -395,3 +393,29 @@ def test_large_jpegs_are_decoded_at_half_size(subsampling: int, width: int, heig
     else:
         check_file(image, "this file")
         assert image.size == (width // scale, height // scale)
+
+
+# ---- HEIC, as phones save photographs: pillow-heif decodes it where it is installed
+
+
+def test_a_photograph_of_a_phone_is_decoded_upright_or_refused() -> None:
+    """The decoder turns the picture, and says so: it must not be turned twice."""
+    photo = heic_photo()
+    for orientation, expected in ((1, photo), (6, photo.transpose(Image.Transpose.ROTATE_270))):
+        decoded = pixels(heic(photo, orientation))
+        assert decoded.shape == np.asarray(expected).shape
+        assert np.abs(decoded - np.asarray(expected)).max() <= 6
+    begun = [b"\0\0\0\x18ftyp" + brand + b"\0\0\0\0mif1heic" + bytes(99) for brand in (b"heic", b"mif1")]
+    for data in (heic(photo)[:-200], *begun):
+        with pytest.raises(ImageError, match=r"Expected a complete photograph .* cannot be decoded"):
+            decode(data)
+    uploads.check_type(io.BytesIO(heic(photo)), "photo.heic", False)
+    with pytest.raises(uploads.UploadError):  # a video
+        uploads.check_type(io.BytesIO(b"\0\0\0\x18ftypisom\0\0\0\0isomavc1" + bytes(99)), "photo.heic", False)
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(heif, "find_spec", lambda _: None)
+    (tmp_path / "photo.heic").write_bytes(heic(heic_photo()))
+    with pytest.raises(ImageError, match=r"HEIC photo .* in photo\.heic\. Run pip install 'vitviz\[heic\]'"):
+        decode(tmp_path / "photo.heic")

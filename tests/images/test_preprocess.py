@@ -1,14 +1,18 @@
-"""What the model reads of a photograph: equal to torchvision, in every mode, by settings that cannot be wrong."""
-
-from __future__ import annotations
+"""What the model reads of a photograph, at any size: equal to torchvision, and which pixels each patch saw."""
 
 import json
 import math
+import subprocess
+import sys
 from dataclasses import FrozenInstanceError, replace
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
+import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pairwise import pairs
@@ -16,11 +20,18 @@ from pictures import photograph
 from PIL import Image
 from torchvision import transforms as T
 
-from vitviz.images.decoding import ImageError
+from vitviz.cli.main import main
+from vitviz.explorer import Explorer
+from vitviz.images.decoding import MAX_PIXELS, ImageError
+from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
+from vitviz.model.vit import Pretrained
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 MODES = ("crop", "squash", "pad", "native")
 PATCH = 8
+CHURCH = Path(__file__).parents[2] / "examples" / "church.jpg"
 SMALL = Preprocess(height=4 * PATCH, width=6 * PATCH, multiple=PATCH)
 sides = st.integers(1, 400)
 modes = st.sampled_from(MODES)
@@ -92,7 +103,7 @@ def test_frames_of_crop_and_native_in_numbers() -> None:
     assert whole.pixels.shape == (3, *whole.geometry.input) == (3, 32, 48)
 
 
-def test_pad_fills_with_the_mean_and_centres() -> None:
+def test_pad_fills_with_the_mean_and_centers() -> None:
     prepared = Preprocess(height=50, width=50, mode="pad")(Image.new("RGB", (100, 41), "white"))
     rows = np.flatnonzero(prepared.pixels.any(axis=(0, 2)))  # 41 * 0.5 = 20.5 rows, rounded to 20
     assert (rows[0], rows[-1]) == (15, 34)
@@ -159,16 +170,13 @@ def test_restore_shows_what_the_model_saw_and_preparing_changes_nothing() -> Non
     assert picture.tobytes() == before
     assert (np.asarray(preprocess.restore(preprocess(picture).pixels)) == np.asarray(picture)).all()
     assert preprocess.restore(np.full((3, 2, 2), 99.0)).getpixel((0, 0)) == (255, 255, 255)
-
-
-def test_other_arrays_and_images_are_refused() -> None:
     for bad in (np.zeros((1, 3, 4, 4)), np.zeros((4, 4, 3)), np.full((3, 2, 2), np.nan), np.zeros((3, 0, 2))):
         with pytest.raises(ImageError, match=r"\(3, H, W\)"):
             Preprocess().restore(bad)
-    got: Any
-    for got in (Image.new("L", (9, 9)), Image.new("RGBA", (9, 9)), np.zeros((9, 9, 3), np.uint8), "a.png"):
+    source: Any
+    for source in (Image.new("L", (9, 9)), Image.new("RGBA", (9, 9)), np.zeros((9, 9, 3), np.uint8), "a.png"):
         with pytest.raises(ImageError, match="Call decode"):
-            Preprocess()(got)
+            Preprocess()(source)
 
 
 def test_settings_survive_json_where_each_is_needed() -> None:
@@ -178,6 +186,7 @@ def test_settings_survive_json_where_each_is_needed() -> None:
         Preprocess(),
         Preprocess(height=13, width=7, mode="squash", interpolation="nearest", mean=(0.1, 0.2, 0.3), std=(0.4, 1, 0.6)),
         Preprocess(height=13, width=7, resize=31, interpolation="lanczos", multiple=1),
+        Preprocess(height=192, width=320, resize=(213, 355)),
         Preprocess(mode="native", multiple=7),
     ):
         again: Any = Preprocess.from_dict(json.loads(json.dumps(preprocess.to_dict())))
@@ -190,10 +199,9 @@ def test_settings_survive_json_where_each_is_needed() -> None:
             Preprocess.from_dict({k: v for k, v in known.items() if k != key})
         with pytest.raises(ImageError, match=rf"unknown: \['{key}s'\]"):
             Preprocess.from_dict(known | {key + "s": 1})
-    got: Any
-    for got in (None, [1, 2], "crop"):
+    for data in (None, [1, 2], "crop"):
         with pytest.raises(ImageError, match="mapping"):
-            Preprocess.from_dict(got)
+            Preprocess.from_dict(data)
     assert json.dumps(Preprocess(height=np.int64(32), width=np.int64(32), mean=[0, 0, 0], std=[1, 1, 1]).to_dict())
 
 
@@ -206,6 +214,7 @@ def test_settings_survive_json_where_each_is_needed() -> None:
         ({"width": None}, "width"),
         ({"resize": 0}, "resize"),
         ({"resize": 223}, r"at least the shorter side of the 224 x 224 input, got 223"),
+        ({"height": 192, "width": 320, "resize": (192, 319)}, "at least that of the 192 x 320 input"),
         ({"height": 10_000, "width": 10_000}, "at most 50000000 pixels"),
         ({"multiple": 0}, "multiple"),
         ({"mode": "native", "height": 15, "width": 17}, "one patch of 16 x 16"),
@@ -223,3 +232,218 @@ def test_settings_that_make_no_sense_are_refused(bad: dict[str, Any], words: str
         Preprocess(**bad)
     with pytest.raises(ImageError, match=words):
         Preprocess.from_dict(Preprocess().to_dict() | bad)
+
+
+# ---- which pixels of the photograph each patch saw
+
+
+@settings(max_examples=80)
+@given(w=st.integers(2, 256), h=st.integers(2, 256), mode=modes)
+@example(w=3, h=256, mode="crop")
+@example(w=3, h=256, mode="pad")
+@example(w=256, h=3, mode="native")
+def test_every_patch_reads_its_own_place(w: int, h: int, mode: str) -> None:
+    """Photographs whose brightness is x, then y: each patch's mean is its box's centre, to a fraction of a pixel."""
+    preprocess = replace(SMALL, mode=mode, interpolation="bilinear")
+    geometry = preprocess(Image.new("RGB", (w, h))).geometry
+    gh, gw = (length // PATCH for length in geometry.input)
+    x, y = np.meshgrid(np.arange(w), np.arange(h))
+    ramps = np.stack([x, y, np.full_like(x, 255)], axis=-1).astype(np.uint8)
+    restored = preprocess.restore(preprocess(Image.fromarray(ramps)).pixels)
+    prepared = np.asarray(restored).astype(int).reshape(gh, PATCH, gw, PATCH, 3).mean(axis=(1, 3))
+    reach = [max(1.0, (geometry.frame[i + 2] - geometry.frame[i]) / geometry.input[1 - i]) for i in (0, 1)]
+    for row, col in product(range(gh), range(gw)):
+        left, top, right, bottom = geometry.patch_box(row, col, (gh, gw))
+        # Where the filter sees the edge of the photograph or a margin, the mean is another one.
+        if left - reach[0] >= 0 and right + reach[0] <= w and top >= 0 and bottom <= h:
+            assert prepared[row, col, 0] + 0.5 == pytest.approx((left + right) / 2, abs=0.6)
+        if top - reach[1] >= 0 and bottom + reach[1] <= h and left >= 0 and right <= w:
+            assert prepared[row, col, 1] + 0.5 == pytest.approx((top + bottom) / 2, abs=0.6)
+
+
+@settings(max_examples=60)
+@given(
+    w=sides, h=sides, mode=modes, gh=st.integers(1, 17), gw=st.integers(1, 13),
+    x=st.floats(-500, 900), y=st.floats(-500, 900),
+)  # fmt: skip
+def test_patch_boxes_tile_the_frame_and_patch_at_inverts_them(
+    w: int, h: int, mode: str, gh: int, gw: int, x: float, y: float
+) -> None:
+    geometry = replace(SMALL, mode=mode)(Image.new("RGB", (w, h))).geometry
+    boxes = [[geometry.patch_box(row, col, (gh, gw)) for col in range(gw)] for row in range(gh)]
+    assert (*boxes[0][0][:2], *boxes[-1][-1][2:]) == geometry.frame
+    left, top, right, bottom = geometry.seen
+    assert 0 <= left < right <= w
+    assert 0 <= top < bottom <= h
+    points = [(x, y, geometry.patch_at(x, y, (gh, gw)))]
+    for row, col in product(range(gh), range(gw)):
+        box = boxes[row][col]
+        assert box[0] < box[2]
+        assert box[1] < box[3]
+        assert col + 1 == gw or boxes[row][col + 1][0] == box[2]
+        assert row + 1 == gh or boxes[row + 1][col][1] == box[3]
+        assert box == (boxes[0][col][0], boxes[row][0][1], boxes[0][col][2], boxes[row][0][3])
+        middle = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        points += [(*point, (row, col)) for point in (box[:2], middle, (np.nextafter(box[2], box[0]), box[1]))]
+    for x, y, patch in points:
+        inside = left <= x < right and top <= y < bottom
+        assert geometry.patch_at(x, y, (gh, gw)) == (patch if inside else None)
+    if (patch := points[0][2]) is not None:
+        box = boxes[patch[0]][patch[1]]
+        assert box[0] <= points[0][0] < box[2]
+        assert box[1] <= points[0][1] < box[3]
+
+
+def test_rows_and_columns_are_not_swapped_and_others_are_refused() -> None:
+    geometry = Geometry(image=(70, 30), input=(30, 70), frame=(0, 0, 70, 30))
+    assert geometry.patch_box(2, 5, (3, 7)) == (50, 20, 60, 30)
+    assert geometry.patch_at(55, 21, (3, 7)) == (2, 5)
+    assert geometry.patch_at(math.nan, 21, (3, 7)) is None
+    for patch in ((-1, 0), (0, -1), (3, 0), (0, 7)):
+        with pytest.raises(ImageError, match="3 rows and 7 columns"):
+            geometry.patch_box(*patch, (3, 7))
+    with pytest.raises(ImageError, match="at least 1 x 1"):
+        geometry.patch_at(1, 1, (0, 7))
+    for frame in ((5, 0, 5, 9), (0, 9, 5, 0), (0, 0, math.nan, 9)):
+        with pytest.raises(ImageError, match="left, top, right, bottom"):
+            Geometry(image=(9, 9), input=(9, 9), frame=frame)
+
+
+# ---- other sizes than its own
+
+
+@settings(max_examples=40)
+@given(
+    mode=modes, patch=st.sampled_from([7, 8, 14, 16]), rows=st.integers(1, 9), columns=st.integers(1, 9),
+    extra=st.none() | st.integers(0, 40),
+    w=st.integers(1, 120), h=st.integers(1, 120), data=st.data(),
+)  # fmt: skip
+def test_any_size_is_cut_into_whole_patches_and_its_own_size_is_itself(
+    mode: str, patch: int, rows: int, columns: int, extra: int | None, w: int, h: int, data: st.DataObject
+) -> None:
+    height, width = rows * patch, columns * patch
+    resize = None if extra is None else min(height, width) + extra
+    own = Preprocess(height=height, width=width, mode=mode, resize=resize, multiple=patch, mean=(0.1, 0.2, 0.3))
+    side = data.draw(st.integers(patch, 12 * patch))
+    other = own.at(side, patch)
+    assert (other.mode, other.mean, other.std) == (own.mode, own.mean, own.std)
+    prepared = other(photograph(w, h))
+    geometry = prepared.geometry
+    assert geometry.input == other.input_size(w, h) == prepared.pixels.shape[1:]
+    assert all(length % patch == 0 for length in geometry.input)
+    gh, gw = (length // patch for length in geometry.input)
+    if mode == "native":
+        assert gh * gw <= 1.34 * (side / patch) ** 2 + 2
+        own = replace(own, width=height)  # a budget of pixels has no shape
+    else:
+        assert abs(max(geometry.input) - side) <= patch / 2
+        exact = min(height, width) * side / max(height, width)
+        assert abs(min(geometry.input) - exact) <= patch / 2 or min(geometry.input) == patch
+    assert own.at(max(own.height, own.width), patch) == own
+
+
+def test_another_size_sees_the_same_part_of_the_picture() -> None:
+    for own in (Preprocess(), Preprocess(resize=256), Preprocess(height=112, resize=150), Preprocess(resize=224)):
+        small, large = own(photograph(700, 600)).geometry, own.at(448, 14)(photograph(700, 600)).geometry
+        assert (large.input[0], large.input[1]) == (2 * small.input[0], 2 * small.input[1])
+        assert large.frame == pytest.approx(small.frame, abs=700 / min(small.input) / 2)  # half a pixel of rounding
+    geometry = Preprocess(height=224, width=320, resize=256).at(500, 16)(photograph(900, 800)).geometry
+    left, top, right, bottom = geometry.frame
+    assert (right - left) / (bottom - top) == pytest.approx(geometry.input[1] / geometry.input[0], rel=0.01)
+    assert ((left + right) / 2, (top + bottom) / 2) == pytest.approx((450, 400), abs=2)
+    own = Preprocess(height=192, width=320, resize=(213, 355))  # of both sides
+    half = own.at(160, 16)
+    assert (half.height, half.width, half.resize) == (96, 160, (106, 178))
+    assert "covers 213 x 355" in own.describe()
+    assert np.isfinite(own(photograph(300, 400)).pixels).all()
+    for resize, shape, expected in ((256, (112, 112), 128), (224, (99, 131), 99), (None, (28, 42), None)):
+        assert Preprocess(resize=resize).shaped(*shape) == Preprocess(*shape, resize=expected)
+    for multiple, expected in ((28, 28), (16, 112), (1, 14)):  # a multiple of the patch and of what the weights ask for
+        assert Preprocess(mode="native", multiple=multiple).at(448, 14).multiple == expected
+
+
+@pytest.mark.parametrize(("mode", "shape"), pairs(MODES, [(224, 224), (160, 320), (480, 16)]))
+def test_sizes_that_make_no_sense_are_refused_and_the_largest_that_is_named_works(
+    mode: str, shape: tuple[int, int]
+) -> None:
+    own = Preprocess(height=shape[0], width=shape[1], mode=mode)
+    side: Any
+    for side in (15, 0, -3, 2**70, 20_000, 1.5, True, "224"):
+        with pytest.raises(ImageError, match=str(side)):
+            Preprocess(mode=mode).at(side, 16)
+    with pytest.raises(ImageError, match="at most") as refusal:
+        own.at(10**9, 16)
+    most = int(str(refusal.value).split("at most ")[1].split(",")[0])
+    largest = own.at(most, 16)
+    assert 0.98 * MAX_PIXELS < largest.height * largest.width <= MAX_PIXELS
+    with pytest.raises(ImageError, match=f"at most {most}, got"):
+        own.at(most + 1, 16)
+
+
+@pytest.mark.parametrize(("positions", "mode"), pairs(["learned", "sincos", "rotary", "none"], [*MODES, None]))
+def test_models_with_any_positions_run_at_any_size(positions: str, mode: str | None) -> None:
+    model = tiny.model(positions=positions, width=20, heads=5, head_width=8, registers=2)
+    height, width = model.config.image_size
+    if mode is not None:
+        own = Preprocess(height=height, width=width, mode=mode, multiple=tiny.PATCH)
+        model.pretrained = Pretrained(name="tiny", preprocess=own)
+    explorer = Explorer(model)
+    for size in (tiny.PATCH, 100, 250):
+        view = explorer.open(photograph(163, 127), size=size)
+        prepared = explorer.preprocess.at(size, tiny.PATCH)(photograph(163, 127))
+        torch.testing.assert_close(view.trace.logits, model(torch.from_numpy(prepared.pixels)[None]).detach())
+        assert view.size == prepared.geometry.input == view.geometry.input
+        assert view.seen().size == (view.size[1], view.size[0])
+        heatmap = view.rollout((view.trace.grid[0] - 1, 0))
+        assert heatmap.values.shape == view.trace.grid == model.config.grid_of(*view.size)
+        assert heatmap.values.sum() + sum(heatmap.prefix_mass.values()) == pytest.approx(1.0, abs=1e-5)
+        assert heatmap.overlay().size == (163, 127)
+    assert explorer.open(photograph(163, 127)).size == explorer.preprocess.input_size(163, 127)  # nothing stays behind
+    explorer.model.register_forward_hook(lambda *_: pytest.fail("it ran"))
+    for size in (tiny.PATCH - 1, 10**7):
+        with pytest.raises(ImageError, match=str(size)):
+            explorer.open(photograph(20, 20), size=size)
+
+
+LARGE = """
+import sys, torch, numpy as np
+from pathlib import Path
+from vitviz import Explorer, ViT, ViTConfig
+
+def status(field):
+    return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(field))
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+config = ViTConfig(image_size=(224, 224), patch_size=16, width=16, depth=2, heads=2, mlp_width=16, classes=5)
+explorer = Explorer(ViT(config))
+photo = np.random.default_rng(0).integers(0, 256, (2048, 2048, 3), np.uint8)
+explorer.open(photo[:224, :224]).rollout()
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+view = explorer.open(photo, size=2048)
+sums = [map.values.sum() + map.prefix_mass["CLS"] for map in (
+    *view.head_maps(0, (100, 27)), *view.head_maps(1), *view.layer_maps("max"), view.rollout(),
+)]
+print(view.trace.grid, min(sums), max(sums), status("VmHWM") - before, sep="|")
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
+def test_2048_pixels_are_answered_within_bounded_memory() -> None:
+    """16,385 tokens: one attention matrix of one head is 1 GB, of all four 4 GB."""
+    done = subprocess.run([sys.executable, "-c", LARGE], capture_output=True, text=True, check=True)
+    grid, least, most, peak = done.stdout.strip().split("|")
+    assert grid == "(128, 128)"
+    assert (float(least), float(most)) == pytest.approx((1.0, 1.0), abs=1e-4)
+    assert int(peak) < 350e6
+
+
+def test_the_command_line_takes_a_size(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ["predict", str(CHURCH), "--model", "vit-cifar10", "--device", "cpu", "--size"]
+    label, probability = Explorer("vit-cifar10").open(CHURCH, size=48).predictions(1)[0]
+    assert main([*options, "48", "--json"]) == 0
+    predicted = json.loads(capsys.readouterr().out)["images"][0]["predictions"][0]
+    assert predicted == {"label": label, "probability": pytest.approx(probability)}
+    assert main([*options, "3"]) == 2
+    assert "got 3" in capsys.readouterr().err
