@@ -1,7 +1,5 @@
 """Memory of tensors, counted as they are made and freed: the same in every run, whatever the allocator does."""
 
-from __future__ import annotations
-
 import weakref
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Photographs made of numbers, and what a model saw of them, for the tests of what is prepared and drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 from image_files import random_rgb
 from PIL import Image, ImageColor

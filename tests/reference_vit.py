@@ -6,8 +6,6 @@ one image, in the style of the first authors' programs (each rule from an operat
 its Jacobian), with nothing merged. vitviz works with relevance divided by values, and with closed forms.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

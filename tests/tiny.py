@@ -1,7 +1,5 @@
 """Tiny random models. Every size is another prime, so that a swapped axis cannot hide."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

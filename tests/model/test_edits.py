@@ -124,9 +124,8 @@ def test_a_trace_answers_from_the_attention_that_was_used() -> None:
 
 
 def test_gradients_flow_through_what_is_left() -> None:
-    model, images = tiny.model().requires_grad_(False), tiny.images()
     edits = Edits(heads={(1, 0): "zero"}, cuts=[Cut(block=1, head=2, queries=(0,), keys=(5,))])
-    trace = model.trace(images, grad=True, edits=edits)
+    trace = tiny.model().requires_grad_(False).trace(tiny.images(), grad=True, edits=edits)
     (gradient,) = torch.autograd.grad(trace.logits[:, 3].sum(), trace.attentions[1])
     assert gradient.isfinite().all()
     assert not gradient[:, 0].any()  # nobody reads this head
@@ -221,13 +220,10 @@ PART = Edits(heads=everything(4).heads, cuts=everything(4).cuts)
 
 
 @pytest.mark.parametrize(
-    ("changes", "dtype", "tolerance"),
-    [(ROTARY, torch.bfloat16, 0.2), (ROTARY, torch.float16, 0.03), ({}, torch.float64, 1e-4)],
+    ("dtype", "tolerance"), [(torch.bfloat16, 0.2), (torch.float16, 0.03), (torch.float64, 1e-4)], ids=str
 )
-def test_other_precisions_stay_close(changes: dict, dtype: torch.dtype, tolerance: float) -> None:
-    model, images = tiny.model(**changes), tiny.images()
-    edits = everything(len(model.config.prefix))
-    part = Edits(heads=edits.heads, cuts=edits.cuts)
+def test_other_precisions_stay_close(dtype: torch.dtype, tolerance: float) -> None:
+    model, images, edits = tiny.model(**ROTARY), tiny.images(), everything(4)
     expected = model(images, edits)
     with torch.autocast("cpu", torch.bfloat16):
         close(model(images, edits), expected, 0.2)
@@ -236,8 +232,8 @@ def test_other_precisions_stay_close(changes: dict, dtype: torch.dtype, toleranc
     result = model(images, edits)
     assert result.dtype == dtype
     close(result, expected, tolerance)
-    trace = model.trace(images, edits=part)
-    close(trace.logits, model(images, part), tolerance)
+    trace = model.trace(images, edits=PART)
+    close(trace.logits, model(images, PART), tolerance)
     close(trace.attention(1).sum(-1), torch.ones(trace.attention(1).shape[:-1]), 5e-3)
 
 
@@ -287,9 +283,10 @@ def test_a_gpu_gives_the_same() -> None:
     ],
 )  # fmt: skip
 def test_edits_of_what_the_model_does_not_have_are_refused(edits: Edits, facts: list[str]) -> None:
-    for run in (tiny.model(), lambda images, edits: tiny.model().trace(images, edits=edits)):
+    model = tiny.model()
+    for run in (model, model.trace):
         with pytest.raises(EditError) as caught:
-            run(tiny.images(), edits)
+            run(tiny.images(), edits=edits)
         assert all(fact in str(caught.value) for fact in facts), str(caught.value)
 
 

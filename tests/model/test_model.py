@@ -1,7 +1,11 @@
-"""The model against one written out in float64, its sizes, and what it refuses. tests/weights has it against timm's."""
+"""The model against one written out in float64, its variants against it, its sizes, and what it refuses.
+
+tests/weights has it against timm's.
+"""
 
 import json
 import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -9,11 +13,17 @@ import reference_vit as reference
 import tiny
 import torch
 from tiny import close
-from torch import Tensor
+from torch import Tensor, nn
 
+from vitviz.attribution.alpha_beta import AlphaBeta
+from vitviz.attribution.attn_lrp import AttnLRP
+from vitviz.model import layers, ops
 from vitviz.model.config import PRESETS, ModelError, ViTConfig, preset
+from vitviz.model.edits import BlockEdit
 from vitviz.model.layers import DropPath
+from vitviz.model.ops import Explicit, Ops, ReadTokens, attention
 from vitviz.model.summary import rows, summary, totals
+from vitviz.model.tracing import Tracer
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -77,21 +87,19 @@ def test_any_size_of_image_is_the_native_model_with_resized_positions(changes: d
     close(trace.attentions[0], expected.attentions[0].tensor)
 
 
-@pytest.mark.parametrize(
-    ("asked", "kept"), [([1], (1,)), ([-1, 0], (0, 2)), ([2, 1, -1], (1, 2)), (range(3), (0, 1, 2))]
-)
 @pytest.mark.parametrize("grad", [False, True])
-def test_chosen_blocks_only(asked: list[int], kept: tuple[int, ...], grad: bool) -> None:
+def test_chosen_blocks_only(grad: bool) -> None:
     model, images = tiny.model(), tiny.images()
-    whole, part = model.trace(images), model.trace(images, blocks=asked, grad=grad)
-    assert part.blocks == kept
-    assert len(part.attentions) == len(kept)
-    close(part.logits, whole.logits)
-    for block in kept:
-        close(part.attention(block), whole.attention(block))
-    for blocks in ([3], [-4], [0, 7], []):
-        with pytest.raises(ModelError, match=rf"0\.\.2.*{re.escape(str(blocks))}"):
-            model.trace(images, blocks=blocks)
+    whole = model.trace(images)
+    for chosen, blocks in (([1], (1,)), ([-1, 0], (0, 2)), ([2, 1, -1], (1, 2)), (range(3), (0, 1, 2))):
+        part = model.trace(images, blocks=chosen, grad=grad)
+        assert (part.blocks, len(part.attentions)) == (blocks, len(blocks))
+        close(part.logits, whole.logits)
+        for block in blocks:
+            close(part.attention(block), whole.attention(block))
+    for wrong in ([3], [-4], [0, 7], []):
+        with pytest.raises(ModelError, match=rf"0\.\.2.*{re.escape(str(wrong))}"):
+            model.trace(images, blocks=wrong)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.03), (torch.bfloat16, 0.2), (torch.float64, 1e-4)])
@@ -130,6 +138,9 @@ def test_a_trace_with_active_dropout_is_refused(rate: str) -> None:
     torch.manual_seed(0)
     with pytest.raises(ModelError, match="eval"):
         model.train().trace(images)
+    if rate == "attention_dropout":
+        with pytest.raises(ValueError, match="eval"):
+            model.run(model.embed(images)[0], None, ops=Explicit())
     close(model.eval().trace(images).logits, tiny.model()(images))  # in eval mode it does nothing
     assert not torch.equal(model.train()(images), model(images))  # in training it does
 
@@ -193,11 +204,6 @@ def test_a_config_survives_json_and_derives_its_sizes(changes: dict) -> None:
     assert config.hidden == (config.mlp_width or 140)
 
 
-def test_a_config_names_its_prefix_tokens() -> None:
-    config = tiny.config(class_token=True, distillation_token=True, registers=2)
-    assert config.prefix == ("CLS", "distillation", "register 1", "register 2")
-
-
 @pytest.mark.parametrize(
     ("changes", "facts"),
     [
@@ -237,6 +243,8 @@ def test_sizes_that_do_not_fit_are_refused_with_the_value_given(changes: dict, f
 
 
 def test_errors_name_unknown_settings_and_suggest_a_size_that_fits() -> None:
+    config = tiny.config(class_token=True, distillation_token=True, registers=2)
+    assert config.prefix == ("CLS", "distillation", "register 1", "register 2")
     with pytest.raises(ModelError) as caught:
         ViTConfig.from_dict({**tiny.config().to_dict(), "patchsize": 16, "stride": 8})
     assert all(name in str(caught.value) for name in ("patchsize", "stride", "patch_size"))
@@ -270,8 +278,8 @@ def test_presets_have_the_published_number_of_parameters(name: str, published: i
 
 
 @pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 5)}], ids=str)
-def test_shapes_are_those_of_a_real_run_and_counts_add_up(changes: dict) -> None:
-    model, seen = tiny.model(**changes), {}
+def test_the_table_prints_the_shapes_of_a_real_run_and_counts_that_add_up(changes: dict) -> None:
+    model, seen = tiny.model(**changes).train(), {}
     handles = [
         module.register_forward_hook(lambda _m, _i, output, name=name: seen.update({name: tuple(output.shape)}))
         for name, module in model.named_modules()
@@ -279,40 +287,33 @@ def test_shapes_are_those_of_a_real_run_and_counts_add_up(changes: dict) -> None
     model(tiny.images(batch=2))
     for handle in handles:
         handle.remove()
-    table = {row.name: row for row in rows(model, batch=2)}
-    assert len(table) == len(rows(model, batch=2))  # each module once
+    model.patch_embed.register_forward_hook(lambda *_: pytest.fail("the model ran"))
+    listed, text = rows(model, batch=2), summary(model, batch=2)
+    table, lines = {row.name: row for row in listed}, {line.split()[0]: line for line in text.splitlines() if line}
+    assert len(table) == len(listed)  # each module once
     for name, row in table.items():
         assert row.shape == seen[name]
         assert row.kind == type(model.get_submodule(name)).__name__
         assert row.parameters == sum(p.numel() for p in model.get_submodule(name).parameters())
+        shapes = [" x ".join(map(str, shape)) for shape in (row.shape, row.input)]
+        assert all(printed in lines[name] for printed in (*shapes, f" {row.parameters:,} "))
+        assert not row.multiply_adds or lines[name].endswith(f" {row.multiply_adds:,}")
+    if registers := model.config.registers:
+        assert f"1 x {registers} x {model.config.width}" in lines["reg_token"]
     names = list(table)
     assert names.index("patch_embed") < names.index("blocks.0") < names.index("blocks.2") < names.index("norm")
     free = sum(p.numel() for name, p in model.named_parameters() if "." not in name)
     parts = [name for name in table if name.count(".") == name.startswith("blocks")]
     total = sum(p.numel() for p in model.parameters())
     assert sum(table[name].parameters for name in parts) + free == total
-    sums, foot = totals(model), {line.split("  ")[0]: line.split()[1] for line in summary(model).splitlines()[-6:]}
+    sums, foot = totals(model, 2), {line.split("  ")[0]: line.split()[1] for line in text.splitlines()[-6:]}
     assert foot["parameters"] == foot["trainable"] == f"{total:,}"
     assert foot["multiply-adds"] == f"{sums['multiply_adds']:,}"
     assert sums["parameter_bytes"] == 4 * total
+    assert model.training
     model.patch_embed.requires_grad_(False)
     assert totals(model)["trainable"] == total - table["patch_embed"].parameters
     assert [row.name for row in rows(model) if row.trainable < row.parameters] == ["patch_embed.proj", "patch_embed"]
-
-
-def test_every_number_is_printed_and_the_model_is_not_run() -> None:
-    model = tiny.model(registers=2).train()
-    model.patch_embed.register_forward_hook(lambda *_: pytest.fail("it ran"))
-    text = summary(model, batch=3)
-    for row in rows(model, batch=3):
-        line = next(line for line in text.splitlines() if line.split()[:1] == [row.name])
-        assert " x ".join(map(str, row.shape)) in line
-        assert " x ".join(map(str, row.input)) in line
-        assert f" {row.parameters:,} " in line
-        if row.multiply_adds:
-            assert line.endswith(f" {row.multiply_adds:,}")
-    assert any(line.split()[0] == "reg_token" and "1 x 2 x 19" in line for line in text.splitlines())
-    assert model.training
 
 
 def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> None:
@@ -332,3 +333,126 @@ def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> No
         base = totals(ViT(preset("base")))
     assert base["parameters"] == 86_566_888  # torchvision: 768 more, a position of the class token
     assert round(base["multiply_adds"] / 1e9, 1) == 17.6  # DeiT-B in its paper's table
+
+
+# ---- every variant of the forward pass against the plain one
+
+MODELS = {**tiny.KINDS, "gated, normed queries": {"mlp": "swiglu", "qk_norm": True, "layer_scale": 0.3}}
+models = pytest.mark.parametrize("kind", MODELS)
+BLOCKS = tuple(range(tiny.DEPTH))
+
+
+def attn_lrp(model: ViT) -> Ops:
+    gammas = dict.fromkeys(("qkv", "proj", "mlp", "head"), 0.2)
+    return AttnLRP(model, torch.zeros(tiny.BATCH, 1), gammas, epsilon=0.1, softmax="taylor")
+
+
+PASSES: dict[str, Callable[[ViT], Ops]] = {
+    "explicit": lambda _: Explicit(),
+    "trace": lambda _: Tracer(BLOCKS, grad=False),
+    "trace with gradients": lambda _: Tracer(BLOCKS, grad=True),
+    "alpha-beta": lambda _: AlphaBeta(),
+    "AttnLRP": attn_lrp,
+    "tokens that are read": lambda model: ReadTokens(model.config),
+    "heads scaled by 1": lambda _: Ops(BlockEdit(scale=torch.ones(tiny.BATCH, tiny.HEADS, 1, 1))),
+}
+
+
+@models
+def test_every_variant_computes_what_the_plain_pass_computes(kind: str) -> None:
+    """Its gradients too, also in the graph of alpha-beta: until relevance is asked for, its backward pass is theirs."""
+    model, images = tiny.model(**tiny.SMALL, **MODELS[kind]).double(), tiny.images(**tiny.SMALL).double()
+    tokens, grid = model.embed(images)
+    tokens, angles = tokens.detach().requires_grad_(), model.angles(grid)
+    plain = model.encode(tokens, angles)
+    logits = model.classify(plain)
+    close(logits, model(images), 1e-9)
+    (slope,) = torch.autograd.grad(logits[:, 3].sum(), tokens, retain_graph=True)
+    widths: list[int] = []
+    model.blocks[-1].mlp.register_forward_pre_hook(lambda _, inputs: widths.append(inputs[0].shape[1]))
+    for variant, make in PASSES.items():
+        with torch.set_grad_enabled(variant != "trace"):
+            variant_ops = make(model)
+            encoded = model.encode(tokens, angles, ops=variant_ops)
+            answer = model.classify(encoded, variant_ops)
+        close(encoded, plain[:, : encoded.shape[1]])
+        close(answer, logits)
+        if variant in ("explicit", "alpha-beta", "tokens that are read"):
+            close(torch.autograd.grad(answer[:, 3].sum(), tokens)[0], slope, 1e-9)
+        if variant == "tokens that are read":  # the last MLP runs on no others
+            reads_prefix = model.config.pooling == "cls"
+            assert widths[-1] == (1 + model.config.distillation_token if reads_prefix else tokens.shape[1])
+        else:
+            assert encoded.shape[1] == plain.shape[1]
+
+
+def test_a_new_norm_and_a_new_activation_are_written_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root-mean-square norm and another activation reach every variant but AttnLRP, which says what it lacks."""
+    monkeypatch.setattr(layers, "make_norm", lambda config, width: nn.RMSNorm(width, eps=config.norm_eps))
+    monkeypatch.setitem(layers.ACTIVATIONS, "gelu", nn.functional.mish)
+    model, images = tiny.model(**tiny.SMALL, qk_norm=True, norm_pooled=True, pooling="mean"), tiny.images(**tiny.SMALL)
+    tokens, _ = model.embed(images)
+    plain = model.encode(tokens, None)
+    for variant, make in PASSES.items():
+        if variant != "AttnLRP":
+            close(model.encode(tokens, None, ops=make(model)), plain)
+    with pytest.raises(TypeError, match="RMSNorm"):
+        model.encode(tokens, None, ops=attn_lrp(model))
+
+
+# ---- attention in training: the fused kernel or plain products, the same formula in each precision
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
+
+
+def parts(queries: int, keys: int, batch: int = 3, heads: int = 2) -> list[Tensor]:
+    """q, k, v in float64 that every precision holds exactly."""
+    generator = torch.Generator().manual_seed(1)
+    exact = (torch.randn(batch, heads, n, 8, generator=generator) for n in (queries, keys, keys))
+    return [part.to(torch.bfloat16).to(torch.float16).double().requires_grad_() for part in exact]
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+@pytest.mark.parametrize(("queries", "cut"), [(1, False), (1, True), (9, False), (9, True)])
+def test_attention_and_its_gradients_are_the_formula(dtype: torch.dtype, queries: int, cut: bool) -> None:
+    mask = torch.rand(1, 2, queries, 9, generator=torch.Generator().manual_seed(2)) < 0.7 if cut else None
+    q, k, v = exact = parts(queries, 9)
+    weights = torch.exp(0.3 * torch.einsum("bhnd,bhmd->bhnm", q, k)) * (1 if mask is None else mask)
+    expected = torch.einsum("bhnm,bhmd->bhnd", weights / weights.sum(-1, keepdim=True), v)
+    slope = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
+    expected.backward(slope)
+    ours = [part.detach().to(dtype).requires_grad_() for part in exact]
+    result = attention(*ours, 0.3, mask=mask)
+    assert result.dtype == dtype
+    result.backward(slope.to(dtype))
+    for mine, right in [(result, expected), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]:
+        torch.testing.assert_close(mine.double(), right, rtol=0, atol=TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
+def test_dropout_leaves_out_probabilities_and_keeps_their_mean(dtype: torch.dtype) -> None:
+    q, k, _ = (part.detach().to(dtype).requires_grad_() for part in parts(8, 8, batch=200))
+    eye = torch.eye(8, dtype=dtype).expand(200, 2, 8, 8).clone().requires_grad_()  # so that the mixture is the weights
+    whole = attention(q, k, eye, 0.3).detach()
+    torch.manual_seed(0)
+    thin = attention(q, k, eye, 0.3, dropout=0.25).detach()
+    kept = thin != 0
+    assert float(kept.double().mean()) == pytest.approx(0.75, abs=0.02)
+    torch.testing.assert_close(thin[kept].double(), whole[kept].double() / 0.75, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("tokens", [64, ops.EXPLICIT_TOKENS + 1])
+def test_the_matrix_of_a_long_sequence_is_not_kept_for_the_backward_pass(tokens: int) -> None:
+    sizes: list[int] = []
+
+    def note(tensor: Tensor) -> Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    q, k, v = (part.detach().bfloat16().requires_grad_() for part in parts(tokens, tokens, batch=1, heads=1))
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        attention(q, k, v, 1.0)
+    if tokens == 64:
+        assert max(sizes) == 64**2  # by plain products, which are faster
+    else:
+        assert max(sizes) < tokens**2
