@@ -356,8 +356,9 @@ def test_another_size_sees_the_same_part_of_the_picture() -> None:
     assert (half.height, half.width, half.resize) == (96, 160, (106, 178))
     assert "covers 213 x 355" in own.describe()
     assert np.isfinite(own(photograph(300, 400)).pixels).all()
-    for resize, shape, expected in ((256, (112, 112), 128), (224, (99, 131), 99), (None, (28, 42), None)):
-        assert Preprocess(resize=resize).shaped(*shape) == Preprocess(*shape, resize=expected)
+    for resize, height, width, expected in ((256, 112, 112, 128), (224, 99, 131, 99), (None, 28, 42, None)):
+        other = Preprocess(height=height, width=width, resize=expected)
+        assert Preprocess(resize=resize).shaped(height, width) == other
     for multiple, expected in ((28, 28), (16, 112), (1, 14)):  # a multiple of the patch and of what the weights ask for
         assert Preprocess(mode="native", multiple=multiple).at(448, 14).multiple == expected
 

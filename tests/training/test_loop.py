@@ -24,12 +24,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Outcome]:
     """A training of six epochs, and its folder."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("plain") / "out"
-    outcome = cases.train(out, cases.recipe(epochs=6))
-    torch.set_num_threads(threads)
-    return out, outcome
+    return out, cases.train(out, cases.recipe(epochs=6))
 
 
 def test_the_loss_goes_down_and_everything_is_written(plain: tuple[Path, Outcome]) -> None:

@@ -41,8 +41,8 @@ NAMES = {"several": {0: "cat", 1: "dog", 2: "fox"}, "value": {0: "age in years"}
 TYPES = {"several": "multi_label_classification", "value": None, "values": "regression"}
 
 
-def hf_model(kind: str) -> Any:
-    """A classifier of transformers with other outputs; the one value has no problem_type, as before its training."""
+def opened(kind: str) -> tuple[Any, View]:
+    """Return a classifier of transformers and what it sees; one value has no problem_type, as before its training."""
     case = CASES["ViT-classifier"].build()
     settings = case.config.to_dict() | {"id2label": NAMES[kind], "num_labels": len(NAMES[kind])}
     settings |= {"label2id": {name: index for index, name in NAMES[kind].items()}, "problem_type": TYPES[kind]}
@@ -51,12 +51,7 @@ def hf_model(kind: str) -> Any:
         bias = {"several": [3.0, 2.5, -2.0], "value": [40.0], "values": [-7.0, 1234.5]}[kind]
         model.classifier.weight.mul_(0.1)
         model.classifier.bias.copy_(torch.tensor(bias))
-    return model
-
-
-def opened(kind: str) -> tuple[Any, View]:
-    theirs = hf_model(kind)
-    return theirs, vitviz.Explorer(theirs).open(PHOTO)
+    return model, vitviz.Explorer(model).open(PHOTO)
 
 
 @torch.no_grad()
