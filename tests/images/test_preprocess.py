@@ -87,10 +87,10 @@ def test_crop_of_any_shape_is_torchvisions_where_it_adds_no_margin(
 # ---- each mode
 
 
-def test_frames_of_crop_and_native_in_numbers() -> None:
+def test_frames_of_crop_native_and_pad_in_numbers() -> None:
     """640 x 480 -> 341 x 256 (341.33 cut off) -> 224 x 224 from (round(58.5) = 58, 16).
 
-    224 of 256, as ImageNet models are tested: the default leaves out 1/8 of the shorter side.
+    224 of 256, as ImageNet models are tested: the default leaves out 1/8 of the shorter side. Pad fills with the mean.
     """
     geometry = Preprocess()(photograph(640, 480)).geometry
     assert (geometry.image, geometry.input) == ((640, 480), (224, 224))
@@ -101,9 +101,6 @@ def test_frames_of_crop_and_native_in_numbers() -> None:
     whole = replace(SMALL, mode="native")(photograph(123, 77))
     assert whole.geometry.frame == (0, 0, 123, 77)
     assert whole.pixels.shape == (3, *whole.geometry.input) == (3, 32, 48)
-
-
-def test_pad_fills_with_the_mean_and_centers() -> None:
     prepared = Preprocess(height=50, width=50, mode="pad")(Image.new("RGB", (100, 41), "white"))
     rows = np.flatnonzero(prepared.pixels.any(axis=(0, 2)))  # 41 * 0.5 = 20.5 rows, rounded to 20
     assert (rows[0], rows[-1]) == (15, 34)

@@ -65,7 +65,7 @@ def test_dinov3_as_it_is_named_in_memory_and_with_a_bias_that_the_settings_deny(
         convert_transformers(state | {f"{name}.bias": state[f"{name}.weight"][:, 0]}, settings)
 
 
-def test_the_tower_of_a_whole_clip_converts_with_its_own_settings_too() -> None:
+def test_other_names_and_settings_of_the_same_model_convert_alike() -> None:
     """An older CLIP: positions are counted, and the tower's settings are there under two names, one of them wrong."""
     state, settings = files_of(CASES["CLIP-whole"])
     counted = {f"{part}.embeddings.position_ids": torch.arange(122)[None] for part in ("vision_model", "text_model")}
@@ -74,6 +74,15 @@ def test_the_tower_of_a_whole_clip_converts_with_its_own_settings_too() -> None:
     older = settings | {"vision_config_dict": settings["vision_config"], "vision_config": {"hidden_size": 999}}
     for other in (settings["vision_config"], older):
         assert_equal(convert_transformers(state, other), expected)
+    # Names have a prefix, and settings that are absent their defaults.
+    state, settings = files_of(CASES["ViT"])
+    expected = convert_transformers(state, settings)
+    prefixed = {f"vit.{name}": tensor for name, tensor in state.items()}
+    model = convert_transformers(prefixed, {name: settings[name] for name in ("model_type", *SIZES)})
+    assert model.config == expected.config
+    assert_equal(model, expected)
+    with pytest.raises(ConvertError, match="Expected each tensor once"):
+        convert_transformers(state | prefixed, settings)
 
 
 def test_an_image_that_patches_do_not_fill(tmp_path: Path) -> None:
@@ -105,17 +114,6 @@ def test_the_defaults_are_those_of_transformers() -> None:
     sparse = {"model_type": "siglip", "architectures": ["SiglipModel"], "vision_config": {}}
     with pytest.raises(CheckpointError, match=r"Expected 12 blocks .*got 0"):
         convert_transformers({}, sparse)
-
-
-def test_names_have_a_prefix_and_settings_that_are_absent_their_defaults() -> None:
-    state, settings = files_of(CASES["ViT"])
-    expected = convert_transformers(state, settings)
-    prefixed = {f"vit.{name}": tensor for name, tensor in state.items()}
-    model = convert_transformers(prefixed, {name: settings[name] for name in ("model_type", *SIZES)})
-    assert model.config == expected.config
-    assert_equal(model, expected)
-    with pytest.raises(ConvertError, match="Expected each tensor once"):
-        convert_transformers(state | prefixed, settings)
 
 
 @pytest.mark.parametrize(
