@@ -216,11 +216,13 @@ class Version:
         contexts = data.contexts_by_lineno(str(self.tree / mutant["file"]))
         lines = range(mutant["line"], mutant["line"] + max(1, len(mutant["old"])))
         tests = {context.split("|")[0] for line in lines for context in contexts.get(line, [])} - {""}
-        if not tests:  # a line that runs on import: the tests that touch the file at all
-            tests = {context.split("|")[0] for found in contexts.values() for context in found} - {""}
+        seconds = self.seconds
+        if not tests:  # a line that runs on import: all tests of the files of which one touches the file at all
+            touching = {context.split("::")[0] for found in contexts.values() for context in found}
+            tests = {test for test in seconds if test.split("::")[0] in touching}
         files = Counter[str]()
         for test in tests:
-            files[test.split("::")[0]] += self.seconds.get(test, 0.1)
+            files[test.split("::")[0]] += seconds.get(test, 0.1)
         return sorted(tests, key=lambda test: (files[test.split("::")[0]], test.split("::")[0]))
 
     @property

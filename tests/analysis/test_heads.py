@@ -2,6 +2,7 @@
 
 import csv
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +355,12 @@ def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, t
     assert [line.split()[:2] for line in lines[:15]] == [[str(i), str(j)] for i in (1, 2, 3) for j in range(1, 6)]
     assert float(lines[7].split()[2]) == pytest.approx(single["distance"][1, 2], rel=1e-3)
     assert "registers" in lines[15]
+
+
+def test_statistics_have_titles_and_definitions_for_people() -> None:
+    for statistic in STATISTICS.values():
+        assert re.match("[A-Z][a-z]", statistic.title)
+        assert re.fullmatch(r"[A-Z][a-z].*\.", statistic.about)
 
 
 def test_invalid_folders_and_limits_are_refused(folder: Path, tmp_path: Path) -> None:
