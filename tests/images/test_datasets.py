@@ -42,9 +42,6 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.delenv(name.upper(), raising=False)
 
 
-# ---- IDX
-
-
 def assert_theirs(dataset: Dataset[Samples], kind: str, root: Path) -> None:
     """The splits are those that torchvision reads."""
     for split, train in ((dataset.train, True), (dataset.val, False)):
@@ -118,9 +115,6 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
             read_idx(packed, 3)
 
 
-# ---- CIFAR
-
-
 @pytest.mark.parametrize(("name", "kind"), [("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")])
 def test_cifar_is_read_as_torchvision_reads_it_unless_its_checksum_differs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
@@ -137,9 +131,6 @@ def test_cifar_is_read_as_torchvision_reads_it_unless_its_checksum_differs(
     with pytest.raises(DataError, match=r"checksum.*not opened"):
         find_dataset(name, tmp_path)
     assert not mark.exists()
-
-
-# ---- folders
 
 
 def test_folders_of_named_data_sets_have_the_order_of_the_archive(tmp_path: Path) -> None:
@@ -242,9 +233,6 @@ def test_folders_that_cannot_be_trained_on_are_refused(tmp_path: Path) -> None:
     files.photo(tmp_path / "test" / "loose.png")
     refused("loose.png")
     refused("root to be a folder", "mnist", tmp_path / "test" / "loose.png")
-
-
-# ---- downloads
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -52,9 +52,6 @@ def exif_of(orientation: int) -> Image.Exif:
     return exif
 
 
-# ---- where pictures come from
-
-
 def test_path_bytes_and_pil_are_the_same_picture(tmp_path: Path) -> None:
     rgb = random_rgb(5, 7)
     data, path = png(rgb), tmp_path / "bäume 🌳.jpg"  # the content counts, not the name
@@ -119,9 +116,6 @@ def test_arrays(dtype: str) -> None:
 def test_arrays_and_objects_that_are_no_picture_are_refused(source: Any, words: str) -> None:
     with pytest.raises(ImageError, match=words):
         decode(source)
-
-
-# ---- orientation, frames, privacy
 
 
 @pytest.mark.parametrize(("format", "orientation"), pairs(["PNG", "TIFF", "WEBP", "JPEG"], range(1, 9)))
@@ -231,8 +225,6 @@ def test_integers_and_floats_in_files(values: list[float], want: list[int]) -> N
         assert pixels(source)[0, :, 2].tolist() == want
 
 
-# ---- colour profiles
-
 WIDE = icc_profile("RGB", 2.19921875, ADOBE_D50)
 
 
@@ -253,9 +245,6 @@ def test_photographs_with_a_profile_become_srgb_and_those_of_srgb_or_an_unusable
     rgb = random_rgb(64, 64, seed=9)  # most photographs carry sRGB: a conversion would move some pixels by one level
     for profile in (icc_profile("RGB", None, SRGB_D50), b"no profile", WIDE[:200], icc_profile("GRAY", 1.0)):
         assert (pixels(png(rgb, icc_profile=profile)) == rgb).all()
-
-
-# ---- the caller's image is not ours
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "I", "F"])
@@ -279,9 +268,6 @@ def test_the_callers_image_is_never_changed(mode: str) -> None:
     picture = decode(array)
     array[:] = 9
     assert picture.getpixel((0, 0)) == (0, 0, 0)
-
-
-# ---- files that are refused
 
 
 @pytest.mark.parametrize(
@@ -348,9 +334,6 @@ def test_paths_that_are_no_files_and_pictures_that_are_none(tmp_path: Path) -> N
             decode(path)
         assert len(str(refusal.value)) < 250
         assert str(tmp_path.parent) not in str(refusal.value)  # a visitor need not see the server's folders
-
-
-# ---- bombs
 
 
 @pytest.mark.parametrize("side", [7072, 10_000, 20_000])  # over our limit, over Pillow's warning, over Pillow's error

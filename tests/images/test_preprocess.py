@@ -37,9 +37,6 @@ sides = st.integers(1, 400)
 modes = st.sampled_from(MODES)
 
 
-# ---- equal to torchvision
-
-
 def assert_torchvisions(ours: Preprocess, image: Image.Image, *steps: Any) -> None:
     prepared = ours(image).pixels
     expected = T.Compose([*steps, T.ToTensor(), T.Normalize(ours.mean, ours.std)])(image).numpy()  # (3, H, W)
@@ -82,9 +79,6 @@ def test_crop_of_any_shape_is_torchvisions_where_it_adds_no_margin(
     assert min(left, top) >= 0
     assert right <= w + 1e-9
     assert bottom <= h + 1e-9
-
-
-# ---- each mode
 
 
 def test_frames_of_crop_native_and_pad_in_numbers() -> None:
@@ -151,9 +145,6 @@ def test_large_photographs_work_and_no_step_holds_more_than_the_limit() -> None:
     assert large(Image.new("RGB", (30_000, 300))).pixels.size == 3 * 1500**2
     with pytest.raises(ImageError, match="sides of at most"):
         Preprocess(mode="squash")(Image.new("RGB", (10, 400_000)))
-
-
-# ---- settings
 
 
 def test_restore_shows_what_the_model_saw_and_preparing_changes_nothing() -> None:

@@ -116,9 +116,6 @@ LYING_AVIF = (
 )
 
 
-# --- floods
-
-
 def segment(marker: int, data: bytes) -> bytes:
     return b"\xff" + bytes([marker]) + struct.pack(">H", len(data) + 2) + data
 
@@ -166,9 +163,6 @@ def test_progressive_photographs_with_comments_pass() -> None:
     for options in ({"progressive": True}, {"exif": bytes(6) + b"II*\0", "comment": b"c" * 500}):
         assert decode(saved(PHOTO, "JPEG", **options)).size == PHOTO.size
     assert decode(scans(20)).size == (64, 64)
-
-
-# --- processes
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "JPEG2000", "PPM", "AVIF"])
@@ -237,8 +231,6 @@ def test_a_process_that_ends_or_is_ended_is_replaced(
     assert not held.alive
     assert pool.decode(PNG, "this file").size == PHOTO.size
 
-
-# --- memory
 
 # Each file in a process of its own, forked from one that has loaded the decoders.
 MEASURE = """

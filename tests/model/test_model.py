@@ -181,9 +181,6 @@ def test_initialization_is_the_papers() -> None:
     assert not model(tiny.images(grid=(17, 19))).any()  # a zero head: all classes are equal at the start
 
 
-# ---- sizes
-
-
 CHANGES = [
     *tiny.KINDS.values(),
     {"position_grid": (3, 5), "position_antialias": False, "norm_eps": 1e-3, "channels": 1, "classes": 0},
@@ -272,9 +269,6 @@ def test_presets_have_the_published_number_of_parameters(name: str, published: i
     assert sum(p.numel() for p in model.parameters()) == published - PRESETS[name]["width"]
     assert preset(name).patch_size == (14 if name == "huge" else 16)
     assert preset(name, patch_size=32, classes=10).grid == (7, 7)
-
-
-# ---- the table of modules
 
 
 @pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 5)}], ids=str)

@@ -150,9 +150,6 @@ def test_frozen_parts_stay_and_the_others_learn(tmp_path: Path, last: int, flip:
     assert float(outcome.losses[-6:].mean()) < float(outcome.losses[:3].mean())
 
 
-# ---- a teacher
-
-
 def teacher() -> ViT:
     """It knows the stripes, in another order, and other things."""
     vit = tiny.model(3, grid=(4, 4), patch=3, classes=4)

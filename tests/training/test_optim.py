@@ -200,9 +200,6 @@ def test_the_loss_is_timms() -> None:
         near(loss, task(images, classes)["loss"])
 
 
-# --- a teacher
-
-
 def record(*labels: str, ids: tuple[str, ...] = (), **changes: Any) -> Pretrained:
     return Pretrained(name="some", preprocess=replace(Preprocess(), **changes), labels=labels, class_ids=ids)
 

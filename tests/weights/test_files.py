@@ -68,9 +68,6 @@ def test_a_published_width_tells_the_heads_of_timm(name: str) -> None:
     assert any(f"{heads} heads of width {theirs.embed_dim // heads}" in words for words in architecture.assumed)
 
 
-# --- facebookresearch's names
-
-
 def loaded(state: State, folder: Path, heads: int | None = 5) -> ViT:
     return load_file(written(state, folder, ".pth"), heads=heads)
 
@@ -227,9 +224,6 @@ def test_the_command_line_passes_family_and_heads_on(tmp_path: Path, capsys: pyt
     assert main(["summary", "--model", str(path), "--heads", "5"]) == 2
     assert "--family" in capsys.readouterr().err
     assert main(["summary", "--model", str(path), "--heads", "5", "--family", "clip"]) == 0
-
-
-# --- what names do not tell
 
 
 def test_moco_has_twice_the_heads_at_a_width_where_others_have_six(tmp_path: Path) -> None:

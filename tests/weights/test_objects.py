@@ -60,9 +60,6 @@ def assert_same(ours: vitviz.ViT, theirs: Any, side: int = 44) -> None:
     torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-4)
 
 
-# --- adapters and wrappers
-
-
 def adapted(model: Any, head: bool = True, **options: Any) -> Any:
     saved = ["classifier"] if head else None
     settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=saved, **options)
@@ -328,8 +325,6 @@ def test_given_preprocessing_replaces_what_the_model_says(cfg: dict[str, Any]) -
     assert (facts.preprocess, facts.labels) == (own, ("class 0", "class 1", "class 2"))
     assert "pretrained_cfg" not in facts.source
 
-
-# --- rectangular inputs
 
 SIDES = (192, 320)
 

@@ -127,9 +127,6 @@ def test_transformers_documents_the_same(entry: CatalogEntry) -> None:
     assert config.image_size == entry.input_size
 
 
-# --- models by name, from other libraries
-
-
 @pytest.fixture
 def shut(monkeypatch: pytest.MonkeyPatch) -> None:
     """No network: every attempt to connect fails at once, as a closed one does."""
@@ -215,9 +212,6 @@ def test_what_is_in_the_cache_needs_no_network(safe: bool, tmp_path: Path, monke
         load("hf:google/tiny-vit")  # how to feed it is missing: the network may know
     processor.rename(folder / "preprocessor_config.json")
     assert_same(CASE, theirs, load("hf:google/tiny-vit"))
-
-
-# --- what would be fetched is made here
 
 
 @torch.no_grad()
