@@ -1,11 +1,181 @@
-"""A small part of what `make fuzz` searches."""
+"""Search for input that vitviz answers with anything but words: damaged pictures and checkpoints, odd requests.
 
-import fuzz
+Each example follows from its number. `make test` tries the same ones every time, `make fuzz` many others; a failure
+names the number of its example, which is then kept as a test.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import string
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from asking import Site
+from hostile_files import OLD, SAFE, WHOLE
+from offered import made
+from PIL import Image
+
+import vitviz
+from vitviz.images.decoding import ImageError, decode
+from vitviz.server import api, routes
+from vitviz.weights.checks import CheckpointError
+
+pytestmark = pytest.mark.fuzz
+FIRST, TIMES = int(os.environ.get("FUZZ_SEED", "0")), int(os.environ.get("FUZZ_TIMES", "1"))
+MODES = ("RGB", "RGBA", "L", "P", "1", "CMYK", "I", "F")
+MEGABYTES = 400  # that any picture or checkpoint of these may take; limits.py promises 300 for a picture
+SECONDS = 5.0  # of the processor, for one of them
+STATUSES = (200, 400, 403, 404, 405, 408, 413, 415, 421, 422, 429)  # answers that are meant
+LEAKS = ("Traceback", 'File "', "site-packages", str(Path(vitviz.__file__).parents[1]))
+CHECKPOINTS = ((WHOLE, ".pt"), (OLD, ".pth"), (SAFE, ".safetensors"))
+ARGUMENTS = (
+    *("scene", "block", "token", "fuse", "discard", "residual", "start", "method", "methods", "target", "against"),
+    *("names", "patches", "heads", "head", "query", "search", "image", "model", "size", "photo", "x"),
+)
 
 
-def test_damaged_pictures_and_checkpoints_end_in_words() -> None:
-    pictures = fuzz.search(fuzz.image, iter(range(500)))
-    assert pictures["refused"] > 75
-    assert pictures["opened"] > 75
-    assert len(fuzz.pictures()) > 40
-    assert fuzz.search(fuzz.checkpoint, iter(range(150)))["refused"] > 25
+def examples(count: int) -> Iterator[int]:
+    """Yield the numbers of as many examples, times `FUZZ_TIMES`."""
+    yield from range(FIRST, FIRST + count * TIMES)
+
+
+@contextmanager
+def example(number: int) -> Iterator[random.Random]:
+    """Yield random numbers to make an example of; an error names the example."""
+    try:
+        yield random.Random(number)
+    except Exception as error:
+        raise AssertionError(f"example {number}: {type(error).__name__}: {error}") from error
+
+
+def peak_megabytes() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
+
+
+def outcomes(count: int, run: Callable[[random.Random], str]) -> Counter[str]:
+    """Count the outcomes of examples; each has to end within `SECONDS`, and all of them within `MEGABYTES`."""
+    ended: Counter[str] = Counter()
+    run(random.Random(0))  # imports, caches
+    before = peak_megabytes()
+    for number in examples(count):
+        with example(number) as rng:
+            began = time.process_time()
+            ended[run(rng)] += 1
+            assert time.process_time() - began < SECONDS
+            assert peak_megabytes() - before < MEGABYTES
+    return ended
+
+
+@cache
+def pictures() -> list[bytes]:
+    """Small pictures in every format and mode that Pillow writes and opens here."""
+    Image.init()
+    noise, written = Image.effect_noise((40, 30), 90).convert("RGB"), []
+    for kind in sorted(Image.SAVE):
+        for mode in MODES if kind != "AVIF" else MODES[:1]:  # each is opened by a process of its own
+            out = io.BytesIO()
+            try:
+                noise.convert(mode).save(out, kind)
+                Image.open(io.BytesIO(out.getvalue()))
+            except Exception:  # noqa: BLE001 - a format that is not written in this mode, or not read
+                continue
+            written.append(out.getvalue())
+    return written
+
+
+def damage(data: bytes, rng: random.Random, head: int = 2000) -> bytes:
+    """Damage a file, mostly near its beginning and its end, where headers are."""
+    broken = bytearray(data)
+    for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
+        size = len(broken)
+        near = rng.randrange(min(size, head))
+        at, more = rng.choice((near, size - 1 - near, rng.randrange(size))), rng.randint(1, 64)
+        word = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\0\x80"))
+        byte, bit = bytes([rng.randrange(256)]), bytes([broken[at] ^ 1 << rng.randrange(8)])
+        old, new = rng.choice(
+            (*[(1, byte)] * 3, *[(1, bit)] * 3, *[(4, word)] * 2, (more, b""), (0, broken[at : at + more]), (size, b""))
+        )
+        broken[at : at + old] = new
+        broken = broken or bytearray(b"\0")
+    return bytes(broken)
+
+
+def test_damaged_pictures_are_opened_or_refused() -> None:
+    def run(rng: random.Random) -> str:
+        try:
+            assert decode(damage(rng.choice(pictures()), rng)).mode == "RGB"
+        except ImageError:
+            return "refused"
+        return "opened"
+
+    ended = outcomes(500, run)
+    assert len(pictures()) > 40
+    assert min(ended["refused"], ended["opened"]) > 75
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_damaged_checkpoints_are_loaded_or_refused(tmp_path: Path) -> None:
+    def run(rng: random.Random) -> str:
+        data, suffix = rng.choice(CHECKPOINTS)
+        path = tmp_path / f"damaged{suffix}"
+        path.write_bytes(damage(data, rng, 6000))
+        try:
+            model = vitviz.load(path, heads=5)
+        except CheckpointError:
+            return "refused"
+        assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
+        return "loaded"
+
+    assert outcomes(150, run)["refused"] > 25
+
+
+def odd_value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
+    """Return anything that JSON can say, often something that makes sense somewhere."""
+    if depth and rng.random() < 0.2:
+        values = [odd_value(rng, known, depth - 1) for _ in range(rng.randint(0, 4))]
+        return rng.choice((values, {str(rng.choice(known))[:40]: item for item in values}))
+    text = "".join(rng.choices(string.printable + "é\u202e\ud7ff\0", k=rng.choice((0, 1, 8, 300))))
+    number = rng.choice((0, 1, -1, 3, 11, 2**31, 2**63, -(10**30), 0.5, 1e308, -0.0))
+    return rng.choice((rng.choice(known), rng.choice(known), number, text, None, True, False, "", [], {}))
+
+
+def test_odd_requests_are_answered_in_words(small: str, tmp_path: Path) -> None:
+    """As the page asks, and as a program."""
+    site = Site(made(tmp_path / "page", (small,), upload=True))
+    scene = site.ask("open", source={"image": "Noise"})["data"]["id"]
+    known: list[Any] = [scene, "rollout", "attention", "mean", "distance", "Noise"]
+    known += [["rollout"], ["distance"], [[0, 0]], [0, 1]]
+    for number in examples(60):
+        with example(number) as rng:
+
+            def mostly(sensible: Any, rng: random.Random = rng) -> str:
+                return json.dumps(sensible if rng.random() < 0.9 else odd_value(rng, known))
+
+            if rng.random() < 0.6:
+                name = rng.choice(routes.NAMES)
+                question = {rng.choice(ARGUMENTS): odd_value(rng, known) for _ in range(rng.randint(0, 4))}
+                question |= {"scene": scene} if rng.random() < 0.7 else {}
+                source = {"source": odd_value(rng, known)} if rng.random() < 0.2 else {}
+                photo = damage(rng.choice(pictures()), rng) if rng.random() < 0.2 else None
+                answer = site.post(name, mostly(question), photo, **source)
+            else:
+                name = f"/gradio_api/call/{rng.choice(api.NAMES)}"
+                body = mostly({"data": [odd_value(rng, known) for _ in range(rng.randint(0, 6))]})
+                answer = site.client.post(name, content=body, headers={"content-type": "application/json"})
+                if answer.status_code == 200 and "event_id" in answer.text:
+                    answer = site.client.get(f"{name}/{answer.json()['event_id']}")
+            assert answer.status_code in STATUSES, f"{name}: {answer.status_code} {answer.text[:500]}"
+            assert not any(leak in answer.text for leak in LEAKS), f"{name}: {answer.text[:500]}"
+    assert site.ask("open", source={"image": "Noise"})["data"]["id"] == scene
+    site.close()
