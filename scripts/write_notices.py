@@ -1,7 +1,7 @@
 """Write THIRD_PARTY_NOTICES.md: whose work vitviz carries or needs, and under which licences.
 
 Packages are those of pyproject.toml with what their installed metadata say; photographs and weights are described by
-the files that lie beside them. tests/test_notices.py holds that the file is current.
+the files that lie beside them. tests/test_scripts.py holds that the file is current.
 
 Usage: python scripts/write_notices.py [FILE]
 """

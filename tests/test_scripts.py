@@ -1,0 +1,214 @@
+"""Scripts and what they made: the example photographs, notices, the everyday model's tables."""
+
+import csv
+import io
+import json
+import re
+import struct
+import sys
+import zlib
+from dataclasses import replace
+from email.message import Message
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS, EXAMPLES = ROOT / "scripts", ROOT / "examples"
+sys.path.insert(0, str(SCRIPTS))
+
+import write_notices  # noqa: E402
+from finish_everyday import RIGHT, cells_above, find_threshold  # noqa: E402
+from make_examples import ITEMS, LONGER_SIDE, SKIMAGE, Example, photograph, qt_resource, source  # noqa: E402
+
+# ---- example photographs
+
+INDEX = json.loads((EXAMPLES / "index.json").read_text(encoding="utf-8"))
+
+
+def test_index_files_and_table_agree() -> None:
+    names = [entry["file"] for entry in INDEX]
+    assert len(names) == 8
+    assert sorted(names) == sorted(path.name for path in EXAMPLES.glob("*.jpg"))
+    told = [(entry["file"], entry["label"], tuple(entry["classes"])) for entry in INDEX]
+    assert told == [(item.file, item.label, item.classes) for item in ITEMS]
+    table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    rows = [line for line in table.splitlines() if line.startswith("| `")]
+    for item, row in zip(ITEMS, rows, strict=True):
+        with Image.open(EXAMPLES / item.file) as image:
+            pixels = f"{image.width} × {image.height}"
+        facts = (item.file, item.label, *item.classes, item.author, item.licence, item.package, item.member, pixels)
+        assert all(fact in row for fact in facts)
+        assert item.licence in {"CC0-1.0", "public domain"}
+
+
+def test_photographs_are_plain_jpegs_of_a_useful_size() -> None:
+    labels, sizes = [entry["label"] for entry in INDEX], []
+    assert len(set(labels)) == len(labels)
+    assert all(5 <= len(label) <= 80 for label in labels)  # they are read out
+    for entry in INDEX:
+        with Image.open(EXAMPLES / entry["file"]) as image:
+            image.load()
+            sizes.append(image.size)
+            assert (image.format, image.mode) == ("JPEG", "RGB")
+            assert 400 <= max(image.size) <= LONGER_SIDE
+            assert len(image.getexif()) == 0
+            assert not {"exif", "icc_profile", "comment", "xmp", "photoshop"} & set(image.info)
+    assert {width > height for width, height in sizes} == {True, False}  # portrait and landscape
+    assert sum(path.stat().st_size for path in EXAMPLES.iterdir()) <= 2 * 2**20
+
+
+@pytest.mark.parametrize("item", [item for item in ITEMS if item.package == SKIMAGE], ids=lambda item: item.name)
+def test_the_script_makes_the_same_picture_again(item: Example) -> None:
+    """From scikit-image, which the tests install; the others need a Debian package that they do not."""
+    made, _ = photograph(source(item, Path("unused")))
+    with Image.open(EXAMPLES / item.file) as kept, Image.open(io.BytesIO(made)) as again:
+        assert kept.size == again.size
+        difference = max(abs(a - b) for a, b in zip(kept.tobytes(), again.tobytes(), strict=True))
+    assert difference <= 2  # another libjpeg may round another way
+
+
+def test_another_file_than_the_listed_one_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "animals.rcc").write_bytes(resource({"koala.webp": b"another picture"}))
+    item = replace(ITEMS[0], member="animals.rcc/resource/koala.webp")
+    with pytest.raises(ValueError, match="is another file than in gcompris-qt-data"):
+        source(item, tmp_path)
+
+
+def test_files_are_read_from_a_qt_archive() -> None:
+    pictures = {"first.webp": b"plain", "second.webp": b"packed " * 50}
+    archive = resource(pictures)
+    assert {name: qt_resource(archive, f"resource/{name}") for name in pictures} == pictures
+    with pytest.raises(ValueError, match="found 0"):
+        qt_resource(archive, "resource/third.webp")
+    with pytest.raises(ValueError, match="starts with 'qres'"):
+        qt_resource(b"RIFF" + archive[4:], "resource/first.webp")
+
+
+def resource(pictures: dict[str, bytes]) -> bytes:
+    """A Qt resource archive of version 1 with a folder `resource`; every second file is compressed."""
+    names, data, nodes = b"", b"", [struct.pack(">IHII", 0, 2, 1, 1)]
+
+    def named(text: str) -> int:
+        nonlocal names
+        start = len(names)
+        names += struct.pack(">HI", len(text), 0) + text.encode("utf-16-be")
+        return start
+
+    nodes.append(struct.pack(">IHII", named("resource"), 2, len(pictures), 2))
+    for number, (name, content) in enumerate(pictures.items()):
+        packed = struct.pack(">I", len(content)) + zlib.compress(content) if number % 2 else content
+        nodes.append(struct.pack(">IHII", named(name), number % 2, 0, len(data)))
+        data += struct.pack(">I", len(packed)) + packed
+    tree = b"".join(nodes)
+    return struct.pack(">4s4I", b"qres", 1, 20, 20 + len(tree), 20 + len(tree) + len(data)) + tree + data + names
+
+
+# ---- notices about other people's work
+
+
+def stable(text: str) -> list[str]:
+    """The lines; of packages without an exact version, whose next one may say it otherwise, the name and the extra."""
+    pins = re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
+    _, _, table = text.partition("| package |")
+    loose = {line for line in table.splitlines() if line.startswith("| ") and line.split()[1] not in pins}
+    return [line.rsplit("|", 3)[0] if line in loose else line for line in text.splitlines()]
+
+
+def test_the_notices_are_current() -> None:
+    written, made = write_notices.FILE.read_text(encoding="utf-8"), write_notices.notices()
+    assert stable(written) == stable(made), "run scripts/write_notices.py"
+    for name, other in (("| torch |", "| torch2 |"), ("onnx-ir", "onnx")):
+        assert stable(written) != stable(made.replace(name, other))
+    for name in ("dinov2-s14-everyday", "CC0-1.0", "DejaVu", "onnxruntime-web", "| torch |", "research"):
+        assert name in made
+    named = {line.split("`")[1] for line in made.splitlines() if line.startswith("| `examples/")}
+    assert {Path(name).name for name in named} == {path.name for path in (ROOT / "examples").glob("*.jpg")}
+
+
+@pytest.mark.parametrize(
+    ("said", "licence"),
+    [
+        ({"License-Expression": "MIT", "License": "text"}, "MIT"),
+        ({"License": "BSD"}, "BSD"),
+        (
+            {"License": "Copyright 2023\nall of it", "Classifier": "License :: OSI Approved :: MIT License"},
+            "MIT License",
+        ),
+        ({"License": "Copyright 2023\nall of it"}, "see the licence in its files"),
+    ],
+)
+def test_a_licence_by_name(said: dict[str, str], licence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    about = Message()
+    for name, value in said.items():
+        about[name] = value
+    monkeypatch.setattr(write_notices, "metadata", lambda _: about)
+    assert write_notices.licence("some") == licence
+
+
+# ---- the everyday model: its threshold, and the tables by which it is judged
+
+
+def test_the_threshold_is_the_lowest_whole_percent_above_which_enough_images_are_right() -> None:
+    probability = torch.rand(2000, generator=torch.Generator().manual_seed(3))
+    right = torch.rand(2000, generator=torch.Generator().manual_seed(4)) < probability  # calibrated
+    shares = {}
+    for percents in range(100):
+        above = [hit for p, hit in zip(probability.tolist(), right.tolist(), strict=True) if p >= percents / 100]
+        shares[percents / 100] = sum(above) / len(above)
+    assert find_threshold(probability, right) == min(least for least, share in shares.items() if share >= RIGHT)
+
+
+def test_always_and_never_sure() -> None:
+    probability = torch.tensor([0.2, 0.9, 0.6])
+    assert find_threshold(probability, torch.tensor([True, True, True])) == 0.0
+    assert find_threshold(probability, torch.tensor([False, False, False])) == 1.0
+    assert cells_above(0.5, probability, torch.tensor([True, True, False])) == "66.67 % | 50.00 % | 100.00 %"
+    assert cells_above(0.0, probability, torch.tensor([True, True, True])) == "100.00 % | 100.00 % | none"
+
+
+LEFT_OUT, UNKNOWN = "left out", "unknown"
+
+
+def rows(name: str) -> list[dict[str, str]]:
+    with (SCRIPTS / "everyday" / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+TRAINS = {row["folder"]: row["class"] for row in rows("classes.csv")}
+CLASSES = {*TRAINS.values()} - {LEFT_OUT, UNKNOWN}
+
+
+def test_enough_of_the_foreign_photographs_is_known() -> None:
+    known = [row for row in rows("wild_labels.csv") if row["answers"] != UNKNOWN]
+    assert len(known) >= 190
+    assert sum(int(row["images"]) for row in known) >= 1250
+
+
+def test_enough_of_the_foreign_photographs_is_unknown_and_trains_nothing() -> None:
+    images = {row["folder"]: int(row["images"]) for row in rows("wild_labels.csv")}
+    drawn = [folder for folder, trained in TRAINS.items() if trained == UNKNOWN]
+    assert len(drawn) >= 24
+    assert sum(images[folder] for folder in drawn) >= 120
+    assert not CLASSES & {*drawn}
+
+
+@pytest.mark.parametrize("name", ["wild_labels.csv", "own_labels.csv"])
+def test_right_answers_are_classes_and_the_own_class_is_the_first(name: str) -> None:
+    for row in rows(name):
+        answers = row["answers"].split("|")
+        assert answers == [UNKNOWN] or {*answers} <= CLASSES
+        if TRAINS[row["folder"]] in CLASSES:
+            assert answers[0] == TRAINS[row["folder"]]
+
+
+def test_groups_hold_classes_and_earlier_groups() -> None:
+    earlier: set[str] = set()
+    for row in rows("groups.csv"):
+        members = row["members"].split("|")
+        assert len(members) == len({*members}) >= 2
+        assert {member for member in members if not member.startswith("[")} <= CLASSES
+        assert {member[1:-1] for member in members if member.startswith("[")} <= earlier
+        earlier.add(row["group"])
