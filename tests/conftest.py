@@ -129,7 +129,7 @@ def requests(page: Page) -> Iterator[list[Request]]:
     page.remove_listener("request", note)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
     """On very small tensors, threads spend their time waiting for one another."""
     before = torch.get_num_threads()

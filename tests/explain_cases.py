@@ -10,7 +10,7 @@ from torch import Tensor
 
 from vitviz.attribution.inputs import Case, resolve_target
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.vit import ViT
 
 GRID, PATCH = tiny.SMALL["grid"], tiny.SMALL["patch"]
 PATCHES = GRID[0] * GRID[1]
@@ -28,10 +28,8 @@ def model(kind: str = "class token", dtype: torch.dtype = torch.float64, **chang
 
 def known(kind: str = "class token", dtype: torch.dtype = torch.float64, **changes: Any) -> ViT:
     """A model that knows its labels and preprocessing."""
-    made = model(kind, dtype, **changes)
     preprocess = Preprocess(height=6, width=10, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))
-    made.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=LABELS)
-    return made
+    return tiny.known(0, preprocess, LABELS, **{**tiny.SMALL, **tiny.KINDS[kind], **changes}).to(dtype)
 
 
 def small(seed: int = 0, **changes: Any) -> ViT:

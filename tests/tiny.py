@@ -6,13 +6,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.trace import Trace
-from vitviz.model.vit import ViT
+from vitviz.model.vit import Pretrained, ViT
 
 BATCH, CHANNELS, DEPTH, HEADS = 2, 3, 3, 5
 GRID, PATCH = (7, 11), 13
 HEAD_WIDTH, WIDTH, MLP_WIDTH, CLASSES = 17, 19, 23, 29
+LABELS = tuple(f"thing {index}" for index in range(CLASSES))
 SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # not square either
 KINDS: dict[str, dict[str, Any]] = {
     "class token": {},
@@ -54,6 +56,15 @@ def model(seed: int = 0, **changes: Any) -> ViT:
     """A model in eval mode whose every parameter is random: no zero head, no unit norm, attention far from uniform."""
     made = ViT(config(**changes)).eval()
     randomise(made, seed)
+    return made
+
+
+def known(seed: int = 0, preprocess: Preprocess | None = None, labels: tuple[str, ...] = LABELS, **changes: Any) -> ViT:
+    """A model that knows its labels and its preprocessing: by default the whole photograph, squashed."""
+    made = model(seed, **changes)
+    height, width = made.config.image_size
+    preprocess = preprocess or Preprocess(mode="squash", height=height, width=width)
+    made.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=labels)
     return made
 
 
