@@ -1,4 +1,4 @@
-"""Statistics of heads, of a trace and of a folder, against loops over queries and keys."""
+"""Statistics of heads, of a trace and of a folder, against loops over queries and keys; their importance."""
 
 import csv
 import math
@@ -6,28 +6,32 @@ import re
 from pathlib import Path
 from typing import Any
 
+import data_files
 import numpy as np
 import pytest
+import reference_vit as reference
 import tiny
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 import vitviz.analysis.heads
+import vitviz.analysis.importance
 import vitviz.model.trace
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
 from vitviz.analysis.heads import CHEAP, STATISTICS, HeadStatistics, folder_statistics, head_statistics
+from vitviz.analysis.importance import head_ablations, head_gradients
+from vitviz.attribution.inputs import Target
 from vitviz.images.decoding import decode
 from vitviz.images.folders import DataError
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.edits import Cut, Edits
-from vitviz.model.trace import BlockTrace
-from vitviz.model.vit import Pretrained, ViT
+from vitviz.model.trace import BlockTrace, TraceError
+from vitviz.model.vit import ViT
 
 Array = NDArray[np.float64]
 
@@ -85,22 +89,11 @@ def stacked(found: HeadStatistics, deviations: bool = False) -> Array:
     return np.stack([(found.deviations if deviations else found.values)[name] for name in CHEAP], axis=-1)
 
 
-def made_up(logits: Tensor) -> BlockTrace:
-    """A block with these logits (B, H, N, N): queries are their rows, keys are the axes."""
-    keys = torch.eye(logits.shape[-1]).expand_as(logits)
-    return BlockTrace(logits, keys, logits.logsumexp(-1))
-
-
 def rank_by_hand(attention: Array) -> Array:
     """The effective rank of (..., N, N)."""
     values = np.linalg.svd(attention, compute_uv=False)
     share = values / values.sum(-1, keepdims=True)
     return np.exp(-(share * np.log(share.clip(1e-30))).sum(-1))
-
-
-def layout(prefix: int, grid: tuple[int, int], sides: tuple[float, float] = (1.0, 1.0)) -> QueryRange:
-    names = ("CLS", *(f"register {i}" for i in range(1, prefix)))[:prefix]
-    return QueryRange(prefix, prefix + grid[0] * grid[1], names, grid, torch.tensor([sides]))
 
 
 @pytest.mark.parametrize("changes", SHAPES)
@@ -164,13 +157,15 @@ def test_any_attention_is_measured_as_by_hand_within_bounds(
 
     What prefix tokens take does not shorten the distance: at 150 nothing that float32 knows is left for the patches.
     """
-    tokens, where = prefix + grid[0] * grid[1], layout(prefix, grid, side)
+    tokens, names = prefix + grid[0] * grid[1], ("CLS", *(f"register {index}" for index in range(1, prefix)))[:prefix]
+    queries = QueryRange(prefix, tokens, names, grid, torch.tensor([side]))
     logits = spread * torch.randn(2, 3, tokens, tokens, generator=torch.Generator().manual_seed(seed))
     logits[..., :prefix] += drain
-    block, attention = made_up(logits), logits.double().softmax(-1).numpy()
-    found, rank = row_statistics(block, where), effective_rank(block)
+    block = BlockTrace(logits, torch.eye(tokens).expand_as(logits), logits.logsumexp(-1))  # keys are the axes
+    attention = logits.double().softmax(-1).numpy()
+    found, rank = row_statistics(block, queries), effective_rank(block)
     patches = range(prefix, tokens)
-    expected = [[over(patches, head, where.prefix, grid[1], side) for head in image] for image in attention]
+    expected = [[over(patches, head, names, grid[1], side) for head in image] for image in attention]
     for name, values in zip(CHEAP, np.moveaxis(expected, -1, 0), strict=True):
         np.testing.assert_allclose(found.get(name, np.full((2, 3), np.nan)), values, rtol=1e-4, atol=2e-5)
     total = sum(values for name, values in found.items() if name.startswith("mass_"))
@@ -262,26 +257,20 @@ def test_statistics_that_do_not_exist_are_refused(words: str, options: dict[str,
 
 # ---- over a folder: the statistics of its photographs, together; and as a file
 
-LABELS = tuple(f"word {index}" for index in range(tiny.CLASSES))
 SIZES = ((60, 40), (40, 60), (60, 40), (31, 97), (60, 41), (40, 60), (50, 50))
 
 
 def native_model(**changes: object) -> ViT:
     """A model whose input keeps the photograph's shape, so that batches differ in size."""
-    made = tiny.model(grid=(3, 4), **changes)
     preprocess = Preprocess(height=39, width=52, mode="native", multiple=tiny.PATCH)
-    made.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=LABELS if made.head else ())
-    return made
+    return tiny.known(preprocess=preprocess, grid=(3, 4), **changes)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Seven photographs of five shapes in two subfolders, and what is none."""
-    random = np.random.default_rng(3)
-    for index, (width, height) in enumerate(SIZES):
-        path = tmp_path / f"word {index % 2}" / f"{index}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(random.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
+    for index, size in enumerate(SIZES):
+        data_files.photo(tmp_path / f"word {index % 2}" / f"{index}.png", *size, seed=index)
     (tmp_path / "notes.txt").write_text("no image")
     (tmp_path / ".cache").mkdir()
     (tmp_path / ".cache" / "a.png").write_bytes(b"hidden")
@@ -326,11 +315,11 @@ def test_a_statistic_that_one_photograph_lacks_has_no_mean(folder: Path, monkeyp
 
 def test_a_target_is_named_and_a_limit_is_spread_over_subfolders(folder: Path) -> None:
     made, names = native_model(), ["gradient", "ablation_logit", "entropy"]
-    statistics = folder_statistics(made, folder, names=names, target="word 5", limit=3)
+    statistics = folder_statistics(made, folder, names=names, target="thing 5", limit=3)
     each = one_by_one(made, [folder / f"word {i % 2}" / f"{i}.png" for i in range(3)], names, target=5)
     for name in names:
         np.testing.assert_allclose(statistics[name], each[name].mean(0), rtol=1e-3, atol=1e-5)
-    assert (statistics.target, statistics.images) == ("word 5", 3)
+    assert (statistics.target, statistics.images) == ("thing 5", 3)
 
 
 def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, tmp_path: Path) -> None:
@@ -383,3 +372,102 @@ def test_invalid_folders_and_limits_are_refused(folder: Path, tmp_path: Path) ->
     made.pretrained = None
     with pytest.raises(AnalysisError, match="pretrained"):
         folder_statistics(made, folder)
+
+
+# ---- importance by gradient (Michel et al. 2019), and by ablation
+
+kinds = pytest.mark.parametrize("kind", tiny.KINDS)
+TARGET = Target(torch.tensor([3, 11]))
+CONTRAST = Target(torch.tensor([3, 11]), torch.tensor([7, 2]))
+
+
+@kinds
+def test_the_gradient_is_the_sum_of_attention_times_its_gradient(kind: str) -> None:
+    """Michel et al. 2019, equation 2: |A . dL/dA|, here from probabilities that are in a graph."""
+    model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
+    run = reference.run(model, images)
+    attentions = [attention.tensor for attention in run.attentions]
+    for target in (TARGET, CONTRAST):
+        slopes = torch.autograd.grad(target.score(run.logits.tensor).sum(), attentions, retain_graph=True)
+        expected = [(a * slope).sum((2, 3)).abs() for a, slope in zip(attentions, slopes, strict=True)]
+        gradients = head_gradients(model, model.trace(images), target)
+        torch.testing.assert_close(gradients.double(), torch.stack(expected, dim=1).detach(), rtol=2e-3, atol=2e-5)
+        assert gradients.min() > 0
+
+
+@kinds
+@torch.no_grad()
+def test_an_ablation_is_the_answer_of_the_edited_model(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    model, images = tiny.model(**tiny.SMALL, **tiny.KINDS[kind]), tiny.images(**tiny.SMALL)
+    monkeypatch.setattr(vitviz.analysis.importance, "TOGETHER_BYTES", 100_000)  # a few heads at a time
+    trace, whole = model.trace(images), model(images).double()
+    places = [(block, head) for block in range(3) for head in range(5)]
+    edited = [model(images, Edits(heads={place: "zero"})).double() for place in places]
+    for target in (TARGET, CONTRAST):
+        probability, logit = head_ablations(model, trace, target)
+        for (block, head), without in zip(places, edited, strict=True):
+            lost = target.score(whole.softmax(1)) - target.score(without.softmax(1))
+            torch.testing.assert_close(probability[:, block, head], lost, rtol=1e-3, atol=2e-5)
+            lost = target.score(whole) - target.score(without)
+            torch.testing.assert_close(logit[:, block, head], lost, rtol=1e-3, atol=2e-5)
+        assert logit.abs().mean() > 0.01  # there was something to compare
+
+
+def test_statistics_carry_both_for_the_named_target() -> None:
+    model, images = tiny.model(), tiny.images()
+    trace = model.trace(images)
+    names = ["gradient", "ablation_probability", "ablation_logit"]
+    statistics = head_statistics(model, trace, names=names, target=[3, 11])
+    expected = (head_gradients(model, trace, TARGET), *head_ablations(model, trace, TARGET))
+    for name, values in zip(names, expected, strict=True):
+        np.testing.assert_allclose(statistics[name], values.mean(0).numpy())
+        np.testing.assert_allclose(statistics.deviations[name], values.numpy().std(0))
+    assert statistics.target == "class 3, class 11"
+    predicted = head_statistics(model, trace, names=names)
+    best = Target(model(images).argmax(1))
+    np.testing.assert_allclose(predicted["gradient"], head_gradients(model, trace, best).mean(0).numpy())
+
+
+def test_only_kept_blocks_are_weighed_and_gradients_need_all_after_the_first() -> None:
+    model, images = tiny.model(), tiny.images()
+    whole, late, gaps = (model.trace(images, blocks=blocks) for blocks in ([0, 1, 2], [1, 2], [0, 2]))
+    gradients, expected = head_gradients(model, late, TARGET), head_gradients(model, whole, TARGET)[:, 1:]
+    torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
+    ablations, expected = (head_ablations(model, trace, TARGET)[1] for trace in (gaps, whole))
+    torch.testing.assert_close(ablations, expected[:, [0, 2]], rtol=1e-3, atol=1e-5)
+    with pytest.raises(TraceError, match="got 1"):
+        head_gradients(model, gaps, TARGET)
+
+
+def test_model_trace_and_random_state_are_left_as_they_were() -> None:
+    """Whether the trace has a graph or not, in inference mode and in half precision."""
+    model, images = tiny.model(), tiny.images()
+    trace, state = model.trace(images), torch.get_rng_state()
+    tensors = [*model.parameters(), *(trace.stream(block) for block in range(3))]
+    before = [tensor.clone() for tensor in tensors]
+    plain = head_gradients(model, trace, TARGET)
+    head_ablations(model, trace, TARGET)
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert all(map(torch.equal, tensors, before))
+    assert torch.equal(torch.get_rng_state(), state)
+    for other in (model, tiny.model(positions="rotary", head_width=16)):
+        expected = head_gradients(other, other.trace(images), TARGET)
+        with torch.inference_mode():
+            gradients = head_gradients(other, other.trace(images), TARGET)
+        torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
+    half = tiny.model().bfloat16()
+    gradients = head_gradients(half, half.trace(images.bfloat16()), TARGET)
+    torch.testing.assert_close(gradients, plain, rtol=0.3, atol=0.03 * float(plain.max()))
+    graph = model.trace(images, grad=True)
+    torch.testing.assert_close(head_gradients(model, graph, TARGET), plain, rtol=1e-3, atol=1e-6)
+    torch.autograd.grad(graph.logits.sum(), graph.block(0).probabilities)  # its own graph is not used up
+
+
+def test_models_in_training_and_without_a_classifier_are_refused() -> None:
+    model = tiny.model(dropout=0.1)
+    trace = model.trace(tiny.images())
+    with pytest.raises(AnalysisError, match="eval"):
+        head_ablations(model.train(), trace, TARGET)
+    bare = tiny.model(classes=0)
+    with pytest.raises(AnalysisError, match="classifier, got one without"):
+        head_gradients(bare, bare.trace(tiny.images()), TARGET)
