@@ -1,19 +1,21 @@
-"""Contact sheets and color bars print the right numbers, say which scale they have, and keep their places."""
+"""Contact sheets, color bars and predictions print the right numbers, say their scale, and keep their places."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairwise import pairs
-from pictures import GH, GW, flat, inside, photograph, pixels, whole
+from pictures import GH, GW, flat, has, inside, photograph, pixels, whole
 from PIL import Image, ImageColor, ImageDraw
 
 from vitviz.draw.colorbar import colorbar, describe_range, ticks
 from vitviz.draw.colors import DrawError, Theme, lut
 from vitviz.draw.overlay import overlay
-from vitviz.draw.sheet import Cell, arrange, best_columns, captions, fit_photo, rescale, sheet
+from vitviz.draw.predictions import CROSS, TICK, Prediction, draw_map, prediction_picture, prediction_sheet
+from vitviz.draw.sheet import Cell, arrange, best_columns, captions, fit_photo, sheet
 from vitviz.draw.text import font, shorten, wrap
 from vitviz.heatmap import Heatmap, HeatmapError, Scale
 from vitviz.images.geometry import Geometry
@@ -110,13 +112,9 @@ def test_the_sheet_says_which_scale_it_has(monkeypatch):
     low, high = (np.linspace(0, most, GH * GW).reshape(GH, GW) for most in (0.02, 0.4))
     maps = [heatmap(0.1, low), heatmap(0.1, high)]
     assert "One shared scale, 0 to 40 %: equal colours are equal numbers." in written(monkeypatch, maps)
-    each = written(monkeypatch, maps, scale="each")
-    assert "its own scale" in each
-    assert "0 to 2 %" in each
-    assert "0 to 40 %" in each
-    fixed = written(monkeypatch, maps, scale=(0.0, 0.1))
-    assert "Fixed scale, 0 to 10 %" in fixed
-    assert "beyond" in fixed
+    each, fixed = written(monkeypatch, maps, scale="each"), written(monkeypatch, maps, scale=(0.0, 0.1))
+    assert all(words in each for words in ("its own scale", "0 to 2 %", "0 to 40 %"))
+    assert all(words in fixed for words in ("Fixed scale, 0 to 10 %", "beyond"))
     assert "beyond" not in written(monkeypatch, maps, scale=(0.0, 0.5))
     signed = [heatmap(0.1, high - 0.1, unit="relevance", signed=True)]
     assert "zero has the middle colour" in written(monkeypatch, signed)
@@ -132,16 +130,16 @@ def test_a_sheet_for_a_slide():
         assert left[-1] > 900  # filled
     small = sheet(maps, thumb=200, plain=True)
     assert find(pixels(small), pixels(photo))  # the photograph as it is
-    values = maps[3].values
-    pair = [
-        overlay(photo, values, rescale(maps[3].geometry, photo.size), scale=one, alpha=0.85, spotlight=True, gray=True)
-        for one in (Scale.over([one.values for one in maps]), maps[3].scale())
-    ]
-    both = pixels(sheet(maps, scale="both", thumb=200))
-    assert all(find(both, pixels(one)) for one in pair)
+    frame = tuple(200 / 120 * edge for edge in maps[3].geometry.frame)
+    geometry, shared = Geometry((200, 150), (48, 112), frame), Scale.over([drawn.values for drawn in maps])
+    for options in ({}, {"gray": False, "alpha": 0.7, "spotlight": False}):
+        both = pixels(sheet(maps, scale="both", thumb=200, **options))
+        shown = {"gray": True, "alpha": 0.85, "spotlight": True, **options}
+        for scale in (shared, maps[3].scale()):
+            assert find(both, pixels(overlay(photo, maps[3].values, geometry, scale=scale, **shown)))
     maps[2] = heatmap(0.1, np.where(np.arange(GH * GW).reshape(GH, GW) == 4, 0.9, maps[2].values))
-    shared = sheet(maps)
-    assert shared.tobytes() != sheet(maps, scale=Scale.over([one.values for one in maps])).tobytes()
+    full = Scale.over([drawn.values for drawn in maps])
+    assert sheet(maps).tobytes() != sheet(maps, scale=full).tobytes()
 
 
 def test_maps_that_cannot_share_a_scale_are_refused():
@@ -163,8 +161,8 @@ def test_maps_that_cannot_share_a_scale_are_refused():
 )
 def test_cells_lie_side_by_side_in_reading_order(count, columns, size, dark):
     colors = [(200, 10 + index, 90) for index in range(count)]
-    texts = tuple((("some words below", Theme.of(dark).text, False),) for _ in range(2))
-    cells = [Cell((Image.new("RGB", size, color),), texts) for color in colors]
+    texts = (("some words below", Theme.of(dark).text, False),)
+    cells = [Cell((Image.new("RGB", size, color),), (texts, texts)) for color in colors]
     drawn = pixels(arrange(cells, 96, 12, columns=columns, title="What CLS attends to", note="words", dark=dark))
     corners = []
     for color in colors:
@@ -173,19 +171,7 @@ def test_cells_lie_side_by_side_in_reading_order(count, columns, size, dark):
         corners.append((rows.min(), across.min()))
         assert drawn.shape[0] - rows.max() > 40  # room for two lines and a margin
     assert corners == sorted(corners)
-    if columns:
-        assert len({left for _, left in corners}) == columns
-
-
-def test_a_cell_shows_the_overlay_at_its_own_size():
-    maps = [heatmap(0.1), heatmap(0.4)]
-    drawn = sheet(maps, gray=False, alpha=0.7, spotlight=False)
-    scale = Scale.over([one.values for one in maps])
-    small = Geometry(image=(176, 132), input=(48, 112), frame=tuple(176 / 120 * e for e in maps[0].geometry.frame))
-    photo = maps[0].photo.resize((176, 132), Image.Resampling.LANCZOS, reducing_gap=3.0)
-    for one in maps:
-        expected = pixels(overlay(photo, one.values, small, alpha=0.7, scale=scale))
-        assert find(pixels(drawn), expected)
+    assert columns in (None, len({left for _, left in corners}))
 
 
 def find(picture, part):
@@ -201,3 +187,90 @@ def test_photographs_of_different_shapes_share_a_sheet():
     maps = [Heatmap(np.ones((GH, GW)), whole(*size), flat(*size, 90)) for size in ((120, 90), (60, 140), (100, 100))]
     drawn = pixels(sheet(maps, columns=3, alpha=0.0))
     assert (drawn == 90).all(-1).sum() == 176 * 132 + 75 * 176 + 176 * 176
+
+
+# ---- predictions
+
+
+@settings(max_examples=30)
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(48, 200))
+def test_a_picture_fits_and_keeps_its_shape(width: int, height: int, side: int) -> None:
+    photo = photograph(width, height)
+    picture = fit_photo(photo, side)
+    assert max(picture.size) <= side
+    assert max(picture.size) > side // 2
+    assert abs(min(picture.size) - max(picture.size) * min(width, height) / max(width, height)) <= 1
+    if 2 * max(width, height) <= side:  # a small one is enlarged pixel by pixel
+        factor = side // max(width, height)
+        assert np.array_equal(np.asarray(picture), np.asarray(photo).repeat(factor, 0).repeat(factor, 1))
+
+
+VALUES = np.random.default_rng(1).random((4, 8)).astype(np.float32)
+HEATMAP = Heatmap(VALUES, Geometry((32, 16), (16, 32), (0.0, 0.0, 32.0, 16.0)), Image.new("RGB", (32, 16)))
+
+
+def test_a_map_lies_where_its_patches_are() -> None:
+    picture = np.asarray(draw_map(HEATMAP, 128, alpha=1.0))
+    colors = lut("magma")[Scale.over([VALUES]).indices(VALUES)]  # (4, 8, 3)
+    assert np.array_equal(picture, colors.repeat(16, 0).repeat(16, 1))
+
+
+def predictions(*right: bool | None, label: str = "golf ball", truth: str = "church") -> list[Prediction]:
+    picture = Image.new("RGB", (64, 64), (90, 90, 90))
+    return [
+        Prediction((picture, picture), label, 0.87, None if outcome is None else truth, outcome) for outcome in right
+    ]
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_right_and_wrong_differ_in_color_and_in_a_mark(dark: bool) -> None:
+    theme = Theme.of(dark)
+    for right, mark, color in ((True, TICK, theme.right), (False, CROSS, theme.wrong), (None, "", theme.text)):
+        (prediction,) = predictions(right)
+        first, *_ = prediction.lines(300, 12, dark)
+        assert first == ((f"{mark} golf ball".strip(), color, True), (" 87 %", color, False))
+        sheet = prediction_sheet([prediction], dark=dark, side=64)
+        assert [has(sheet, theme.right), has(sheet, theme.wrong)] == [right is True, right is False]
+
+
+def test_a_sheet_has_its_rows_and_columns_and_long_labels_stay_in_theirs() -> None:
+    long = [*predictions(True, label="x" * 200), *predictions(*[True] * 6, False)]
+    before, after = (
+        np.asarray(prediction_sheet(some, columns=4, side=64), np.int16)
+        for some in (predictions(*[True] * 7, False), long)
+    )
+    assert before.shape == after.shape
+    gray = (before == 90).all(-1)  # 8 predictions of two pictures in 2 rows
+    assert gray.sum() == 16 * 64 * 64
+    assert gray.any(1).sum() == 2 * 64
+    changed = np.flatnonzero((before != after).any((0, 2)))  # columns of pixels
+    starts = np.flatnonzero(np.diff(np.r_[False, gray.any(0)].astype(int)) == 1)
+    assert changed.max() < starts[2]  # where the second prediction begins
+
+
+def test_sheets_that_cannot_be_drawn_are_refused() -> None:
+    with pytest.raises(DrawError, match="at least one prediction"):
+        prediction_sheet([])
+    with pytest.raises(DrawError, match="as many pictures"):
+        prediction_sheet([*predictions(True), Prediction((Image.new("RGB", (64, 64)),), "a", 0.5)], side=64)
+    with pytest.raises(DrawError, match="at most 50 pixels, got 64"):
+        prediction_sheet(predictions(True), side=50)
+    with pytest.raises(DrawError, match="at least one class"):
+        prediction_picture(HEATMAP, [])
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_a_picture_has_the_photograph_the_map_and_bars(dark: bool) -> None:
+    ranked = [("a label that is far too long to be written in full" * 2, 0.8), ("b", 0.2), ("c", 1e-6)]
+    drawn = np.asarray(prediction_picture(HEATMAP, ranked, title="dog.jpg", side=128, dark=dark))
+    theme = Theme.of(dark)
+    filled, rest = ((drawn == ImageColor.getrgb(color)).all(-1).sum(1) for color in (theme.muted, theme.line))
+    bars = filled + rest > 0.3 * drawn.shape[1]  # rows of pixels that a bar runs through
+    assert {round(float(share), 1) for share in (filled / np.maximum(1, filled + rest))[bars]} == {0.8, 0.2, 0.0}
+
+
+def test_a_picture_explains_the_dots_on_its_map() -> None:
+    values = np.linspace(0, 1, 64, dtype=np.float32).reshape(8, 8)
+    maps = [replace(HEATMAP, values=array, title="Layer 1") for array in (values, np.where(values == 1, 9, values))]
+    plain, dotted = (prediction_picture(heatmap, [("a", 1.0)], side=256) for heatmap in maps)
+    assert dotted.height > plain.height  # a sentence more
