@@ -18,6 +18,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+import data_files
 import pytest
 import tiny
 import torch
@@ -91,11 +92,20 @@ def test_nobody_is_shown_a_bar_that_nobody_watches(seen: Callable[..., str], vie
     assert seen(lambda: view.explain("integrated_gradients", steps=8), io.StringIO) == ""  # no terminal
 
 
-def test_a_command_shows_a_bar_unless_it_is_quiet(seen: Callable[..., str], tmp_path: Path) -> None:
-    asked = ["explain", str(KOALA), "--model", "vit-cifar10", "--method", "occlusion", "--test", "-o"]
-    for more, shown in ([], True), (["--quiet"], False):
-        found = seen(lambda more=more: main([*asked, str(tmp_path / "out.png"), *more]))
-        assert [f"{title}: " in found for title in ("Occlusion", "Test of the map")] == [shown, shown]
+def test_commands_show_bars_on_a_terminal_unless_they_are_quiet(seen: Callable[..., str], tmp_path: Path) -> None:
+    for seed in (0, 1):
+        data_files.photo(tmp_path / f"{seed}.png", seed=seed)
+    explain = ["explain", str(KOALA), "--method", "occlusion", "--test", "-o", str(tmp_path / "out.png")]
+    predict, titles = ["predict", str(tmp_path)], ["Occlusion: ", "Test of the map: ", "/2 ["]
+    for command, stream, shown in (
+        (predict, Terminal, titles[2:]),
+        ([*predict, "--quiet"], Terminal, []),
+        (predict, io.StringIO, []),
+        (explain, Terminal, titles[:2]),
+        ([*explain, "--quiet"], Terminal, []),
+    ):
+        said = seen(lambda command=command: main([*command, "--model", "vit-cifar10"]), stream)
+        assert [title for title in titles if title in said] == shown
 
 
 def test_ctrl_c_ends_a_long_method(tmp_path: Path) -> None:

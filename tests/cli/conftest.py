@@ -1,19 +1,22 @@
-"""A tiny model on the command line, shared by the tests of all commands."""
+"""The command line in this process."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from running import CHURCH, folder
 
-import vitviz
-
-
-@pytest.fixture(scope="session")
-def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A tiny model with two registers as a folder; its classes are thing 0, thing 1, ..."""
-    return folder(tmp_path_factory.mktemp("models") / "tiny", registers=2)
+from vitviz.cli.main import main
 
 
-@pytest.fixture(scope="session")
-def view(model: str) -> vitviz.View:
-    return vitviz.Explorer(vitviz.load(model)).open(CHURCH)
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Run a command and assert its exit code; return what it prints, and its error unless it succeeds."""
+
+    def run(*words: object, code: int = 0) -> str:
+        capsys.readouterr()
+        assert main([str(word) for word in words]) == code
+        printed = capsys.readouterr()
+        return printed.out + (printed.err if code else "")
+
+    return run

@@ -1,20 +1,61 @@
-"""The command line as a program: exit codes, refusals in one line, help, completion, Ctrl-C."""
+"""The command line as a program, and what its commands write: the numbers and pictures of the Python API."""
 
+from __future__ import annotations
+
+import csv
+import io
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import data_files
+import numpy as np
 import pytest
+import tiny
 from click.testing import CliRunner
-from running import CHURCH
+from PIL import Image
+from running import CHURCH, folder
+from safetensors.torch import save_file
 
+import vitviz
+from vitviz.cli import predict
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.cli.options import parse_head, parse_query
+from vitviz.cli.predict import find_photos
+from vitviz.draw.colorbar import describe_clipped
+from vitviz.draw.sheet import card
+from vitviz.formatting import percent
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny model with two registers as a folder; its classes are thing 0, thing 1, ..."""
+    return folder(tmp_path_factory.mktemp("models") / "tiny", registers=2)
+
+
+@pytest.fixture(scope="module")
+def view(model: str) -> vitviz.View:
+    return vitviz.Explorer(vitviz.load(model)).open(CHURCH)
+
+
+@pytest.fixture
+def run(model: str, shell: Run) -> Run:
+    """Run a command on the tiny model, or another; return what it prints."""
+    return lambda command, *words, model=model, code=0: shell(
+        command, *words, "--model", model, "--device", "cpu", code=code
+    )
 
 
 def test_people_count_from_one() -> None:
@@ -25,7 +66,7 @@ def test_people_count_from_one() -> None:
     for bad in ("0,1", "1,0", "8,5", "7,6"):
         with pytest.raises(ValueError, match="from 1,1 to 7,5"):
             parse_query(bad, (7, 5))
-    for bad in ("0", "4", "-1"):
+    for bad in ("0", "4", "-1", "best"):
         with pytest.raises(ValueError, match="from 1 to 3"):
             parse_head(bad, 3)
 
@@ -45,37 +86,25 @@ def test_without_a_model_the_bundled_one_answers(capsys: pytest.CaptureFixture[s
 # A command, where PHOTO is a photograph, and what its error names.
 REFUSED = {
     "predict nowhere.jpg": "nowhere.jpg",
-    f"predict {__file__}": "test_cli.py",
     "predict PHOTO --model swin": "swin",
     "predict PHOTO --device abacus": "abacus",
     "predict PHOTO --colour red": "--colour",
     "export PHOTO --html page.png": "page.png",
     "explain PHOTO --method rollout --query 1,x": "1,x",
     "explain PHOTO --method attention --layer 13": "13",
-    "explain PHOTO --method attention --head best": "best",
     "explain PHOTO --method attention --head 7": "from 1 to 5, or mean, max, min, got 7",
-    "explain PHOTO --method rollout --discard 1.5": "1.5",
     "explain PHOTO -o why.xyz": "why.xyz",
-    "explain PHOTO -o /dev/null/why.png": "/dev/null",
-    "explain PHOTO --cmap rainbows": "rainbows",
-    "explain PHOTO --method gae --target zebra": "zebra",
-    "explain PHOTO --method gae --target 2 --rather-than 2": "different",
-    "explain PHOTO --method gae --set speed=2": "speed",
     "explain PHOTO --method gae --set speed": "NAME=VALUE",
     "explain PHOTO --method rollout --set fuse=max": "--set",
     "explain PHOTO --layer 2": "--method attention",
     "explain PHOTO --method gae --query 7,4": "--query",
     "explain PHOTO --method rollout --target 3": "every class",
-    "explain PHOTO --method legrad --set start=soon": "whole number",
     "explain PHOTO --method legrad --start 0": "--start from 1 to",
     "explain PHOTO --method gae --set target=3": "got target",
-    "explain PHOTO --method gae --set trace=1": "got trace",
     "explain PHOTO --method attention_gradcam --layer 2 --set block=1": "--set block",
-    "explain PHOTO --method token_gradcam --set block={}": "Expected a block",
     "explain PHOTO --method attn_lrp --set conserve=False": "true or false",
     "heads PHOTO --query 0,3": "'0,3'",
     "heads PHOTO -o heads.txt": ".csv",
-    "heads nowhere.jpg": "nowhere.jpg",
     "sheet PHOTO --layer 0": "0",
     "lens PHOTO -k 0": "-k",
     "lens PHOTO -o lens.png": ".npz",
@@ -94,6 +123,14 @@ REFUSED = {
     "evaluate --data . --table table.pdf": "--table",
     "evaluate --data . --set fuse=max": "METHOD.NAME=VALUE",
     "evaluate --data . --methods gae --set rollout.fuse=max": "rollout.fuse",
+    "train --out out": "--data",
+    "train --out out --resume": "train.json",
+    "train --out out --data .": "--preset",
+    "train --out out --data nowhere --preset tiny": "nowhere",
+    "train --out out --data . --preset tiny --from z": "--preset",
+    "train --out out --data . --preset tiny --image-size 1 2 3": "--image-size",
+    "train --out out --data . --dim 10 --depth 1 --heads 3": "heads",
+    "train --out out --data . --from nothing": "nothing",
     "predikt x.jpg": "'predict'",
     "predict --jsn x.jpg": "--json",
     "train --recipee x": "--recipe",
@@ -197,3 +234,319 @@ def test_a_shell_completes_commands_options_and_names(line: str, completed: str)
     words = {"_VITVIZ_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split()) - 1)}
     result = CliRunner().invoke(vitviz_command, env=words, prog_name="vitviz")
     assert result.output.split() == [f"plain,{completed}"]
+
+
+# ---- what commands write
+
+
+def same_picture(path: Path, expected: Image.Image) -> bool:
+    with Image.open(path) as drawn:
+        return np.array_equal(np.asarray(drawn), np.asarray(expected))
+
+
+LRP = "explain PHOTO --method attn_lrp --target thing_5 --rather-than 7 --set gamma_mlp=0.1"
+ROLLOUT = "explain PHOTO --method rollout --fuse max --discard 0.5 --start 3"
+WIDE = {"scale": "both", "dark": True, "width": 999}
+WRITTEN: dict[str, Callable[[vitviz.View], Image.Image | vitviz.Heatmap]] = {
+    "explain PHOTO --method attention --layer 2 --head 3 --query 7,4": lambda view: view.attention(1, 2, (6, 3)),
+    "explain PHOTO --method attention --grid --alpha 0.7": lambda view: view.attention().overlay(alpha=0.7, grid=True),
+    LRP: lambda view: view.explain("attn_lrp", contrast=("thing 5", 7), gamma_mlp=0.1),
+    "explain PHOTO --method attn_lrp": lambda view: view.explain("attn_lrp").overlay(),  # in the colors of two signs
+    ROLLOUT: lambda view: view.rollout(fuse="max", discard=0.5, start=2),
+    "explain PHOTO": lambda view: view.explain("gae"),  # as on the page
+    "sheet PHOTO --layer 3 --query mean": lambda view: view.head_sheet(2, "mean", cmap="viridis"),
+    "sheet PHOTO --dark --scale both --width 999": lambda view: view.layer_sheet(**WIDE, cmap="viridis"),
+}
+
+
+@pytest.mark.parametrize("command", WRITTEN)
+def test_commands_write_the_pictures_and_numbers_of_the_view(
+    command: str, run: Run, view: vitviz.View, tmp_path: Path
+) -> None:
+    expected = WRITTEN[command](view)
+    out = tmp_path / "out.png"
+    words = [{"PHOTO": CHURCH, "thing_5": "thing 5"}.get(word, word) for word in command.split()]
+    if isinstance(expected, Image.Image):
+        run(*words, "-o", out)
+        assert same_picture(out, expected)
+        return
+    run(*words, "-o", out.with_suffix(".npz"))
+    with np.load(out.with_suffix(".npz")) as file:
+        np.testing.assert_allclose(file["values"], expected.values, atol=1e-6)
+        assert str(file["title"]) == expected.title
+
+
+def test_explain_says_what_its_colors_leave_out(run: Run, view: vitviz.View, tmp_path: Path) -> None:
+    out = tmp_path / "why.png"
+    options = ["--method", "attention", "--layer", "3", "--head", "1", "--caption", "--spotlight", "-o", out]
+    printed, heatmap = run("explain", CHURCH, *options), view.attention(2, 0)
+    side, scale = max(view.photo.size), heatmap.scale()
+    assert same_picture(out, card(heatmap, side=side, gray=False, alpha=0.5, spotlight=True, grid=False, smooth=False))
+    assert scale.clipped  # without the outliers there is little to see
+    assert describe_clipped(scale, "attention", float(heatmap.values.max())) in printed
+    assert heatmap.scale("full").vmax == heatmap.values.max()
+
+
+def test_a_model_without_classes_is_explained_by_rollout(run: Run, tmp_path: Path) -> None:
+    headless, out = folder(tmp_path / "without", classes=0), tmp_path / "why.npz"
+    run("explain", CHURCH, "-o", out, model=headless)
+    expected = vitviz.Explorer(vitviz.load(headless)).open(CHURCH).rollout().values
+    np.testing.assert_allclose(np.load(out)["values"], expected, atol=1e-6)
+
+
+def test_export_writes_the_page_that_the_view_gives(run: Run, view: vitviz.View, model: str, tmp_path: Path) -> None:
+    out = tmp_path / "page.html"
+    run("export", CHURCH, "-o", out)
+    same = out.read_text(encoding="utf-8") == view.html()  # a difference of megabytes is not worth showing
+    assert same
+    wide = tiny.GRID[1] * tiny.PATCH + 2 * tiny.PATCH
+    run("export", CHURCH, "--html", out, "--size", wide)
+    same = out.read_text(encoding="utf-8") == vitviz.Explorer(model).open(CHURCH, size=wide).html()
+    assert same
+
+
+def test_heads_prints_a_table_or_writes_one(run: Run, view: vitviz.View, tmp_path: Path) -> None:
+    printed = run("heads", CHURCH, "--statistics", "distance", "entropy")
+    assert printed.rstrip() == view.heads(["distance", "entropy"]).table()
+    out = tmp_path / "heads.csv"
+    run("heads", CHURCH, "--query", "cls", "-o", out)
+    with out.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    assert header == view.heads(query="cls").header
+    np.testing.assert_allclose(np.array(rows, float), view.heads(query="cls").rows(), rtol=1e-6)
+
+
+def test_heads_takes_a_folder(run: Run, model: str, tmp_path: Path) -> None:
+    for seed in (1, 2):
+        data_files.photo(tmp_path / f"{seed}.png", 90, 70, seed)
+    out, wide = tmp_path / "heads.csv", tiny.GRID[1] * tiny.PATCH + 2 * tiny.PATCH
+    assert "2 images" in run("heads", tmp_path, "--statistics", "mass_cls", "-o", out)
+    assert "deviation" in out.read_text(encoding="utf-8").splitlines()[0]
+    answer = json.loads(run("heads", tmp_path, "--size", wide, "--json"))
+    assert answer["data"] == {"folder": str(tmp_path), "images": 2}
+    assert max(answer["input_size"]) == wide
+    views = [vitviz.Explorer(vitviz.load(model)).open(path, size=wide) for path in tmp_path.glob("*.png")]
+    mean = np.mean([view.heads(["distance"]).values["distance"] for view in views], axis=0)
+    assert [row["distance"] for row in answer["heads"]] == pytest.approx(mean.ravel().tolist())
+
+
+def test_lens_prints_a_row_for_each_layer(run: Run, view: vitviz.View, tmp_path: Path) -> None:
+    out = tmp_path / "not there yet" / "lens.NPZ"
+    lines = run("lens", CHURCH, "-k", "2", "-o", out).splitlines()
+    lens = view.lens(view.best(2))
+    assert len(lines) == 1 + view.trace.depth + 1
+    for line, shares in zip(lines[1:-1], lens.probabilities[:, list(lens.classes)], strict=True):
+        assert re.split(r"\s{2,}", line.strip())[1:] == [percent(share) for share in shares]
+    with np.load(out) as file:
+        np.testing.assert_allclose(file["colors"], view.token_pca().colors, atol=1e-6)
+        assert list(file["names"]) == list(lens.names)
+
+
+def test_json_is_of_one_shape_for_every_command(run: Run, model: str, view: vitviz.View, tmp_path: Path) -> None:
+    def answer(command: str, *options: str) -> dict[str, Any]:
+        document = json.loads(run(command, CHURCH, "--json", *options))
+        assert (document["model"], document["input_size"]) == (model, list(view.size))
+        (image,) = document["images"]
+        assert (image["photo"], image["input_size"]) == (str(CHURCH), list(view.size))
+        return image
+
+    predictions = answer("predict", "-k", "3")["predictions"]
+    assert [one["label"] for one in predictions] == [label for label, _ in view.predictions(3)]
+    assert [one["probability"] for one in predictions] == pytest.approx([share for _, share in view.predictions(3)])
+    mine, picture = view.explain("gae", 3), str(tmp_path / "why.png")
+    test = view.faithfulness(mine, 3)[0]
+    why = answer("explain", "--method", "gae", "--target", "3", "--test", "-o", picture)
+    np.testing.assert_allclose(why["values"], mine.values, atol=1e-6)
+    assert why["faithfulness"]["gain"] == pytest.approx(test.gain)
+    printed = run("explain", CHURCH, "--method", "gae", "--target", "3", "--test", "-o", picture)
+    assert test.describe() in printed
+    heads = answer("heads", "--statistics", "distance")["heads"]
+    places = [(layer, head) for layer in range(1, view.trace.depth + 1) for head in range(1, view.trace.heads + 1)]
+    assert [(one["layer"], one["head"]) for one in heads] == places
+    assert [one["distance"] for one in heads] == pytest.approx(view.heads(["distance"])["distance"].ravel().tolist())
+    last = answer("lens", "-k", "2")["layers"][-1]
+    assert last == {"layer": view.trace.depth, "probabilities": pytest.approx(dict(view.predictions(2)))}
+    for command, name in (("sheet", "sheet.png"), ("export", "page.html")):
+        path = tmp_path / name
+        assert answer(command, "-o", str(path))["output"] == str(path)
+        assert path.exists()
+    for options, names in (("--kind rollout-sheet inside", ("rollout-sheet", "inside")), ("--only shapes", ["shapes"])):
+        drawn = answer("figures", *options.split(), "-o", str(tmp_path))["outputs"]
+        assert drawn == {name: str(tmp_path / f"{name}.png") for name in names}
+        assert all(Image.open(path).width == 1890 or "shapes" in path for path in drawn.values())
+
+
+@pytest.fixture
+def things(tmp_path: Path) -> Path:
+    """Two classes with one photograph each."""
+    for index in (3, 8):
+        data_files.photo(tmp_path / "things" / f"thing {index}" / "one.png", 100, 140, index)
+    return tmp_path / "things"
+
+
+def test_summary_counts_trainable_parameters_by_layer_for_a_batch(run: Run) -> None:
+    summary = json.loads(run("summary", "--batch", 32, "--unfreeze-last", 0, "--json"))
+    modules = {row["name"]: row for row in summary["modules"]}
+    learning = {name: row["trainable"] for name, row in modules.items() if row["trainable"]}
+    assert learning == {"head": modules["head"]["parameters"]}
+    assert summary["trainable"] == learning["head"]
+    assert {row["input"][0] for row in modules.values()} == {row["output"][0] for row in modules.values()} == {32}
+    printed = run("summary", "--batch", 32, "--unfreeze-last", 0)
+    lines = {line.split()[0]: line.split() for line in printed.splitlines() if line}
+    assert lines["module"] == ["module", "kind", "input", "output", "parameters", "trainable", "multiply-adds"]
+    assert f"{learning['head']:,}" in lines["head"]
+    assert "for 32 images of" in printed
+
+
+def test_json_of_a_model_and_of_data(run: Run, model: str, things: Path) -> None:
+    answers = {}
+    for command, options in {
+        "summary": (),
+        "validate": ("--data", str(things)),
+        "evaluate": ("--data", str(things), "--methods", "rollout"),
+    }.items():
+        answers[command] = json.loads(run(command, *options, "--json"))
+        assert answers[command]["model"] == model
+        assert answers[command]["input_size"] == list(vitviz.load(model).config.image_size)
+    assert answers["summary"]["parameters"] == sum(one.numel() for one in vitviz.load(model).parameters())
+    assert answers["validate"]["data"] == answers["evaluate"]["data"] == {"folder": str(things), "images": 2}
+    assert [one["label"] for one in answers["validate"]["classes"]] == ["thing 3", "thing 8"]
+    assert {one["method"] for one in answers["evaluate"]["methods"]} == {"rollout", "random"}
+    shutil.rmtree(things / "thing 3")
+    alone = json.loads(run("evaluate", "--data", things, "--methods", "rollout", "--json"))
+    assert alone["methods"][0]["errors"]["gain"] is None  # of one image there is none
+
+
+def test_evaluate_prints_and_writes_a_table(
+    run: Run, things: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, table = tmp_path / "results.jsonl", tmp_path / "tables" / "table.md"
+    options = ["--data", things, "--methods", "rollout", "gae", "--out", results]
+    printed = run("evaluate", *options, "--table", table)
+    assert "no method can be named" in printed  # of two images
+    for name in ("rollout", "gae", "random"):
+        assert name in printed
+        assert f"| {name} |" in table.read_text(encoding="utf-8")
+    before, table = results.read_bytes(), table.with_suffix(".csv")
+    assert run("evaluate", *options, "--table", table) == printed  # everything is there already
+    assert not table.read_text(encoding="utf-8").endswith("\n\n")
+    assert results.read_bytes() == before
+    assert run("evaluate", *options[:-1], tmp_path / "max.jsonl", "--set", "rollout.fuse=max") != printed
+    monkeypatch.setattr("vitviz.evaluation.evaluate.gather", list)
+    for name, value in (("RANK", "1"), ("WORLD_SIZE", "2")):  # the second of two under torchrun
+        monkeypatch.setenv(name, value)
+    assert run("evaluate", *options) == ""
+
+
+# ---- predictions of files and folders
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    """Three photographs in a folder, one below it, and a file that is no image."""
+    root = tmp_path / "photos"
+    for index, name in enumerate(("a.png", "b.jpg", "b.png", "deep/c.png")):
+        data_files.photo(root / name, 60 + 20 * index, 70, index)
+    (root / "notes.txt").write_text("no image")
+    return root
+
+
+def below(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_predict_walks_a_folder_and_names_a_broken_file(
+    run: Run, model: str, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken, out = photos / "deep" / "broken.jpg", tmp_path / "out"
+    broken.write_bytes(b"\xff\xd8 no more")
+    monkeypatch.setattr(predict, "ON_A_SHEET", 3)
+    printed = run("predict", photos, "-o", out, "-k", "2", code=2)
+    assert str(broken) in printed
+    assert "1 of 5" in printed
+    assert below(out) == {"a.png", "b.png", "b.png.png", "deep/c.png", "sheet-1.png", "sheet-2.png"}
+    sizes = [Image.open(out / f"sheet-{number}.png").size for number in (1, 2)]
+    assert sizes[0][0] > sizes[1][0]  # three beside each other, and one
+    explorer = vitviz.Explorer(vitviz.load(model))
+    for name in ("a.png", "b.jpg", "b.png", "deep/c.png"):
+        view = explorer.open(photos / name)
+        label, share = view.predictions(1)[0]
+        summary, first = printed.split(f"{photos / name}\n")[1].splitlines()[:2]
+        assert summary == f"  {view.describe()}"
+        assert first.split("%")[1].strip() == label
+        assert first.startswith(percent(share).rjust(10))
+    printed = run("predict", photos, CHURCH, "--json", "-k", "3", code=2)
+    answers = json.JSONDecoder().raw_decode(printed)[0]["images"]
+    names = ["a.png", "b.jpg", "b.png", "broken.jpg", "c.png", CHURCH.name]
+    assert [Path(answer["photo"]).name for answer in answers] == names
+    assert ["error" in answer for answer in answers] == [name == "broken.jpg" for name in names]
+    assert [len(answer.get("predictions", [])) for answer in answers] == [3, 3, 3, 0, 3, 3]
+    (tmp_path / "empty").mkdir()
+    for path in (tmp_path / "empty", broken, tmp_path / "nowhere.jpg"):
+        assert path.name in run("predict", path, "-o", tmp_path / "none", code=2)
+    assert not (tmp_path / "none").exists()
+
+
+def test_predict_prints_json_of_a_file_or_of_standard_input(
+    run: Run, model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = json.loads(run("predict", CHURCH, "--json"))
+    (image,) = answer["images"]
+    assert answer["model"] == model
+    assert set(image) == {"photo", "input_size", "summary", "classes", "sure_above", "predictions"}
+    assert answer["input_size"] == image["input_size"]
+    assert image["summary"].startswith(f"Closest of {image['classes']} classes: thing")
+    assert image["sure_above"] is None
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(CHURCH.read_bytes())))
+    image["photo"] = "-"
+    assert json.loads(run("predict", "-", "--json", "-o", tmp_path / "out")) == answer
+    assert below(tmp_path / "out") == {"stdin.png", "sheet.png"}
+    sure = folder(tmp_path / "sure", about={"sure_above": 1.0})
+    assert "Not sure: perhaps thing " in run("predict", CHURCH, "-k", "1", model=sure)
+    assert json.loads(run("predict", CHURCH, "--json", model=sure))["images"][0]["sure_above"] == 1.0
+
+
+def test_predict_overwrites_no_photograph_and_reads_no_picture_of_its_own(run: Run, photos: Path) -> None:
+    before = {name: (photos / name).read_bytes() for name in below(photos)}
+    for path in (photos, photos / "a.png", photos / "b.jpg"):
+        assert "-o" in run("predict", path, "-o", photos, code=2)
+    assert {name: (photos / name).read_bytes() for name in below(photos)} == before
+    out = photos / "out"
+    run("predict", photos, "-o", out)
+    first = below(out)
+    run("predict", photos, "-o", out)
+    assert below(out) == first
+
+
+def test_pictures_of_several_folders_do_not_collide(photos: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(photos, other)
+    shutil.copy(photos / "a.png", other / "sheet.png")
+    shutil.copy(photos / "a.png", other / "A.png")
+    found = find_photos([str(photos), str(other), str(CHURCH), str(photos / "a.png")], tmp_path / "out")
+    names = [str(photo.picture).casefold() for photo in found]
+    assert len(set(names)) == len(names) == 4 + 6 + 1  # a.png was there already
+    assert {"photos/a.png", "other/a.png", "church.png"} <= set(names)
+    alone = find_photos([str(other)], tmp_path / "out")
+    assert "sheet.png" not in {str(photo.picture) for photo in alone}
+
+
+def test_missing_labels_and_preprocessing_are_assumed_in_words_or_given(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights, names = tmp_path / "mine.safetensors", tmp_path / "names.txt"
+    made = tiny.model(image_size=(32, 32), patch_size=8)
+    save_file(made.state_dict(), weights)
+    names.write_text("\n".join(f"own {index}" for index in range(made.config.classes)), encoding="utf-8")
+    command = ["predict", str(photos / "a.png"), "--model", str(weights), "--family", "vit"]
+    command += ["--heads", str(made.config.heads), "--device", "cpu"]
+    assert main(command) == 0
+    said = capsys.readouterr().err
+    assert "preprocessing: " in said
+    assert "labels: class 0, class 1" in said
+    assert main([*command, "--labels", str(names), "--preprocess", "half", "--json"]) == 0
+    said = capsys.readouterr()
+    assert "preprocessing" not in said.err
+    assert "own " in json.dumps(json.loads(said.out)["images"][0])
+    assert main([*command, "--labels", str(tmp_path / "none.txt")]) == 2
+    assert "none.txt" in capsys.readouterr().err
