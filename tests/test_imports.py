@@ -3,10 +3,10 @@
 import ast
 import graphlib
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
@@ -74,12 +74,8 @@ UNNAMED = {
 CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it", "pillow-heif": "pillow_heif"}
 
 
-@dataclass(frozen=True)
-class Import:
-    """`module` imports `name` (dotted, in full) on `line`; `inside` a function or when the module is loaded.
-
-    `typed` imports, under `if TYPE_CHECKING`, are for the type checker alone.
-    """
+class Import(NamedTuple):
+    """`module` imports `name` (dotted, in full); `inside` a function, or `typed`: under `if TYPE_CHECKING`."""
 
     module: str
     name: str
@@ -89,21 +85,18 @@ class Import:
 
     @property
     def top(self) -> str:
-        """The package of the name."""
         return self.name.partition(".")[0]
 
 
 def modules() -> dict[str, Path]:
-    """Every module of the application and its file."""
-    found = {}
-    for path in [*sorted((ROOT / "vitviz").rglob("*.py")), ROOT / "app.py"]:
-        parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+    """Return every module of the application and its file."""
+    paths = [*sorted((ROOT / "vitviz").rglob("*.py")), ROOT / "app.py"]
+    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in paths]
+    return dict(zip(names, paths, strict=True))
 
 
 def imports(module: str, path: Path) -> Iterator[Import]:
-    """All imports of a file, also inside functions and by name through importlib; none is relative."""
+    """Yield all imports of a file, also inside functions and by name through importlib; none is relative."""
     pending: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False, False)]
     while pending:
         node, inside, typed = pending.pop()
@@ -121,49 +114,48 @@ def imports(module: str, path: Path) -> Iterator[Import]:
         pending += [(child, inside, typed) for child in ast.iter_child_nodes(node)]
 
 
-def within(module: str, places: tuple[str, ...]) -> bool:
-    """Whether `module` is one of `places` or lies in one; `vitviz` holds only itself."""
+def within(module: str, places: Iterable[str]) -> bool:
+    """Return whether `module` is one of `places` or lies in one; `vitviz` holds only itself."""
     return any(module == place or (place != "vitviz" and module.startswith(f"{place}.")) for place in places)
 
 
 def layer(module: str) -> int | None:
-    """The layer of a module, counted from 1 at the bottom, or None where the table does not place it."""
+    """Return the layer of a module, counted from 1 at the bottom, or None where the table does not place it."""
     return next((number for number, places in enumerate(LAYERS, 1) if within(module, places)), None)
 
 
-def target(name: str, known: dict[str, Path]) -> str:
-    """The module that an imported name of ours lies in: `vitviz.images.decoding.decode` -> `vitviz.images.decoding`."""
-    while name not in known and "." in name:
+def target(name: str) -> str:
+    """Return the module that an imported name lies in: `vitviz.images.decoding.decode` -> `vitviz.images.decoding`."""
+    while name not in KNOWN and "." in name:
         name = name.rpartition(".")[0]
     return name
-
-
-def convenient(one: Import, to: str) -> bool:
-    """Return whether a method of the Python API imports what draws or writes for it."""
-    return one.inside and one.module in CONVENIENCES and within(to, CONVENIENT)
 
 
 def ranges(*without: str) -> dict[str, SpecifierSet]:
     """Return the packages that pyproject.toml and its extras name, except those `without`, and their versions."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [some for name, some in project["optional-dependencies"].items() if name not in ("all", *without)]
-    return {one.name: one.specifier for one in map(Requirement, chain(project["dependencies"], *extras))}
+    extras = [lines for name, lines in project["optional-dependencies"].items() if name not in ("all", *without)]
+    return {package.name: package.specifier for package in map(Requirement, chain(project["dependencies"], *extras))}
 
 
 KNOWN = modules()
-FOUND = [one for module, path in KNOWN.items() for one in imports(module, path)]
-OURS = [(one, target(one.name, KNOWN)) for one in FOUND if one.top in {"vitviz", "app"}]
+FOUND = [found for module, path in KNOWN.items() for found in imports(module, path)]
 DECLARED = {CALLED.get(name, name) for name in ranges()}  # as they are imported
 
 
 def test_imports_go_down_only() -> None:
     assert [module for module in KNOWN if layer(module) is None] == [], "place it in LAYERS"
-    inner = [(one, to) for one, to in OURS if not convenient(one, to)]
-    assert [(one, to) for one, to in inner if layer(to) > layer(one.module)] == []
+    ours = [(found, target(found.name)) for found in FOUND if found.top in {"vitviz", "app"}]
+    inner = [
+        (found, to)
+        for found, to in ours
+        if not (found.inside and found.module in CONVENIENCES and within(to, CONVENIENT))
+    ]
+    assert [(found, to) for found, to in inner if layer(to) > layer(found.module)] == []
     graph: dict[str, set[str]] = {module: set() for module in KNOWN}
-    for one, to in inner:
-        if not one.typed:
-            graph[one.module].add(to)
+    for found, to in inner:
+        if not found.typed:
+            graph[found.module].add(to)
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
@@ -182,8 +174,8 @@ def outer_problems(one: Import) -> Iterator[str]:
 
 
 def test_packages_from_outside_are_declared_and_imported_where_they_may_be() -> None:
-    outer = [one for one in FOUND if one.top not in {"vitviz", "app", *sys.stdlib_module_names}]
-    assert [problem for one in outer for problem in outer_problems(one)] == []
+    outer = [found for found in FOUND if found.top not in {"vitviz", "app", *sys.stdlib_module_names}]
+    assert [problem for found in outer for problem in outer_problems(found)] == []
 
 
 def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
