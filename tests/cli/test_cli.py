@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import io
 import json
 import os
@@ -32,6 +33,7 @@ from vitviz.cli.options import parse_head, parse_query
 from vitviz.cli.predict import find_photos
 from vitviz.draw.colorbar import describe_clipped
 from vitviz.draw.sheet import card
+from vitviz.evaluation.evaluate import evaluate
 from vitviz.formatting import percent
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
@@ -208,13 +210,15 @@ print(sorted({{"torch", "numpy", "matplotlib", "gradio"}} & set(sys.modules)))
     assert all(f"  {name} " in done.stdout for name in ("predict", "explain", "validate", "app"))
 
 
-def test_the_program_writes_names_that_its_output_cannot_encode(model: str, tmp_path: Path) -> None:
-    photo = tmp_path / "naïve ×.jpg"
+def test_names_that_the_output_cannot_encode_are_escaped(
+    model: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    photo, written = tmp_path / "naïve ×.jpg", io.BytesIO()
     shutil.copy(CHURCH, photo)
-    command = [sys.executable, "-m", "vitviz", "predict", str(photo), "-k", "1", "--model", model]
-    done = subprocess.run(command, capture_output=True, env={**os.environ, "PYTHONIOENCODING": "ascii"}, check=True)
-    assert rb"na\xefve \xd7.jpg" in done.stdout
-    assert b"thing" in done.stdout
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert main(["predict", str(photo), "-k", "1", "--model", model, "--device", "cpu"]) == 0
+    assert rb"na\xefve \xd7.jpg" in written.getvalue()
+    assert b"thing" in written.getvalue()
 
 
 def test_a_reader_that_closes_the_pipe_causes_no_error() -> None:
@@ -342,14 +346,23 @@ def test_lens_prints_a_row_for_each_layer(run: Run, view: vitviz.View, tmp_path:
         assert list(file["names"]) == list(lens.names)
 
 
-def test_json_is_of_one_shape_for_every_command(run: Run, model: str, view: vitviz.View, tmp_path: Path) -> None:
-    def answer(command: str, *options: str) -> dict[str, Any]:
+@pytest.fixture
+def answer(run: Run, model: str, view: vitviz.View) -> Callable[..., dict[str, Any]]:
+    """Run a command on the photograph; return what its JSON says of it."""
+
+    def run_command(command: str, *options: object) -> dict[str, Any]:
         document = json.loads(run(command, CHURCH, "--json", *options))
         assert (document["model"], document["input_size"]) == (model, list(view.size))
         (image,) = document["images"]
         assert (image["photo"], image["input_size"]) == (str(CHURCH), list(view.size))
         return image
 
+    return run_command
+
+
+def test_json_is_of_one_shape_for_every_command(
+    answer: Callable[..., dict[str, Any]], run: Run, view: vitviz.View, tmp_path: Path
+) -> None:
     predictions = answer("predict", "-k", "3")["predictions"]
     assert [one["label"] for one in predictions] == [label for label, _ in view.predictions(3)]
     assert [one["probability"] for one in predictions] == pytest.approx([share for _, share in view.predictions(3)])
@@ -370,10 +383,24 @@ def test_json_is_of_one_shape_for_every_command(run: Run, model: str, view: vitv
         path = tmp_path / name
         assert answer(command, "-o", str(path))["output"] == str(path)
         assert path.exists()
-    for options, names in (("--kind rollout-sheet inside", ("rollout-sheet", "inside")), ("--only shapes", ["shapes"])):
-        drawn = answer("figures", *options.split(), "-o", str(tmp_path))["outputs"]
-        assert drawn == {name: str(tmp_path / f"{name}.png") for name in names}
-        assert all(Image.open(path).width == 1890 or "shapes" in path for path in drawn.values())
+
+
+@pytest.mark.parametrize(
+    ("options", "names"), [("--kind rollout-sheet inside", "rollout-sheet inside"), ("--only shapes", "shapes")]
+)
+def test_figures_list_their_files(
+    options: str, names: str, answer: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    drawn = answer("figures", *options.split(), "-o", tmp_path)["outputs"]
+    assert drawn == {name: str(tmp_path / f"{name}.png") for name in names.split()}
+    assert all(Image.open(path).width == 1890 or "shapes" in path for path in drawn.values())
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluate with fewer masked images."""
+    few = functools.partial(evaluate, steps=2, random=1)
+    monkeypatch.setattr("vitviz.evaluation.evaluate.evaluate", few)
 
 
 @pytest.fixture
@@ -398,7 +425,7 @@ def test_summary_counts_trainable_parameters_by_layer_for_a_batch(run: Run) -> N
     assert "for 32 images of" in printed
 
 
-def test_json_of_a_model_and_of_data(run: Run, model: str, things: Path) -> None:
+def test_json_of_a_model_and_of_data(run: Run, model: str, things: Path, quick: None) -> None:
     answers = {}
     for command, options in {
         "summary": (),
@@ -418,7 +445,7 @@ def test_json_of_a_model_and_of_data(run: Run, model: str, things: Path) -> None
 
 
 def test_evaluate_prints_and_writes_a_table(
-    run: Run, things: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, things: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quick: None
 ) -> None:
     results, table = tmp_path / "results.jsonl", tmp_path / "tables" / "table.md"
     options = ["--data", things, "--methods", "rollout", "gae", "--out", results]
