@@ -181,8 +181,7 @@ def test_every_method_explains_a_model_in_half_precision(method: str) -> None:
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, "autocast"])
 def test_half_precision_answers_like_float32(dtype: torch.dtype | str, keep: bool, monkeypatch) -> None:
-    if not keep:
-        monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again
+    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", vitviz.model.trace.KEEP_BYTES * keep)  # 0: made again
     autocast, model = dtype == "autocast", with_weights()
     full = Explorer(model).open(photo(), size=2 * HEIGHT)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

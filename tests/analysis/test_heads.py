@@ -96,10 +96,26 @@ def rank_by_hand(attention: Array) -> Array:
     return np.exp(-(share * np.log(share.clip(1e-30))).sum(-1))
 
 
+@pytest.fixture
+def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The bytes of the pieces in which attention is computed: 30,000 each at most."""
+    sizes, log_rows = [], BlockTrace.log_rows
+
+    def note_size(self: BlockTrace, start: int, stop: int) -> Tensor:
+        rows = log_rows(self, start, stop)
+        sizes.append(rows.nbytes)
+        return rows
+
+    monkeypatch.setattr(BlockTrace, "log_rows", note_size)
+    monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", 30_000)
+    return sizes
+
+
 @pytest.mark.parametrize("changes", SHAPES)
-def test_every_statistic_is_that_of_loops_over_queries_and_keys(changes: dict[str, Any]) -> None:
+def test_every_statistic_is_that_of_loops_over_queries_and_keys(changes: dict[str, Any], pieces: list[int]) -> None:
     trace = tiny.trace(**changes)
     found = head_statistics(tiny.model(**changes), trace, [GEOMETRY, OTHER], names=[*CHEAP, "effective_rank"])
+    assert max(pieces) <= 30_000
     rows, columns = trace.grid
     sides = [(280 / rows, 275 / columns), (91 / rows, 143 / columns)]
     patches = range(len(trace.prefix), trace.tokens.shape[1])
@@ -121,9 +137,10 @@ def test_every_statistic_is_that_of_loops_over_queries_and_keys(changes: dict[st
 
 
 @pytest.mark.parametrize("query", ["cls", "register 2", (0, 0), (6, 10), (3, 4), 2, 30])
-def test_one_query_is_its_own_row(query: Any) -> None:
+def test_one_query_is_its_own_row(query: Any, pieces: list[int]) -> None:
     trace, model = tiny.trace(batch=1, registers=2), tiny.model(registers=2)
     found = head_statistics(model, trace, OTHER, query=query)
+    assert len(pieces) == 3  # the other rows are not computed
     for block in range(3):
         for head in range(5):
             attention = tiny.dense(trace, block)[0, head].numpy()
@@ -186,26 +203,6 @@ def test_effective_rank_is_left_out_of_large_inputs_and_says_so(monkeypatch: pyt
     assert found.present == ("entropy",)
     monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", 78)
     assert head_statistics(model, trace, names=["effective_rank"]).missing == {}
-
-
-@pytest.mark.parametrize("query", [None, "cls", (6, 10)])
-def test_small_pieces_give_the_same_numbers(monkeypatch: pytest.MonkeyPatch, query: Any) -> None:
-    trace, model = tiny.trace(), tiny.model()
-    whole = stacked(head_statistics(model, trace, GEOMETRY, query=query))
-    sizes = []
-    original = BlockTrace.log_rows
-
-    def noted(self: BlockTrace, start: int, stop: int) -> Tensor:
-        rows = original(self, start, stop)
-        sizes.append(rows.nbytes)
-        return rows
-
-    monkeypatch.setattr(BlockTrace, "log_rows", noted)
-    monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", 30_000)
-    pieces = stacked(head_statistics(model, trace, GEOMETRY, query=query))
-    np.testing.assert_allclose(pieces, whole, rtol=1e-6, atol=1e-8)
-    assert max(sizes) <= 30_000
-    assert len(sizes) == (3 * 9 if query is None else 3)  # 9 rows at once; those of the class token are not made
 
 
 def test_a_trace_with_a_graph_or_cut_edges_is_measured_by_what_was_used() -> None:

@@ -55,10 +55,10 @@ def partial_logits(model: ViT, images: Tensor, patches: Any) -> np.ndarray:
 def test_removed_patches_make_a_shorter_sequence(kind: str) -> None:
     model, images = small(**tiny.KINDS[kind]), pictures(2)
     generator = torch.Generator().manual_seed(3)
-    shown = torch.rand(40, PATCHES, generator=generator) < torch.rand(40, 1, generator=generator)
+    shown = torch.rand(20, PATCHES, generator=generator) < torch.rand(20, 1, generator=generator)
     shown[:, 4] = True
     shown[0] = True  # all: the model itself
-    image = torch.randint(2, (40,), generator=generator)
+    image = torch.randint(2, (20,), generator=generator)
     masked = MaskedModel(model, images)
     parts = [partial_logits(model, images[i, None], row.nonzero()) for i, row in zip(image, shown.numpy(), strict=True)]
     np.testing.assert_allclose(masked.logits(shown, image), parts, rtol=1e-5, atol=1e-5)
