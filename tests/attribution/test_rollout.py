@@ -90,7 +90,7 @@ def product(
 # ---- rollout
 
 
-@settings(max_examples=80)
+@settings(max_examples=60)
 @given(
     st.sampled_from([*TRACES.values(), *WITH_TIES]),
     st.fixed_dictionaries(
