@@ -46,9 +46,6 @@ def view() -> View:
     return Explorer(with_weights(registers=2)).open(photo())
 
 
-# ---- answers
-
-
 def test_maps_are_those_of_the_trace_with_titles_that_count_from_one(view: View) -> None:
     for heatmap, scores, query, words in (
         (view.attention(1, 3, (2, 7)), attention(view.trace, 1, 3, (2, 7)), (2, 7), "Layer 2, head 4, row 3, column 8"),
@@ -154,9 +151,6 @@ def test_questions_that_cannot_be_answered_are_refused(view: View) -> None:
         view.explain("token_gradcam", block={})
 
 
-# ---- precision
-
-
 def assert_close(half: View, full: View) -> None:
     """Assert scores within 0.02 of those in float32, and rows that sum to 1 to float32's precision."""
     rows, columns = full.trace.grid
@@ -194,9 +188,6 @@ def test_half_precision_answers_like_float32(dtype: torch.dtype | str, keep: boo
     outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4).patches[0]  # not from the view's cache
     np.testing.assert_allclose(inside, outside, atol=1e-6)
     assert sum(probability for _, probability in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
-
-
-# ---- what runs, and what is kept
 
 
 def test_the_model_runs_once_for_any_number_of_questions() -> None:
@@ -248,9 +239,6 @@ def test_dropout_is_off_whatever_state_the_model_comes_in_and_the_device_is_told
     assert view.device == "CPU"
     assert view.seconds > 0.0
     assert isinstance(vitviz.best_device(), torch.device)
-
-
-# ---- photographs
 
 
 def test_every_kind_of_picture_is_opened(tmp_path) -> None:
@@ -320,9 +308,6 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
     sizes = counted(model)
     assert len(list(Explorer(model).open_many([photo(seed) for seed in range(5)], progress=False))) == 5
     assert sizes == [1] * 5
-
-
-# ---- for notebooks
 
 
 def test_answers_are_told_in_one_line(view: View) -> None:

@@ -27,9 +27,6 @@ PREFIXES = [{}, {"class_token": False, "pooling": "mean"}, {"registers": 3, "poo
 known = functools.partial(tiny.known, preprocess=GREY)
 
 
-# ---- the change
-
-
 def test_a_change_lists_the_probabilities_that_moved() -> None:
     model, images = known(), tiny.images()
     change = intervene(model, images, heads=[(0, 1), (2, 3)])
@@ -74,9 +71,6 @@ def test_no_change_keeps_the_logits_and_removed_patches_leave_the_sequence(chang
         every = [(row, column) for row in range(7) for column in range(11)]
         none = torch.zeros(1, 0, dtype=torch.long)
         close(intervene(model, images, drop=every).logits_after, model(images, Edits(keep=none)))
-
-
-# ---- pictures
 
 
 def test_baselines_are_colors_of_the_photograph() -> None:
@@ -129,9 +123,6 @@ def test_all_interventions_at_once_are_one_run(mode: str) -> None:
     swap = Swap(others, (0, 13, 26, 39))
     change = intervene(model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=swap)
     close(change.logits_after, model(mixed, Edits(heads=heads, cuts=cuts, keep=keep)))
-
-
-# ---- what cannot be done
 
 
 @pytest.mark.parametrize(

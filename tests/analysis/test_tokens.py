@@ -36,9 +36,6 @@ def with_stream(trace: Trace, block: int, change: Any) -> Trace:
     return dataclasses.replace(trace, kept=tuple(kept))
 
 
-# ---- the logit lens
-
-
 @pytest.mark.parametrize("kind", tiny.KINDS)
 @torch.no_grad()
 def test_the_lens_reads_what_a_model_cut_short_answers(kind: str) -> None:
@@ -111,9 +108,6 @@ def test_several_images_or_no_classifier_are_refused() -> None:
         logit_lens(bare, bare.trace(tiny.images(1)))
 
 
-# ---- norms
-
-
 def test_long_patches_are_outliers_and_prefix_tokens_never() -> None:
     model, trace = seen(registers=2)
 
@@ -138,9 +132,6 @@ def test_long_patches_are_outliers_and_prefix_tokens_never() -> None:
     assert not wide.outliers[0].any()
     alike = with_stream(trace, 1, lambda patches: patches.copy_(torch.ones_like(patches)))
     assert not token_norms(model, alike).outliers[0].any()  # longer by nothing is no outlier
-
-
-# ---- principal components
 
 
 def check_colors(model: ViT, trace: Trace, block: int, usual: np.ndarray) -> np.ndarray:

@@ -74,9 +74,6 @@ def check(method: Any, kind: str, formula: Callable[..., Tensor], tolerance: flo
         assert contrast or float(ours.max()) > 0
 
 
-# ---- the formulas
-
-
 @pytest.mark.parametrize("options", [{}, {"discard": 0.4}, {"residual": 0.2, "discard": 0.8}], ids=str)
 @cases.kinds
 def test_gradient_rollout_is_a_row_of_a_product_of_matrices(kind: str, options: dict[str, float]) -> None:

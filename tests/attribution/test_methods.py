@@ -37,9 +37,6 @@ def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any
     return attribute(model, pixels, target, method, **cases.FEW.get(method, {}), **options)
 
 
-# ---- the registry
-
-
 def test_the_registry_has_every_method_with_its_options() -> None:
     assert set(METHODS) >= {
         *("attention", "rollout", "value_attention"),
@@ -116,9 +113,6 @@ def test_invalid_option_values_are_refused(name: str, option: str, value: Any, w
         METHODS[name].function(made, **{option: value})
 
 
-# ---- targets
-
-
 def test_a_class_is_named_by_index_or_label() -> None:
     model = labelled()
     assert class_index(model, 17) == 17
@@ -181,9 +175,6 @@ def test_a_contrast_is_the_difference_of_two_logits() -> None:
         resolve_target(model, logits, 3, (1, 2))
 
 
-# ---- the answer
-
-
 def test_an_answer_names_its_method_target_and_options() -> None:
     model, pixels = labelled(registers=2), cases.pictures(2)
     scores = attribute(model, pixels, "gas pump", "legrad", start=1)
@@ -202,9 +193,6 @@ def test_an_answer_names_its_method_target_and_options() -> None:
     torch.testing.assert_close(whole(attribute(model, pixels, [3, 8], "gae")), gae(case))
     ours = attribute(model, pixels, method="rollout", query=(1, 2), discard=0.3)
     torch.testing.assert_close(whole(ours), whole(rollout(trace, (1, 2), discard=0.3)))
-
-
-# ---- every method on every kind of model
 
 
 @each_method
@@ -280,9 +268,6 @@ def test_a_given_trace_is_read_and_left_as_it_was(method: Method) -> None:
     torch.testing.assert_close(whole(explain(model, pixels, [3, 8], method.name, trace=trace)), whole(expected))
     assert not any(trace.stream(block).requires_grad for block in range(3))
     assert not trace.tokens.requires_grad
-
-
-# ---- everything is left as it was
 
 
 def state(model: ViT) -> Iterator[Any]:

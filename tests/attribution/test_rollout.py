@@ -87,9 +87,6 @@ def product(
     return result
 
 
-# ---- rollout
-
-
 @settings(max_examples=60)
 @given(
     st.sampled_from([*TRACES.values(), *WITH_TIES]),
@@ -206,9 +203,6 @@ def test_rollout_holds_no_more_than_it_says(
     assert chunk // 2 < seen.most <= work
 
 
-# ---- raw attention
-
-
 @pytest.mark.parametrize("name", TRACES)
 def test_attention_of_one_head_and_of_heads_together(name: str) -> None:
     trace = TRACES[name]
@@ -239,9 +233,6 @@ def test_rollout_names_the_blocks_that_are_missing() -> None:
         with pytest.raises(ExplainError, match=r"\[0\]"):
             ask(trace)
     close(whole(rollout(trace, start=1)), whole(rollout(model.trace(images), start=1)))
-
-
-# ---- attention weighted by values
 
 
 @functools.cache

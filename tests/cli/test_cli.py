@@ -83,8 +83,6 @@ def test_without_a_model_the_bundled_one_answers(capsys: pytest.CaptureFixture[s
     assert all(any(one.source in line and one.licence in line for line in lines) for one in CATALOG)
 
 
-# ---- refusals
-
 # A command, where PHOTO is a photograph, and what its error names.
 REFUSED = {
     "predict nowhere.jpg": "nowhere.jpg",
@@ -183,9 +181,6 @@ def test_a_bad_output_is_refused_before_a_model_is_loaded(
     assert "got" in error
     assert error.count("\n") == 1
     assert (tmp_path / "FILE").read_text() == "a file"
-
-
-# ---- a program among others
 
 
 @pytest.mark.parametrize("imported", ["click", "torch"])

@@ -69,9 +69,6 @@ def changed(before: Path, after: Path) -> set[str]:
     return {name for name in new if not torch.equal(new[name], old[name])}
 
 
-# ---- from end to end
-
-
 def test_a_training_leaves_a_model_that_everything_takes(
     trained: Path, photos: Path, shell: Callable[..., str], tmp_path: Path
 ) -> None:

@@ -172,9 +172,6 @@ def test_a_note_says_what_colors_do_not():
     assert heatmap(np.eye(GH, GW)).note == ""
 
 
-# ---- scales
-
-
 def test_one_patch_does_not_take_the_colors_of_all_others():
     values = np.linspace(0, 1, GH * GW).reshape(GH, GW)
     assert Scale.own(values) == Scale(0, 1, "each")
@@ -342,9 +339,6 @@ def test_hatching_covers_unseen_pixels_in_unbroken_lines():
     geometry = Geometry(image=(390, 300), input=(48, 112), frame=(380.0, 290.0, 400.0, 310.0))
     got = pixels(overlay(flat(390, 300, 128), np.ones((GH, GW)), geometry))[..., 0]
     assert np.array_equal(got[1:289, :378], got[:288, 1:379])  # lines at 45 degrees over strips and bands
-
-
-# ---- marks of overlays
 
 
 @pytest.mark.parametrize("level", [0, 128, 255])

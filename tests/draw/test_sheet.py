@@ -20,8 +20,6 @@ from vitviz.draw.text import font, shorten, wrap
 from vitviz.heatmap import Heatmap, HeatmapError, Scale
 from vitviz.images.geometry import Geometry
 
-# ---- ranges and color bars
-
 
 def test_a_range_is_printed_with_the_digits_that_tell_its_ends_apart():
     assert describe_range(Scale(0.00002, 0.034), "attention") == "0 to 3.4 %"

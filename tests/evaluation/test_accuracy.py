@@ -170,9 +170,6 @@ def test_models_that_cannot_be_validated_are_refused(tmp_path: Path) -> None:
             validate(model, tmp_path, **options)
 
 
-# ---- data sets, and batches as training measures them
-
-
 def test_a_named_data_set_is_matched_by_its_classes(tmp_path: Path) -> None:
     labels = tuple("3456789")  # of ten digits this model knows seven, in places of their own
     digits = torch.arange(10)

@@ -69,9 +69,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-# ---- what the numbers are
-
-
 @pytest.mark.parametrize("aim", ["true", "predicted"])
 def test_each_number_is_that_of_the_image_by_itself(photos: Path, aim: str) -> None:
     vit = model()
@@ -138,9 +135,6 @@ def test_methods_that_a_model_does_not_admit_are_left_out_and_named(
     assert out.read_bytes() == before
     with pytest.raises(ExplainError, match="another model"):  # by its name it was meant
         evaluate(model(), photos, ["broken"], out=out, **FAST)
-
-
-# ---- files
 
 
 def test_records_that_exist_are_not_made_again(photos: Path, tmp_path: Path) -> None:
@@ -260,9 +254,6 @@ def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: P
             evaluate(model(), photos, "rollout", out=out, **FAST)
 
 
-# ---- what is refused
-
-
 @pytest.mark.parametrize(
     ("error", "words", "asked"),
     [
@@ -284,9 +275,6 @@ def test_invalid_evaluate_arguments_are_refused(photos: Path, error: type, words
         evaluate(**FAST, **asked)
     assert "refused" not in (out.read_text() if out.exists() else "")
     assert "start" in words or not out.exists()
-
-
-# ---- the table, half lines, models told apart, processes
 
 
 def record(image: str, method: str, **changes: Any) -> dict[str, Any]:

@@ -48,9 +48,6 @@ def partial_logits(model: ViT, images: Tensor, patches: Any) -> np.ndarray:
         return model(images, Edits(keep=torch.as_tensor(np.sort(patches)).reshape(1, -1)))[0].double().numpy()
 
 
-# ---- parts of images
-
-
 @kinds
 def test_removed_patches_make_a_shorter_sequence(kind: str) -> None:
     model, images = small(**tiny.KINDS[kind]), pictures(2)
@@ -99,9 +96,6 @@ def test_equal_parts_run_once() -> None:
     assert calls[-1] == (3, 3)
     assert logits[:5].unique(dim=0).shape[0] == logits[5:10].unique(dim=0).shape[0] == 1
     assert not torch.equal(logits[9], logits[10])
-
-
-# ---- what curves are made of: orders of patches, steps, areas
 
 
 @settings(max_examples=30)
@@ -174,9 +168,6 @@ def test_a_curve_compares_itself_with_chance() -> None:
     words = Faithfulness(deletion=sure, insertion=lost, baseline="zero", target="church").describe()
     assert "faster than all 3 random orders" in words
     assert "faster than none of 3 random orders" in words
-
-
-# ---- curves of images
 
 
 def test_curves_are_those_of_sequences_shortened_by_hand() -> None:
@@ -367,9 +358,6 @@ def test_max_sensitivity_of_a_model_in_half_precision(dtype: torch.dtype) -> Non
     found = max_sensitivity(small().to(dtype), pictures(2).to(dtype), 7, "gae", radius=0.1, samples=2)
     assert np.isfinite(found).all()
     assert (found > 0).all()
-
-
-# ---- weights made random
 
 
 def test_each_stage_randomizes_one_more_part() -> None:
