@@ -29,13 +29,10 @@ for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function))
 
 const letters = (text) => text.length; // every letter has a width of 1
 
-test('a caption is broken between words, and no line is too wide', () => {
+test('a caption is broken between words, or in one that is too wide, and no letter is lost', () => {
   assert.deepEqual(wrapped('Layer 12, head 3, from CLS', 13, letters), ['Layer 12,', 'head 3, from', 'CLS']);
   assert.deepEqual(wrapped('one', 13, letters), ['one']);
   assert.deepEqual(wrapped('', 13, letters), []);
-});
-
-test('a word that is wider than a line is cut, and no letter is lost', () => {
   const text = 'hf:a-publisher/a-model-with-a-long-name · a very-very-very-long-class';
   for (const width of [1, 5, 11, 30]) {
     const lines = wrapped(text, width, letters);
@@ -87,21 +84,19 @@ const LARGE = ranked(['crane', 'tiger', 'church', 'crane', 'duck', 'lion'], [4, 
 const chosen = (target, against = null, lensClass = null) => ({ target, against, lensClass });
 
 test('a class is the one of the same name in another model, else that model\'s prediction', () => {
-  assert.deepEqual(sameClasses(chosen(2, 0), SMALL, LARGE), chosen(4, 2));
-  assert.deepEqual(sameClasses(chosen(1, 2), SMALL, LARGE), chosen(null, 4)); // it knows no dogs
-  assert.deepEqual(sameClasses(chosen(null, null), SMALL, LARGE), chosen(null, null));
-  assert.deepEqual(sameClasses(chosen(77, 0), SMALL, LARGE), chosen(null, 2)); // of a link: nobody's class
-  assert.deepEqual(sameClasses(chosen(2, 0), SMALL, ranked([], [])), chosen(null, null));
-});
-
-test('of two classes with one name the same number stays', () => {
-  assert.deepEqual(sameClasses(chosen(3), LARGE, LARGE), chosen(3));
-  assert.deepEqual(sameClasses(chosen(3), SMALL, LARGE), chosen(3)); // crane, the one in the same place
-});
-
-test('the class of the lens is found among the most probable ones', () => {
-  assert.equal(sameClasses(chosen(null, null, 3), SMALL, LARGE).lensClass, 0); // duck
-  assert.equal(sameClasses(chosen(null, null, 1), SMALL, LARGE).lensClass, 3); // crane
-  assert.equal(sameClasses(chosen(null, null, 2), SMALL, LARGE).lensClass, 0); // no dogs: the prediction
-  assert.equal(sameClasses(chosen(null, null, null), SMALL, LARGE).lensClass, null); // colors
+  for (const [asked, from, to, expected] of [
+    [chosen(2, 0), SMALL, LARGE, chosen(4, 2)],
+    [chosen(1, 2), SMALL, LARGE, chosen(null, 4)], // it knows no dogs
+    [chosen(null, null), SMALL, LARGE, chosen(null, null)],
+    [chosen(77, 0), SMALL, LARGE, chosen(null, 2)], // of a link: nobody's class
+    [chosen(2, 0), SMALL, ranked([], []), chosen(null, null)],
+    [chosen(3), LARGE, LARGE, chosen(3)], // of two classes with one name the same number stays
+    [chosen(3), SMALL, LARGE, chosen(3)], // crane, the one in the same place
+    // the class of the lens is found among the most probable ones
+    [chosen(null, null, 3), SMALL, LARGE, chosen(null, null, 0)], // duck
+    [chosen(null, null, 1), SMALL, LARGE, chosen(null, null, 3)], // crane
+    [chosen(null, null, 2), SMALL, LARGE, chosen(null, null, 0)], // no dogs: the prediction
+  ]) {
+    assert.deepEqual(sameClasses(asked, from, to), expected);
+  }
 });

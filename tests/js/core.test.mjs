@@ -202,9 +202,7 @@ test('undo and redo restore what is shown, step by step', () => {
 test('what is dragged, passes or changes nothing in the address is no step', () => {
   stored(change({ block: 3 }), change({ opacity: 0.2 }), change({ full: true }), { type: 'hover', pointer: null },
     { type: 'message', texts: ['x'] }, 'undo').has({ block: 11 });
-});
-
-test('undo takes erased patches back one by one, and not what a slider took away', () => {
+  // erased patches come back one by one, and not what a slider took away
   const { send, has } = stored(change({ erased: [4] }), change({ removed: 30 }), change({ erased: [4, 9] }), 'undo');
   has({ erased: [4], removed: 30 });
   send('undo');
