@@ -52,11 +52,12 @@ def tier_of(item: pytest.Item) -> str:
     return marker.args[0] if marker else TIERS[0]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_protocol(item: pytest.Item) -> None:
-    """Give each test more time on a busy machine, before pytest-timeout reads the limit."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Give each test more time on a busy machine, before pytest-timeout, a wrapper too, reads the limit."""
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(patience(float(item.config.getini("timeout")))))
+    return (yield)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
