@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[1]
 CARDS = ("checkpoints/*/README.md", "examples/README.md", "benchmarks/README.md")
@@ -31,12 +31,13 @@ def prose(document: str) -> str:
     return _BLOCK.sub("", text_of(document))
 
 
-def run_python(document: str) -> None:
-    """Run the Python blocks of a document, one after another, in the working directory; FOLDER is a bundled model."""
-    names: dict[str, object] = {"__name__": "__main__"}
+def run_python(document: str) -> dict[str, Any]:
+    """Run a document's Python blocks in the working directory, FOLDER as a bundled model; return their variables."""
+    names: dict[str, Any] = {"__name__": "__main__"}
     for number, code in enumerate(blocks(document, "python"), 1):
         code = code.replace('"FOLDER"', '"vit-cifar10"')
         exec(compile(code, f"{document}, block {number}", "exec"), names)
+    return names
 
 
 def link_examples(folder: Path) -> None:
@@ -58,21 +59,11 @@ def commands(document: str) -> Iterator[list[str]]:
                     yield words
 
 
-@dataclass(frozen=True)
-class Link:
-    """A link to `path`, from the root; empty for the document itself, and the anchor behind it, or None."""
-
-    path: Path
-    anchor: str | None
-
-
-def links(document: str) -> list[Link]:
-    """Return the links of a document that stay in the repository."""
+def links(document: str) -> list[tuple[Path, str]]:
+    """Return the links of a document that stay in the repository: each path, and the anchor behind it or ""."""
     here = ROOT / document
-    return [
-        Link((here.parent / path).resolve() if path else here, anchor or None)
-        for path, anchor in _LINK.findall(prose(document))
-    ]
+    found = _LINK.findall(prose(document))
+    return [((here.parent / path).resolve() if path else here, anchor) for path, anchor in found]
 
 
 def anchors(path: Path) -> set[str]:

@@ -1,4 +1,4 @@
-"""Documents: their code runs, what they name exists, and pictures of the architecture are those of the code."""
+"""Documents and notebooks: their code runs, what they name exists, and pictures are those of the code."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ from types import ModuleType
 from typing import Any
 
 import data_files
+import nbformat
 import pytest
 from click.testing import CliRunner
 from documents import DOCUMENTS, ROOT, anchors, blocks, commands, link_examples, links, prose, run_python, text_of
+from nbclient import NotebookClient
+from patience import patience
 
 import vitviz
 from vitviz import explorer
@@ -26,10 +29,19 @@ from vitviz.attribution import registry
 from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.resources import resource_folder
+from vitviz.server import pages, server
+from vitviz.server.settings import Settings
 from vitviz.training.recipes import RECIPES
 from vitviz.training.transfer import resized
+from vitviz.web.examples import examples
 
-WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name != "CONTRIBUTING.md"]
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # comes with pytest there
+
+OWN_TEST = ("CONTRIBUTING.md", "README.md")
+WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name not in OWN_TEST]
 SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")
 SLOW = ("docs/analysis.md", "docs/faithfulness.md", "docs/guide/explain.md", "docs/guide/test.md")  # over 5 s each
 GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
@@ -70,6 +82,23 @@ def test_examples_run(
     assert "nan" not in capsys.readouterr().out
     shown = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
     assert shown <= {path.name for path in elsewhere.iterdir()}, "a picture of the guide is saved by the code above it"
+
+
+def test_the_readme_says_what_its_example_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    view = run_python("README.md")["view"]
+    (code,) = blocks("README.md", "python")
+    (said,) = re.findall(r"view\.predictions\(k=5\)  # \[(.*), \.\.\.\]", code)
+    for expected, (label, probability) in zip(ast.literal_eval(f"[{said}]"), view.predictions(), strict=False):
+        assert expected == (label, round(probability, 2))
+    assert f'view.describe()  # "{view.describe()}"' in code
+
+
+def test_examples_are_found_by_their_names() -> None:
+    assert vitviz.example("Church") == vitviz.example("church") == ROOT / "examples" / "church.jpg"
+    assert {vitviz.example(one.name) for one in examples()} == {one.path for one in examples()}
+    with pytest.raises(ValueError, match=r"Expected one of the examples .*church.*, got 'tower'\. Choose one of them"):
+        vitviz.example("tower")
 
 
 def as_module(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -157,6 +186,19 @@ def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys:
     assert written == {given[place + 1] for place, word in enumerate(given) if word in ("-o", "--html")}
 
 
+@pytest.mark.parametrize(
+    ("options", "default"),
+    [("--model mine --model other", "mine"), ("--model mine --default other", "other"), ("--default other", "other")],
+)
+def test_the_app_opens_with_the_named_model(options: str, default: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[Settings] = []
+    monkeypatch.delenv("VITVIZ_DEFAULT", raising=False)
+    monkeypatch.setattr(pages, "build", lambda allowed, texts: opened.append(allowed))
+    monkeypatch.setattr(server, "launch", lambda *args, **options: None)
+    assert main(["app", *options.split()]) == main(["app"]) == 0
+    assert [one.default for one in opened] == [default, ""]
+
+
 @pytest.mark.tier("all")
 def test_the_walk_through_of_training(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With few images; Fashion-MNIST lies where Debian has it, beside a folder of three classes."""
@@ -179,21 +221,18 @@ def test_the_walk_through_of_training(elsewhere: Path, capsys: pytest.CaptureFix
 
 
 def check_make(words: list[str]) -> bool:
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    makefile = text_of("Makefile")
     return all(re.search(rf"^([\w-]+ )*{word}( [\w-]+)*:", makefile, re.MULTILINE) for word in words if "=" not in word)
 
 
 def check_install(words: list[str]) -> bool:
     extras = re.findall(r"vitviz\[(\w+)\]", " ".join(words))
-    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    return words[0] == "install" and all(re.search(rf"^{extra} = \[", project, re.MULTILINE) for extra in extras)
+    return words[0] == "install" and all(extra in PROJECT["optional-dependencies"] for extra in extras)
 
 
 def check_python(words: list[str]) -> bool:
-    if words[:2] == ["-m", "http.server"]:
-        return True
     paths = [word.partition("::")[0] for word in words if re.match(r"(tests|scripts|benchmarks)/", word)]
-    return bool(paths) and all((ROOT / path).exists() for path in paths)
+    return words[:2] == ["-m", "http.server"] or (paths != [] and all((ROOT / path).exists() for path in paths))
 
 
 PROGRAMS: dict[str, Callable[[list[str]], bool]] = {"make": check_make, "pip": check_install, "python": check_python}
@@ -202,8 +241,43 @@ PROGRAMS: dict[str, Callable[[list[str]], bool]] = {"make": check_make, "pip": c
 def test_other_commands_name_what_there_is() -> None:
     for words in (words for document in DOCUMENTS for words in commands(document)):
         program = Path(words[0]).name
-        if not (is_ours(words) or program in FOREIGN):
-            assert PROGRAMS[program](words[1:]), words
+        assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
+
+
+# ---- notebooks
+
+# As tests/conftest.py does, before timm and transformers import torchvision their own way.
+FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
+SHIPPED = {"vitviz", "IPython"}  # IPython comes with any notebook
+
+
+@pytest.mark.tier("all")
+@pytest.mark.timeout(patience(2400))
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_in_a_kernel_of_its_own(path: Path, tmp_path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
+    NotebookClient(notebook, timeout=int(patience(600)), resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", ()) for output in shown)
+
+
+def test_notebooks_are_listed_have_no_outputs_and_import_what_all_extras_hold() -> None:
+    extras = PROJECT["optional-dependencies"]
+    chosen = re.findall(r"\w+", re.search(r"\[(.*)\]", extras["all"][0])[1])
+    listed = [*PROJECT["dependencies"], *(one for name in chosen for one in extras[name])]
+    packages = {re.match(r"[\w-]+", one)[0].lower() for one in listed} | {"pil"}  # Pillow's module
+    assert len(NOTEBOOKS) == 5
+    for path in NOTEBOOKS:
+        assert f"../notebooks/{path.name}" in text_of("docs/notebooks.md")
+        notebook = nbformat.read(path, as_version=4)
+        nbformat.validate(notebook)
+        assert not [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")]
+        lines = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
+        modules = set(re.findall(r"^(?:from|import) (\w+)", lines, re.MULTILINE)) - SHIPPED
+        assert {name for name in modules if name.lower() not in packages} <= set(sys.stdlib_module_names)
 
 
 # ---- names and links
@@ -213,14 +287,14 @@ def test_what_documents_name_exists() -> None:
     for document in DOCUMENTS:
         named = re.findall(r"`((?:vitviz|tests|docs|scripts|benchmarks)/[\w./-]*)`", prose(document))
         assert [path for path in named if not (ROOT / path).exists()] == [], document
-        for link in links(document):
-            assert link.path.exists(), link
-            assert link.anchor is None or link.anchor in anchors(link.path), link
+        for path, anchor in links(document):
+            assert path.exists(), path
+            assert not anchor or anchor in anchors(path), (path, anchor)
 
 
 def test_every_document_of_the_guide_is_on_the_site() -> None:
-    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-    listed = {line for table in re.findall(r"```\{toctree\}(.*?)```", index, re.DOTALL) for line in table.split()}
+    tables = re.findall(r"```\{toctree\}(.*?)```", text_of("docs/index.md"), re.DOTALL)
+    listed = {line for table in tables for line in table.split()}
     there = {str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md")}
     assert there - listed == {"index"}
 
@@ -240,5 +314,4 @@ def test_the_pictures_are_those_of_the_code(tmp_path: Path) -> None:
     fresh = sorted(tmp_path.glob("*.svg"))
     assert len(fresh) == 2
     for picture in fresh:
-        drawn = (ROOT / "docs" / picture.name).read_text(encoding="utf-8")
-        assert drawn == picture.read_text(encoding="utf-8"), "make architecture"
+        assert text_of(f"docs/{picture.name}") == picture.read_text(encoding="utf-8"), "make architecture"

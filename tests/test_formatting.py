@@ -4,7 +4,6 @@ import json
 import math
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,12 +15,9 @@ CASES = json.loads((Path(__file__).parent / "percent_cases.json").read_text(enco
 PREDICTIONS = json.loads((Path(__file__).parent / "prediction_cases.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize(("share", "digits", "text"), CASES)
-def test_shares_follow_the_rule(share: float | None, digits: int, text: str) -> None:
-    assert percent(math.nan if share is None else share, digits) == text
-
-
-def test_a_prediction_is_said_by_one_rule() -> None:
+def test_shares_and_predictions_follow_the_rule() -> None:
+    for share, digits, text in CASES:
+        assert percent(math.nan if share is None else share, digits) == text
     for *prediction, text in PREDICTIONS:
         assert describe_prediction(*prediction) == text
 
@@ -36,21 +32,12 @@ def test_a_share_is_never_said_to_be_none_or_all(share: float, digits: int) -> N
         assert sum(letter.isdigit() for letter in text.lstrip("0.")) <= max(digits, 3)
 
 
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [
-        (0.12, "attention", "12 %"),
-        (0.999, "attention", "> 99 %"),
-        (0.12, "", "0.12"),
-        (-1.5, "relevance", "−1.5"),
-        (1234.0, "", "1234"),
-        (0.0, "", "0"),
-        (1.2e-7, "", "1.2e−07"),
-        (3e38, "", "3e+38"),
-    ],
-)
-def test_numbers_are_short(value: float, unit: str, text: str) -> None:
-    assert number(value, unit) == text
+def test_numbers_are_short() -> None:
+    for value, unit, text in (
+        (0.12, "attention", "12 %"), (0.999, "attention", "> 99 %"), (0.12, "", "0.12"), (-1.5, "relevance", "−1.5"),
+        (1234.0, "", "1234"), (0.0, "", "0"), (1.2e-7, "", "1.2e−07"), (3e38, "", "3e+38"),
+    ):  # fmt: skip
+        assert number(value, unit) == text
 
 
 def test_steps_are_told_apart() -> None:
