@@ -1,12 +1,10 @@
 """The page's server in this process, and questions to it as browsers and programs ask them."""
 
-from __future__ import annotations
-
 import gc
 import json
 import queue
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
@@ -25,12 +23,6 @@ from vitviz.server.server import launch
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
 CHUNK = 2**18  # bytes of a body that arrive at once
-
-
-def run_async(ask: Callable[[], Awaitable[Any]]) -> Any:
-    """Run a coroutine in a thread of its own: in this one Playwright's loop runs as soon as there is a browser."""
-    with start_blocking_portal() as portal:
-        return portal.call(ask)
 
 
 class Visitor:
@@ -136,13 +128,20 @@ class Site(Visitor):
 
 
 class InProcess(httpx.BaseTransport):
-    """Hand requests to an ASGI app in the loop of `portal`; answers come as they are sent.
+    """Hand requests from an address to an ASGI app in the loop of `portal`; answers come as they are sent.
 
     Closing an answer before its end closes the connection: the app receives `http.disconnect`.
+
+    Args:
+        app, portal, address: see above.
+        hangs: whether the last byte of a request is never sent.
+        reads: whether more than the first part of an answer is ever taken.
     """
 
-    def __init__(self, app: Callable[..., Any], portal: Any, address: str, hangs: bool) -> None:
-        self.app, self.portal, self.address, self.hangs = app, portal, address, hangs
+    def __init__(
+        self, app: Callable[..., Any], portal: Any, address: str, hangs: bool = False, reads: bool = True
+    ) -> None:
+        self.app, self.portal, self.address, self.hangs, self.reads = app, portal, address, hangs, reads
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         body, messages = request.read(), queue.Queue[Any]()
@@ -159,6 +158,8 @@ class InProcess(httpx.BaseTransport):
             messages.put(message)
             if message["type"] == "http.response.body" and not message.get("more_body", False):
                 ended.set()
+            if message.get("body") and not self.reads:
+                await anyio.sleep_forever()
 
         url = request.url
         scope = {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": request.method}

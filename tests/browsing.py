@@ -1,7 +1,5 @@
 """Chromium for tests: where it is, what must not happen in a page, and how a page becomes as good as new."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import time

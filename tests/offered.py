@@ -1,13 +1,13 @@
 """Models in folders, and a page's server that has them on its menu."""
 
-from __future__ import annotations
-
-import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tiny
+from image_files import saved
 from PIL import Image
 
 from vitviz.images.preprocess import Preprocess
@@ -16,6 +16,7 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import ask_view
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
+from vitviz.server.scheduler import Client, current
 from vitviz.server.settings import Settings
 from vitviz.server.uploads import UploadFolder
 from vitviz.view import View
@@ -26,15 +27,19 @@ SIZE = bytes_of(tiny.model())
 HEIGHT, WIDTH = (side * tiny.PATCH for side in tiny.GRID)
 
 
-def folder(path: Path, seed: int = 0, **changes: object) -> str:
-    """A model as a folder."""
+def folder(
+    path: Path, seed: int = 0, about: dict[str, Any] | None = None, mode: str = "crop", **changes: object
+) -> str:
+    """A tiny model as a folder, named after it; `about` are facts of its record."""
     model = tiny.model(seed, **changes)
-    model.pretrained = Pretrained(
-        name=f"Tiny {seed}",
-        preprocess=Preprocess(mode="crop", height=HEIGHT, width=WIDTH),
-        labels=tuple(f"thing {i}" for i in range(model.config.classes)),
-        licence="MIT (tests); nothing else",
-    )
+    multiple = {"multiple": tiny.PATCH} if mode == "native" else {}
+    record: dict[str, Any] = {
+        "name": f"Tiny {path.name}",
+        "preprocess": Preprocess(mode=mode, height=HEIGHT, width=WIDTH, **multiple),
+        "labels": tuple(f"thing {i}" for i in range(model.config.classes)),
+        "licence": "MIT (tests); nothing else",
+    }
+    model.pretrained = Pretrained(**record | (about or {}))
     save(model, path)
     return str(path)
 
@@ -42,9 +47,7 @@ def folder(path: Path, seed: int = 0, **changes: object) -> str:
 def photograph(seed: int = 0, width: int = 90, height: int = 60) -> bytes:
     """The file of a photograph."""
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
-    out = io.BytesIO()
-    Image.fromarray(pixels).save(out, "PNG")
-    return out.getvalue()
+    return saved(Image.fromarray(pixels), "PNG")
 
 
 def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
@@ -61,6 +64,22 @@ def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed:
 def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
     """Ask as a client does."""
     return endpoints.question(name, given).compute()
+
+
+def view_of(endpoints: Endpoints, scene: str) -> View:
+    """The view of a scene that is held."""
+    return endpoints.scenes.get(scene).view
+
+
+@contextmanager
+def visiting(address: str) -> Iterator[Client]:
+    """Ask from an address."""
+    client = Client(address)
+    token = current.set(client)
+    try:
+        yield client
+    finally:
+        current.reset(token)
 
 
 def ask_without_end(view: View, question: str, **options: Any) -> Any:

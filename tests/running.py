@@ -1,10 +1,8 @@
 """The page under test in a real browser, for the tests that share it, held against Python's numbers."""
 
-from __future__ import annotations
-
 import gc
 import re
-import socket
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,15 +10,15 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import tiny
-from gradio_client import Client
-from patience import patience, wait_until
+from asking import free_port
+from offered import folder
+from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import Route
+from viewer_pages import number
 
 from vitviz.heatmap import Heatmap
-from vitviz.images.preprocess import Preprocess
-from vitviz.model.vit import Pretrained
 from vitviz.resources import resource_folder
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
@@ -29,9 +27,6 @@ from vitviz.server.server import launch
 from vitviz.server.settings import Settings
 from vitviz.server.uploads import upload_folder
 from vitviz.view import View
-from vitviz.weights.checkpoint import save
-
-PATIENCE = 60  # seconds for an answer to a program; httpx's own five are not enough
 
 MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"
 EXAMPLES = resource_folder("examples")
@@ -61,39 +56,20 @@ SCENE = "vitviz.scenes.get(vitviz.store.get().scene?.id)"  # what the active pan
 HOSTILE = '<img src=x onerror="document.title = 1">'
 MANY = (HOSTILE, *(f"thing {number}" for number in range(1, 264)))
 THINGS = tuple(f"thing {number}" for number in range(tiny.CLASSES))
-# Name: how the model is made, and facts of its record. The app opens with the first.
-MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "native": ({}, {"mode": "native"}),
-    "registers": ({"registers": 2, "pooling": "cls+mean"}, {}),  # as in test_static.py, so that graphs are made once
-    "bare": ({"class_token": False, "pooling": "mean", "classes": 0}, {}),
-    "unsure": ({"classes": len(MANY)}, {"labels": MANY, "sure_above": 0.87}),
-    "sure": ({"classes": len(MANY)}, {"labels": MANY, "sure_above": 0.001}),
-    "reversed": ({}, {"labels": ("another", *reversed(THINGS[1:]))}),
+# Name: options of `folder`. The app opens with the first.
+MODELS: dict[str, dict[str, Any]] = {
+    "native": {"mode": "native"},
+    "registers": {"registers": 2, "pooling": "cls+mean"},  # as in test_static.py, so that graphs are made once
+    "bare": {"class_token": False, "pooling": "mean", "classes": 0},
+    "unsure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.87}},
+    "sure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.001}},
+    "reversed": {"about": {"labels": ("another", *reversed(THINGS[1:]))}},
 }
-
-
-def folder(path: Path, about: dict[str, Any] | None = None, mode: str = "crop", **changes: object) -> str:
-    """A tiny model as a folder; `about` are facts of its record."""
-    model = tiny.model(**changes)
-    height, width = tiny.GRID[0] * tiny.PATCH, tiny.GRID[1] * tiny.PATCH
-    record = {"labels": tuple(f"thing {i}" for i in range(model.config.classes)), "licence": "MIT", **(about or {})}
-    multiple = {"multiple": tiny.PATCH} if mode == "native" else {}
-    model.pretrained = Pretrained(
-        name=f"Tiny {path.name}",
-        preprocess=Preprocess(mode=mode, height=height, width=width, **multiple),
-        **record,
-    )
-    save(model, path)
-    return str(path)
 
 
 def make_models(place: Path) -> dict[str, str]:
     """Save `MODELS`; return their folders."""
-    folders = {}
-    for name, (changes, about) in MODELS.items():
-        about = dict(about)
-        folders[name] = folder(place / name, mode=about.pop("mode", "crop"), about=about, **changes)
-    return folders
+    return {name: folder(place / name, **options) for name, options in MODELS.items()}
 
 
 class Running:
@@ -103,12 +79,10 @@ class Running:
         settings = Settings(models=models, **allowed)
         self.endpoints = Endpoints(Menu(settings, bundled=list(bundled), uploads=upload_folder()))
         self.default = self.endpoints.menu.default
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        self.port = free_port()
         self.page = Page(self.endpoints)
-        launch(self.page, settings, "127.0.0.1", port, prevent_thread_lock=True, quiet=True)
-        self.url = f"http://127.0.0.1:{port}/"
+        launch(self.page, settings, "127.0.0.1", self.port, prevent_thread_lock=True, quiet=True)
+        self.url = f"http://127.0.0.1:{self.port}/"
         self._views: dict[tuple[Path, str, int | None], View] = {}
 
     def close(self) -> None:
@@ -124,10 +98,6 @@ class Running:
         if key not in self._views:
             self._views[key] = self.endpoints.loaded.get(model).explorer.open(photo, size=size)
         return self._views[key]
-
-    def client(self) -> Client:
-        """What gradio gives to programs."""
-        return Client(self.url, verbose=False, httpx_kwargs={"timeout": patience(PATIENCE)})
 
 
 def served(*models: str, **allowed: Any) -> Iterator[Running]:
@@ -237,44 +207,29 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
     if off > 1 + 255 * 2 * CLOSE / (high - low) or np.corrcoef(drawn.ravel(), expected.ravel())[0, 1] < 0.999:
         wrong.append(f"colors are off by {off:.0f} of 255")
     for name, value in (("low", low), ("high", high)):
-        if abs(percent(read[name]) - value) > CLOSE + ROUNDED:
+        if abs(number(read[name]) - value) > CLOSE + ROUNDED:
             wrong.append(f"{name} is {value}, the page says {read[name]}")
     fifth = np.sort(values, axis=None)[-5]
     for (row, column), said in read["strongest"]:
         value = float(values[row, column])
-        if abs(percent(said) - value) > CLOSE + ROUNDED or value < fifth - CLOSE:
+        if abs(number(said) - value) > CLOSE + ROUNDED or value < fifth - CLOSE:
             wrong.append(f"row {row}, column {column} is {value}, the page says {said}")
     if len(read["strongest"]) != 5:
         wrong.append(f"{len(read['strongest'])} strongest patches")
-    for name, value in masses(heatmap).items():
+    shares = Counter()  # of prefix tokens; registers are one
+    for name, value in heatmap.prefix_mass.items():
+        shares["registers" if name.startswith("register") else name] += value
+    for name, value in shares.items():
         said = re.search(rf"([\d.]+) % on {name}", read["note"])
         if said is None or abs(float(said[1]) / 100 - value) > CLOSE + ROUNDED:
             wrong.append(f"{value} on {name}, the page says {read['note']!r}")
     return wrong
 
 
-def masses(heatmap: Heatmap) -> dict[str, float]:
-    """The shares of a map that are on prefix tokens; registers are one."""
-    named: dict[str, float] = {}
-    for name, value in heatmap.prefix_mass.items():
-        one = "registers" if name.startswith("register") else name
-        named[one] = named.get(one, 0.0) + value
-    return named
-
-
-def percent(words: str) -> float:
-    """A share as the page writes it."""
-    assert words.endswith(" %"), words
-    if words.startswith("<"):
-        return 0.0  # "< 0.01 %"
-    return float(words.removeprefix("> ")[:-2]) / 100
-
-
 def at_patch(page: Browser, view: View, row: int, column: int) -> tuple[float, float]:
     """The middle of a patch on the screen; what was clicked before may have scrolled it away."""
     page.evaluate("window.scrollTo(0, 0)")
     box = page.locator(".vv-held").first.bounding_box()
-    assert box is not None
     left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
     width, height = view.photo.size
     return box["x"] + (left + right) / 2 / width * box["width"], box["y"] + (top + bottom) / 2 / height * box["height"]
@@ -306,13 +261,6 @@ def address(page: Browser) -> dict[str, str]:
     return {name: values[0] for name, values in parse_qs(urlsplit(page.url).query).items()}
 
 
-def with_own(page: Browser, app: Running, photo: Path) -> None:
-    """Open the page and give it a photograph."""
-    ready(page, app.url)
-    upload(page, photo)
-    expect_map(page, app.view(photo).attention())
-
-
 def unfold(page: Browser) -> None:
     """Open all that is folded away in the explorer."""
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
@@ -330,20 +278,19 @@ def axe(page: Browser, *only: str) -> list[Any]:
     from axe_core_python.sync_playwright import Axe
 
     page.evaluate(SETTLE)
-    found = Axe().run(page, options={"runOnly": list(only)} if only else {})["violations"]
+    options = {"resultTypes": ["violations"]} | ({"runOnly": list(only)} if only else {})
+    found = Axe().run(page, options=options)["violations"]
     return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
 
 
-def expect_accessible(page: Browser, dark: bool = True) -> None:
+def expect_accessible(page: Browser) -> None:
     """The page, with all that is open on it, passes axe in both themes and fits a phone of 390 pixels."""
     assert not axe(page)
-    if dark:  # what is dark differs in its colors alone
-        page.click(".theme")
-        assert not axe(page, "color-contrast")
-        page.click(".theme")
+    page.click(".theme")  # what is dark differs in its colors alone
+    assert not axe(page, "color-contrast")
+    page.click(".theme")
     before = page.viewport_size
     page.set_viewport_size({"width": 390, "height": 844})
     page.wait_for_function("vitviz.resting()")
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    assert before is not None
     page.set_viewport_size(before)

@@ -4,8 +4,6 @@ A test that a hole is shut says little where the hole may never have been there:
 moved it to where nobody looks. So every one of them is asked of both.
 """
 
-from __future__ import annotations
-
 import functools
 import http.server
 import io

@@ -2,6 +2,7 @@
 
 import re
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +10,22 @@ import pytest
 import timm
 import tiny
 from browsing import new_page
+from offered import WIDTH
 from patience import patience
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from running import (
-    CHURCH,
-    DOG,
-    Running,
-    example,
-    expect_map,
-    expect_unchanged,
-    head,
-    ready,
-    served,
-)
+from running import CHURCH, DOG, Running, example, expect_map, expect_unchanged, head, ready, served, settled
 from safetensors.torch import save_file
 
+from vitviz.attribution.registry import METHODS
 from vitviz.model import memory as budget
+from vitviz.model.memory import kept_bytes
 from vitviz.model.vit import ViT
+from vitviz.server import sizes
 from vitviz.server.menu import describe_bytes
 from vitviz.server.models import Models
+from vitviz.server.sizes import question_bytes
 
 DINO = "timm:vit_small_patch16_224.dino"
 ANOTHER = "another model"
@@ -49,18 +45,15 @@ def size_of(app: Running, source: str) -> str:
     return describe_bytes(app.endpoints.menu.entry(source).size)
 
 
-def test_the_menu_says_what_each_model_is(opened: Browser, app: Running, models: dict[str, str]) -> None:
+def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
+    opened: Browser, app: Running, small: str, models: dict[str, str]
+) -> None:
     groups = opened.locator("#model optgroup")
     assert groups.evaluate_all("all => all.map(one => one.label)") == ["On this machine", "Downloaded when chosen"]
     for shown, (_, entries) in zip(groups.all(), app.endpoints.menu.groups, strict=True):
         assert shown.locator("option").all_text_contents() == [entry.describe() for entry in entries]
     expect(groups.first).to_contain_text(f"Tiny sure · {size_of(app, models['sure'])} · MIT")
     expect(opened.locator("#model select")).to_have_value(app.default)
-
-
-def test_another_model_is_shown_and_the_first_one_comes_back(
-    opened: Browser, app: Running, small: str, models: dict[str, str]
-) -> None:
     head(opened, 3)
     choose(opened, small)
     expect_model(opened, app, small, 3)
@@ -81,8 +74,8 @@ def test_another_model_is_shown_and_the_first_one_comes_back(
     expect_map(opened, app.view(DOG, small).attention(-1, 3, "register 2"))
 
 
-def test_models_that_cannot_be_had_are_refused_in_words_and_everything_stays(
-    opened: Browser, app: Running, small: str
+def test_models_are_refused_in_words_or_stay_in_the_menu(
+    opened: Browser, app: Running, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = expect_map(opened, app.view().attention())
     notice = opened.locator("#notice")
@@ -104,34 +97,24 @@ def test_models_that_cannot_be_had_are_refused_in_words_and_everything_stays(
     choose(opened, small)  # the notice goes with the next model
     expect_model(opened, app, small, 2)
     expect(notice).not_to_be_visible()
-
-
-def test_a_typed_model_stays_in_the_visitors_menu(
-    opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("vitviz.server.menu.load_remote", lambda library, name: tiny.model(3))
     choose(opened, ANOTHER)
     opened.fill("#another [name=source]", "timm:vit_typed")
     opened.click("#load")
-    expect_model(opened, app, "timm:vit_typed")
+    expect_model(opened, app, "timm:vit_typed", 2)
     expect(opened.locator("#another")).not_to_be_visible()
     assert opened.locator("#model optgroup").last.get_attribute("label") == "Brought by you"
     choose(opened, app.default)
-    expect_model(opened, app, app.default)
+    expect_model(opened, app, app.default, 2)
     choose(opened, "timm:vit_typed")
-    expect_model(opened, app, "timm:vit_typed")
+    expect_model(opened, app, "timm:vit_typed", 2)
 
 
 def test_the_arrow_keys_load_only_where_they_rest(
     opened: Browser, app: Running, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    permit, asked = app.endpoints.menu.permit, set()
-
-    def note(text: str) -> str:
-        asked.add(text)
-        return permit(text)
-
-    monkeypatch.setattr(app.endpoints.menu, "permit", note)
+    permit, asked = app.endpoints.menu.permit, list[str]()
+    monkeypatch.setattr(app.endpoints.menu, "permit", lambda text: asked.append(text) or permit(text))
     opened.focus("#model select")
     opened.keyboard.press("ArrowDown")
     opened.keyboard.press("ArrowDown")
@@ -178,26 +161,14 @@ def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
     expect(status).not_to_be_visible()
 
 
-# --- input size
-
-
 def finer(page: Browser, index: int) -> None:
     page.locator("#size select").select_option(index=index)
 
 
-def test_a_finer_look_is_said_in_patches_and_time_and_refused_where_memory_lacks(
-    opened: Browser, app: Running, small: str, monkeypatch: pytest.MonkeyPatch
+def test_a_finer_look_is_refused_where_memory_lacks(
+    opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose(opened, small)
-    expect_model(opened, app, small)
-    chosen = opened.locator("#size option:checked")
-    expect(chosen).to_have_text("Own · 77 patches")
-    finer(opened, 1)
-    expect(chosen).to_have_text(re.compile(r"2 x · 308 patches · (under a second|about \d+ (s|min))"))
-    expect_map(opened, app.view(CHURCH, small, 2 * tiny.GRID[1] * tiny.PATCH).attention())
-    choose(opened, app.default)  # another model starts with its own size
-    before = expect_map(opened, app.view().attention())
-    expect(chosen).to_have_text(re.compile("^Own"))
+    chosen, before = opened.locator("#size option:checked"), expect_map(opened, app.view().attention())
     with monkeypatch.context() as scarce:
         scarce.setattr(budget, "available_bytes", lambda device: 50 * 2**20)
         finer(opened, 3)
@@ -237,7 +208,48 @@ def test_what_is_chosen_is_for_the_active_pane(opened: Browser, app: Running, sm
     expect(opened.locator("#model select")).to_have_value(small)
 
 
-# --- what the operator allows
+BUTTON = "[data-do=fits]"
+
+
+def limited(app: Running, monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
+    monkeypatch.setattr(app.endpoints.menu, "settings", replace(app.endpoints.menu.settings, **limits))
+
+
+def test_refused_questions_offer_the_largest_size(page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = app.view().model.config
+    limited(app, monkeypatch, question_memory=question_bytes(config, METHODS["gae"], 600, 4))
+    ready(page, f"{app.url}?tab=explain&method=gae&size={4 * WIDTH}")
+    explain = page.locator(".vv-explain")
+    expect(explain.locator(".vv-trouble")).to_contain_text("Open the photograph at")
+    button = explain.locator(BUTTON)
+    expect(button).to_have_text(re.compile(r"^Open at \d+ pixels$"))
+    size = int(re.findall(r"\d+", button.inner_text())[0])
+    assert WIDTH < size < 4 * WIDTH
+    button.click()
+    page.wait_for_function(f"vitviz.store.get().scene?.source.size === {size}")
+    settled(page)
+    expect(explain.locator(".vv-trouble")).to_be_hidden()
+    expect(button).to_be_hidden()
+    assert page.evaluate("vitviz.views.find((view) => view.maps).found?.values.length") > 0
+
+
+def test_refused_sizes_offer_the_largest_size(page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    ready(page, app.url)
+    settled(page)
+    config = app.view().model.config
+    limited(app, monkeypatch, scene_memory=int(kept_bytes(config, 700) / sizes.SHARE_OF_SCENE) + 5_000_000)
+    before = page.evaluate("vitviz.store.get().scene.source")
+    page.evaluate(f"vitviz.store.dispatch({{ type: 'open', source: {{ size: {12 * WIDTH} }} }})")
+    notice = page.locator("#notice")
+    expect(notice).to_contain_text("Choose at most")
+    assert page.evaluate("vitviz.store.get().scene.source") == before
+    size = int(re.findall(r"\d+", notice.locator(BUTTON).inner_text())[0])
+    notice.locator(BUTTON).click()
+    page.wait_for_function(f"vitviz.store.get().scene?.source.size === {size}")
+    expect(notice).to_be_hidden()
+    page.evaluate("vitviz.store.dispatch({ type: 'message', texts: ['Something else.'] })")
+    expect(notice).to_be_visible()
+    expect(notice.locator(BUTTON)).to_be_hidden()
 
 
 def test_a_closed_page_has_no_form(page: Browser, small: str) -> None:

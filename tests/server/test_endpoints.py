@@ -1,23 +1,24 @@
-"""What the endpoints answer. No browser, no HTTP."""
-
-from __future__ import annotations
+"""What the endpoints answer, and the table of what they refuse; test_firewall.py has how each layer says it."""
 
 import base64
 import json
-from concurrent.futures import ThreadPoolExecutor
+import math
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from offered import WIDTH, ask, folder, made, photograph
-from patience import patience, wait_until
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from offered import WIDTH, ask, folder, made, photograph, view_of
 
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
 from vitviz.server import endpoints as module
 from vitviz.server.arguments import ArgumentError
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.routes import describe_error
+from vitviz.server.scenes import UnknownScene
 from vitviz.server.scheduler import Kind
 from vitviz.view import View
 from vitviz.web.scene import ROLLOUT_TOKENS, standalone
@@ -29,13 +30,10 @@ FAST = [name for name, method in METHODS.items() if method.cost <= module.SLOW]
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    bare = {"class_token": False, "pooling": "mean"}
+    models = {"plain": {}, "blind": {"classes": 0}, "bare": bare, "registers": {"registers": 2}}
     place = tmp_path_factory.mktemp("models")
-    return (
-        folder(place / "plain"),
-        folder(place / "blind", classes=0),
-        folder(place / "bare", class_token=False, pooling="mean"),
-        folder(place / "registers", registers=2),
-    )
+    return tuple(folder(place / name, **options) for name, options in models.items())
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +50,6 @@ def scene(endpoints: Endpoints) -> str:
 def fine(endpoints: Endpoints) -> str:
     """More tokens than the rollout matrix has."""
     return endpoints.open(photograph(), size=4 * WIDTH)["id"]
-
-
-def view_of(endpoints: Endpoints, scene: str) -> View:
-    found = endpoints.scenes.get(scene)
-    assert found is not None
-    return found.view
-
-
-# --- open
 
 
 def test_open_is_idempotent_and_its_id_is_of_photograph_model_and_size(
@@ -89,9 +78,6 @@ def test_an_example_is_named_and_a_photograph_of_ones_own_is_not(endpoints: Endp
     assert example["caveat"]  # a model of random weights does not know it
 
 
-# --- files
-
-
 @pytest.mark.parametrize(
     ("which", "options"),
     [("fine", {}), ("scene", {"fuse": "min", "discard": 0.25, "residual": 0.7, "start": 1}), ("fine", {"fuse": "max"})],
@@ -116,18 +102,11 @@ def test_many_tokens_have_rows_and_no_matrix(endpoints: Endpoints, fine: str) ->
         endpoints.rollout(fine)
 
 
-def test_the_page_is_the_one_that_python_writes(
-    endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = endpoints.scenes.get(scene)
-    assert found is not None
-    assert endpoints.page(scene, "?layer=2").decode() == standalone(found.scene, "?layer=2")
+def test_the_page_is_pythons(endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert endpoints.page(scene, "?layer=2").decode() == standalone(endpoints.scenes.get(scene).scene, "?layer=2")
     monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
     with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
         endpoints.page(fine)
-
-
-# --- numbers
 
 
 @pytest.mark.parametrize("name", FAST)
@@ -164,7 +143,7 @@ def test_a_test_is_pythons_and_maps_share_their_random_orders(endpoints: Endpoin
         assert len(curve["x"]) == len(curve["low"]) == len(curve["high"]) == len(curve["random"])
 
 
-def test_a_test_reports_its_progress_and_computes_no_map_twice(
+def test_progress_is_told_and_maps_are_reused(
     endpoints: Endpoints, scene: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports: list[dict[str, Any]] = []
@@ -230,9 +209,7 @@ def test_a_model_without_classes_answers_what_it_can(endpoints: Endpoints, sourc
         endpoints.explain(manifest["id"], "gae")
 
 
-def test_without_any_patch_the_prefix_is_read_or_it_is_refused(
-    endpoints: Endpoints, sources: tuple[str, ...], scene: str
-) -> None:
+def test_without_patches_the_prefix_alone_is_read(endpoints: Endpoints, sources: tuple[str, ...], scene: str) -> None:
     everything = list(range(ROWS * COLUMNS))
     assert endpoints.intervene(scene, everything)["classes"]
     bare = endpoints.open(photograph(), sources[2])["id"]
@@ -251,13 +228,116 @@ def test_the_models_answer_lists_what_there_is(endpoints: Endpoints, sources: tu
     assert {one["name"] for one in found["methods"] if one["slow"]} == set(METHODS) - set(FAST)
 
 
-# --- many at once
+TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the text
+    ("open", {}, "photograph"),
+    ("open", {"image": "Nothing"}, "Noise"),
+    ("open", {"photo": b"no picture"}, "photograph"),
+    *(
+        ("open", {"photo": photo}, "photograph")
+        for photo in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), photograph()[:200])
+    ),
+    ("open", {"photo": photograph(), "model": "/etc/passwd"}, "name of a model"),
+    ("open", {"photo": "text"}, "a file of at most 64 MB"),
+    *(("open", {"photo": photograph(), "size": size}, "size") for size in (91.0, True, 0, 10**6)),
+    *(("open", {"photo": photograph(), "size": size}, str(size)) for size in (1, 12, 9 * WIDTH, 10**5)),
+    ("open", {"photo": photograph(), "detail": 91}, "detail"),
+    ("explain", {"method": "grad"}, "grad"),
+    ("explain", {"method": 7}, "method"),
+    ("explain", {"target": "thing 1"}, "target"),
+    ("explain", {"target": 99}, "99"),
+    ("explain", {"target": True}, "True"),
+    ("explain", {"target": 3, "against": 3}, "different"),
+    ("explain", {"target": 3, "against": 10**6}, "1000000"),
+    ("explain", {"target": -1}, "-1"),
+    ("explain", {"target": 10**30}, "target"),
+    ("faithfulness", {"methods": "gae"}, "gae"),
+    ("faithfulness", {"methods": []}, "[]"),
+    ("faithfulness", {"methods": ["gae"] * 99}, "methods"),
+    ("faithfulness", {"methods": ["gae", "no method"]}, "no method"),
+    ("faithfulness", {"methods": ["gae"], "target": 99}, "99"),
+    ("faithfulness", {}, "got nothing"),
+    ("intervene", {"patches": [ROWS * COLUMNS]}, str(ROWS * COLUMNS - 1)),
+    *(("intervene", {"patches": [patch]}, str(patch)) for patch in (-1, 0.5, True)),
+    ("intervene", {"heads": [[0]]}, "[[0]]"),
+    ("intervene", {"heads": [[tiny.DEPTH, 0]]}, str(tiny.DEPTH)),
+    ("heads", {"names": ["beauty"]}, "beauty"),
+    ("heads", {"names": "distance"}, "distance"),
+    ("layers", {"more": 1}, "more"),
+    ("attention", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
+    ("attention", {"block": 0, "head": "6"}, "6"),
+    ("attention", {"block": 0, "head": "0"}, "0"),
+    ("attention", {"block": 0, "query": TOKENS}, str(TOKENS)),
+    ("lecture", {"block": tiny.DEPTH}, str(tiny.DEPTH)),
+    *(("block", {"block": value}, "block") for value in (tiny.DEPTH, -1, "1", "3", 1.0, None, True, ["0"], {"a": 1})),
+    *(("rollout", {"token": value}, "token") for value in (TOKENS, -2, 10**30, 1.0, math.nan, "0", True, [0])),
+    *(("rollout", {"fuse": value}, "fuse") for value in ("evil", "", 0, None, ["mean"], "m" * 10**6)),
+    *(("rollout", {"discard": value}, "discard") for value in (math.nan, math.inf, -0.1, 1, 10**400, "0.1", True)),
+    *(("rollout", {"residual": value}, "residual") for value in (math.nan, -math.inf, -1, 1.5, 10**400, [0.5], False)),
+    *(("rollout", {"start": value}, "start") for value in (-1, tiny.DEPTH, 10**30, 0.0, "0", True, None)),
+    ("page", {"search": "x" * 5000}, "search"),
+]
 
 
-def test_one_model_runs_at_a_time(endpoints: Endpoints, scene: str) -> None:
-    with ThreadPoolExecutor(1) as pool:
-        with endpoints.scheduler.run(Kind.PHOTO):
-            asking = pool.submit(endpoints.explain, scene, "rollout")
-            wait_until(lambda: endpoints.scheduler.waiting == 1, "the question waits")
-            assert not asking.done()
-        assert asking.result(patience(60))["values"]
+LEAKS = ("Traceback", 'File "', "site-packages", "vitviz/", "set_int_max")
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in TABLE}))
+def test_wrong_arguments_are_refused_in_words_before_anything_runs(
+    endpoints: Endpoints, scene: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("vitviz.view.attribute", lambda *_, **__: pytest.fail("it ran"))
+    for _, arguments, part in (row for row in TABLE if row[0] == name):
+        case = repr(arguments)[:200]
+        with pytest.raises(ValueError, match="xpected") as refused:
+            ask(endpoints, name, **({} if name == "open" else {"scene": scene}), **arguments)
+        text = str(refused.value)
+        assert part in text, case
+        assert len(text) < 600, case
+        assert not any(leak in text for leak in LEAKS), case
+        assert describe_error(refused.value)["kind"] == "refused", case
+        assert endpoints.scheduler.ahead(Kind.LONG) == 0, case
+
+
+OF_SCENES = ("block", "rollout", "explain", "faithfulness", "heads", "layers", "lecture", "intervene", "page")
+MORE = {"block": {"block": 0}, "faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
+UNKNOWN = "0" * 32
+
+
+@pytest.mark.parametrize("name", OF_SCENES)
+def test_an_unknown_scene_is_told_from_no_id(endpoints: Endpoints, name: str) -> None:
+    with pytest.raises(UnknownScene) as unknown:
+        ask(endpoints, name, scene=UNKNOWN, **MORE.get(name, {}))
+    assert describe_error(unknown.value)["kind"] == "unknown"
+    for wrong in ("", "x" * 32, UNKNOWN[1:], UNKNOWN + "0", "G" * 32, 7, None, ["a"], "\ud800" * 32):
+        with pytest.raises(ArgumentError, match="scene"):
+            ask(endpoints, name, scene=wrong, **MORE.get(name, {}))
+
+
+NUMBERS = st.booleans() | st.integers() | st.floats()
+ANYTHING = st.recursive(
+    st.none() | NUMBERS | st.text() | st.binary() | st.sampled_from(["gae", "mean"]),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=8,
+)
+ARGUMENTS = ("scene", "block", "token", "fuse", "discard", "start", "method", "target", "methods", "names", "heads")
+
+
+@settings(max_examples=40)
+@given(
+    st.sampled_from([*OF_SCENES, "attention", "models"]),
+    ANYTHING | st.dictionaries(st.sampled_from(ARGUMENTS), ANYTHING, max_size=5),
+    st.booleans(),
+)
+def test_no_question_is_an_error_of_the_server(
+    endpoints: Endpoints, scene: str, name: str, asked: Any, known: bool
+) -> None:
+    if known and isinstance(asked, dict):
+        asked["scene"] = scene
+    answer = {"kind": "answered", "text": "Expected"}
+    try:
+        endpoints.question(name, asked).compute()
+    except (ValueError, UnknownScene) as error:
+        answer = describe_error(error)
+    assert answer["kind"] in ("answered", "refused", "unknown")
+    assert answer["text"].startswith("Expected")
+    assert len(answer["text"]) < 600

@@ -1,24 +1,22 @@
 """Where a model runs: in this process, or as ZeroGPU has it, in one to which everything is copied."""
 
-from __future__ import annotations
-
 import copy
 import importlib
 import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import tiny
-from offered import folder, made, photograph
+from offered import photograph
 
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import ImageError
-from vitviz.server import endpoints as endpoints_module
+from vitviz.server import endpoints as module
 from vitviz.server import gpu
+from vitviz.server.endpoints import Endpoints
 
 
 @pytest.fixture
@@ -39,8 +37,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     monkeypatch.setitem(sys.modules, "spaces", SimpleNamespace(GPU=borrow))
     monkeypatch.setenv("SPACES_ZERO_GPU", "true")
     importlib.reload(gpu)
-    monkeypatch.setattr(endpoints_module, "open_view", gpu.open_view)
-    monkeypatch.setattr(endpoints_module, "ask_view", gpu.ask_view)
+    monkeypatch.setattr(module, "open_view", gpu.open_view)
+    monkeypatch.setattr(module, "ask_view", gpu.ask_view)
     yield calls
     monkeypatch.undo()
     importlib.reload(gpu)
@@ -55,8 +53,7 @@ def test_without_spaces_the_calls_are_plain() -> None:
     assert gpu.ask_view(view, "intervene", drop=[(0, 0)]).before.shape == (1, tiny.CLASSES)
 
 
-def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], tmp_path: Path) -> None:
-    endpoints = made(tmp_path / "page", (folder(tmp_path / "model"),))
+def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], endpoints: Endpoints) -> None:
     scene = endpoints.open(photograph())["id"]
     assert calls == [("run_model", gpu.OPEN_SECONDS)]
     assert gpu.BORROWED
@@ -77,16 +74,12 @@ def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], t
 
 
 @pytest.mark.usefixtures("calls")
-def test_a_view_that_comes_back_shares_the_models_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_view_comes_back_with_the_models_weights_and_errors_with_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitviz.model.tracing.keeps_queries", lambda _: False)  # as for a large input
     explorer = Explorer(tiny.model())
     view, expected = gpu.open_view(explorer, photograph(), None), Explorer(explorer.model).open(photograph())
     assert view.model is explorer.model
     np.testing.assert_allclose(view.attention(1).values, expected.attention(1).values, atol=1e-6)
     np.testing.assert_allclose(view.rollout().values, expected.rollout().values, atol=1e-6)
-
-
-@pytest.mark.usefixtures("calls")
-def test_errors_come_back_with_their_words() -> None:
     with pytest.raises(ImageError, match="Expected a photograph"):
-        gpu.open_view(Explorer(tiny.model()), b"no picture", None)
+        gpu.open_view(explorer, b"no picture", None)

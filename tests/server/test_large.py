@@ -1,40 +1,86 @@
-"""Large inputs and questions: refused with what fits, or run so that others need not wait."""
-
-from __future__ import annotations
+"""Input sizes: what is offered, what large ones cost, and that they are refused with what fits or let others pass."""
 
 import gc
-import re
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tiny
 import torch
-from offered import WIDTH, ask, folder, made, photograph
-from playwright.sync_api import Page as Browser
-from playwright.sync_api import expect
-from running import Running, ready, settled
+from offered import WIDTH, ask, photograph, view_of, visiting
+from patience import patience
 
 from vitviz.attribution.registry import METHODS, attribute
+from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import kept_bytes
+from vitviz.model.ops import Explicit
 from vitviz.server import endpoints as module
 from vitviz.server import scheduler as scheduling
 from vitviz.server import sizes
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error
-from vitviz.server.scheduler import Client, Kind, Scheduler, current
+from vitviz.server.scheduler import Kind, Scheduler, current
 from vitviz.server.settings import Settings
-from vitviz.server.sizes import TooLargeError, check_fits, check_method, fits_in_memory, question_bytes
+from vitviz.server.sizes import Pace, TooLargeError, check_fits, check_method, fits_in_memory, question_bytes
 
 
-@pytest.fixture
-def endpoints(tmp_path: Path) -> Endpoints:
-    return made(tmp_path / "page", (folder(tmp_path / "a"),))
+def config(side: int = 224, patch: int = 14, **changes: object) -> ViTConfig:
+    sizes = {"image_size": (side, side), "patch_size": patch, "width": 384, "depth": 12, "heads": 6, "classes": 10}
+    return ViTConfig(**sizes, **changes)
+
+
+def test_work_is_counted_as_by_hand() -> None:
+    # Twelve blocks, 12 D² a token in the layers, and 2 D for each pair.
+    plain = config()
+    assert sizes.work(plain, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
+    gated = config(mlp="swiglu", mlp_width=1024)
+    assert sizes.work(gated, 1) == 12 * (4 * 384**2 + 3 * 384 * 1024 + 2 * 384)
+    assert Pace(257, 0.1).at(plain, 4097) == pytest.approx(0.1 * sizes.work(plain, 4097) / sizes.work(plain, 257))
+
+
+@pytest.mark.parametrize("mode", ["crop", "native"])
+@pytest.mark.parametrize(
+    ("side", "patch", "largest"), [(224, 14, 2048), (518, 14, 2048), (224, 8, 2048), (224, 16, 300)]
+)
+def test_choices_go_from_the_models_own_to_the_largest(mode: str, side: int, patch: int, largest: int) -> None:
+    preprocess = Preprocess(mode=mode, height=side, width=side, multiple=patch)
+    small = config(side, patch)
+    own, *larger = choices = sizes.sizes(small, preprocess, (900, 600), Pace(257, 0.1), largest)
+    assert own.size is None
+    assert own.patches == pytest.approx((side // patch) ** 2, rel=0.05)
+    sides = [choice.size for choice in larger]
+    assert sides == sorted(set(sides))
+    assert sides[-1] % patch == 0
+    assert sides[-1] <= largest
+    assert sides[-1] > largest - patch or choices[-1].patches > 24_000
+    assert all(choice.patches <= 25_500 for choice in choices)
+    for choice in larger:
+        height, width = preprocess.at(choice.size, patch).input_size(900, 600)
+        assert choice.patches == (height // patch) * (width // patch)
+        assert choice.seconds == pytest.approx(0.1 * sizes.work(small, choice.patches + 1) / sizes.work(small, 257))
+        assert f"{choice.patches:,} patches" in choice.describe()["words"]
+
+
+def test_a_model_as_large_as_allowed_has_no_larger_choice_and_guesses_are_rounded() -> None:
+    (own,) = sizes.sizes(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
+    assert own.describe() == {"size": None, "words": "Own · 256 patches"}
+    said = {0.3: "under a second", 3.4: "about 3 s", 61: "about 60 s", 100: "about 2 min", 3000: "about 50 min"}
+    assert {seconds: sizes.about(seconds) for seconds in said} == said
+
+
+def test_the_fastest_run_sets_the_pace() -> None:
+    view = Explorer(tiny.model()).open(np.zeros((50, 70, 3), np.uint8))
+    tokens = view.trace.tokens.shape[1]
+    view.seconds = 1.0
+    assert sizes.faster(view, None) == Pace(tokens, 1.0)
+    assert sizes.faster(view, Pace(tokens, 0.5)) == Pace(tokens, 0.5)
+    assert sizes.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)
 
 
 def test_a_large_input_gives_way_to_anothers_photograph(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,59 +89,51 @@ def test_a_large_input_gives_way_to_anothers_photograph(endpoints: Endpoints, mo
     def held(explorer: Any, picture: Any, size: int | None) -> Any:
         if size is not None:
             begun.set()
-            assert end.wait(60)
+            assert end.wait(patience(60))
         return run(explorer, picture, size)
 
     monkeypatch.setattr(module, "open_view", held)
     monkeypatch.setattr(sizes, "LARGE", 2)
 
-    def large() -> None:
-        current.set(Client("127.0.0.2"))
-        ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)
-        order.append("large")
+    def opens(address: str, **given: Any) -> None:
+        with visiting(address):
+            assert ask(endpoints, "open", **given)["id"]
+        order.append(address)
 
-    thread = threading.Thread(target=large)
-    thread.start()
-    assert begun.wait(60)
-    token = current.set(Client("127.0.0.9"))
-    try:
-        assert ask(endpoints, "open", photo=photograph(2))["id"]
-        order.append("photograph")
-    finally:
-        current.reset(token)
+    with ThreadPoolExecutor(1) as pool:
+        large = pool.submit(opens, "large", photo=photograph(1), size=4 * WIDTH)
+        assert begun.wait(patience(60))
+        opens("photograph", photo=photograph(2))
         end.set()
-        thread.join(60)
+        large.result(patience(60))
     assert order == ["photograph", "large"]
 
 
-def test_an_input_of_too_many_patches_is_refused_also_at_the_models_own_size(
-    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_patches_are_refused_at_the_own_size(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "MOST_PATCHES", 50)
     with pytest.raises(TooLargeError, match=r"at most 50 patches .* got 77") as refused:
         ask(endpoints, "open", photo=photograph(1))
     error = describe_error(refused.value)
-    assert error["kind"] == "refused"
-    assert error["size"] == refused.value.size
-    assert refused.value.size is not None
+    assert (error["kind"], error["size"]) == ("refused", refused.value.size)
     assert ask(endpoints, "open", photo=photograph(1), size=refused.value.size)["size"] == refused.value.size
+    monkeypatch.setattr(sizes, "MOST_PATCHES", 9)
+    assert endpoints.open(photograph(), size=3 * tiny.PATCH)["size"] == 3 * tiny.PATCH
+    with pytest.raises(ValueError, match=f"at most {3 * tiny.PATCH} pixels for this model, got {4 * tiny.PATCH}"):
+        endpoints.open(photograph(), size=4 * tiny.PATCH)
 
 
 def test_a_question_that_does_not_fit_is_refused_with_the_largest_size_that_does(endpoints: Endpoints) -> None:
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
     found = endpoints.scenes.get(scene)
-    assert found is not None
     model, tokens = found.view.model, found.view.trace.tokens.shape[1]
     own = endpoints.loaded.get(found.model).explorer.preprocess
     need = question_bytes(model.config, METHODS["gae"], tokens, 4)
-    allowed = type(endpoints.menu.settings)(question_memory=need - 1)
-    endpoints.menu.settings = allowed
+    endpoints.menu.settings = allowed = Settings(question_memory=need - 1)
     with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
         ask(endpoints, "explain", scene=scene, method="gae")
     with pytest.raises(TooLargeError):
         ask(endpoints, "faithfulness", scene=scene, methods=["gae"])
     size = refused.value.size
-    assert size is not None
     assert size < 4 * WIDTH
     smaller = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
     assert ask(endpoints, "explain", scene=smaller, method="gae")["values"]
@@ -110,20 +148,15 @@ def test_estimates_grow_with_the_square_where_matrices_are_held() -> None:
     assert large < 2.5 * small
 
 
-@pytest.mark.parametrize("name", ["block", "attention", "lecture"])
-def test_simple_questions_about_large_scenes_leave_the_light_threads(
-    name: str, endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene = ask(endpoints, "open", photo=photograph(1))["id"]
-    given = {"scene": scene, "block": 0}
-    assert endpoints.question(name, given).light
+def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"scene": ask(endpoints, "open", photo=photograph(1))["id"], "block": 0}
+    names = ("block", "attention", "lecture")
+    assert all(endpoints.question(name, given).light for name in names)
     monkeypatch.setattr(module, "LIGHT_TOKENS", 20)
-    question = endpoints.question(name, given)
-    assert not question.light
-    assert question.compute()
+    questions = [endpoints.question(name, given) for name in names]
+    assert not any(question.light for question in questions)
+    assert all(question.compute() for question in questions)
 
-
-# --- what is offered is answered
 
 SHAPES = {  # DINOv2's models
     "S/14": ViTConfig(width=384, depth=12, heads=6, patch_size=14, image_size=(518, 518)),
@@ -167,9 +200,7 @@ def test_what_fits_is_not_refused() -> None:
 
 def test_what_is_kept_of_a_scene_is_what_was_estimated(endpoints: Endpoints) -> None:
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
-    found = endpoints.scenes.get(scene)
-    assert found is not None
-    config, trace = found.view.model.config, found.view.trace
+    config, trace = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace
     assert trace.nbytes == pytest.approx(kept_bytes(config, trace.tokens.shape[1]), rel=0.1)
 
 
@@ -187,13 +218,9 @@ def test_the_menu_of_an_open_photograph_leaves_out_what_would_be_refused(endpoin
         ask(endpoints, "open", photo=photograph(2), size=roomy[-1]["size"])
 
 
-def test_statistics_and_tests_that_take_too_many_forward_passes_are_refused(
-    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_forward_passes_are_refused(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = ask(endpoints, "open", photo=photograph(1), size=2 * WIDTH)["id"]
-    found = endpoints.scenes.get(scene)
-    assert found is not None
-    config, tokens = found.view.model.config, found.view.trace.tokens.shape[1]
+    config, tokens = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace.tokens.shape[1]
     largest = sizes.work(config, len(config.prefix) + sizes.MOST_PATCHES)
     monkeypatch.setattr(sizes, "MOST_WORK", 5 * sizes.work(config, tokens) / largest)  # five forward passes
     assert ask(endpoints, "heads", scene=scene, names=["entropy"])["values"]
@@ -211,8 +238,6 @@ def test_statistics_and_tests_that_take_too_many_forward_passes_are_refused(
 @pytest.mark.parametrize("method", ["gae", "gradient_rollout", "legrad", "transformer_lrp"])
 def test_matrices_of_one_block_are_freed_before_those_of_the_next(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most those of one block are there when the next one begins, without the help of the garbage collector."""
-    from vitviz.model.ops import Explicit
-
     model, images = tiny.model(), tiny.images(1)
     tokens, seen = model.trace(images).tokens.shape[1], []
     block = Explicit.block
@@ -224,40 +249,36 @@ def test_matrices_of_one_block_are_freed_before_those_of_the_next(method: str, m
 
     monkeypatch.setattr(Explicit, "block", counted)
     gc.collect()
+    gc.freeze()  # what is there already is not looked through
     gc.disable()
     try:
         attribute(model, images, 3, method)
     finally:
         gc.enable()
+        gc.unfreeze()
     assert len(seen) == model.config.depth
     assert max(seen) == seen[0]
 
 
-# --- others need not wait
+SHORT: dict[str, dict[str, Any]] = {
+    "explain": {"method": "gae"},
+    "rollout": {"token": 0},
+    "heads": {"names": ["entropy"]},
+    "layers": {},
+    "intervene": {"patches": [1]},
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "given"),
-    [
-        ("explain", {"method": "gae"}),
-        ("rollout", {"token": 0}),
-        ("heads", {"names": ["entropy"]}),
-        ("layers", {}),
-        ("intervene", {"patches": [1]}),
-    ],
-)
-def test_short_questions_about_large_scenes_are_long_ones(
-    name: str, given: dict[str, Any], endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_short_questions_about_large_scenes_are_long(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "LARGE", 2)
-    kinds: list[Kind] = []
-    run = endpoints.scheduler.run
+    kinds, run = list[Kind](), endpoints.scheduler.run
     monkeypatch.setattr(endpoints.scheduler, "run", lambda kind: kinds.append(kind) or run(kind))
     for size, kind in ((None, Kind.SHORT), (2 * WIDTH, Kind.LONG)):
         scene = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
-        kinds.clear()
-        ask(endpoints, name, scene=scene, **given)
-        assert kinds == [kind]
+        for name, given in SHORT.items():
+            kinds.clear()
+            ask(endpoints, name, scene=scene, **given)
+            assert kinds == [kind], name
 
 
 def test_a_long_computation_pauses_again_after_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -289,61 +310,7 @@ def test_the_progress_says_that_a_photograph_is_opened(endpoints: Endpoints, mon
         return decode(*args, **options)
 
     monkeypatch.setattr(module, "decode_apart", decoded)
-    token = current.set(Client("127.0.0.9"))
-    try:
+    with visiting("127.0.0.9"):
         for size in (None, 4 * WIDTH):
             ask(endpoints, "open", photo=photograph(7), size=size)
-    finally:
-        current.reset(token)
     assert told == ["Opening the photograph"] * 2
-
-
-# --- the page's buttons
-
-
-BUTTON = "[data-do=fits]"
-
-
-def limited(app: Running, monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    monkeypatch.setattr(app.endpoints.menu, "settings", replace(app.endpoints.menu.settings, **limits))
-
-
-def test_a_refused_question_offers_a_button_that_opens_the_largest_size_that_is_answered(
-    page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = app.view().model.config
-    limited(app, monkeypatch, question_memory=question_bytes(config, METHODS["gae"], 600, 4))
-    ready(page, f"{app.url}?tab=explain&method=gae&size={4 * WIDTH}")
-    explain = page.locator(".vv-explain")
-    expect(explain.locator(".vv-trouble")).to_contain_text("Open the photograph at")
-    button = explain.locator(BUTTON)
-    expect(button).to_have_text(re.compile(r"^Open at \d+ pixels$"))
-    size = int(re.findall(r"\d+", button.inner_text())[0])
-    assert WIDTH < size < 4 * WIDTH
-    button.click()
-    page.wait_for_function(f"vitviz.store.get().scene?.source.size === {size}")
-    settled(page)
-    expect(explain.locator(".vv-trouble")).to_be_hidden()
-    expect(button).to_be_hidden()
-    assert page.evaluate("vitviz.views.find((view) => view.maps).found?.values.length") > 0
-
-
-def test_a_refused_input_size_offers_a_button_that_opens_the_largest(
-    page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ready(page, app.url)
-    settled(page)
-    config = app.view().model.config
-    limited(app, monkeypatch, scene_memory=int(kept_bytes(config, 700) / sizes.SHARE_OF_SCENE) + 5_000_000)
-    before = page.evaluate("vitviz.store.get().scene.source")
-    page.evaluate(f"vitviz.store.dispatch({{ type: 'open', source: {{ size: {12 * WIDTH} }} }})")
-    notice = page.locator("#notice")
-    expect(notice).to_contain_text("Choose at most")
-    assert page.evaluate("vitviz.store.get().scene.source") == before
-    size = int(re.findall(r"\d+", notice.locator(BUTTON).inner_text())[0])
-    notice.locator(BUTTON).click()
-    page.wait_for_function(f"vitviz.store.get().scene?.source.size === {size}")
-    expect(notice).to_be_hidden()
-    page.evaluate("vitviz.store.dispatch({ type: 'message', texts: ['Something else.'] })")
-    expect(notice).to_be_visible()
-    expect(notice.locator(BUTTON)).to_be_hidden()

@@ -1,25 +1,136 @@
-"""Loaded models within their bound, and what larger inputs cost. No browser."""
+"""The menu of models: what it says, what may be named; and loaded models within their bound. No browser."""
 
-from __future__ import annotations
-
+import io
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
-import numpy as np
 import pytest
 import tiny
+from offered import SIZE, folder, made, photograph
 from patience import patience, wait_until
 
-from vitviz.explorer import Explorer
-from vitviz.images.preprocess import Preprocess
-from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
-from vitviz.server import sizes
+from vitviz.server.menu import Menu, MenuError, describe_bytes, short_licence
 from vitviz.server.models import Models, TooLarge, bytes_of
-from vitviz.server.sizes import Pace
+from vitviz.server.settings import Settings
+from vitviz.server.uploads import UploadFolder
+from vitviz.weights.catalog import CATALOG
+from vitviz.weights.zoo import bundled
 
-SIZE = bytes_of(tiny.model())
+
+def test_the_menu_has_those_of_this_machine_first_and_those_of_the_catalog(sources: tuple[str, ...]) -> None:
+    menu = Menu(Settings(models=sources))
+    (_, here), (_, listed) = menu.groups
+    assert menu.default == here[0].source == bundled()[0]
+    assert here[0].licence == "MIT and, by inference, Apache-2.0; fine-tuned on images for research use"
+    assert here[0].size == pytest.approx(44.1e6, rel=0.01)
+    assert [entry.source for entry in here] == [*bundled(), *sources]
+    assert (here[-3].title, here[-3].licence) == ("Tiny a", "MIT; nothing else")
+    assert [entry.source for entry in listed] == [one.source for one in CATALOG]
+    assert listed[4].describe() == "DINO S/16 · 87 MB · Apache-2.0"
+
+
+def test_the_operators_models_may_be_anything_but_none(tmp_path: Path) -> None:
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("[1")
+    (tmp_path / "mine.pt").write_bytes(bytes(3_000_000))
+    odd = (str(tmp_path / "broken"), str(tmp_path / "mine.pt"), CATALOG[1].source, "timm:something", "nowhere")
+    here = Menu(Settings(models=odd), bundled=[]).groups[0][1]
+    assert [entry.describe() for entry in here] == [
+        "broken",
+        "mine.pt · 3 MB",
+        f"{CATALOG[1].title} · 346 MB · {CATALOG[1].licence}",
+        "timm:something",
+        "nowhere",
+    ]
+    with pytest.raises(MenuError, match="checkpoints"):
+        Menu(Settings(), bundled=[])
+
+
+def test_sizes_and_licences_in_words() -> None:
+    words = {9_000: "9 kB", 481_368: "482 kB", 44_100_000: "44 MB", 1_300_000_000: "1.3 GB"}
+    assert {count: describe_bytes(count) for count in words} == words
+    licences = {
+        "MIT": "MIT",
+        "A-2.0 (b) and C (d); for research": "A-2.0 and C; for research",
+        "unknown: nobody (MIT) states one": "licence unknown",
+        "unknown": "licence unknown",
+        "": "",
+    }
+    assert {licence: short_licence(licence) for licence in licences} == licences
+
+
+def test_the_size_is_of_the_weights_and_not_of_a_trainings_state(tmp_path: Path) -> None:
+    source = folder(tmp_path / "a")
+    before = Menu(Settings(models=(source,)), bundled=[]).entry(source).size
+    (tmp_path / "a" / "state.safetensors").write_bytes(bytes(5_000_000))
+    assert Menu(Settings(models=(source,)), bundled=[]).entry(source).size == before > 0
+
+
+NAMES = ["timm:vit_tiny_patch16_224.augreg_in21k", "hf:facebook/dinov2-small", "hf:bare", "torchvision:vit_l_32.A_B"]
+NO_NAMES = [
+    *("", "/etc/passwd", "/etc", "..", "./checkpoints", "checkpoints/dinov2-s14-imagenette", "~", "\x00"),
+    *("hf:/etc", "hf:../../etc", "hf:a/b/c", "hf:a/..", "HF:a/b", "timm:../x", "timm:a/b", "timm:hf-hub:a/b"),
+    *("timm:x\ny", "torchvision:", "keras:vit", "file:///etc/passwd", "https://example.com/a.safetensors"),
+    *("upload:/etc/passwd", "upload:../a", "upload:*", "upload:0123456789abcdef"),
+]
+
+
+def test_names_of_libraries_may_be_typed_where_that_is_allowed(sources: tuple[str, ...]) -> None:
+    free, closed = Menu(Settings(models=sources)), Menu(Settings(models=sources, typed=False))
+    for text in NAMES:
+        assert free.permit(f"  {text} ") == text
+        with pytest.raises(MenuError, match="own machine"):
+            closed.permit(text)
+    for listed in (sources[1], CATALOG[3].source, closed.default):
+        assert closed.permit(listed) == listed
+
+
+@pytest.mark.parametrize("typed", [True, False])
+def test_paths_and_addresses_are_never_read_for_visitors(
+    typed: bool, sources: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoints = made(tmp_path / "page", sources, typed=typed, upload=typed)
+    monkeypatch.setattr("vitviz.server.menu.zoo.load", lambda source: pytest.fail(f"{source} was read"))
+    monkeypatch.setattr("vitviz.server.menu.load_remote", lambda *source: pytest.fail(f"{source} was fetched"))
+    for text in NO_NAMES:
+        with pytest.raises(ValueError, match="xpected"):
+            endpoints.question("open", {"photo": photograph(), "model": text}).compute()
+        with pytest.raises(MenuError):
+            endpoints.menu.permit(text)
+
+
+def test_a_folder_with_the_name_of_a_remote_model_is_not_taken_for_it(
+    sources: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "timm:tiny", 9)
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr("vitviz.server.menu.load_remote", lambda *name: asked.append(name) or tiny.model())
+    made(tmp_path / "page", sources).begin("timm:tiny")[1].result()
+    assert asked == [("timm", "tiny")]
+
+
+def test_an_uploaded_checkpoint_is_known_by_its_hash_alone(sources: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "uploads").mkdir()
+    uploads = UploadFolder(tmp_path / "uploads")
+    weights = (Path(sources[1]) / "model.safetensors").read_bytes()
+    path = uploads.add("visitor", "mine.safetensors", io.BytesIO(weights))
+    picture = uploads.add("visitor", "mine.png", io.BytesIO(photograph()))
+    source = f"upload:{path.parent.name[:16]}"
+    menu = Menu(Settings(models=sources, upload=True), bundled=[], uploads=uploads)
+    assert menu.permit(source) == source
+    assert menu.entry(source).describe() == f"mine.safetensors · {describe_bytes(len(weights))}"
+    for other in (f"upload:{path.parent.name}", f"upload:{picture.parent.name[:16]}", str(path)):
+        with pytest.raises(MenuError):
+            menu.permit(other)
+    with pytest.raises(MenuError, match="takes no checkpoints"):
+        Menu(Settings(models=sources), bundled=[], uploads=uploads).permit(source)
+    path.unlink()
+    with pytest.raises(MenuError, match="Upload it again"):
+        menu.permit(source)
 
 
 class Loader:
@@ -127,62 +238,3 @@ def test_many_at_once_keep_the_bound(loader: Loader) -> None:
 
     with ThreadPoolExecutor(4) as visitors:
         assert max(visitors.map(used_after, range(28))) <= 4.0 * SIZE
-
-
-# --- input sizes
-
-
-def config(side: int = 224, patch: int = 14, **changes: object) -> ViTConfig:
-    sizes = {"image_size": (side, side), "patch_size": patch, "width": 384, "depth": 12, "heads": 6, "classes": 10}
-    return ViTConfig(**sizes, **changes)
-
-
-def test_work_is_counted_as_by_hand() -> None:
-    # Twelve blocks, 12 D² a token in the layers, and 2 D for each pair.
-    plain = config()
-    assert sizes.work(plain, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
-    gated = config(mlp="swiglu", mlp_width=1024)
-    assert sizes.work(gated, 1) == 12 * (4 * 384**2 + 3 * 384 * 1024 + 2 * 384)
-    assert Pace(257, 0.1).at(plain, 4097) == pytest.approx(0.1 * sizes.work(plain, 4097) / sizes.work(plain, 257))
-
-
-@pytest.mark.parametrize("mode", ["crop", "native"])
-@pytest.mark.parametrize(
-    ("side", "patch", "largest"), [(224, 14, 2048), (518, 14, 2048), (224, 8, 2048), (224, 16, 300)]
-)
-def test_choices_go_from_the_models_own_to_the_largest(mode: str, side: int, patch: int, largest: int) -> None:
-    preprocess = Preprocess(mode=mode, height=side, width=side, multiple=patch)
-    small = config(side, patch)
-    own, *larger = choices = sizes.sizes(small, preprocess, (900, 600), Pace(257, 0.1), largest)
-    assert own.size is None
-    assert own.patches == pytest.approx((side // patch) ** 2, rel=0.05)
-    sides = [choice.size for choice in larger]
-    assert sides == sorted(set(sides))
-    assert sides[-1] % patch == 0
-    assert sides[-1] <= largest
-    assert sides[-1] > largest - patch or choices[-1].patches > 24_000
-    assert all(choice.patches <= 25_500 for choice in choices)
-    for choice in larger:
-        height, width = preprocess.at(choice.size, patch).input_size(900, 600)
-        assert choice.patches == (height // patch) * (width // patch)
-        assert choice.seconds == pytest.approx(0.1 * sizes.work(small, choice.patches + 1) / sizes.work(small, 257))
-        assert f"{choice.patches:,} patches" in choice.describe()["words"]
-
-
-def test_a_model_as_large_as_allowed_has_no_larger_choice() -> None:
-    (own,) = sizes.sizes(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
-    assert own.describe() == {"size": None, "words": "Own · 256 patches"}
-
-
-def test_guesses_are_rounded() -> None:
-    said = {0.3: "under a second", 3.4: "about 3 s", 61: "about 60 s", 100: "about 2 min", 3000: "about 50 min"}
-    assert {seconds: sizes.about(seconds) for seconds in said} == said
-
-
-def test_the_fastest_run_sets_the_pace() -> None:
-    view = Explorer(tiny.model()).open(np.zeros((50, 70, 3), np.uint8))
-    tokens = view.trace.tokens.shape[1]
-    view.seconds = 1.0
-    assert sizes.faster(view, None) == Pace(tokens, 1.0)
-    assert sizes.faster(view, Pace(tokens, 0.5)) == Pace(tokens, 0.5)
-    assert sizes.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)

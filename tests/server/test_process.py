@@ -1,10 +1,7 @@
 """`python app.py` in a process of its own: what needs sockets, files, logs or signals. One tiny model serves all."""
 
-from __future__ import annotations
-
 import io
 import json
-import os
 import re
 import signal
 import socket
@@ -69,14 +66,6 @@ def test_uploads_that_are_broken_off_leave_nothing(server: Server) -> None:
             line.sendall(photograph() + bytes(5_000_000))
     wait_until(lambda: len(logged(server)) >= begun + 2 * len(paths), "all requests end")
     assert server.files() == before
-
-
-def test_photographs_of_the_page_never_lie_on_the_disk(server: Server) -> None:
-    before = server.files()
-    assert server.ask("open", photo=photograph(9) + bytes(30_000_000), source={})["data"]["id"]
-    assert server.files() == before
-    open_files = [os.readlink(path) for path in Path(f"/proc/{server.process.pid}/fd").iterdir() if path.is_symlink()]
-    assert not [path for path in open_files if "deleted" in path and "tmp" in path]
 
 
 def test_another_process_has_the_same_ids(server: Server, model: str, tmp_path: Path) -> None:

@@ -1,11 +1,10 @@
 """The endpoints as programs use them, over a socket: with gradio_client, as gradio lists them, and as MCP tools."""
 
-from __future__ import annotations
-
 import base64
 import json
 import resource
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,8 @@ from vitviz.server.uploads import UploadError, upload_folder
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[Site]:
-    site = Site(made(tmp_path_factory.mktemp("page"), sources[:1], mcp=True), listens=True)
-    yield site
-    site.close()
+    with closing(Site(made(tmp_path_factory.mktemp("page"), sources[:1], mcp=True), listens=True)) as site:
+        yield site
 
 
 @pytest.fixture(scope="module")
@@ -79,27 +77,23 @@ def test_a_refusal_is_an_exception_of_the_client(client: Client, scene: str) -> 
 
 
 @pytest.mark.usefixtures("endless")
-def test_a_question_that_a_program_cancels_stops(client: Client, scene: str, site: Site) -> None:
+def test_a_question_stops_when_a_program_cancels_it_or_goes(client: Client, scene: str, site: Site) -> None:
+    scheduler, address = site.endpoints.scheduler, "/gradio_api/call/explain"
     job = client.submit(scene, "kernel_shap", api_name="/explain")
-    wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == 1, "it runs")
-    assert site.endpoints.scheduler.ahead(Kind.SHORT) == 0  # it goes behind short questions
+    wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "it runs")
+    assert scheduler.ahead(Kind.SHORT) == 0  # it goes behind short questions
     job.cancel()
     wait_for_rest(site.endpoints)
-
-
-@pytest.mark.usefixtures("endless")
-def test_a_question_of_a_program_that_has_gone_stops(scene: str, site: Site) -> None:
-    address = "/gradio_api/call/explain"
     event = site.client.post(address, json={"data": [scene, "kernel_shap", None, None]}).json()["event_id"]
     with site.client.stream("GET", f"{address}/{event}"):
-        wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == 1, "it runs")
+        wait_until(lambda: scheduler.ahead(Kind.LONG) == 1, "it runs")
     wait_for_rest(site.endpoints)
 
 
-def call_tool(site: Site, name: str, **given: Any) -> dict[str, Any]:
+def call_tool(site: Site, name: str, forwarded: str = "127.0.0.1", **given: Any) -> dict[str, Any]:
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": name, "arguments": given}}
-    accept = {"accept": "application/json, text/event-stream"}
-    answer = site.client.post("/gradio_api/mcp/", json=body, headers=accept)
+    headers = {"accept": "application/json, text/event-stream", "x-forwarded-for": forwarded}
+    answer = site.client.post("/gradio_api/mcp/", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
     (line,) = (line for line in answer.text.splitlines() if line.startswith(("data:", "{")))
     return json.loads(line.removeprefix("data:"))["result"]
@@ -140,3 +134,20 @@ def test_a_server_holds_many_connections_for_longer_than_nginx_does(site: Site) 
     assert site.page.server.config.timeout_keep_alive > 60
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= min(hard, 65_536)
+
+
+@pytest.mark.parametrize("proxies", [0, 2])
+def test_a_tools_question_is_booked_for_its_visitor(
+    tmp_path: Path, sources: tuple[str, ...], proxies: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gradio asks it of its own server."""
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "10.0.0.1" if proxies else "127.0.0.1")
+    with closing(Site(made(tmp_path / "page", sources, mcp=True, proxies=proxies), listens=True)) as site:
+        asked, join, visitors = [], site.endpoints.flights.join, ["203.0.113.7", "203.0.113.8"]
+        monkeypatch.setattr(
+            site.endpoints.flights, "join", lambda *given: asked.append(given[2].address) or join(*given)
+        )
+        for visitor in visitors:
+            forwarded = f"6.6.6.6, {visitor}, 10.0.0.2" if proxies else visitor
+            assert "not here any more" in str(call_tool(site, "layers", forwarded, scene="0" * 32))
+        assert asked == visitors

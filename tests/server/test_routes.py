@@ -1,7 +1,5 @@
 """The page's questions over HTTP, in this process: answers, progress, cancelling, replicas, checkpoints."""
 
-from __future__ import annotations
-
 import gc
 import json
 import threading
@@ -10,13 +8,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from asking import Site, last, progress, progress_with, wait_for_rest
 from offered import folder, made, photograph
 from patience import patience
 
 from vitviz.server import routes
-from vitviz.server.scheduler import Kind
 from vitviz.server.settings import Settings
 
 
@@ -32,9 +30,6 @@ def sites(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) ->
 @pytest.fixture
 def site(sites: list[Site]) -> Site:
     return sites[0]
-
-
-# --- answers
 
 
 def test_a_photograph_is_opened_and_asked_about(site: Site) -> None:
@@ -74,9 +69,6 @@ def test_a_scene_that_a_process_does_not_hold_is_opened_in_the_same_request(site
     assert site.ask("block", wrong, photo=photograph(12), source={})["error"]["kind"] == "unknown"
 
 
-# --- progress and leaving
-
-
 def test_progress_comes_again_and_again_with_place_and_time(site: Site, held: threading.Event) -> None:
     assert 0.1 <= routes.TICK <= 1  # seconds
     with ExitStack() as open_answers:
@@ -93,9 +85,7 @@ def test_progress_comes_again_and_again_with_place_and_time(site: Site, held: th
             assert all(list(line) == ["progress"] for line in before)
 
 
-def test_closing_the_connection_stops_the_work_and_drops_what_waits(
-    site: Site, held: threading.Event, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_the_connection_stops_work(site: Site, held: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     with site.stream("open", photo=photograph(30)) as running:
         assert progress_with("text", running.iter_lines())
         with site.stream("open", photo=photograph(31)) as waiting:
@@ -118,27 +108,13 @@ def test_who_joins_a_question_keeps_it_alive(site: Site, held: threading.Event) 
             assert json.loads([*lines][-1])["data"]["id"]
 
 
-@pytest.mark.usefixtures("endless")
-def test_kernel_shap_delays_nobody_and_stops_with_its_client(site: Site) -> None:
-    scene = site.ask("open", photo=photograph(50), source={})["data"]["id"]
-    given = {"scene": scene, "methods": ["gae", "kernel_shap"], "target": 5, "against": None}
-    with site.stream("faithfulness", given) as answer:
-        lines = (json.loads(line)["progress"] for line in answer.iter_lines())
-        assert next(line for line in lines if line.get("done") == 1)["of"] == 4
-        assert site.ask("layers", {"scene": scene})["data"]
-        assert site.ask("explain", {"scene": scene, "method": "token_gradcam", "target": 6})["data"]
-        assert site.endpoints.scheduler.ahead(Kind.LONG) == 1  # it was not waited for
-    wait_for_rest(site.endpoints)
-    assert site.ask("heads", {"scene": scene, "names": ["ablation_logit"]})["data"]
-
-
 def test_loading_a_model_is_said(site: Site, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     load, end = site.endpoints.loaded._load, threading.Event()
     monkeypatch.setattr(site.endpoints.loaded, "_load", lambda name: end.wait(patience(60)) and load(name))
     site.endpoints.loaded._evict(site.endpoints.loaded._limit)
     with site.stream("open", source={"image": "Noise", "model": sources[1]}) as answer:
         lines = answer.iter_lines()
-        assert progress(lines)["text"].startswith("Loading Tiny 1 (")
+        assert progress(lines)["text"].startswith("Loading Tiny b (")
         end.set()
         assert json.loads([*lines][-1])["data"]["model"] == sources[1]
 
@@ -150,36 +126,34 @@ def test_a_body_that_does_not_arrive_is_refused(site: Site, monkeypatch: pytest.
     assert answer.text.startswith("Expected a request within")
 
 
-# --- checkpoints
+def upload(site: Site, name: str, data: bytes) -> httpx.Response:
+    return site.client.post("/vitviz/checkpoint", files={"photo": (name, data)})
 
 
 def test_a_checkpoint_is_uploaded_and_named_by_its_hash(sites: list[Site], tmp_path: Path) -> None:
     site, other = sites
     weights = Path(folder(tmp_path / "mine", 9)) / "model.safetensors"
-    files = {"photo": ("mine.safetensors", weights.read_bytes())}
-    found = last(site.client.post("/vitviz/checkpoint", files=files).content)["data"]
+    found = last(upload(site, "mine.safetensors", weights.read_bytes()).content)["data"]
     assert found["source"].startswith("upload:")
     assert found["words"].startswith("mine.safetensors · ")
-    refused = other.ask("open", photo=photograph(), source={"model": found["source"]})["error"]
-    assert "Upload it again" in refused["text"]  # on another machine
-    own = found["source"]
-    refused = site.ask("open", photo=photograph(), source={"model": own[:-1]})["error"]
-    assert refused["kind"] == "refused"  # test_menu.py has more that are no names
-    assert str(tmp_path) not in refused["text"]
-    refused = site.ask("open", photo=photograph(), source={"model": own})["error"]
-    assert refused["text"].startswith("Expected mine.safetensors to open, got an error. Expected")
+    for server, source, words in (
+        (other, found["source"], "Upload it again"),  # on another machine
+        (site, found["source"][:-1], "Expected"),  # test_models.py has more that are no names
+        (site, found["source"], "Expected mine.safetensors to open, got an error. Expected"),
+    ):
+        refused = server.ask("open", photo=photograph(), source={"model": source})["error"]
+        assert refused["kind"] == "refused"
+        assert words in refused["text"]
+        assert str(tmp_path) not in refused["text"]
 
 
-def test_what_is_no_checkpoint_is_refused(site: Site) -> None:
-    for name, data in (("a.pt", b"x"), ("a.safetensors", b"")):
-        found = last(site.client.post("/vitviz/checkpoint", files={"photo": (name, data)}).content)
-        if "error" not in found:
-            found = site.ask("open", photo=photograph(), source={"model": found["data"]["source"]})
-        assert found["error"]["kind"] == "refused"
-
-
-def test_checkpoints_are_refused_where_the_operator_does(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_files_are_no_checkpoints_and_the_operator_may_refuse_all(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert last(upload(site, "a.pt", b"x").content)["error"]["kind"] == "refused"
+    source = last(upload(site, "a.safetensors", b"").content)["data"]["source"]
+    assert site.ask("open", photo=photograph(), source={"model": source})["error"]["kind"] == "refused"
     monkeypatch.setattr(site.endpoints.menu, "settings", Settings())
-    answer = site.client.post("/vitviz/checkpoint", files={"photo": ("a.safetensors", b"x")})
+    answer = upload(site, "a.safetensors", b"x")
     assert answer.status_code == 403
     assert "own machine" in answer.text

@@ -1,40 +1,30 @@
-"""Scenes and answers within their bounds, computations that are shared and cancelled, models that come and go."""
-
-from __future__ import annotations
+"""Scenes and answers within their bounds, computations that are shared, models that come and go, faults under way."""
 
 import gc
+import shutil
 import threading
 import weakref
-from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import tiny
-from offered import WIDTH, made, photograph
+import torch
+from offered import ask, folder, made, photograph
 from patience import patience
 
 from vitviz.explorer import Explorer
 from vitviz.images.decoding import ImageError
-from vitviz.model.vit import ViT
 from vitviz.server import endpoints as module
 from vitviz.server.account import Account, Resource
 from vitviz.server.endpoints import Endpoints
+from vitviz.server.health import health
 from vitviz.server.models import fingerprint
+from vitviz.server.routes import describe_error
 from vitviz.server.scenes import Cache, Flights, Shelf, UnknownScene, answer_bytes, scene_id
-from vitviz.server.scheduler import Cancelled, Client, current
+from vitviz.server.scheduler import Cancelled, Client, Kind, current
 from vitviz.server.settings import Settings
-
-Make = Callable[..., Endpoints]
-
-
-@pytest.fixture
-def make(tmp_path: Path, sources: tuple[str, ...]) -> Make:
-    """Make endpoints with three models."""
-    return lambda **options: made(tmp_path / "page", sources, **options)
-
-
-# --- the cache
 
 
 def test_the_least_recently_used_is_evicted_and_what_is_too_large_is_not_held() -> None:
@@ -60,8 +50,7 @@ def test_bytes_of_answers_are_about_what_they_take() -> None:
     assert answer_bytes((np.zeros(1000), 0.1)) > 8000
 
 
-def test_answers_outlive_their_scene(make: Make) -> None:
-    endpoints = make()
+def test_answers_outlive_their_scene(endpoints: Endpoints) -> None:
     scene = endpoints.open(photograph())["id"]
     question = endpoints.question("explain", {"scene": scene, "method": "rollout"})
     answer = question.compute()
@@ -82,9 +71,6 @@ def test_ids_are_of_bytes_model_and_size_and_nothing_else() -> None:
     ids = {scene_id(photo, one, size, b"key") for photo in (b"a", b"b") for one in prints for size in (None, 91)}
     assert len(ids) == 16
     assert scene_id(b"a", "model", None, b"key") != scene_id(b"a", "model", None, b"another")
-
-
-# --- one computation for all who ask
 
 
 def test_equal_questions_are_computed_once_and_cancelled_when_all_have_left() -> None:
@@ -144,11 +130,8 @@ def test_an_error_is_handed_to_all_who_wait_and_not_kept() -> None:
     assert len(calls) == 2
 
 
-# --- models
-
-
-def test_a_model_that_is_evicted_is_let_go_and_loaded_again(make: Make, sources: tuple[str, ...]) -> None:
-    endpoints = make(memory=2.5)
+def test_a_model_that_is_evicted_is_let_go_and_loaded_again(tmp_path: Path, sources: tuple[str, ...]) -> None:
+    endpoints = made(tmp_path / "page", sources, memory=2.5)
     scene = endpoints.open(photograph(), sources[1])["id"]
     opened = endpoints.scenes.get(scene)
     alive, values = weakref.ref(opened.view.model), endpoints.attention(scene, 0)["values"]
@@ -164,9 +147,9 @@ def test_a_model_that_is_evicted_is_let_go_and_loaded_again(make: Make, sources:
 
 
 def test_a_scene_of_a_model_that_was_evicted_meanwhile_is_not_kept(
-    make: Make, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    endpoints, run = make(memory=2.5), module.open_view
+    endpoints, run = made(tmp_path / "page", sources, memory=2.5), module.open_view
 
     def slow(*given: object) -> object:
         endpoints.loaded.get(sources[2])  # takes the memory of the model that is running
@@ -178,30 +161,72 @@ def test_a_scene_of_a_model_that_was_evicted_meanwhile_is_not_kept(
     assert endpoints.scenes.get(manifest["id"]) is None
 
 
-def test_a_model_is_loaded_once_and_named_in_words_where_it_cannot_be(
-    make: Make, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_does_not_load_is_named_in_words(
+    endpoints: Endpoints, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded: list[str] = []
-
-    def load(name: str) -> ViT:
-        loaded.append(name)
-        if name == sources[1]:
-            raise RuntimeError(f"{name}: secret")
-        return tiny.model()
-
-    monkeypatch.setattr("vitviz.server.menu.zoo.load", load)
-    endpoints = make()
-    for seed in (0, 1):
-        for size in (WIDTH, 2 * WIDTH):
-            endpoints.open(photograph(seed), sources[0], size)
-    assert loaded == [sources[0]]
-    with pytest.raises(ValueError, match=r"^Expected Tiny 1 to open, got RuntimeError\. Choose another model\.$"):
+    monkeypatch.setattr("vitviz.server.menu.zoo.load", Mock(side_effect=RuntimeError("secret")))
+    with pytest.raises(ValueError, match=r"^Expected Tiny b to open, got RuntimeError\. Choose another model\.$"):
         endpoints.open(photograph(), sources[1])
 
 
-def test_no_model_is_asked_for_more_patches_than_are_listed(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    endpoints = make()
-    monkeypatch.setattr("vitviz.server.sizes.MOST_PATCHES", 9)
-    assert endpoints.open(photograph(), size=3 * tiny.PATCH)["size"] == 3 * tiny.PATCH
-    with pytest.raises(ValueError, match=f"at most {3 * tiny.PATCH} pixels for this model, got {4 * tiny.PATCH}"):
-        endpoints.open(photograph(), size=4 * tiny.PATCH)
+def expect_answers(endpoints: Endpoints, seed: int) -> None:
+    """A photograph that is new is opened and explained, and nothing is left in the queue."""
+    scene = ask(endpoints, "open", photo=photograph(seed))["id"]
+    assert ask(endpoints, "explain", scene=scene, method="rollout")["values"]
+    assert endpoints.scheduler.ahead(Kind.LONG) == 0
+    assert health(endpoints)["ready"]
+
+
+MEMORY, OTHER = "There was not enough memory", "This could not be computed"
+ERRORS = (
+    (torch.OutOfMemoryError("CUDA out of memory. /secret"), MEMORY),
+    (MemoryError(), MEMORY),
+    (RuntimeError("/home/secret"), OTHER),
+    (type("Other", (ValueError,), {})("/home/secret"), OTHER),
+)
+
+
+@pytest.mark.parametrize(("error", "words"), ERRORS)
+def test_errors_are_told_without_what_python_says_and_the_next_question_is_answered(
+    endpoints: Endpoints, error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scene = ask(endpoints, "open", photo=photograph())["id"]
+    with monkeypatch.context() as broken:
+        for name in ("open_view", "ask_view"):
+            broken.setattr(module, name, Mock(side_effect=error))
+        for name, given in (("open", {"photo": photograph(1)}), ("explain", {"scene": scene, "method": "gae"})):
+            with pytest.raises(type(error)) as failed:
+                ask(endpoints, name, **given)
+            said = describe_error(failed.value)
+            assert said["kind"] == "failed"
+            assert said["text"].startswith(words)
+            assert "secret" not in said["text"]
+    expect_answers(endpoints, 1)
+
+
+def test_a_model_that_vanishes_or_changes_is_said_and_others_answer(tmp_path: Path) -> None:
+    first, second = (folder(tmp_path / name, seed) for seed, name in enumerate(("first", "second")))
+    endpoints = made(tmp_path / "page", (first, second))
+    before = ask(endpoints, "open", photo=photograph(2))["predictions"]
+    weights = Path(first) / "model.safetensors"
+    weights.write_bytes(bytes(weights.stat().st_size))  # under the running server, which has it in memory
+    shutil.move(second, tmp_path / "kept")
+    endpoints.scenes.discard(lambda *_: True)
+    assert ask(endpoints, "open", photo=photograph(2))["predictions"] == before
+    with pytest.raises(ValueError, match="Expected") as gone:
+        ask(endpoints, "open", photo=photograph(2), model=second)
+    said = describe_error(gone.value)
+    assert said["kind"] == "refused"
+    assert second not in said["text"]
+    expect_answers(endpoints, 3)
+    shutil.move(tmp_path / "kept", second)
+    assert ask(endpoints, "open", photo=photograph(2), model=second)["predictions"] != before
+
+
+def test_a_full_disk_or_a_jump_of_time_changes_nothing(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = ask(endpoints, "open", photo=photograph(5))["id"]
+    monkeypatch.setattr(shutil, "copyfileobj", lambda *_: pytest.fail("it wrote a file"))
+    for jump in (1e9, -1e9):
+        monkeypatch.setattr("time.time", lambda jump=jump: jump)
+        assert ask(endpoints, "explain", scene=scene, method="gae")["seconds"] < 600
+        expect_answers(endpoints, 6)

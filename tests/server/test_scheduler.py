@@ -1,13 +1,12 @@
 """Computations run one at a time, urgent ones first; a computation that nobody waits for any more stops."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 import torch
+from offered import visiting
 from patience import patience, wait_until
 
 from vitviz.server import scheduler as module
@@ -18,9 +17,7 @@ from vitviz.server.settings import Settings
 class Work(threading.Thread):
     """A computation that calls PyTorch again and again until it is told to finish, and notes in `log` how it goes."""
 
-    def __init__(
-        self, scheduler: Scheduler, kind: Kind, log: list[str], name: str, client: Client | None = None
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, kind: Kind, log: list[str], name: str, client: Client | None = None):
         super().__init__(name=name, daemon=True)
         self.scheduler, self.kind, self.log, self.client = scheduler, kind, log, client or Client()
         self.begun, self.end, self.steps = threading.Event(), threading.Event(), 0
@@ -39,7 +36,7 @@ class Work(threading.Thread):
         except Cancelled:
             self.log.append(f"{self.name} is stopped")
 
-    def wait(self) -> Work:
+    def wait(self) -> "Work":
         """Wait until it has begun."""
         assert self.begun.wait(patience(60)), self.log
         return self
@@ -65,9 +62,8 @@ def log() -> list[str]:
 
 @pytest.fixture(autouse=True)
 def nobody() -> Iterator[None]:
-    token = current.set(Client())
-    yield
-    current.reset(token)
+    with visiting(""):
+        yield
 
 
 @pytest.fixture
@@ -81,9 +77,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("slow", "urgent"), [(Kind.LONG, Kind.SHORT), (Kind.LONG, Kind.PHOTO), (Kind.SHORT, Kind.PHOTO)]
 )
-def test_an_urgent_computation_overtakes_another_under_way(
-    scheduler: Scheduler, log: list[str], slow: Kind, urgent: Kind
-) -> None:
+def test_an_urgent_computation_overtakes(scheduler: Scheduler, log: list[str], slow: Kind, urgent: Kind) -> None:
     first = Work(scheduler, slow, log, "first").wait()
     second = Work(scheduler, slow, log, "second")
     wait_until(lambda: scheduler.waiting == 1, "the second one waits")
@@ -96,9 +90,7 @@ def test_an_urgent_computation_overtakes_another_under_way(
     assert log == ["first begins", "urgent begins", "urgent ends", "first ends", "second begins", "second ends"]
 
 
-def test_photographs_without_end_leave_a_share_to_short_questions(
-    scheduler: Scheduler, log: list[str], clock: SimpleNamespace
-) -> None:
+def test_short_questions_keep_their_share(scheduler: Scheduler, log: list[str], clock: SimpleNamespace) -> None:
     photo = Work(scheduler, Kind.PHOTO, log, "photo").wait()
     short = Work(scheduler, Kind.SHORT, log, "short")
     other = Work(scheduler, Kind.PHOTO, log, "other")
@@ -167,9 +159,7 @@ def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, log: l
     assert scheduler.ahead(Kind.LONG) == 0
 
 
-def test_a_long_computation_does_not_pause_for_ever(
-    scheduler: Scheduler, log: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pause_has_an_end(scheduler: Scheduler, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_PAUSE", 0.1)
     photo = Work(scheduler, Kind.PHOTO, log, "photo").wait()
     Work(scheduler, Kind.LONG, log, "long").wait().finish()
@@ -228,9 +218,7 @@ def test_a_report_reaches_the_client(clock: SimpleNamespace) -> None:
     assert client.finishes == clock.now + 4
 
 
-def test_the_mean_is_of_the_latest_computations_and_grows_with_one_that_runs_longer(
-    scheduler: Scheduler, clock: SimpleNamespace
-) -> None:
+def test_the_mean_is_of_the_latest_and_grows_with_one_that_runs(scheduler: Scheduler, clock: SimpleNamespace) -> None:
     assert scheduler.mean(Kind.LONG) == 1
     for seconds in (100, *[4] * module.RECENT):
         with scheduler.run(Kind.LONG):

@@ -1,13 +1,12 @@
 """What the operator of a page allows: by the command line, by the environment, or by what is safe there. No browser."""
 
-from __future__ import annotations
-
 import re
 import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 
 import gradio as gr
@@ -19,7 +18,7 @@ from patience import patience
 from vitviz.cli.main import main
 from vitviz.server.api import CheckedBlocks
 from vitviz.server.server import launch
-from vitviz.server.settings import GIGABYTE, Settings, SettingsError, settings
+from vitviz.server.settings import GIGABYTE, LIMITS, Settings, SettingsError, settings
 
 
 def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
@@ -61,10 +60,37 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value"), WRONG)
-def test_a_wrong_setting_is_refused(name: str, value: str) -> None:
-    with pytest.raises(SettingsError, match="above 0|ALOW|'0'" if value == "0" else re.escape(value)):
-        settings(environ={name: value})
+def test_a_wrong_setting_is_refused() -> None:
+    for name, value in WRONG:
+        with pytest.raises(SettingsError, match="above 0|ALOW|'0'" if value == "0" else re.escape(value)):
+            settings(environ={name: value})
+
+
+TABLE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+
+
+def test_limits_have_the_defaults_of_the_document_and_are_read() -> None:
+    for field, limit in LIMITS.items():
+        (row,) = re.findall(rf"^\| `{limit.variable}` \| (.*) \| (.*) \|$", TABLE, re.MULTILINE)
+        assert float(row[1]) == limit.default
+        assert getattr(Settings(), field) == getattr(settings(environ={}), field) == limit.default * limit.units
+        assert getattr(settings(environ={limit.variable: "3"}), field) == 3 * limit.units
+        for wrong in ("0", "-1", "nan", "much"):
+            with pytest.raises(SettingsError, match=limit.variable):
+                settings(environ={limit.variable: wrong})
+
+
+def test_replicas_share_a_secret_and_others_have_their_own() -> None:
+    assert settings(environ={"VITVIZ_SECRET": "x" * 16}).secret == b"x" * 16
+    assert settings(environ={}).secret != settings(environ={}).secret
+    with pytest.raises(SettingsError, match="VITVIZ_SECRET"):
+        settings(environ={"VITVIZ_SECRET": "short"})
+
+
+def test_proxies_are_counted() -> None:
+    assert [settings(environ=one).proxies for one in ({}, {"SPACE_ID": "a/b"}, {"VITVIZ_PROXIES": "2"})] == [0, 1, 2]
+    with pytest.raises(SettingsError, match="VITVIZ_PROXIES"):
+        settings(environ={"VITVIZ_PROXIES": "1.5"})
 
 
 def test_the_command_line_says_it_too(monkeypatch: pytest.MonkeyPatch) -> None:

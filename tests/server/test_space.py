@@ -1,7 +1,5 @@
 """A Space starts from its own files alone, as its host starts it, and answers."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess
