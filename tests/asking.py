@@ -65,10 +65,6 @@ class Visitor:
         assert began.status_code == 200, began.text
         return self.client.get(f"/gradio_api/call/{name}/{began.json()['event_id']}").text
 
-    def first(self) -> str:
-        """Return the id of an example."""
-        return self.ask("open", source={"image": "Church"})["data"]["id"]
-
     def config(self) -> dict[str, Any]:
         return self.client.get("/config").json()
 
