@@ -14,6 +14,7 @@ import pytest
 import tiny
 import torch
 from image_files import random_rgb
+from offered import folder as save_model
 from PIL import Image, ImageSequence
 
 import vitviz
@@ -24,10 +25,7 @@ from vitviz.draw.figures import draw
 from vitviz.export import numbers
 from vitviz.export.film import circle, film_of, film_of_clip
 from vitviz.images.limits import ImageError
-from vitviz.images.preprocess import Preprocess
 from vitviz.images.video import read_clip
-from vitviz.model.vit import Pretrained
-from vitviz.weights.checkpoint import save as save_model
 
 CLIP_FRAMES = 12
 
@@ -36,13 +34,8 @@ CLIP_FRAMES = 12
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a tiny model, another one of its shape, a photograph and a clip."""
     folder = tmp_path_factory.mktemp("take-away")
-    config = tiny.config(registers=2)
-    labels = tuple(f"thing {index}" for index in range(config.classes))
-    preprocess = Preprocess(height=91, width=143, mode="squash")
     for name, seed in (("first", 5), ("second", 6)):
-        model = vitviz.ViT(config, Pretrained(name=f"Tiny {name}", preprocess=preprocess, labels=labels)).eval()
-        tiny.randomise(model, seed)
-        save_model(model, folder / name)
+        save_model(folder / name, seed, registers=2)
     Image.fromarray(random_rgb(110, 150, 0)).save(folder / "photo.png")
     write_clip(folder / "clip.mp4")
     return folder
@@ -83,7 +76,7 @@ def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 @pytest.mark.parametrize("ending", ["npz", "csv"])
-def test_numbers_are_made_again_to_the_last_bit(
+def test_numbers_are_made_again_to_the_bit(
     ending: str, place: Path, here: Path, view: vitviz.View, one_thread: None
 ) -> None:
     for name, heatmap in {
@@ -118,9 +111,7 @@ def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view
     np.testing.assert_array_equal(vitviz.Heatmap.load("map.npz", view.photo).values, heatmap.values)
 
 
-def test_replay_in_a_shell_says_whether_it_is_equal(
-    place: Path, here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_replay_says_whether_it_is_equal(place: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = ["--model", str(place / "first"), "--device", "cpu"]
     assert main(["explain", "photo.png", "--method", "gae", "-o", "why.csv", *model]) == 0
     assert main(["replay", "why.csv"]) == 0
@@ -241,7 +232,6 @@ def test_a_part_is_what_the_head_adds_to_the_stream() -> None:
     added = trace.attention(-1)[0, 2, 0] @ values @ last.attn.proj.weight[:, start].T  # (D,), to CLS
     before = last(trace.stream(-1), None)[0, 0]
     deviation = (before.var(unbiased=False) + model.norm.eps).sqrt()
-    assert model.head is not None
     aim = (model.head.weight[3] - model.head.weight.mean(0)) * model.norm.weight
     expected = (added - added.mean()) @ aim / deviation
     assert found.heads[-1, 2] == pytest.approx(float(expected), rel=1e-4, abs=1e-6)
@@ -256,9 +246,8 @@ def test_pooling_that_is_not_linear_is_refused() -> None:
 def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
     figures = draw(view, ["heads", "matrix", "decomposition", "lens", "curves"], block=1, head=3, method="gae")
     panels = {axes.get_label(): axes for figure in figures.values() for axes in figure.axes}
-    tile = panels["heads"].images[0].get_array()
-    assert tile is not None
-    np.testing.assert_array_equal(np.asarray(tile)[:7, :11], view.attention(0, 0).values)
+    tile = np.asarray(panels["heads"].images[0].get_array())
+    np.testing.assert_array_equal(tile[:7, :11], view.attention(0, 0).values)
     shown = np.asarray(panels["matrix"].images[0].get_array())
     np.testing.assert_allclose(shown, view.trace.attention(1)[0, 3].numpy(), atol=1e-6)
     np.testing.assert_array_equal(

@@ -1,18 +1,24 @@
-"""Files of numbers that are damaged, or are none, are refused in words and print nothing that a terminal obeys."""
+"""Files of numbers that are damaged or of another photograph, and a cache that cannot be written, are told in words."""
 
 from __future__ import annotations
 
 import io
 import json
 import os
-import zipfile
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tiny
 
-from vitviz.export.numbers import NumbersError, read, replay
+import vitviz
+from vitviz.cli.main import main
+from vitviz.export.numbers import NumbersError, read, replay, save
+from vitviz.export.onnx import StaticError
+from vitviz.export.runtime import runtime_files
+from vitviz.export.static import cached_graphs
 
 RECORD: dict[str, Any] = {
     "format": "vitviz map 1",
@@ -34,17 +40,6 @@ def npz(**arrays: Any) -> bytes:
     return out.getvalue()
 
 
-def bomb() -> bytes:
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as file:
-        file.writestr("values.npy", bytes(100_000_000))
-    return out.getvalue()
-
-
-def without(name: str) -> dict[str, Any]:
-    return {key: value for key, value in RECORD.items() if key != name}
-
-
 DAMAGED = {
     "nothing": b"",
     "no archive": b"PK\x03\x04" + bytes(50),
@@ -55,8 +50,12 @@ DAMAGED = {
     "a number": csv(7),
     "another table": b"a,b\n1,2\n",
     "a pickle": npz(record=np.array({"a": 1}, object), values=np.zeros((2, 2))),
-    "a bomb": bomb(),
-    **{f"without {name}": csv(without(name)) for name in RECORD if name != "versions"},
+    "a bomb": npz(values=np.zeros(100_000_000, np.uint8)),
+    **{
+        f"without {name}": csv({key: RECORD[key] for key in RECORD if key != name})
+        for name in RECORD
+        if name != "versions"
+    },
     **{f"{name} null": csv(RECORD | {name: None}) for name in RECORD},
     "a grid of text": csv(RECORD | {"input": {"grid": "ab"}}),
     "a grid of infinity": csv(RECORD | {"input": {"grid": [float("inf"), 1]}}),
@@ -96,3 +95,27 @@ def test_pipes_and_devices_are_not_read(tmp_path: Path) -> None:
     for path in (tmp_path / "map.csv", Path("/dev/zero"), tmp_path, tmp_path / "nothing"):
         with pytest.raises(NumbersError, match="Expected a file of numbers"):
             read(path)
+
+
+def test_another_photograph_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    view = vitviz.Explorer("vit-cifar10").open(vitviz.example("koala"))
+    saved = save(view, view.attention(), tmp_path / "map.csv", model="vit-cifar10")
+    assert main(["replay", str(saved), "--photo", str(vitviz.example("koala"))]) == 0
+    assert main(["replay", str(saved), "--photo", str(vitviz.example("church"))]) == 2
+    words = r"Expected the photograph koala\.jpg as it was, got another one: its pixels"
+    assert re.search(words, capsys.readouterr().err)
+    head, _, table = saved.read_text(encoding="utf-8").partition("\n")
+    record = json.loads(head.removeprefix("# "))
+    record["photo"]["pixels"] = None  # the browser has no checksum
+    saved.write_text(f"# {json.dumps(record)}\n{table}", encoding="utf-8")
+    for name, words in (("koala", False), ("church", True)):
+        assert main(["replay", str(saved), "--photo", str(vitviz.example(name))]) == int(words)
+        assert ("this may be another one" in capsys.readouterr().out) == words
+
+
+def test_a_home_that_cannot_be_written_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "home").write_text("no folder")  # root may write into any folder
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    for work in (runtime_files, lambda: cached_graphs(tiny.model())):
+        with pytest.raises(StaticError, match=r"Expected a cache that can be written at .*home/vitviz.*XDG_CACHE_HOME"):
+            work()
