@@ -23,7 +23,7 @@ WORKERS ?= 2
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium examples architecture docs guide space lock audit clean
+.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples architecture docs guide space lock audit clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
@@ -52,6 +52,7 @@ test: $(VENV)/.test chromium lint types js
 	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 # What `make test` leaves out. The tiers are explained in CONTRIBUTING.md; those after `test-all` are run by hand.
+test-engines: firefox
 test-all test-names test-versions test-engines: $(VENV)/.test chromium
 	$(TEST_ENV) $(PY) -m pytest --tier $(@:test-%=%) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -89,9 +90,9 @@ js: $(VENV)/.js
 	$(PY) tests/js_vectors.py
 	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 
-# Never fails: without a Chromium the browser tests are skipped (in CI they fail), and it says why.
-chromium:
-	@sh scripts/install_chromium.sh
+# Never fails: without a browser its tests are skipped (in CI they fail), and it says why.
+chromium firefox:
+	@sh scripts/install_browsers.sh $@
 
 examples: $(VENV)/.test
 	$(PY) scripts/make_examples.py

@@ -21,11 +21,11 @@ from offered import photograph
 from patience import wait_until
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 from running import CHURCH, DOG, address, axe, complete, ready, upload
 from safetensors.numpy import load
 from scipy.stats import spearmanr
-from static_site import Quiet, Served
+from static_site import Quiet, Served, tiny_model
 
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
@@ -54,16 +54,16 @@ ASK = """async ([name, ask]) => {
     const found = await vitviz.backend[name](vitviz.store.get().scene, ask);
     return found instanceof ArrayBuffer ? { bytes: [...new Uint8Array(found)] } : found;
 }"""
-
-
-def tiny_model(folder: Path, **changes: Any) -> str:
-    """A tiny model whose inputs keep the shape of the photograph, as a folder."""
-    model = tiny.model(**changes)
-    preprocess = Preprocess(mode="native", height=7 * tiny.PATCH, width=11 * tiny.PATCH, multiple=tiny.PATCH)
-    labels = tuple(f"thing {i}" for i in range(model.config.classes))
-    model.pretrained = Pretrained(name="Tiny", preprocess=preprocess, labels=labels)
-    save(model.half().float(), folder)
-    return str(folder)
+NOISE = """{
+    const { prototype } = OffscreenCanvasRenderingContext2D;
+    const read = prototype.getImageData;
+    prototype.getImageData = function (...box) {
+        const image = read.apply(this, box);
+        image.data.forEach((level, i) => { image.data[i] = (31 * i) % 256; });
+        return image;
+    };
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -324,6 +324,29 @@ def test_odd_photographs_and_files_that_are_none(page: Page, site: Served, sourc
         shape = view.photo.width / view.photo.height
         assert manifest["photo"]["width"] / manifest["photo"]["height"] == pytest.approx(shape, rel=0.01)
         assert manifest["predictions"][0][1] == pytest.approx(view.predictions(1)[0][1], abs=close)
+
+
+def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
+    browser: Chromium, site: Served, mine: Path, seen: View
+) -> None:
+    """Chromium does not resist fingerprinting; its worker is made to, and reads pixels through a video frame."""
+    with new_page(browser, service_workers="block") as page:
+
+        def with_noise(route: Route) -> None:
+            answer = route.fetch()
+            route.fulfill(response=answer, body=answer.text().replace("\n", f"\n{NOISE}", 1))
+
+        page.route("**/worker*.js", with_noise)
+        ready(page, site.url)
+        drop(page, mine)
+        manifest = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest")
+        found = {label: share for label, share, _ in manifest["predictions"]}
+        assert found == pytest.approx(dict(seen.predictions()), abs=1e-4)
+        types = page.evaluate(
+            "async () => { const { photo, seen } = vitviz.scenes.get(vitviz.store.get().scene.id).manifest;"
+            " return Promise.all([photo, seen].map(async ({ url }) => (await (await fetch(url)).blob()).type)); }"
+        )
+        assert types == ["image/png"] * 2
 
 
 def test_a_damaged_file_is_named(page: Page, site: Served, mine: Path, tmp_path: Path) -> None:

@@ -7,7 +7,9 @@ import { INITIAL } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
 import { packed } from './draw/color.js';
-import { copyLink, download, followAddress, followAnimation, followFullScreen } from './effects/browser.js';
+import {
+  copyLink, download, downloadPicture, followAddress, followAnimation, followFullScreen,
+} from './effects/browser.js';
 import { Progress } from './effects/progress.js';
 import { SceneEffects } from './effects/scene.js';
 
@@ -121,7 +123,7 @@ async function leave(what, page) {
   if (what === 'link') copyLink(store);
   if (what === 'picture') {
     const { canvas, name } = views[0].picture();
-    canvas.toBlob((/** @type {Blob} */ blob) => download(blob, name));
+    await downloadPicture(canvas, name, store);
   }
   if (what !== 'page') return;
   try {

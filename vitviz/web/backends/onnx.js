@@ -1,4 +1,5 @@
 // The backend of a static site: the model runs in a worker of the visitor's own browser, and examples are files.
+import { readerOf } from '../compute/readback.js';
 import { BackendError, photographOf } from './backend.js';
 import { lack } from './needs.js';
 import { standalone } from './standalone.js';
@@ -99,6 +100,9 @@ export function onnxBackend({ base, site, first, photos }) {
     const about = named(source);
     if (scene !== idOf(source)) throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
     if (lack()) throw new BackendError(lack(), 'refused');
+    await readerOf(document.createElement('canvas')).catch(({ message }) => { // before 60 MB are loaded in vain
+      throw new BackendError(message, 'refused');
+    });
     const photo = await photograph(source, { signal });
     signal?.throwIfAborted();
     const id = count += 1;

@@ -1,4 +1,5 @@
 // Numbers as files: CSV and NPZ (NumPy's arrays in a ZIP), with the columns and the record of vitviz/export/numbers.py.
+import { crc32 } from './crc.js';
 import { patchBox } from './geometry.js';
 
 /** @typedef {import('./geometry.js').Geometry} Geometry */
@@ -102,19 +103,6 @@ function npy(entry) {
   out.set(new TextEncoder().encode(padded), 10);
   out.set(new Uint8Array(data.buffer, data.byteOffset, data.byteLength), start);
   return out;
-}
-
-const CRC = Uint32Array.from({ length: 256 }, (_, i) => {
-  let value = i;
-  for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? 0xedb88320 ^ (value >>> 1) : value >>> 1;
-  return value;
-});
-
-/** @param {Uint8Array} bytes */
-function crc32(bytes) {
-  let value = 0xffffffff;
-  for (const byte of bytes) value = CRC[(value ^ byte) & 255] ^ (value >>> 8);
-  return (value ^ 0xffffffff) >>> 0;
 }
 
 /** Numbers of 2 or 4 bytes, little endian. @param {[number, number][]} fields - value, bytes */

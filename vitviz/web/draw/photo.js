@@ -3,6 +3,7 @@
 import { captioned } from './caption.js';
 import { indices, packed, spotlight } from './color.js';
 import { patchAt } from '../compute/geometry.js';
+import { isExact } from '../compute/readback.js';
 import { Heat } from './heat.js';
 import { dotBoxes, frameBoxes, gridBoxes, hatchAround } from './overlay.js';
 import { atPrintSize } from './saved.js';
@@ -24,6 +25,7 @@ const HTML = `
 /** @param {number[]} color @param {number} amount */
 const rgba = ([r, g, b], amount) => `rgba(${r}, ${g}, ${b}, ${amount})`;
 const COVER = '#6b7280';
+const UNSEEN = 'rgba(128, 128, 128, 0.72)'; // where the pixels cannot be read to be hatched
 /** @type {Geometry} */
 const NOTHING = { image: [1, 1], frame: [0, 0, 0, 0] };
 const RAMP = Float64Array.from({ length: 256 }, (_, i) => i / 255);
@@ -128,7 +130,14 @@ export class Pane {
     this.held.style.setProperty('--shape', String(width / height));
     this.photo.drawImage(image, 0, 0, width, height);
     const [left, top, right, bottom] = this.enlarge.region;
-    if (left > 0 || top > 0 || right < width || bottom < height) {
+    const cropped = left > 0 || top > 0 || right < width || bottom < height;
+    if (cropped && !isExact(this.photo.canvas)) {
+      this.photo.fillStyle = UNSEEN;
+      this.photo.beginPath();
+      this.photo.rect(0, 0, width, height);
+      this.photo.rect(left, top, right - left, bottom - top);
+      this.photo.fill('evenodd');
+    } else if (cropped) {
       const pixels = this.photo.getImageData(0, 0, width, height);
       hatchAround(pixels.data, geometry.image, this.enlarge.region);
       this.photo.putImageData(pixels, 0, 0);

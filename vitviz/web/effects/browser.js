@@ -1,5 +1,6 @@
 // What the state does to the browser: the address and its history, full screen, the animation; and what leaves the
 // page.
+import { pictureOf } from '../compute/readback.js';
 import { isStep } from '../core/actions.js';
 import { isKept } from '../core/state.js';
 import { format } from '../core/url.js';
@@ -80,6 +81,19 @@ export function download(blob, name) {
   link.download = name;
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+}
+
+/**
+ * Save a picture as PNG, or say why it cannot be.
+ * @param {HTMLCanvasElement} canvas @param {string} name @param {Store} store
+ */
+export async function downloadPicture(canvas, name, store) {
+  try {
+    download(await pictureOf(canvas), name);
+  } catch (error) {
+    const { message } = /** @type {Error} */ (error);
+    store.dispatch({ type: 'message', texts: [`The picture could not be saved. ${message}`] });
+  }
 }
 
 /** The whole link to what is shown. @param {Store} store */

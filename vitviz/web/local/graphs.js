@@ -24,19 +24,6 @@ import { widen } from '../compute/half.js';
  */
 /** @typedef {{url: string, bytes: number, crc: number}} File */
 
-const TABLE = Uint32Array.from({ length: 256 }, (_, start) => {
-  let value = start;
-  for (let bit = 0; bit < 8; bit += 1) value = value & 1 ? (value >>> 1) ^ 0xedb88320 : value >>> 1;
-  return value;
-});
-
-/** The CRC-32 of some bytes, as zlib has it: pages without TLS have no SHA. @param {Uint8Array} bytes */
-export function crc32(bytes) {
-  let value = 0xffffffff;
-  for (let i = 0; i < bytes.length; i += 1) value = TABLE[(value ^ bytes[i]) & 255] ^ (value >>> 8);
-  return (value ^ 0xffffffff) >>> 0;
-}
-
 /**
  * Pixels with which a site tries itself: the same numbers in Python. @param {number} size
  * @returns {Float32Array} -1..1, in steps of 1/64

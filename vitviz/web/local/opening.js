@@ -1,6 +1,7 @@
 // Opens a photograph in the visitor's own browser: decodes it, prepares the model's input, and describes what came out.
 import { PERHAPS } from '../compute/format.js';
 import { prepare, restore } from '../compute/image.js';
+import { pictureOf, pixelsOf } from '../compute/readback.js';
 import { softmax } from './model.js';
 
 /** @typedef {import('./graphs.js').About} About */
@@ -20,8 +21,7 @@ function canvasOf(width, height) {
 
 /** @param {OffscreenCanvas} canvas @param {number} quality */
 async function picture(canvas, quality) {
-  return { blob: await canvas.convertToBlob({ type: 'image/jpeg', quality }), width: canvas.width,
-    height: canvas.height };
+  return { blob: await pictureOf(canvas, 'image/jpeg', quality), width: canvas.width, height: canvas.height };
 }
 
 /**
@@ -62,9 +62,7 @@ async function stage(canvas, [least, most]) {
 export async function prepareBlob(about, blob) {
   const canvas = await decode(blob);
   const { width, height } = canvas;
-  const context = /** @type {OffscreenCanvasRenderingContext2D} */ (canvas.getContext('2d'));
-  const { data } = context.getImageData(0, 0, width, height);
-  return { canvas, prepared: prepare(about.preprocess, data, width, height) };
+  return { canvas, prepared: prepare(about.preprocess, await pixelsOf(canvas), width, height) };
 }
 
 /**

@@ -1,7 +1,9 @@
 // The worker of a static site: it answers what a server would, one question at a time.
+import { crc32 } from '../compute/crc.js';
+import { ReadbackError } from '../compute/readback.js';
 import { explain, faithfulness, heads, intervene } from './answers.js';
 import { blockFile, rolloutFile } from './files.js';
-import { Graphs, crc32, ramp } from './graphs.js';
+import { Graphs, ramp } from './graphs.js';
 import { layers } from './layers.js';
 import { lectureFile, valuesFile } from './lecture.js';
 import { Stopped, Model } from './model.js';
@@ -140,7 +142,7 @@ export function start(self, ort, runtime, constants) {
     } catch (error) {
       if (error instanceof Stopped) self.postMessage({ id, stopped: true });
       else {
-        const known = error instanceof SiteError || error instanceof PhotographError;
+        const known = [SiteError, PhotographError, ReadbackError].some((kind) => error instanceof kind);
         const text = /** @type {Error} */ (error).message;
         self.postMessage({ id, error: known ? text : `This browser could not compute it: ${text}` });
       }

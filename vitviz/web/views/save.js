@@ -3,7 +3,7 @@ import { fileName } from '../compute/format.js';
 import { mapCsv, mapNpz, mapsFile } from '../compute/numbers.js';
 import { captioned } from '../draw/caption.js';
 import { atPrintSize, canvasOf, chartsAsSvg, together } from '../draw/saved.js';
-import { download } from '../effects/browser.js';
+import { download, downloadPicture } from '../effects/browser.js';
 
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 /** @typedef {import('../compute/numbers.js').Saved} Saved */
@@ -35,7 +35,7 @@ export function saveMenu(page, place, what, choices, name, where = 'afterbegin')
     close();
     const { ending, make } = choices[Number(chosen.dataset.save)];
     const content = make();
-    if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending]);
+    if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
     else page.store.dispatch({ type: 'message', texts: [`There are no numbers yet to save of ${what}.`] });
   });
   menu.addEventListener('keydown', (event) => {
@@ -53,9 +53,12 @@ export function saveMenu(page, place, what, choices, name, where = 'afterbegin')
   place.insertAdjacentElement(where, menu);
 }
 
-/** @param {Content} content @param {string} name @param {string} type */
-function save(content, name, type) {
-  if (content instanceof HTMLCanvasElement) content.toBlob((blob) => blob && download(blob, name));
+/**
+ * @param {Content} content @param {string} name @param {string} type
+ * @param {import('./explore.js').Page['store']} store
+ */
+function save(content, name, type, store) {
+  if (content instanceof HTMLCanvasElement) downloadPicture(content, name, store);
   else download(new Blob([/** @type {any} */ (content)], { type }), name);
 }
 

@@ -1,5 +1,6 @@
 // Which photograph: dropped, pasted, chosen, taken with a webcam, or an example; and how finely it is cut.
 import { escaped } from '../compute/format.js';
+import { pictureOf } from '../compute/readback.js';
 import { write } from '../draw/dom.js';
 import { View } from './view.js';
 
@@ -113,13 +114,16 @@ export class Source extends View {
     }
   }
 
-  shoot() {
+  async shoot() {
     const video = this.find('video');
     const canvas = document.createElement('canvas');
     [canvas.width, canvas.height] = [video.videoWidth, video.videoHeight];
     canvas.getContext('2d')?.drawImage(video, 0, 0);
-    canvas.toBlob((blob) => this.take(blob), 'image/jpeg', QUALITY);
+    const photo = await pictureOf(canvas, 'image/jpeg', QUALITY).catch(({ message }) => (
+      write(this.find('dialog p'), message)));
+    if (!photo) return;
     this.dialog.close();
+    await this.take(photo);
   }
 
   stop() {

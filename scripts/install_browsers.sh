@@ -1,0 +1,63 @@
+#!/bin/sh
+# The browser tests drive the system's browsers: sh install_browsers.sh chromium firefox. Where one is missing, and it can be
+# installed without asking anybody, install it. Says in one line what it did or why it did not, and never fails: the tests
+# that need it are then skipped, or fail where CI is set.
+
+without() {
+    echo "vitviz: no $1, so the tests in it will be skipped or fail: $2"
+}
+
+is_here() {
+    for name in $2; do
+        if command -v "$name" >/dev/null 2>&1; then return 0; fi
+    done
+    [ "$1" = chromium ] || return 1
+    for downloaded in "${PLAYWRIGHT_BROWSERS_PATH:-$HOME/.cache/ms-playwright}"/chromium-*; do
+        if [ -d "$downloaded" ]; then return 0; fi
+    done
+    return 1
+}
+
+apt() {
+    $as_root env DEBIAN_FRONTEND=noninteractive apt-get -q -y -o DPkg::Lock::Timeout=120 "$@" </dev/null >>"$log" 2>&1
+}
+
+# $1: the browser; $2: its commands; $3: packages that bring it
+install() {
+    if is_here "$1" "$2"; then return; fi
+    if [ -n "${SKIP_CHROMIUM:-}" ] && [ "$1" = chromium ]; then without "$1" "SKIP_CHROMIUM is set"; return; fi
+    if ! command -v apt-get >/dev/null 2>&1; then
+        without "$1" "install it yourself and run again (this system has no apt-get)"
+        return
+    fi
+    if [ "$(id -u)" = 0 ]; then
+        as_root=""
+    elif command -v sudo >/dev/null 2>&1 && sudo -n true 2>/dev/null; then
+        as_root="sudo -n"
+    else
+        without "$1" "installing it needs root: sudo apt-get install $3"
+        return
+    fi
+    echo "vitviz: installing the system's $1 for the browser tests"
+    log=$(mktemp)
+    # A stale package list is no reason to give up: the install says whether it is good enough. Debian has firefox-esr,
+    # other systems firefox.
+    apt update || true
+    for packages in $3; do
+        if apt install --no-install-recommends "$packages" fonts-liberation && is_here "$1" "$2"; then break; fi
+    done
+    if ! is_here "$1" "$2"; then
+        reason=$(grep -m1 '^E:' "$log" || tail -n 1 "$log")
+        without "$1" "apt-get could not install it (${reason:-no reason given})"
+    fi
+    rm -f "$log"
+}
+
+for browser in "$@"; do
+    case $browser in
+        chromium) install chromium "chromium chromium-browser google-chrome google-chrome-stable" "chromium" ;;
+        firefox) install firefox "firefox-esr firefox" "firefox-esr firefox" ;;
+        *) echo "vitviz: expected chromium or firefox, got $browser" ;;
+    esac
+done
+exit 0

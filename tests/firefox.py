@@ -1,0 +1,130 @@
+"""A headless Firefox for tests, driven by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from patience import patience, wait_until
+from websockets.sync.client import ClientConnection, connect
+
+FIREFOXES = ("firefox-esr", "firefox")
+QUIET = {  # nothing of the browser's own leaves this machine or opens beside the page
+    "app.normandy.enabled": False,
+    "app.update.disabledForTesting": True,
+    "browser.aboutwelcome.enabled": False,
+    "browser.safebrowsing.downloads.remote.enabled": False,
+    "browser.shell.checkDefaultBrowser": False,
+    "datareporting.policy.dataSubmissionEnabled": False,
+    "extensions.systemAddon.update.enabled": False,
+    "network.captive-portal-service.enabled": False,
+    "network.connectivity-service.enabled": False,
+    "services.settings.server": "data:,",
+    "toolkit.telemetry.enabled": False,
+}
+
+
+class Tab:
+    """A tab of Firefox, and what was uncaught in it."""
+
+    def __init__(self, connection: ClientConnection) -> None:
+        self.connection = connection
+        self.numbers = itertools.count(1)
+        self.problems: list[str] = []
+        self.send("session.new", {"capabilities": {}})
+        self.send("session.subscribe", {"events": ["log.entryAdded"]})
+        self.context = self.send("browsingContext.create", {"type": "tab"})["context"]
+
+    def send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        """Give a command, and return its result.
+
+        Raises:
+            RuntimeError: if Firefox refuses the command.
+        """
+        number = next(self.numbers)
+        self.connection.send(json.dumps({"id": number, "method": method, "params": params}))
+        while True:
+            answer = json.loads(self.connection.recv(timeout=patience(120)))
+            if answer.get("method") == "log.entryAdded" and answer["params"]["level"] == "error":
+                self.problems.append(answer["params"]["text"])
+            if answer.get("id") != number:
+                continue
+            if answer["type"] == "error":
+                raise RuntimeError(f"{method}: {answer['error']}: {answer['message']}")
+            return answer["result"]
+
+    def open(self, url: str) -> None:
+        """Go to an address, and wait until the page is loaded."""
+        self.send("browsingContext.navigate", {"context": self.context, "url": url, "wait": "complete"})
+
+    def set_files(self, selector: str, *paths: Path) -> None:
+        """Choose files in an input."""
+        found = self.call(f"() => document.querySelector({json.dumps(selector)})")
+        files = [str(path) for path in paths]
+        element = {"sharedId": found["sharedId"]}
+        self.send("input.setFiles", {"context": self.context, "element": element, "files": files})
+
+    def call(self, function: str) -> dict[str, Any]:
+        """Call a JavaScript function, and return what its promise gives, as BiDi describes it."""
+        answer = self.send(
+            "script.callFunction",
+            {
+                "functionDeclaration": function,
+                "awaitPromise": True,
+                "target": {"context": self.context},
+                "userActivation": True,
+            },
+        )
+        assert answer["type"] == "success", answer.get("exceptionDetails", {}).get("text")
+        return answer["result"]
+
+    def evaluate(self, function: str, *values: Any) -> Any:
+        """Call a JavaScript function with values, wait for its promise, and return what it returns; all as JSON."""
+        found = self.call(f"async () => JSON.stringify(await ({function})(...{json.dumps(values)}))")
+        return json.loads(found["value"]) if found["type"] == "string" else None
+
+    def wait_for(self, expression: str, seconds: float = 60) -> None:
+        """Wait until an expression of the page holds."""
+        wait_until(lambda: self.evaluate(f"() => Boolean({expression})"), expression, seconds, poll=0.1)
+
+
+def find_firefox() -> str | None:
+    """The system's Firefox, or None."""
+    return next(filter(None, map(shutil.which, FIREFOXES)), None)
+
+
+@contextmanager
+def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]) -> Iterator[Tab]:
+    """Start a Firefox with a profile in `folder`, and give a new tab of it."""
+    profile = folder / "profile"
+    profile.mkdir(exist_ok=True)
+    lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in {**QUIET, **preferences}.items()]
+    (profile / "user.js").write_text("\n".join(lines), encoding="utf-8")
+    log = folder / "firefox.log"
+    with log.open("w", encoding="utf-8") as errors:
+        process = subprocess.Popen(
+            [path, "--headless", "--no-remote", "--remote-debugging-port=0", "--profile", str(profile)],
+            stdout=errors,
+            stderr=errors,
+        )
+    try:
+        found: list[str] = []
+
+        def told() -> bool:
+            assert process.poll() is None, log.read_text(encoding="utf-8")
+            found[:] = re.findall(r"WebDriver BiDi listening on (ws://\S+)", log.read_text(encoding="utf-8"))
+            return bool(found)
+
+        wait_until(told, "Firefox says where it listens", 60, poll=0.1)
+        with connect(f"{found[0]}/session", max_size=None) as connection:
+            yield Tab(connection)
+    finally:
+        process.terminate()
+        process.wait(60)
