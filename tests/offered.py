@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tiny
+import torch
 from image_files import saved
 from PIL import Image
 
@@ -28,10 +29,21 @@ HEIGHT, WIDTH = (side * tiny.PATCH for side in tiny.GRID)
 
 
 def folder(
-    path: Path, seed: int = 0, about: dict[str, Any] | None = None, mode: str = "crop", **changes: object
+    path: Path,
+    seed: int = 0,
+    about: dict[str, Any] | None = None,
+    mode: str = "crop",
+    bias: tuple[float, ...] = (),
+    half: bool = False,
+    **changes: object,
 ) -> str:
-    """A tiny model as a folder, named after it; `about` are facts of its record."""
+    """A tiny model as a folder, named after it; `about` are facts of its record.
+
+    `bias` is added to its outputs; with `half`, half precision holds its weights.
+    """
     model = tiny.model(seed, **changes)
+    if bias:
+        model.head.bias.data += torch.tensor(bias)
     multiple = {"multiple": tiny.PATCH} if mode == "native" else {}
     record: dict[str, Any] = {
         "name": f"Tiny {path.name}",
@@ -40,7 +52,7 @@ def folder(
         "licence": "MIT (tests); nothing else",
     }
     model.pretrained = Pretrained(**record | (about or {}))
-    save(model, path)
+    save(model.half().float() if half else model, path)
     return str(path)
 
 

@@ -59,11 +59,18 @@ THINGS = tuple(f"thing {number}" for number in range(tiny.CLASSES))
 # Name: options of `folder`. The app opens with the first.
 MODELS: dict[str, dict[str, Any]] = {
     "native": {"mode": "native"},
-    "registers": {"registers": 2, "pooling": "cls+mean"},  # as in test_static.py, so that graphs are made once
+    # As in test_static.py, so that graphs are made once.
+    "registers": {"registers": 2, "pooling": "cls+mean", "half": True},
     "bare": {"class_token": False, "pooling": "mean", "classes": 0},
     "unsure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.87}},
     "sure": {"classes": len(MANY), "about": {"labels": MANY, "sure_above": 0.001}},
     "reversed": {"about": {"labels": ("another", *reversed(THINGS[1:]))}},
+    "several": {
+        "classes": 3,
+        "bias": (3.0, 2.5, -4.0),
+        "about": {"labels": ("cat", "dog", "fox"), "problem_type": "multi_label_classification"},
+    },
+    "value": {"classes": 1, "bias": (40.0,), "about": {"labels": ("age in years",)}},
 }
 
 
@@ -273,13 +280,13 @@ SETTLE = """() => {
 }"""  # colors that still change from one theme to the other have no contrast yet
 
 
-def axe(page: Browser, *only: str) -> list[Any]:
-    """What axe-core finds on the page, by all of its rules or by some of them."""
+def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:
+    """What axe-core finds on the page or within an element, by all of its rules or by some of them."""
     from axe_core_python.sync_playwright import Axe
 
     page.evaluate(SETTLE)
     options = {"resultTypes": ["violations"]} | ({"runOnly": list(only)} if only else {})
-    found = Axe().run(page, options=options)["violations"]
+    found = Axe().run(page, within, options)["violations"]
     return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import base64
 import io
 import re
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 import tiny
 from numpy.typing import NDArray
 from PIL import Image
@@ -20,10 +18,9 @@ from playwright.sync_api import Page
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.draw.colors import lut
 from vitviz.explorer import Explorer
-from vitviz.heatmap import Scale
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
-from vitviz.view import View, describe_query
+from vitviz.view import View
 from vitviz.web.scene import Scene, standalone
 
 ROOT = Path(__file__).parents[1]
@@ -78,9 +75,8 @@ def html(kind: str = FIRST) -> str:
 
 def shown_photo(text: str) -> Image.Image:
     """The photograph inside a page, decoded."""
-    found = re.search(r'"url": "data:image/jpeg;base64,([^"]+)"', text)
-    assert found
-    return Image.open(io.BytesIO(base64.b64decode(found[1]))).convert("RGB")
+    data = re.search(r'"url": "data:image/jpeg;base64,([^"]+)"', text)[1]
+    return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
 
 
 # ---- opening
@@ -135,9 +131,7 @@ def title(page: Page, pane: int = 0) -> str:
 
 
 def box(page: Page, selector: str) -> dict[str, float]:
-    found = page.locator(selector).first.bounding_box()
-    assert found is not None
-    return dict(found)
+    return page.locator(selector).first.bounding_box()
 
 
 def centre(page: Page, seen: View, row: int, column: int, pane: int = 0) -> tuple[float, float]:
@@ -145,7 +139,6 @@ def centre(page: Page, seen: View, row: int, column: int, pane: int = 0) -> tupl
     held = page.locator(".vv-held").nth(pane)
     held.scroll_into_view_if_needed()
     found = held.bounding_box()
-    assert found is not None
     left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)
     width, height = seen.photo.size
     x, y = (max(left, 0) + min(right, width)) / 2, (max(top, 0) + min(bottom, height)) / 2
@@ -173,42 +166,13 @@ def assert_colors(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off
 
 # ---- what the page says, and what Python says
 
-
-@dataclass
-class Reading:
-    """What a page says of a map. Numbers are shares, not percent: low, high, spread, distance and masses by name."""
-
-    title: str
-    numbers: dict[str, float]
-    strongest: list[tuple[int, int, float]]  # row, column and number
-    values: NDArray[np.floating[Any]] | None = None  # (gh, gw), of Python's own
+CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent with one digit
 
 
 def number(text: str) -> float:
     """A share or a score as the page prints it."""
-    found = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", text.strip().replace("\N{MINUS SIGN}", "-"))
-    assert found, text
-    return float(found[1]) / (100 if found[2] else 1)
-
-
-def reading(page: Page) -> Reading:
-    """What the page says about the map on show."""
-    rest(page)
-    text = page.locator(".vv-note").inner_text()
-    numbers = {name: number(page.locator(f".vv-{name}").first.inner_text()) for name in ("low", "high")}
-    numbers |= {name: number(value) for value, name in re.findall(r"((?:[<>] )?[\d.]+ %) on (\w+)", text)}
-    for name, words in (
-        ("self", r"On itself: ((?:[<>] )?[\d.]+ %)"),
-        ("spread", r"Spread: ((?:[<>] )?[\d.]+ %)"),
-        ("distance", r"([\d.]+) patches away"),
-    ):
-        if found := re.search(words, text):
-            numbers[name] = number(found[1])
-    strongest = []
-    for line in page.locator(".vv-strongest li").all():
-        row, column = map(int, re.findall(r"\d+", line.locator("button").inner_text()))
-        strongest.append((row - 1, column - 1, number(line.locator("span").inner_text())))
-    return Reading(page.locator(".vv-title").first.inner_text(), numbers, strongest)
+    value, percent = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", text.strip().replace("\N{MINUS SIGN}", "-")).groups()
+    return float(value) / (100 if percent else 1)
 
 
 @lru_cache
@@ -227,41 +191,3 @@ def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, 
     whole = whole if direction == "row" else whole.T
     prefix = len(seen.trace.prefix)
     return whole[prefix:].mean(0) if query == "mean" else whole[seen.trace.token(query)]
-
-
-def expected(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> Reading:
-    """What Python says about the same map."""
-    row = row_of(seen, block, head, query, direction, mode)
-    names, grid = seen.trace.prefix, seen.trace.grid
-    patches = row[len(names) :].reshape(grid)
-    numbers = {"low": float(patches.min()), "high": Scale.own(patches).vmax}
-    if query != "mean":
-        numbers["self"] = row[seen.trace.token(query)]
-    if direction == "row":
-        for name, value in zip(names, row[: len(names)], strict=True):
-            kind = "registers" if name.startswith("register") else name
-            numbers[kind] = numbers.get(kind, 0.0) + value
-        numbers["spread"] = float(-(row * np.log(row)).sum() / np.log(len(row)))
-        if isinstance(query, tuple):
-            away = np.linalg.norm(np.stack(np.indices(grid), -1) - np.array(query), axis=-1)  # (gh, gw)
-            numbers["distance"] = float((patches * away).sum() / patches.sum())
-    chart = seen.rollout(query) if mode == "rollout" else seen.attention(block, head, query)
-    words = describe_query(query)  # columns have no title in Python
-    title = chart.title.replace(f"from {words}", f"{'from' if direction == 'row' else 'to'} {words}")
-    order = np.argsort(-patches.ravel(), kind="stable")[:5]
-    return Reading(title, numbers, [(*divmod(int(i), grid[1]), patches.ravel()[i]) for i in order], patches)
-
-
-CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent with one digit
-COARSE = {"spread": 0.011, "distance": 0.1}
-
-
-def agree(said: Reading, python: Reading) -> None:
-    """The page's numbers are Python's. Of two patches that are as strong, either may be named."""
-    assert python.values is not None
-    assert said.title == python.title
-    near = {name: pytest.approx(value, rel=0, abs=COARSE.get(name, CLOSE)) for name, value in python.numbers.items()}
-    assert said.numbers == near
-    assert len({(row, column) for row, column, _ in said.strongest}) == len(python.strongest)
-    for (row, column, value), (*_, best) in zip(said.strongest, python.strongest, strict=True):
-        assert (value, value) == pytest.approx((best, python.values[row, column]), rel=0, abs=CLOSE)

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 from firefox import Tab, find_firefox, new_tab
-from offered import photograph
+from offered import folder, photograph
 from PIL import Image
-from static_site import Quiet, Served, tiny_model
+from static_site import Site, serve
 
 from vitviz.explorer import Explorer
 from vitviz.export.static import write_site
@@ -34,18 +34,17 @@ Open = Callable[[dict[str, Any]], AbstractContextManager[Tab]]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return tiny_model(tmp_path_factory.mktemp("models") / "tiny", mode="crop")
+    return folder(tmp_path_factory.mktemp("models") / "tiny", half=True)
 
 
 @pytest.fixture(scope="module")
-def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def site(source: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """A site whose example has one color and is cropped left and right."""
     place = tmp_path_factory.mktemp("site")
     Image.new("RGB", (900, 300), COLOR).save(place / "plain.png")
     write_site(place / "site", [source], photographs=[Example(place / "plain.png", "Plain", "")], tell=lambda _: None)
-    served = Served(place / "site")
-    yield served
-    served.server.shutdown()
+    with serve(place / "site") as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -97,12 +96,12 @@ def seen_around(tab: Tab) -> np.ndarray:
 
 
 def test_resisting_fingerprinting_computes_and_saves_nothing_wrong(
-    firefox: str, site: Served, mine: Path, tmp_path: Path
+    firefox: str, site: Site, mine: Path, tmp_path: Path
 ) -> None:
     downloads = tmp_path / "downloads"
     downloads.mkdir()
     options = {"browser.download.dir": str(downloads), "browser.download.folderList": 2}
-    Quiet.asked.clear()
+    site.log.clear()
     with new_tab(firefox, tmp_path, RESISTING | options) as tab:
         ready(tab, site.url)
         example = tab.evaluate(f"() => {SCENE}.id")
@@ -121,11 +120,11 @@ def test_resisting_fingerprinting_computes_and_saves_nothing_wrong(
         tab.wait_for(f"{SAID}.includes({REASON!r}) && !{SAID}.includes('could not be saved')")
         assert tab.evaluate(f"() => {SCENE}.id") == example
         assert not tab.problems
-    assert not [path for path in Quiet.asked if "weights" in path], "nothing is loaded in vain"
+    assert not [path for path in site.log if "weights" in path], "nothing is loaded in vain"
 
 
 def test_allowed_to_read_canvases_it_computes_what_python_does(
-    firefox: str, site: Served, source: str, mine: Path, tmp_path: Path
+    firefox: str, site: Site, source: str, mine: Path, tmp_path: Path
 ) -> None:
     allow_canvas(tmp_path / "profile", site.url)
     with new_tab(firefox, tmp_path, RESISTING) as tab:

@@ -1,12 +1,18 @@
 """The lecture in a browser, offline: the whole path, both languages, and numbers that are the model's own and add up.
 
+A lecturer's own texts take the place of the ones here, and formulas become MathML of an allow-list.
+
 What the page's scripts make of the lecture's files is held by tests/js/lecture.test.mjs.
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,10 +23,10 @@ from patience import wait_until
 from playwright.sync_api import Browser, Page, expect
 from running import axe
 from scipy.stats import rankdata, spearmanr
-from viewer_pages import SCENE, rest, write
+from viewer_pages import SCENE, ask, rest, write
 
 from vitviz.view import View
-from vitviz.web.lecture import lecture_texts
+from vitviz.web.lecture import FILES, MATHML, LectureError, lecture_texts
 
 STAGES = 8
 HALF = 2e-3
@@ -54,11 +60,6 @@ def go(page: Page, step: int) -> None:
     turn(page, step)
 
 
-def choose(page: Page, query: tuple[int, int]) -> None:
-    page.evaluate("query => vitviz.store.dispatch({ type: 'change', change: { query } })", list(query))
-    rest(page)
-
-
 def shown(page: Page, selector: str) -> str:
     return page.locator(f".vv-step:visible {selector}").first.inner_text()
 
@@ -76,7 +77,7 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
         turn(page, step)
         expect(page.locator(".vv-text h2")).to_have_text(texts[step - 1]["title"])
         assert shown(page, "").strip()
-        assert axe(page) == []
+        assert axe(page, within=None if step == 1 else ".vv-lecture") == []
         for width in (390, 1920):
             page.set_viewport_size({"width": width, "height": 1080})
             rest(page)
@@ -90,7 +91,7 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
     page.locator(".vv-step:visible .vv-picture").first.focus()
     page.keyboard.press("ArrowRight")  # moves the patch, not the step
     turn(page, 2)
-    choose(page, PATCH)
+    ask(page, query=PATCH)
     assert f"row {PATCH[0] + 1}, column {PATCH[1] + 1}" in shown(page, "h3.vv-which")
     page.click("[data-go='-1']")
     turn(page, 1)
@@ -105,12 +106,10 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
     chosen = int(page.locator(".vv-bars-of").get_attribute("aria-valuenow") or 0) - 1
     box = [slice(place * side, (place + 1) * side) for place in PATCH]
     weight, bias = view.model.patch_embed.proj.weight[chosen], view.model.patch_embed.proj.bias
-    assert bias is not None
     own = float(((weight * view.images[0, :, box[0], box[1]]).sum() + bias[chosen]).detach())
     assert number(shown(page, ".vv-adds").rsplit("=", 1)[1]) == pytest.approx(own, abs=5e-3)
-    # Kinds of heads, counted: every head has one.
     go(page, 6)
-    expect(page.locator(".vv-kinds b").first).not_to_have_text("…")
+    expect(page.locator(".vv-kinds b").first).not_to_have_text("…")  # every head has a kind
     assert sum(map(int, page.locator(".vv-kinds b").all_inner_texts())) == view.trace.depth * view.trace.heads
 
 
@@ -132,7 +131,7 @@ def test_everything_is_in_chinese_too(saved: Page) -> None:
 
 
 def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: View) -> None:
-    choose(saved, PATCH)
+    ask(saved, query=PATCH)
     go(saved, 5)
     saved.select_option(".vv-step [data-ask=layer]", label=str(BLOCK + 1))
     saved.select_option(".vv-step [data-ask=head]", label=str(HEAD + 1))
@@ -178,7 +177,7 @@ def test_every_number_of_step_5_is_the_models_and_adds_up(saved: Page, view: Vie
     assert saved.locator(".vv-q").get_attribute("aria-valuetext") is not None
 
 
-def test_step_7_reads_the_classes_after_each_layer(saved: Page, view: View) -> None:
+def test_steps_7_and_8_read_classes_and_compare_maps(saved: Page, view: View) -> None:
     go(saved, 7)
     lens = view.lens(view.best(4))
     for block in (0, 2):
@@ -191,9 +190,6 @@ def test_step_7_reads_the_classes_after_each_layer(saved: Page, view: View) -> N
 
         wait_until(lambda: np.allclose(shares(), expected, rtol=0, atol=0.02), f"the shares of layer {block + 1}")  # noqa: B023
         assert sum(shares()) == pytest.approx(100)
-
-
-def test_step_8_finds_where_two_maps_of_this_picture_disagree(saved: Page, view: View) -> None:
     go(saved, 8)
     maps = [view.explain("rollout"), view.explain("gae", view.best(1)[0])]
     first, second = (one.values.ravel() for one in maps)
@@ -201,10 +197,103 @@ def test_step_8_finds_where_two_maps_of_this_picture_disagree(saved: Page, view:
     expect(saved.locator(".vv-alike")).to_contain_text(f"{spearmanr(*ranks).statistic:.2f}".replace("-", "−"))
     for place, patch in enumerate((np.argmax(ranks[1] - ranks[0]), np.argmin(ranks[1] - ranks[0])), 1):
         row, column = divmod(int(patch), view.trace.grid[1])
-        words = (
-            f"Patch {place}, row {row + 1}, column {column + 1}: number {int(ranks[0][patch] + 0.5)} of {first.size}"
-        )
-        expect(saved.locator(".vv-apart ol")).to_contain_text(words)
+        words = f"Patch {place}, row {row + 1}, column {column + 1}: number {int(ranks[0][patch] + 0.5)} of "
+        expect(saved.locator(".vv-apart ol")).to_contain_text(f"{words}{first.size}")
     tests = view.faithfulness(maps, view.best(1)[0])
     expect(saved.locator(".vv-areas")).to_contain_text(f"rollout {tests[0].insertion.area:.2f}")
     expect(saved.locator(".vv-step:not([hidden]) .vv-chart polyline")).to_have_count(3)
+
+
+# ---- texts
+
+SCRIPTS = [
+    r"\text{<img src=x onerror=alert(1)>}",
+    r"\text{<img/src='x'/onerror='alert(1)'>}",
+    r"\mathrm{<script>alert(1)</script>}",
+    r"\text{&lt;script&gt;alert(1)&lt;/script&gt;}",
+    r"\text{&#60;img src=x onerror=alert(1)&#62;}",
+    r"\text{</math><svg onload=alert(1)>}",
+    r"\href{javascript:alert(1)}{x}",
+    r"\color{red' onclick='alert(1)}x",
+]
+
+
+def texts_with(folder: Path, text: str, name: str = "en/1-pixels.md") -> dict[str, list[dict[str, str]]]:
+    """The lecture's texts with one of a lecturer's own."""
+    (folder / name).parent.mkdir()
+    (folder / name).write_text(text, encoding="utf-8")
+    return lecture_texts(folder)
+
+
+def body(folder: Path, formula: str) -> str:
+    return texts_with(folder, f"# Title\n\nBody ${formula}$ here.\n\n## Question?\n\nAnswer.\n")["en"][0]["body"]
+
+
+def test_a_lecturers_texts_take_the_place_of_the_ones_here(tmp_path: Path) -> None:
+    text = "# One\n\nTwo *words*, <b>$a_1$</b>.\n\n## Three?\n\nFour![](http://x.example/a.png)\n"
+    own, here = texts_with(tmp_path, text, f"zh/{FILES[2]}"), lecture_texts()
+    third = own["zh"][2]
+    assert (third["title"], third["question"]) == ("One", "Three?")
+    assert "<em>words</em>" in third["body"]
+    assert "<msub>" in third["body"]
+    assert "&lt;b&gt;" in third["body"]  # no HTML of the file's own
+    assert "<img" not in third["answer"]  # and nothing that would be fetched
+    assert own["en"] == here["en"]
+    assert [step for step in range(8) if own["zh"][step] != here["zh"][step]] == [2]
+    assert "Three?" in viewer_pages.view().html(lecture=True, texts=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("en/9-more.md", "# A\n\nB\n\n## C\n\nD\n", "9-more.md"),
+        ("en/1-pixels.md", "No heading.\n", "other headings"),
+        ("en/1-pixels.md", "# A\n\nB\n\n## C\n", "no answer"),
+        ("en/1-pixels.md", "# A\n\n## C\n\nD\n", "no text"),
+        ("en/1-pixels.md", "# A\n\n$x_1_2$\n\n## C\n\nD\n", "x_1_2"),
+        ("en/notes.txt", "# A\n", "Put one there"),
+    ],
+)
+def test_a_text_that_cannot_be_shown_is_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
+    with pytest.raises(LectureError, match="Expected") as found:
+        texts_with(tmp_path, text, name)
+    assert said in str(found.value)
+
+
+class Elements(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: set[str] = set()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found |= {tag, *(name for name, _ in attributes)}
+
+
+@pytest.mark.parametrize("formula", SCRIPTS)
+def test_a_formula_holds_no_other_element_than_mathml(formula: str, tmp_path: Path) -> None:
+    found: set[str] = set()
+    with suppress(LectureError):  # a formula of other elements is refused
+        found = Elements(body(tmp_path, formula)).found
+    assert found <= MATHML | {"p"}
+
+
+def test_formulas_of_the_lecture_are_still_there(tmp_path: Path) -> None:
+    found = body(tmp_path, r"a < b,\ \frac{q k^\top}{\sqrt{d}} \cdot \text{share} & \alpha")
+    assert all(part in found for part in ("<mo>&lt;</mo>", "<mfrac>", "α", "share"))
+    assert "&amp;#x" not in found
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")
+def test_pipes_devices_and_endless_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "en").mkdir()
+    path = tmp_path / "en" / "1-pixels.md"
+    for make, words in (
+        (os.mkfifo, "regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "regular file"),
+        (lambda path: path.write_text("x" * 300_000), "200 kB"),
+    ):
+        make(path)
+        with pytest.raises(LectureError, match=words):
+            lecture_texts(tmp_path)
+        path.unlink()

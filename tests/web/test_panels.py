@@ -1,4 +1,4 @@
-"""Test the views Explain, Heads and Layers in a real browser against Python's numbers."""
+"""Explain, Heads and Layers in a real browser against Python's numbers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from running import DOG, SCENE, THINGS, Gate, Running, example, expect_map, read
 from viewer_pages import pixels
 
 from vitviz.attribution.registry import METHODS
-from vitviz.formatting import percent
+from vitviz.formatting import output, percent
 from vitviz.heatmap import Heatmap
 from vitviz.view import View
 
@@ -89,9 +89,8 @@ def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) 
     expect_drawn(opened, panel, heatmap)
     outside = panel.locator(".vv-about")
     expect(outside).to_contain_text(re.compile(r"Outside the picture: \d\.\d+ on CLS"))
-    said = re.search(r"([\d.]+) on CLS", outside.inner_text())
-    assert said is not None
-    assert float(said[1]) == pytest.approx(heatmap.prefix_mass["CLS"], rel=0.05)
+    (said,) = re.findall(r"([\d.]+) on CLS", outside.inner_text())
+    assert float(said) == pytest.approx(heatmap.prefix_mass["CLS"], rel=0.05)
     target, against = panel.locator("[data-ask=target]"), panel.locator("[data-ask=against]")
     expect(target).to_have_value(str(view.best(1)[0]))
     expect(panel.locator(".vv-method")).to_have_count(len(METHODS))
@@ -122,7 +121,7 @@ def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) 
     expect_drawn(opened, panel, app.view(DOG).explain("gae", "thing 3"))
 
 
-def test_a_map_is_tested_beside_it_and_its_test_goes_with_it(opened: Browser, app: Running) -> None:
+def test_a_map_is_tested_and_loses_its_strongest_patches(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
     untested = panel.locator(".vv-verdict").inner_text()
@@ -138,14 +137,6 @@ def test_a_map_is_tested_beside_it_and_its_test_goes_with_it(opened: Browser, ap
     np.testing.assert_allclose((ticks[0] - down) / (ticks[0] - ticks[2]), test.deletion.probabilities, atol=2e-3)
     expect(panel.locator("[data-method=gae] small")).to_contain_text(f"{test.gain:+.2f} over random".replace("-", "−"))
     assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # the best first
-    panel.locator("[data-method=legrad]").click()
-    expect(panel.locator(".vv-chart")).to_have_count(0)
-    expect(panel.locator(".vv-verdict")).to_have_text(untested)
-
-
-def test_the_strongest_patches_of_the_map_on_show_are_taken_away(opened: Browser, app: Running) -> None:
-    panel = explained(opened)
-    view = app.view()
     panel.locator("input[data-do=away]").fill("60")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
     shown = bars(opened, panel)
@@ -154,17 +145,17 @@ def test_the_strongest_patches_of_the_map_on_show_are_taken_away(opened: Browser
     left, top, right, bottom = view.geometry.frame
     seen = (min(right, view.photo.width) - max(left, 0)) * (min(bottom, view.photo.height) - max(top, 0))
     assert covered == pytest.approx(0.6 * seen / (view.photo.width * view.photo.height), abs=0.02)
-    panel.locator("[data-method=legrad]").click()  # another map: other patches
+    panel.locator("[data-method=legrad]").click()  # another map: no test, other patches
+    expect(panel.locator(".vv-chart")).to_have_count(0)
+    expect(panel.locator(".vv-verdict")).to_have_text(untested)
     expect(panel.locator(".vv-title")).to_have_text(view.explain("legrad").title)
     shown = bars(opened, panel)
     assert shown == pytest.approx(after_drop(view, shown, drop=strongest(view, "legrad", 0.6)), abs=2e-3)
 
 
 def test_patches_are_erased_by_clicks(opened: Browser, app: Running) -> None:
-    panel = explained(opened)
-    view = app.view()
-    columns = view.trace.grid[1]
-    gone = [(2, 3), (4, 9), (5, 9)]
+    panel, view = explained(opened), app.view()
+    columns, gone = view.trace.grid[1], [(2, 3), (4, 9), (5, 9)]
     held = panel.locator(".vv-held")
     scale = held.bounding_box()["width"] / view.photo.width
     for row, column in gone:
@@ -221,9 +212,7 @@ def test_all_methods_side_by_side(opened: Browser) -> None:
     expect(panel.locator(".vv-one-scale")).to_contain_text("One scale")
 
 
-def test_the_other_pane_is_asked_about_the_class_of_the_same_name(
-    page: Browser, app: Running, models: dict[str, str]
-) -> None:
+def test_panes_have_the_class_of_the_same_name(page: Browser, app: Running, models: dict[str, str]) -> None:
     second = models["reversed"]
     labels = app.view(model=second).labels
     ready(page, f"{app.url}?pane=1&model2={second}")
@@ -236,6 +225,20 @@ def test_the_other_pane_is_asked_about_the_class_of_the_same_name(
         page.locator(".vv-explore .vv-picture").nth(pane).focus()
         tabs.filter(has_text="Explain").click()
         expect(target).to_have_value(str(expected))
+
+
+def test_another_click_or_tab_cancels_what_is_under_way(opened: Browser) -> None:
+    panel = explained(opened)
+    gate = Gate(opened, "**/vitviz/explain")
+    panel.locator("[data-method=legrad]").click()
+    expect(panel.locator(".vv-title")).to_have_text("LeGrad")
+    expect(panel.locator(".vv-low")).to_have_text("")  # nothing of the map before is left
+    gate.wait()
+    with opened.expect_event("requestfailed", lambda request: "legrad" in (request.post_data or "")):
+        panel.locator("[data-method=attn_lrp]").click()
+    with opened.expect_event("requestfailed", lambda request: "attn_lrp" in (request.post_data or "")):
+        opened.get_by_role("tab", name="Explore").click()
+    gate.open()
 
 
 def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> None:
@@ -266,20 +269,6 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
     expect(panel.locator("[data-method=kernel_shap]")).to_have_attribute("aria-pressed", "true")
 
 
-def test_another_click_or_tab_cancels_what_is_under_way(opened: Browser) -> None:
-    panel = explained(opened)
-    gate = Gate(opened, "**/vitviz/explain")
-    panel.locator("[data-method=legrad]").click()
-    expect(panel.locator(".vv-title")).to_have_text("LeGrad")
-    expect(panel.locator(".vv-low")).to_have_text("")  # nothing of the map before is left
-    gate.wait()
-    with opened.expect_event("requestfailed", lambda request: "legrad" in (request.post_data or "")):
-        panel.locator("[data-method=attn_lrp]").click()
-    with opened.expect_event("requestfailed", lambda request: "attn_lrp" in (request.post_data or "")):
-        opened.get_by_role("tab", name="Explore").click()
-    gate.open()
-
-
 def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     panel.locator("[data-ask=target]").select_option(label="thing 7")
@@ -306,7 +295,7 @@ def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
 # --- Heads
 
 
-def test_the_heads_are_told_apart_by_numbers_keys_and_maps(opened: Browser, app: Running, small: str) -> None:
+def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, small: str) -> None:
     panel = tab(opened, "Heads")
     view = app.view()
     expect(panel.locator(".vv-dot")).to_have_count(view.trace.depth * view.trace.heads)
@@ -320,6 +309,30 @@ def test_the_heads_are_told_apart_by_numbers_keys_and_maps(opened: Browser, app:
     assert opened.evaluate("document.activeElement.dataset.place") == "2,1"
     panel.locator("[data-ask=statistic]").select_option("mass_cls")
     expect(cells.first).to_have_text(percent(found["mass_cls"][0, 0], 2))
+    panel.locator("[data-ask=statistic]").select_option("ablation_probability")
+    expect(panel.locator(".vv-chart-title")).to_have_text("Probability lost without it")
+    settled(opened)
+    said = cells.all_inner_texts()
+    assert all(re.fullmatch(r"−?[\d.]+\xa0%|< 0.01\xa0%", text) for text in said), said
+    assert "−0\xa0%" not in said
+    cut = "(cells) => cells.filter((cell) => cell.scrollWidth > cell.clientWidth || cell.offsetHeight > 40).length"
+    assert cells.evaluate_all(cut) == 0
+    low, high = (panel.locator(f".vv-side {name}").inner_text() for name in (".vv-low", ".vv-high"))
+    assert low == f"−{high}"
+    panel.locator("[data-ask=off]").check()
+    off = [(2, 0), (2, 3), (1, 4)]
+    for block, head in off:
+        panel.locator(f".vv-cell[data-place='{block},{head}']").click()
+    expect(panel.locator(".vv-title")).to_have_text(f"{view.attention(1, 4).title}: off")
+    expect(panel.locator(".vv-off")).to_contain_text("Off: 3 of 15, layer.head 3.1, 3.4, 2.5")
+    expect(panel.locator(".vv-moved small").first).not_to_have_text("")
+    shown = bars(opened, panel)
+    assert shown == pytest.approx(after_drop(view, shown, heads=off), abs=1e-3)
+    opened.get_by_role("tab", name="Explore").click()
+    expect(opened.locator(".vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
+    tab(opened, "Heads").locator("[data-do=on]").click()
+    expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
+    panel.locator("[data-ask=off]").uncheck()
     cell = panel.locator(".vv-cell[data-place='1,2']")
     cell.hover()
     heatmap = view.attention(1, 2)
@@ -338,44 +351,16 @@ def test_the_heads_are_told_apart_by_numbers_keys_and_maps(opened: Browser, app:
     assert not any(cells.all_inner_texts())
 
 
-def test_heads_are_switched_off(opened: Browser, app: Running) -> None:
-    panel = tab(opened, "Heads")
-    view = app.view()
-    expect(panel.locator(".vv-moved li").first).to_be_visible()
-    panel.locator("[data-ask=off]").check()
-    off = [(2, 0), (2, 3), (1, 4)]
-    for block, head in off:
-        panel.locator(f".vv-cell[data-place='{block},{head}']").click()
-    expect(panel.locator(".vv-title")).to_have_text(f"{view.attention(1, 4).title}: off")
-    expect(panel.locator(".vv-off")).to_contain_text("Off: 3 of 15, layer.head 3.1, 3.4, 2.5")
-    expect(panel.locator(".vv-moved small").first).not_to_have_text("")
-    shown = bars(opened, panel)
-    assert shown == pytest.approx(after_drop(view, shown, heads=off), abs=1e-3)
-    opened.get_by_role("tab", name="Explore").click()
-    expect(opened.locator(".vv-grid [data-value='1,4']")).to_have_class(re.compile("vv-is-off"))
-    tab(opened, "Heads").locator("[data-do=on]").click()
-    expect(panel.locator(".vv-off")).to_contain_text("All heads are on")
-
-
-def test_numbers_of_heads_are_whole_and_signed_ones_have_signed_colors(opened: Browser) -> None:
-    panel = tab(opened, "Heads")
-    expect(panel.locator(".vv-dot").first).to_be_visible()
-    panel.locator("[data-ask=statistic]").select_option("ablation_probability")
-    expect(panel.locator(".vv-chart-title")).to_have_text("Probability lost without it")
-    settled(opened)
-    said = panel.locator(".vv-cell").all_inner_texts()
-    assert all(re.fullmatch(r"−?[\d.]+\xa0%|< 0.01\xa0%", text) for text in said), said
-    assert "−0\xa0%" not in said
-    cut = "(cells) => cells.filter((cell) => cell.scrollWidth > cell.clientWidth || cell.offsetHeight > 40).length"
-    assert panel.locator(".vv-cell").evaluate_all(cut) == 0
-    low, high = (panel.locator(f".vv-side {name}").inner_text() for name in (".vv-low", ".vv-high"))
-    assert low == f"−{high}"
-
-
 # --- Layers
 
 
-def test_the_layers_read_the_class_and_color_the_patches(opened: Browser, app: Running) -> None:
+HIDE = """() => {
+    Object.defineProperty(document, 'hidden', { value: true, configurable: true });
+    document.dispatchEvent(new Event('visibilitychange'));
+}"""
+
+
+def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Running) -> None:
     panel = tab(opened, "Layers")
     view = app.view()
     expect(panel.locator(".vv-alike canvas")).to_have_count(view.trace.depth)
@@ -412,18 +397,7 @@ def test_the_layers_read_the_class_and_color_the_patches(opened: Browser, app: R
     opened.go_back()  # the slider is one step of the history
     expect(title).to_have_text("Layer 3: what the patches are alike in")
     expect(slider).to_have_value("3")
-
-
-HIDE = """() => {
-    Object.defineProperty(document, 'hidden', { value: true, configurable: true });
-    document.dispatchEvent(new Event('visibilitychange'));
-}"""
-
-
-def test_layers_play_but_not_in_a_hidden_tab(opened: Browser) -> None:
-    panel = tab(opened, "Layers")
-    expect(panel.locator(".vv-alike button").first).to_be_visible()
-    play, slider = panel.locator("[data-do=play]"), panel.get_by_role("slider", name="Layer")
+    play = panel.locator("[data-do=play]")
     play.click()
     for layer in "123":
         expect(slider).to_have_value(layer)
@@ -448,3 +422,32 @@ def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Runnin
         play.click()
         expect(slider).to_have_value(str(layer))
     assert page.evaluate("vitviz.store.get().playing") is False
+
+
+# --- models of several labels, and of one value
+
+
+@pytest.mark.parametrize("kind", ["several", "value"])
+def test_several_labels_or_one_value(page: Browser, app: Running, models: dict[str, str], kind: str) -> None:
+    ready(page, f"{app.url}?model={models[kind]}")
+    view, several, panel = app.view(model=models[kind]), kind == "several", page.locator(".vv-predictions")
+    said = [output(value, view.model.problem_type) for _, value in view.predictions()]
+    expect(panel.locator("h2")).to_have_text(view.describe())
+    expect(panel.locator("ol li > span:last-child")).to_have_text(said)
+    expect(panel.locator("ol li i").first).to_be_visible(visible=several)
+    expect(panel.locator(".vv-known")).to_be_visible(visible=several)
+    panel = explained(page)
+    panel.locator("[data-do=test]").click()
+    expect(panel.locator(".vv-charts svg")).to_have_count(2)
+    marks = panel.locator(".vv-charts svg g text").all_text_contents()  # of the upright axes
+    (test,) = view.faithfulness(view.explain("gae"))
+    assert ("0 %" in marks) == several
+    if not several:
+        highest = max(one.max() for one in (test.deletion.probabilities, test.deletion.random))
+        assert output(float(f"{highest:.4g}"), view.model.problem_type) in marks
+    expect(panel.locator(".vv-verdict")).to_have_text(test.describe())
+    panel.locator("input[data-do=away]").fill("30")
+    whole = output(float(test.deletion.probabilities[0]), view.model.problem_type)
+    expect(panel.locator(".vv-moved small").first).to_have_text(f"was {whole}")
+    title = f"{'Probability' if several else 'Value'} after each layer"
+    expect(tab(page, "Layers").locator(".vv-charts svg text").filter(has_text=title)).to_have_count(1)

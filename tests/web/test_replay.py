@@ -86,20 +86,24 @@ def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
             raise AssertionError(f"seed {seed}: {error}\nThe log of actions at {url}:\n{log}") from error
 
 
+def act(page: Page, seed: int, count: int, **names: object) -> None:
+    page.evaluate(ACT, {"seed": seed, "count": count, "without": FROM_EFFECTS, **names})
+    page.evaluate(CALM)
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_log_of_a_page_shows_the_same_on_another(browser: Chromium, tmp_path: Path, seed: int) -> None:
     url = viewer_pages.write(tmp_path, viewer_pages.html())
     with opened(browser, url, seed) as page, opened(browser, url, seed) as other:
         begun = page.evaluate("vitviz.store.log().length")
-        page.evaluate(ACT, {"seed": seed, "count": 400 if LONG else 150, "without": FROM_EFFECTS})
-        page.evaluate(CALM)
+        act(page, seed, 400 if LONG else 150)
         log = page.evaluate("(begun) => vitviz.store.log().slice(begun)", begun)
         assert 150 <= len(log) < 950  # a thousand are kept
         page.evaluate(SETTLE)
         other.evaluate(REPLAY, log)
         other.evaluate(SETTLE)
-        assert other.evaluate("vitviz.store.get()") == page.evaluate("vitviz.store.get()")
-        assert other.evaluate(PIXELS) == page.evaluate(PIXELS)
+        for shown in ("vitviz.store.get()", PIXELS):
+            assert other.evaluate(shown) == page.evaluate(shown)
 
 
 # Some random actions ask for what no scene has; a scene that is opened makes what it can of them.
@@ -116,19 +120,12 @@ ADDRESSED = """() => {
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, small: str, seed: int) -> None:
-    names = {
-        "images": ["Church", "Dog", "Nothing"],
-        "models": [small, "nothing"],
-        "photos": ["0123456789abcdef"],
-        "sizes": [7, 286],
-    }
+    names = {"images": ["Church", "Dog", "Nothing"], "models": [small, "nothing"], "sizes": [7, 286]}
     with opened(browser, f"{app.url}?model={small}", seed) as page:
-        page.evaluate(ACT, {"seed": seed, "count": 150 if LONG else 60, "without": FROM_EFFECTS, "names": names})
-        page.evaluate(CALM)
-        page.evaluate(SETTLE)
-        page.evaluate(FIT)
-        page.evaluate(SETTLE)
+        act(page, seed, 150 if LONG else 60, names={**names, "photos": ["0123456789abcdef"]})
+        for script in (SETTLE, FIT, SETTLE):
+            page.evaluate(script)
         with opened(browser, page.url, seed) as other:
             other.evaluate(SETTLE)
-            assert other.evaluate(ADDRESSED) == page.evaluate(ADDRESSED)
-            assert other.evaluate(PIXELS) == page.evaluate(PIXELS)
+            for shown in (ADDRESSED, PIXELS):
+                assert other.evaluate(shown) == page.evaluate(shown)

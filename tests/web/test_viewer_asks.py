@@ -19,7 +19,7 @@ from vitviz.view import View
 # ---- the pointer
 
 
-def test_the_query_follows_the_pointer_and_goes_back(explorer: Page) -> None:
+def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> None:
     seen = view()
     for row, column in ((0, 0), (3, 7), (6, 10)):
         hover(explorer, seen, row, column)
@@ -32,10 +32,7 @@ def test_the_query_follows_the_pointer_and_goes_back(explorer: Page) -> None:
     picture = box(explorer, ".vv-held")
     explorer.mouse.move(picture["x"] + picture["width"] / 2, picture["y"] + 4)  # a margin that the model did not see
     assert title(explorer).endswith("from register 2")
-
-
-def test_a_click_pins_and_a_second_one_lets_go(explorer: Page) -> None:
-    seen = view()
+    explorer.get_by_label("CLS", exact=True).check()
     explorer.mouse.click(*centre(explorer, seen, 2, 3))
     hover(explorer, seen, 5, 5)
     assert title(explorer).endswith("row 3, column 4")
@@ -56,17 +53,21 @@ def test_a_click_pins_and_a_second_one_lets_go(explorer: Page) -> None:
     explorer.mouse.move(5, 5)
     explorer.get_by_role("button", name="Let go").click()
     assert title(explorer).endswith("from CLS")
+    hover(explorer, seen, 4, 9)
+    first, live = explorer.locator(".vv-strongest li").first, explorer.locator(".vv-live")
+    row, column = map(int, re.findall(r"\d+", first.locator("button").inner_text()))
+    expect(live).to_have_attribute("aria-live", "polite")  # a screen reader hears the readout once it rests
+    expect(live).to_contain_text("Layer 3, mean of 5 heads, from patch row 5, column 10.")
+    expect(live).to_contain_text(explorer.locator(".vv-note").inner_text())
+    expect(live).to_contain_text(f"Strongest: row {row}, column {column}, {first.locator('span').inner_text()}.")
 
 
-def test_a_strongest_patch_can_be_asked_from(explorer: Page) -> None:
+def test_the_strongest_patches_are_numbered_and_can_be_asked_from(explorer: Page) -> None:
     first = explorer.locator(".vv-strongest button").first
     row, column = map(int, re.findall(r"\d+", first.inner_text()))
     first.press("Enter")
     assert title(explorer).endswith(f"from patch row {row}, column {column}")
     expect(first).to_be_focused()  # the list is another one now; who types stays in it
-
-
-def test_the_strongest_patches_are_numbered(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[3, 3])
     values = row_of(seen, 2, "mean", (3, 3), "row", "attention")[len(seen.trace.prefix) :].reshape(seen.trace.grid)
@@ -97,10 +98,7 @@ def point_and_tap(page: Page) -> None:
     seen, finger = view(), page.context.new_cdp_session(page)
 
     def touch(kind: str, *patch: int) -> None:
-        points = []
-        if patch:
-            x, y = centre(page, seen, *patch)
-            points = [{"x": x, "y": y}]
+        points = [dict(zip("xy", centre(page, seen, *patch), strict=True))] if patch else []
         finger.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
     touch("touchStart", 1, 1)
@@ -174,19 +172,19 @@ def test_every_thumbnail_follows_the_pointer(explorer: Page) -> None:
         assert abs(100 * value - percent) <= 0.5 + 0.2 if "<" not in line else value < 0.0001 + 0.002
 
 
-@pytest.mark.parametrize("change", [{"direction": "column", "query": [2, 2]}, {"query": "mean"}])
-def test_fusions_that_need_every_row_are_finished(explorer: Page, change: dict[str, Any]) -> None:
-    seen, query, direction = view(), change["query"], change.get("direction", "row")
-    query = tuple(query) if isinstance(query, list) else query
-    ask(explorer, head="min", **change)
-    for head in ("max", "min"):
-        assert_thumbnail(explorer, f".vv-heads [data-value='{head}']", patches(seen, 2, head, query, direction))
-    for block in range(3):
-        assert_thumbnail(explorer, f".vv-layers [data-value='{block}']", patches(seen, block, "min", query, direction))
-    assert explorer.locator(".vv-waiting").count() == 0
+def test_fusions_that_need_every_row_are_finished(explorer: Page) -> None:
+    seen = view()
+    for query, direction in (((2, 2), "column"), ("mean", "row")):
+        ask(explorer, head="min", query=query, direction=direction)
+        for head in ("max", "min"):
+            assert_thumbnail(explorer, f".vv-heads [data-value='{head}']", patches(seen, 2, head, query, direction))
+        for block in range(3):
+            values = patches(seen, block, "min", query, direction)
+            assert_thumbnail(explorer, f".vv-layers [data-value='{block}']", values)
+        assert explorer.locator(".vv-waiting").count() == 0
 
 
-def test_choosing_a_thumbnail_selects_it(explorer: Page) -> None:
+def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> None:
     def pressed(wall: str) -> list[str | None]:
         rest(explorer)
         return [one.get_attribute("data-value") for one in explorer.locator(f"{wall} [aria-pressed=true]").all()]
@@ -203,9 +201,6 @@ def test_choosing_a_thumbnail_selects_it(explorer: Page) -> None:
     assert (pressed(".vv-heads"), pressed(".vv-layers"), pressed(".vv-grid")) == ([], [], [])
     explorer.locator(".vv-heads [data-value='2']").press("Enter")  # a head is attention
     assert title(explorer).startswith("Layer 2, head 3,")
-
-
-def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     seen = view()
     expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
     own = explorer.get_by_role("radio", name="each its own")
@@ -223,19 +218,7 @@ def test_a_shared_scale_says_so_with_its_numbers(explorer: Page) -> None:
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7])
 
 
-def test_the_switch_of_the_scale_is_beside_the_thumbnails(explorer: Page) -> None:
-    for width in (390, 1024, 1440):
-        explorer.set_viewport_size({"width": width, "height": 844})
-        explorer.evaluate(FRAMES)
-        words, grid = (box(explorer, name) for name in (".vv-scale-words", ".vv-grid"))
-        for chip in (one.bounding_box() for one in explorer.locator(".vv-scaling label").all()):
-            assert chip is not None
-            assert chip["x"] + chip["width"] <= width
-            assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
-        assert words["y"] < grid["y"]
-
-
-def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
+def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlarged(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[3, 3])
     rows = [row_of(seen, 1, head, (3, 3), "row", "attention") for head in range(5)]
@@ -247,29 +230,20 @@ def test_a_cell_under_the_pointer_is_named_and_enlarged(explorer: Page) -> None:
     expect(lens).to_be_hidden()
     explorer.hover(cell)
     expect(explorer.locator(".vv-scale-words")).to_contain_text(f"Layer 2, head {head + 1}: CLS")
-    found = re.search(r"registers\s([\d.]+)\s%", explorer.locator(".vv-scale-words").inner_text())
-    assert found
-    assert float(found[1]) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
-    assert_enlarged(explorer, small, patches(seen, 1, head, (3, 3), "row"))
-    ask(explorer, query=[5, 8])  # it follows, as the small ones do
-    assert_enlarged(explorer, small, patches(seen, 1, head, (5, 8), "row"))
+    (said,) = re.findall(r"registers\s([\d.]+)\s%", explorer.locator(".vv-scale-words").inner_text())
+    assert float(said) == pytest.approx(100 * rows[head][1:4].sum(), abs=0.7)
+    for query in ((3, 3), (5, 8)):  # it follows, as the small ones do
+        ask(explorer, query=query)
+        values, large = patches(seen, 1, head, query, "row"), box(explorer, ".vv-grid .vv-lens")
+        assert large["width"] > 2 * small["width"]
+        assert large["y"] == pytest.approx(small["y"], abs=1)
+        assert large["x"] <= small["x"] + 1
+        assert large["x"] + large["width"] >= small["x"] + small["width"] - 1
+        enlarged = pixels(explorer, "(view) => view.find('.vv-grid .vv-lens')")[..., :3]
+        assert_colors(enlarged, Scale.own(values).indices(values), 1)
     explorer.mouse.move(5, 5)
     expect(explorer.locator(".vv-scale-words")).to_contain_text("Numbers are layers")
     expect(lens).to_be_hidden()
-
-
-def assert_enlarged(page: Page, small: dict[str, float], values: np.ndarray) -> None:
-    """A larger picture of a thumbnail lies over it, within its group's width, with the same colours."""
-    large = box(page, ".vv-grid .vv-lens")
-    assert large["width"] > 2 * small["width"]
-    assert large["y"] == pytest.approx(small["y"], abs=1)
-    assert large["x"] <= small["x"] + 1
-    assert large["x"] + large["width"] >= small["x"] + small["width"] - 1
-    shown = pixels(page, "(view) => view.find('.vv-grid .vv-lens')")[..., :3]
-    assert_colors(shown, Scale.own(values).indices(values), 1)
-
-
-def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> None:
     explorer.locator(".vv-heads [data-value='0']").focus()
     explorer.keyboard.press("ArrowRight")  # the keyboard leads
     second = explorer.locator(".vv-heads [data-value='1']")
@@ -286,12 +260,17 @@ def test_the_thumbnail_that_the_keyboard_is_at_is_enlarged(explorer: Page) -> No
     expect(lens).to_be_hidden()
 
 
-def test_thumbnails_stay_with_their_buttons_when_the_page_changes_its_shape(explorer: Page) -> None:
+def test_thumbnails_stay_with_their_buttons_at_every_width(explorer: Page) -> None:
     seen = view()
     ask(explorer, query=[2, 2])
     for width in (1440, 900, 390, 1024):
         explorer.set_viewport_size({"width": width, "height": 844})
         explorer.evaluate(FRAMES)
+        words, grid = (box(explorer, name) for name in (".vv-scale-words", ".vv-grid"))
+        for chip in (one.bounding_box() for one in explorer.locator(".vv-scaling label").all()):
+            assert chip["x"] + chip["width"] <= width
+            assert grid["y"] - 140 < chip["y"] < chip["y"] + chip["height"] <= grid["y"]
+        assert words["y"] < grid["y"]
         for wall, cell, block, head in (("grid", "2,4", 2, 4), ("heads", "4", 2, 4), ("layers", "0", 0, "mean")):
             assert_thumbnail(explorer, f".vv-{wall} [data-value='{cell}']", patches(seen, block, head, (2, 2), "row"))
     explorer.evaluate("document.querySelector('.vv-whole').open = false")

@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import viewer_pages
 from playwright.sync_api import Page, expect
-from viewer_pages import ask, assert_colors, box, centre, hover, html, pixels, rest, row_of, show, state, title, view
+from running import Running, ready, settled
+from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, row_of, show, state, title, view
 
 from vitviz.heatmap import Scale
-from vitviz.web.scene import Scene
+from vitviz.view import View
 
 # ---- keys
 
 
-def test_keys_on_the_picture(explorer: Page) -> None:  # tests/js/keys.test.mjs holds what each of them does
-    explorer.locator(".vv-picture").focus()
-    for key in ("ArrowUp", "ArrowRight", "[", ".", "d", "g"):
-        explorer.keyboard.press(key)
-    assert title(explorer) == "Layer 2, head 1, to patch row 4, column 7"
-    expect(explorer.get_by_label("who attends to it")).to_be_checked()
-    expect(explorer.get_by_label("Patch grid")).to_be_checked()
-    explorer.keyboard.press("Escape")
-    assert title(explorer) == "Layer 2, head 1, to CLS"
-
-
-def test_keys_before_anything_has_focus(explorer: Page) -> None:
+def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: Page) -> None:
+    """What each key does is held by tests/js/core.test.mjs."""
     explorer.keyboard.press("[")
     assert state(explorer, "block") == 1
     explorer.keyboard.press("ArrowDown")  # scrolls the page
@@ -37,11 +27,20 @@ def test_keys_before_anything_has_focus(explorer: Page) -> None:
     hover(explorer, view(), 4, 4)
     explorer.keyboard.press("ArrowDown")
     assert state(explorer, "query", "pinned") == [[5, 4], True]
-
-
-def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
+    explorer.keyboard.press("Escape")
+    explorer.mouse.move(5, 5)
+    explorer.locator(".vv-picture").focus()
+    for key in ("ArrowUp", "ArrowRight", ".", "d", "g"):
+        explorer.keyboard.press(key)
+    assert title(explorer) == "Layer 2, head 1, to patch row 4, column 7"
+    expect(explorer.get_by_label("who attends to it")).to_be_checked()
+    expect(explorer.get_by_label("Patch grid")).to_be_checked()
+    explorer.keyboard.press("Escape")
+    assert title(explorer) == "Layer 2, head 1, to CLS"
+    # what is typed into inputs stays with them
     explorer.get_by_text("Colors and gamma").click()
-    before = state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help")
+    fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
+    before = state(explorer, *fields)
     slider = explorer.get_by_role("slider", name="Opacity")
     slider.focus()
     for key in ("[", "]", "0", ".", "d", "r", "g", "c", "f", "?"):
@@ -54,21 +53,20 @@ def test_keys_that_belong_to_inputs_stay_with_them(explorer: Page) -> None:
     explorer.keyboard.press("g")
     explorer.keyboard.press("[")
     assert state(explorer, "color") == "gray"
-    assert state(explorer, "block", "head", "query", "direction", "mode", "grid", "full", "help") == before
-    radio = explorer.get_by_label("CLS", exact=True)
-    radio.focus()
+    assert state(explorer, *fields) == before
+    explorer.get_by_label("CLS", exact=True).focus()
     explorer.keyboard.press("ArrowRight")
     assert state(explorer, "query") == "register 1"
     explorer.keyboard.press("[")
-    assert state(explorer, "block") == 1
+    assert state(explorer, "block") == 0
     explorer.get_by_label("Patch grid").focus()
     explorer.keyboard.press("Space")
-    assert state(explorer, "grid") is True
-    explorer.keyboard.press("Control+[")
-    assert state(explorer, "block") == 1
+    assert state(explorer, "grid") is False
+    explorer.keyboard.press("Control+]")
+    assert state(explorer, "block") == 0
 
 
-def test_the_help_opens_closes_and_gives_the_focus_back(explorer: Page) -> None:
+def test_the_help_gives_the_focus_back_and_the_screen_fills(explorer: Page) -> None:
     picture, help_ = explorer.locator(".vv-picture"), explorer.get_by_role("dialog")
     for close in ("Escape", "?", "Enter"):
         picture.focus()
@@ -83,25 +81,19 @@ def test_the_help_opens_closes_and_gives_the_focus_back(explorer: Page) -> None:
     explorer.get_by_role("button", name="Keys").click()
     help_.get_by_role("button", name="Close").click()
     expect(explorer.get_by_role("button", name="Keys")).to_be_focused()
-
-
-def test_the_help_stays_when_it_opens_before_word_of_its_closing(explorer: Page) -> None:
-    explorer.locator(".vv-picture").press("?")
-    dialog = explorer.get_by_role("dialog")
-    expect(dialog).to_be_visible()
-    dialog.evaluate(
+    picture.press("?")
+    expect(help_).to_be_visible()
+    help_.evaluate(  # it opens again before word of its closing, and stays
         """(dialog) => new Promise((heard) => {
             dialog.addEventListener('close', () => heard(), { once: true });
             dialog.close();
             dialog.showModal();
         })"""
     )
-    expect(dialog).to_be_visible()
+    expect(help_).to_be_visible()
     assert state(explorer, "help") is True
-
-
-def test_full_screen(explorer: Page) -> None:
-    explorer.locator(".vv-picture").focus()
+    explorer.keyboard.press("Escape")
+    picture.focus()
     explorer.keyboard.press("f")
     explorer.wait_for_function("document.fullscreenElement === document.querySelector('.vv')")
     assert state(explorer, "full") is True
@@ -175,71 +167,44 @@ def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
     assert title(explorer).endswith("row 1, column 1")
 
 
-OTHER = "one block, six patches"
+def test_two_models_share_a_place_though_their_grids_differ(page: Page, app: Running, small: str) -> None:
+    seen, other = app.view(size=286), app.view(model=small)
+    assert seen.trace.grid != other.trace.grid
+    ready(page, f"{app.url}?pane=1&size=286&model2={small}")
+    page.wait_for_function("vitviz.scenes.get(vitviz.store.get().beside?.scene?.id)?.answers.complete")
+    settled(page)
+
+    def expect_patches(first: tuple[int, int], second: tuple[int, int]) -> None:
+        for pane, (row, column) in enumerate((first, second)):
+            assert title(page, pane).endswith(f"from patch row {row + 1}, column {column + 1}")
+
+    def same_place(patch: tuple[int, int], source: View, target: View) -> tuple[int, int]:
+        left, top, right, bottom = source.geometry.patch_box(*patch, source.trace.grid)
+        return target.geometry.patch_at((left + right) / 2, (top + bottom) / 2, target.trace.grid)
+
+    first, second = (3, 8), (4, 4)
+    hover(page, seen, *first, pane=0)
+    expect_patches(first, same_place(first, seen, other))
+    hover(page, other, *second, pane=1)
+    expect_patches(there := same_place(second, other, seen), second)
+    page.mouse.click(*centre(page, other, *second, pane=1))
+    hover(page, seen, *first, pane=0)  # elsewhere, while a patch is pinned
+    expect_patches(there, second)
+    page.locator(".vv-explore .vv-picture").first.focus()
+    page.keyboard.press("ArrowLeft")
+    expect_patches(moved := (there[0], there[1] - 1), same_place(moved, seen, other))
+    page.locator(".vv-explore .vv-picture").nth(1).focus()
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator(".vv-explore .vv-pane")).to_have_count(1)  # of the model that was chosen
+    assert page.evaluate("vitviz.store.get().scene.source.model") == small
+    row, column = same_place(moved, seen, other)
+    assert title(page).endswith(f"from patch row {row + 1}, column {column + 1}")
 
 
-def test_two_models_share_a_place_though_their_grids_differ(explorer: Page) -> None:
-    seen, other = view(), view(OTHER)
-    explorer.get_by_role("button", name="Compare").click()
-    open_second(explorer, OTHER)
-    assert explorer.locator(".vv-layers button").count() == 1
-    hover(explorer, seen, 6, 10, pane=0)
-    assert title(explorer, 0).endswith("row 7, column 11")
-    assert title(explorer, 1).endswith("row 2, column 3")
-    hover(explorer, other, 1, 0, pane=1)
-    assert title(explorer, 0).endswith("row 6, column 2")
-    explorer.mouse.click(*centre(explorer, other, 1, 0, pane=1))
-    hover(explorer, seen, 0, 9, pane=0)  # elsewhere, while a patch is pinned
-    assert title(explorer, 0).endswith("row 6, column 2")
-    assert title(explorer, 1).endswith("row 2, column 1")
-    explorer.locator(".vv-picture").first.focus()
-    explorer.keyboard.press("ArrowLeft")
-    assert title(explorer, 0).endswith("row 6, column 1")
-    assert title(explorer, 0).startswith("Layer 3,")
-    explorer.locator(".vv-picture").nth(1).focus()
-    explorer.get_by_role("button", name="Compare").click()
-    expect(explorer.locator(".vv-pane")).to_have_count(1)  # of the model that was chosen
-    expect(explorer.locator(".vv-layers button")).to_have_count(1)
-    assert pixels(explorer, "(e) => e.panes[0].pane.photo.canvas").shape[1::-1] == Scene.of(other).picture[0].size
-    assert title(explorer) == "Layer 1, mean of 5 heads, from patch row 2, column 1"
-
-
-def open_second(page: Page, kind: str) -> None:
-    """Open another page's scene in the active pane, by a backend that has both."""
-    parts = dict(re.findall(r'<script type="text/plain" id="([^"]+)">([^<]*)</script>', html(kind)))
-    manifest = {**viewer_pages.scene(view(kind)).manifest("second"), "model": "second"}
-    page.evaluate(
-        """([manifest, parts]) => {
-            const { backend, store } = vitviz;
-            const { block, rollout } = backend;
-            const file = (name) => Uint8Array.from(atob(parts[name]), (one) => one.charCodeAt(0)).buffer;
-            backend.can.open = true;
-            backend.open = async () => manifest;
-            const either = (question, name) => async (scene, ask, how) =>
-                (scene.id === 'second' ? file(name(ask)) : question(scene, ask, how));
-            backend.block = either(block, (one) => `block-${one}`);
-            backend.rollout = either(rollout, () => 'rollout');
-            store.dispatch({ type: 'open', source: { model: 'second' } });
-        }""",
-        [manifest, parts],
-    )
-    page.wait_for_function("vitviz.scenes.get('second')?.answers.complete")
-
-
-TWENTY_FRAMES = "async () => { for (let i = 0; i < 20; i += 1) await new Promise(requestAnimationFrame); }"
-
-
-@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
-def test_nothing_moves_by_itself_and_where_nothing_may_move_each_press_is_a_step(
-    offline: Page, tmp_path: Path, motion: Any
-) -> None:
-    offline.emulate_media(reduced_motion=motion)
+def test_where_nothing_may_move_each_press_is_a_step(offline: Page, tmp_path: Path) -> None:
+    offline.emulate_media(reduced_motion="reduce")
     show(offline, tmp_path)
-    drawn = offline.evaluate("vitviz.drawn")
-    offline.evaluate(TWENTY_FRAMES)
-    assert offline.evaluate("[vitviz.drawn, document.getAnimations().length]") == [drawn, 0]
-    if motion == "no-preference":
-        return
+    assert_nothing_moves(offline)
     for layer in (1, 2):
         offline.get_by_role("button", name="Next layer").click()
         expect(offline.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
@@ -249,23 +214,29 @@ def test_nothing_moves_by_itself_and_where_nothing_may_move_each_press_is_a_step
     expect(offline.locator(".vv-title")).to_contain_text("head 5,")
 
 
-def test_playing_steps_through_layers_or_heads_and_stops(offline: Page, tmp_path: Path) -> None:
-    show(offline, tmp_path)
-    offline.get_by_label("Pace of the animation").select_option("250")
-    offline.get_by_role("button", name="Play layers").click()
+def assert_nothing_moves(page: Page) -> None:
+    drawn = page.evaluate("vitviz.drawn")
+    page.evaluate("async () => { for (let i = 0; i < 20; i += 1) await new Promise(requestAnimationFrame); }")
+    assert page.evaluate("[vitviz.drawn, document.getAnimations().length]") == [drawn, 0]
+
+
+def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
+    assert_nothing_moves(explorer)
+    explorer.get_by_label("Pace of the animation").select_option("250")
+    explorer.get_by_role("button", name="Play layers").click()
     for layer in (1, 2, 3, 1):
-        expect(offline.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
-    offline.get_by_role("button", name="Stop layers").click()
-    block = state(offline, "block")
+        expect(explorer.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
+    explorer.get_by_role("button", name="Stop layers").click()
+    block = state(explorer, "block")
     # A timer that was left would step before this one, which waits for two steps.
-    offline.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
-    assert state(offline, "block") == block
-    expect(offline.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")
-    ask(offline, head=3)
-    offline.get_by_role("button", name="Play heads").click()
+    explorer.evaluate("new Promise((done) => { setTimeout(done, 2 * vitviz.store.get().pace); })")
+    assert state(explorer, "block") == block
+    expect(explorer.locator("[data-do=play]")).to_have_attribute("aria-pressed", "false")
+    ask(explorer, head=3)
+    explorer.get_by_role("button", name="Play heads").click()
     for head in (5, 1, 2):
-        expect(offline.locator(".vv-title")).to_contain_text(f"head {head},")
-    offline.get_by_role("button", name="Stop heads").click()
+        expect(explorer.locator(".vv-title")).to_contain_text(f"head {head},")
+    explorer.get_by_role("button", name="Stop heads").click()
 
 
 def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
@@ -296,9 +267,8 @@ def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
     explorer.mouse.move(*at(seen.trace.token((5, 6)), seen.trace.token((0, 2))))
     assert title(explorer) == "Layer 2, head 3, from patch row 6, column 7"
     value = values[seen.trace.token((5, 6)), seen.trace.token((0, 2))]
-    found = re.search(r"Row 1, column 3: ((?:< )?[\d.]+ %)", explorer.locator(".vv-note").inner_text())
-    assert found
-    assert viewer_pages.number(found[1]) == pytest.approx(value, abs=2.6e-3)
+    (said,) = re.findall(r"Row 1, column 3: ((?:< )?[\d.]+ %)", explorer.locator(".vv-note").inner_text())
+    assert viewer_pages.number(said) == pytest.approx(value, abs=2.6e-3)
     explorer.mouse.move(*at(2, 40))
     assert title(explorer).endswith("from register 2")
     explorer.mouse.move(place["x"] - 3, place["y"] + 5)
@@ -307,15 +277,3 @@ def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
     explorer.mouse.move(5, 5)
     assert state(explorer, "pinned") is True
     assert title(explorer).endswith(f"row {26 // 11 + 1}, column {26 % 11 + 1}")
-
-
-def test_a_screen_reader_hears_the_readout_once_it_rests(explorer: Page) -> None:
-    live = explorer.locator(".vv-live")
-    expect(live).to_have_attribute("aria-live", "polite")
-    for patch in ((0, 0), (2, 2), (4, 9)):
-        hover(explorer, view(), *patch)
-    first = explorer.locator(".vv-strongest li").first
-    row, column = map(int, re.findall(r"\d+", first.locator("button").inner_text()))
-    expect(live).to_contain_text("Layer 3, mean of 5 heads, from patch row 5, column 10.")
-    expect(live).to_contain_text(explorer.locator(".vv-note").inner_text())
-    expect(live).to_contain_text(f"Strongest: row {row}, column {column}, {first.locator('span').inner_text()}.")

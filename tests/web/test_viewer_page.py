@@ -12,8 +12,8 @@ import pytest
 import viewer_pages
 from PIL import Image
 from playwright.sync_api import Page, expect
-from running import axe, unfold
-from viewer_pages import KINDS, agree, ask, box, expected, hover, html, pixels, reading, rest, show, view
+from running import axe, expect_map, unfold
+from viewer_pages import CLOSE, KINDS, ask, box, hover, html, pixels, rest, row_of, show, view
 
 import vitviz
 from vitviz.draw.colors import lut
@@ -27,32 +27,42 @@ from vitviz.web.scene import standalone
 # ---- numbers
 
 
-def questions(seen: View) -> list[tuple[int, int | str, Any, str, str]]:
-    """What is asked of a page: block, head, query, direction and mode."""
+def expect_maps(page: Page, seen: View, step: int = 1) -> None:
+    """The page shows maps as Python does: of all queries, of heads and their fusions, and of rollout."""
     rows, columns = seen.trace.grid
     patch, last = (rows // 2, columns // 3), seen.trace.depth - 1
-    asked: list[tuple[int, int | str, Any, str, str]] = []
-    for query in [*map(str.lower, seen.trace.prefix), patch, (rows - 1, columns - 1), "mean"]:
-        for direction in ("row", "column"):
-            asked.append((last, "mean", query, direction, "attention"))
-            asked.append((last, "mean", query, direction, "rollout"))
-    for head in ("max", "min", 0, seen.trace.heads - 1):
-        for query, direction in ((patch, "row"), (patch, "column"), ("mean", "row"), ("mean", "column")):
-            asked.append((0, head, query, direction, "attention"))
-    return asked
+    queries = [*map(str.lower, seen.trace.prefix), patch, (rows - 1, columns - 1), "mean"]
+    heads = [(0, head, query) for head in ("max", "min", 0, seen.trace.heads - 1) for query in (patch, "mean")]
+    for block, head, query in [*((last, "mean", query) for query in queries), *heads][::step]:
+        ask(page, block=block, head=head, query=query, direction="row", mode="attention")
+        expect_map(page, seen.attention(block, head, query))
+    for query in queries[::step] if viewer_pages.scene(seen).rolls_out else ():
+        ask(page, query=query, mode="rollout")
+        expect_map(page, seen.rollout(query))
 
 
-def expect_numbers(page: Page, seen: View, asked: list[tuple[int, int | str, Any, str, str]]) -> None:
-    """The page says what Python says to these questions."""
-    for question in asked:
-        if question[-1] == "rollout" and not viewer_pages.scene(seen).rolls_out:
-            continue
-        ask(page, **dict(zip(("block", "head", "query", "direction", "mode"), question, strict=True)))
-        agree(reading(page), expected(seen, *question))
+def expect_words(page: Page, seen: View) -> None:
+    """The words beside a map have Python's numbers where no heatmap has them."""
+    patch, last, prefix = (1, 2), seen.trace.depth - 1, len(seen.trace.prefix)
+    away = np.hypot(*(axis - place for axis, place in zip(np.indices(seen.trace.grid), patch, strict=True)))
+    rollouts = (("mean", "column", "rollout"),) if viewer_pages.scene(seen).rolls_out else ()
+    for head, direction, mode in (("mean", "column", "attention"), ("max", "row", "attention"), *rollouts):
+        ask(page, block=last, head=head, query=patch, direction=direction, mode=mode)
+        row = row_of(seen, last, head, patch, direction, mode)
+        patches, note = row[prefix:].reshape(seen.trace.grid), page.locator(".vv-note").inner_text()
+        (own,) = re.findall(r"On itself: ((?:[<>] )?[\d.]+ %)", note)
+        shown = [own, *page.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts()]
+        wanted = [row[seen.trace.token(patch)], patches.min(), Scale.own(patches).vmax, *-np.sort(-patches.ravel())[:5]]
+        assert [viewer_pages.number(text) for text in shown] == pytest.approx(wanted, abs=CLOSE)
+        if direction == "row":
+            (spread,), (far,) = re.findall(r"Spread: ([\d.]+ %)", note), re.findall(r"([\d.]+) patches away", note)
+            entropy = -(row * np.log(row)).sum() / np.log(len(row))
+            assert viewer_pages.number(spread) == pytest.approx(entropy, abs=0.011)
+            assert float(far) == pytest.approx((patches * away).sum() / patches.sum(), abs=0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_numbers_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
+def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
     text, seen = html(kind), view(kind)
     show(offline, tmp_path, text)
     fields = ("query", "opacity", "smooth", "grid", "color", "gamma")
@@ -61,7 +71,8 @@ def test_numbers_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: s
         ask(offline, **{**dict(zip(fields, start, strict=True)), **EVEN, **change})
         assert_picture(offline, text, seen, **look)
     ask(offline, gamma=1)
-    expect_numbers(offline, seen, questions(seen))
+    expect_maps(offline, seen, step=1 if kind == viewer_pages.FIRST else 2)
+    expect_words(offline, seen)
     if kind == "too many for rollout":  # where rollout is not in the page, it is not offered
         ask(offline, mode="attention")
         expect(offline.locator(".vv-modes label")).to_have_text(["Attention"])
@@ -71,20 +82,14 @@ def test_numbers_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: s
         assert viewer_pages.state(offline, "mode") == "attention"
 
 
-@pytest.fixture(scope="module")
-def church() -> tuple[View, str]:
-    """What the bundled model saw, and the page of it."""
+def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> None:
     seen = Explorer(vitviz.load("dinov2-s14-imagenette")).open(viewer_pages.CHURCH)
-    return seen, standalone(viewer_pages.scene(seen, title="DINOv2 S/14"))
-
-
-def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path, church: tuple[View, str]) -> None:
-    seen, text = church
+    text = standalone(viewer_pages.scene(seen, title="DINOv2 S/14"))
     assert len(text.encode()) <= 8_000_000  # small enough to send
     show(offline, tmp_path, text)
     expect(offline.locator(".vv-answer")).to_have_text(seen.describe())
     expect(offline.locator(".vv-predictions .vv-name")).to_have_text([label for label, _ in seen.predictions()])
-    expect_numbers(offline, seen, questions(seen)[::5])
+    expect_maps(offline, seen, step=3)
     ask(offline, block=11, head="mean", query=None, direction="row", mode="attention")
     for change, look in LOOKS[:4]:
         ask(offline, smooth=False, grid=False, color=None, **EVEN)
@@ -118,15 +123,18 @@ LOOKS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-def test_a_saved_picture_is_the_one_that_is_seen(offline: Page, tmp_path: Path) -> None:
-    show(offline, tmp_path)
-    with offline.expect_download() as downloading:
-        offline.get_by_role("button", name="Save picture").click()
+def test_the_saved_picture_and_the_color_bar_are_those_of_the_map(explorer: Page, tmp_path: Path) -> None:
+    with explorer.expect_download() as downloading:
+        explorer.get_by_role("button", name="Save picture").click()
     downloading.value.save_as(tmp_path / "saved.png")
     saved = np.asarray(Image.open(tmp_path / "saved.png").convert("RGBA"))
-    seen = pixels(offline, "(view) => view.panes[0].pane.flat()")
+    seen = pixels(explorer, "(view) => view.panes[0].pane.flat()")
     assert np.array_equal(saved[: len(seen)], seen)
     assert len(saved) > len(seen)  # its caption is below
+    for gamma in (1.0, 0.4, 1.7):
+        ask(explorer, color="inferno", gamma=gamma)
+        bar = pixels(explorer, "(view) => view.find('.vv-bar')")[0, :, :3]
+        assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
 
 
 def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: Path) -> None:
@@ -149,45 +157,20 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     assert_picture(offline, text, seen, signed=True, alpha=0.55)
     ask(offline, smooth=True, gamma=0.5, query=(1, 1))  # the query is the attention's, and not framed
     assert_picture(offline, text, seen, signed=True, alpha=0.55, smooth=True, gamma=0.5)
-    said, limit = reading(offline), signed.scale().vmax
-    assert said.title == "Gradient times input"
-    assert said.numbers == pytest.approx({"low": -limit, "high": limit}, rel=5e-3)  # scores are no shares
-    assert said.strongest == [pytest.approx((*patch, value), rel=5e-3) for patch, value in signed.top()]
+    assert viewer_pages.title(offline) == "Gradient times input"
+    said, limit = offline.locator(".vv-low, .vv-high, .vv-strongest span").all_inner_texts(), signed.scale().vmax
+    wanted = [-limit, limit, *(value for _, value in signed.top())]  # scores are no shares
+    assert [viewer_pages.number(text) for text in said] == pytest.approx(wanted, rel=5e-3)
+    for button, (patch, _) in zip(offline.locator(".vv-strongest button").all(), signed.top(), strict=True):
+        assert [int(place) - 1 for place in re.findall(r"\d+", button.inner_text())] == [*patch]
     expect(offline.locator(".vv-note")).to_contain_text("0.25 on CLS")
     expect(offline.locator(".vv-honest")).to_be_hidden()  # it speaks of attention
     hover(offline, seen, 0, 3)
-    found = re.search(r"Row 1, column 4: (−?[\d.]+)\.", offline.locator(".vv-note").inner_text())
-    assert found
-    assert viewer_pages.number(found[1]) == pytest.approx(signed.values[0, 3], rel=5e-3)
+    (said,) = re.findall(r"Row 1, column 4: (−?[\d.]+)\.", offline.locator(".vv-note").inner_text())
+    assert viewer_pages.number(said) == pytest.approx(signed.values[0, 3], rel=5e-3)
     offline.get_by_text("Another", exact=True).first.click()
     ask(offline, smooth=False, gamma=1, color="magma")
     assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
-
-
-def test_the_color_bar_bends_as_the_map_does(offline: Page, tmp_path: Path) -> None:
-    show(offline, tmp_path)
-    for gamma in (1.0, 0.4, 1.7):
-        ask(offline, color="inferno", gamma=gamma)
-        bar = pixels(offline, "(view) => view.find('.vv-bar')")[0, :, :3]
-        assert np.array_equal(bar, lut("inferno")[Scale(0.0, 1.0).indices(np.linspace(0, 1, 256), gamma)])
-
-
-def test_a_photograph_taken_on_its_side_lines_up(offline: Page, tmp_path: Path) -> None:
-    upright = Image.new("RGB", (330, 550), (20, 20, 20))
-    upright.paste((255, 255, 255), (232, 83, 256, 107))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it a quarter turn clockwise
-    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "phone.jpg", exif=exif, quality=95)
-    seen = Explorer(view("distillation, squashed").model).open(tmp_path / "phone.jpg")
-    show(offline, tmp_path, standalone(viewer_pages.scene(seen)))
-    photo, held = pixels(offline, "(view) => view.panes[0].pane.photo.canvas"), box(offline, ".vv-held")
-    down, across = (np.argwhere(photo[..., 0] > 128) + 0.5).mean(0) / photo.shape[:2]
-    x, y = held["x"] + across * held["width"], held["y"] + down * held["height"]
-    patch = seen.geometry.patch_at(244, 95, seen.trace.grid)
-    assert patch is not None
-    assert offline.evaluate("([x, y]) => vitviz.views[0].panes[0].pane.patchUnder(x, y)", [x, y]) == list(patch)
-    offline.mouse.move(x, y)
-    assert viewer_pages.state(offline, "query") == list(patch)
 
 
 # ---- the page as a whole
@@ -225,30 +208,27 @@ def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path
     assert said == []
 
 
-def test_nothing_jumps_when_the_pointer_comes(page: Page, tmp_path: Path) -> None:
-    show(page, tmp_path)
+def test_nothing_jumps_when_the_pointer_comes(explorer: Page) -> None:
     places = """() => [...document.querySelectorAll('.vv-walls, .vv-heads, .vv-layers, .vv-side > *')].map((e) =>
         Math.round(e.getBoundingClientRect().top))"""
-    before = page.evaluate(places)
-    hover(page, view(), 3, 4)
-    assert page.evaluate(places) == before
-    page.mouse.click(*viewer_pages.centre(page, view(), 6, 10))
-    hover(page, view(), 0, 1)
-    assert page.evaluate(places) == before
+    before = explorer.evaluate(places)
+    hover(explorer, view(), 3, 4)
+    assert explorer.evaluate(places) == before
+    explorer.mouse.click(*viewer_pages.centre(explorer, view(), 6, 10))
+    hover(explorer, view(), 0, 1)
+    assert explorer.evaluate(places) == before
 
 
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.5001])
 def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
-    block = re.search(r'(<script type="text/plain" id="block-1">)([^<]*)', html())
-    assert block
-    text = html().replace(block[0], block[1] + block[2][: int(len(block[2]) * keep)])
-    offline.goto(viewer_pages.write(tmp_path, text))
+    ((start, block),) = re.findall(r'(<script type="text/plain" id="block-1">)([^<]*)', html())
+    offline.goto(viewer_pages.write(tmp_path, html().replace(start + block, start + block[: int(len(block) * keep)])))
     expect(offline.get_by_role("alert")).to_contain_text("layer 2")
     expect(offline.get_by_role("alert")).to_contain_text("cut short")
     offline.wait_for_function(f"{viewer_pages.SCENE}.answers.has(0)")
     for block in (0, 2):
-        ask(offline, block=block, query=(2, 2))
-        agree(reading(offline), expected(view(), block, "mean", (2, 2), "row", "attention"))
+        ask(offline, block=block, query=(2, 2), gamma=1)
+        expect_map(offline, view().attention(block, query=(2, 2)))
     ask(offline, block=1)
     expect(offline.locator(".vv-title")).to_contain_text("Layer 2 could not be loaded")
     expect(offline.locator(".vv-strongest li")).to_have_count(0)
@@ -257,11 +237,8 @@ def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_p
     expect(offline.locator(".vv-title")).to_contain_text("Rollout of layers 1 to 3")
     ask(offline, mode="attention", block=2)
     assert pixels(offline, "(view) => view.panes[0].pane.heat.canvas")[..., 3].max() == 255
-
-
-def test_a_page_that_lost_its_end_says_so(page: Page, tmp_path: Path) -> None:
-    page.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))
-    expect(page.get_by_role("alert")).to_contain_text("cut short")
+    offline.goto(viewer_pages.write(tmp_path, html()[: len(html()) // 2]))  # and one that lost its end
+    expect(offline.get_by_role("alert")).to_contain_text("cut short")
 
 
 def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_path: Path) -> None:
@@ -298,3 +275,13 @@ def test_menus_save_pictures_and_the_numbers_of_the_shell(explorer: Page, tmp_pa
         np.testing.assert_allclose(file["values"][3:], heads, atol=2e-3)  # mean, max, min come first
     for what in ("this map", "all layers"):
         assert Image.open(saved(what, "Picture (PNG)")).width >= 1700
+
+
+def test_a_notebook_shows_the_explorer_over_its_picture_where_frames_are_allowed(offline: Page, tmp_path: Path) -> None:
+    offline.goto(viewer_pages.write(tmp_path, f"<!doctype html>{view()._repr_html_()}"))
+    expect(offline.frame_locator("iframe").locator(".vv-title")).to_contain_text("Layer 3")
+    top = "() => document.elementFromPoint(200, 200).tagName"
+    assert offline.evaluate(top) == "IFRAME"
+    offline.evaluate("document.querySelector('iframe').remove()")  # as JupyterLab does until a notebook is trusted
+    assert offline.evaluate(top) == "IMG"
+    assert offline.evaluate("document.querySelector('img').naturalWidth") > 400

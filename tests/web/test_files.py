@@ -1,0 +1,97 @@
+"""What Python writes for the page: files that it computes attention from, and content security policies.
+
+What the scripts read from these files is held by tests/js.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import numpy as np
+import pytest
+import tiny
+import torch
+from js_vectors import outliers
+from numpy.typing import NDArray
+
+from vitviz.web import bundle
+from vitviz.web.payload import PayloadError, block_bytes, rollout_bytes
+from vitviz.web.scene import standalone_frame
+
+
+def test_what_cannot_be_packed_is_refused() -> None:
+    image, broken = tiny.trace().image(1), tiny.model()
+    with torch.no_grad():
+        broken.blocks[1].attn.qkv.bias[0] = torch.nan
+    odd = broken.trace(tiny.images(1))
+    for trace, block, dtype, words in (
+        (tiny.trace(), 0, "float32", "batch of 2"),
+        (image, 0, "int8", "'int8'"),
+        (outliers(gain=1e6), 0, "float16", r"up to 65504, the largest half, got .*Pass dtype='float32'"),
+        (odd, 1, "float32", "finite"),
+        (odd, 1, "float16", "finite"),
+    ):
+        with pytest.raises(PayloadError, match=words):
+            block_bytes(trace, block, dtype)
+    with pytest.raises(PayloadError, match="batch of 2"):
+        rollout_bytes(tiny.trace())
+    with pytest.raises(ValueError, match="Expected one of the blocks"):
+        block_bytes(image, 3)
+    assert block_bytes(image, -1) == block_bytes(image, tiny.DEPTH - 1)
+
+
+def test_many_small_pieces_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    trace = tiny.trace(registers=3).image(1)
+    count = trace.heads * trace.tokens.shape[1]
+
+    def sums() -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Return the log-sum-exp of each row, and the means over patches at the end of the file."""
+        file = block_bytes(trace, 1, "float32")
+        return np.frombuffer(file, "<f8", count, offset=32), np.frombuffer(file[-8 * count :], "<f4")
+
+    whole = sums()
+    monkeypatch.setattr("vitviz.web.payload.PIECE", 1)  # 16 rows at a time: the prefix ends inside the first piece
+    for one, other in zip(whole, sums(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-9)
+
+
+def test_halves_keep_every_bit_of_the_rounded_queries() -> None:
+    """Balancing multiplies each channel by a power of two, which moves no digit."""
+    trace = outliers(spread=2.0)
+    queries = trace.block(1).queries[0].numpy()  # (H, N, d)
+    start = 32 + 8 * queries.shape[0] * queries.shape[1]
+    sent = np.frombuffer(block_bytes(trace, 1), "<f2", queries.size, start).reshape(queries.shape).astype(np.float32)
+    rounded = queries.astype(np.float16).astype(np.float32)
+    factor = np.abs(sent).max(1, keepdims=True) / np.abs(rounded).max(1, keepdims=True)
+    assert np.array_equal(np.log2(factor), np.round(np.log2(factor)))
+    assert len(np.unique(factor)) > 1
+    assert np.array_equal(sent, (queries * factor).astype(np.float16).astype(np.float32))
+
+
+# ---- static and saved pages run their own scripts and no others
+
+FILLING = {"first": "{}", "site": "{}", "lecture": "{}", "script": "page.js", "colors": bundle.colors()}
+STATIC = bundle.fill(bundle.template("site.html"), FILLING)
+SAVED = [
+    standalone_frame(entry, manifest='{"a": 1}', search='"?"', lecture="null", title="t", parts="")
+    for entry in ("alone.js", "alone_lecture.js")
+]
+INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+
+
+@pytest.mark.parametrize("page", [STATIC, *SAVED], ids=["static", "saved", "lecture"])
+def test_the_policy_of_a_page_has_the_hash_of_each_inline_script_and_nothing_unsafe(page: str) -> None:
+    (policy,) = re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', page)
+    hashes = {base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in INLINE.findall(page)}
+    assert set(re.findall(r"'sha256-([^']*)'", policy)) == hashes
+    assert "unsafe" not in policy
+    assert page.index("Content-Security-Policy") < page.index("<script")
+    assert ("script-src 'self' 'sha256-" in policy) == (page is STATIC)  # a static site runs its own files too
+
+
+def test_what_is_filled_in_changes_no_script() -> None:
+    first, second = (INLINE.findall(standalone_frame(manifest=text)) for text in ("1", "2"))
+    assert first == second
+    assert len(first) == 2
