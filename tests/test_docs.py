@@ -125,8 +125,6 @@ def test_the_method_of_the_guide_works_and_holds(elsewhere: Path, monkeypatch: p
     assert view.faithfulness(heatmap)[0].describe()
 
 
-# ---- commands
-
 QUICK = {"predict", "explain", "sheet", "heads", "lens", "figures", "film", "models", "summary"}  # and `export --html`
 FOREIGN = {"apt-get", "cd", "cp", "docker", "dpkg", "git", "jupyter", "mkdir"}  # programs that are not ours
 
@@ -244,8 +242,6 @@ def test_other_commands_name_what_there_is() -> None:
         assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
 
 
-# ---- notebooks
-
 # As tests/conftest.py does, before timm and transformers import torchvision their own way.
 FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -278,9 +274,6 @@ def test_notebooks_are_listed_have_no_outputs_and_import_what_all_extras_hold() 
         lines = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
         modules = set(re.findall(r"^(?:from|import) (\w+)", lines, re.MULTILINE)) - SHIPPED
         assert {name for name in modules if name.lower() not in packages} <= set(sys.stdlib_module_names)
-
-
-# ---- names and links
 
 
 def test_what_documents_name_exists() -> None:

@@ -38,9 +38,6 @@ def trees(*tops: str) -> dict[str, ast.Module]:
     return {str(path.relative_to(ROOT)): ast.parse(path.read_text(encoding="utf-8")) for path in paths}
 
 
-# ---- rules that are read in the code
-
-
 def unchecked_loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield calls that load what does not fit, or what may run a stranger's code; ruff bans other ways of that."""
     for node in ast.walk(tree):
@@ -105,8 +102,6 @@ def test_texts_name_no_private_folder_or_package_host_and_style_sheets_keep_to_1
     assert wrong == []
 
 
-# ---- examples in docstrings
-
 PACKAGE = Path(vitviz.__file__).parent
 WITH_EXAMPLES = [path for path in sorted(PACKAGE.rglob("*.py")) if ">>>" in path.read_text(encoding="utf-8")]
 
@@ -117,9 +112,6 @@ def test_examples_in_docstrings_run(path: Path) -> None:
     result = doctest.testmod(importlib.import_module(".".join(part for part in parts if part != "__init__")))
     assert result.failed == 0  # those that need a download are marked +SKIP
     assert {"__init__", "config", "vit", "explorer"} <= {path.stem for path in WITH_EXAMPLES}
-
-
-# ---- files that must agree
 
 
 def test_the_front_matter_of_the_readme_fits_the_requirements() -> None:

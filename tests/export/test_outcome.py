@@ -31,8 +31,6 @@ from vitviz.training.log import Epoch
 from vitviz.training.loop import Outcome
 from vitviz.training.recipes import Recipe
 
-# ---- which images
-
 
 @settings(max_examples=30)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=60), st.integers(1, 40), st.integers(0, 9))
@@ -46,8 +44,6 @@ def test_images_are_chosen_evenly_and_repeatably(classes: list[int], count: int,
     room = [taken[one] for one in taken if taken[one] < classes.count(one)]
     assert all(most <= least + 1 for least in room for most in taken.values())  # only a small class has fewer
 
-
-# ---- the folder
 
 LABELS = ("a|b", 'the "red" ones', "green")
 
@@ -101,9 +97,6 @@ def test_the_folder_has_the_model_and_pictures_of_what_it_answers(data: Data, tm
     pixels, first = np.asarray(sheet), np.asarray(fit_photo(data.val.picture(chosen[0]), 128))
     top, left = np.argwhere((pixels == first[0, 0]).all(-1))[0]
     assert np.array_equal(pixels[top : top + first.shape[0], left : left + first.shape[1]], first)
-
-
-# ---- the card
 
 
 def test_the_card_s_front_matter_is_yaml_with_the_numbers(data: Data) -> None:

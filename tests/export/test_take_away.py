@@ -72,9 +72,6 @@ def here(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     return tmp_path
 
 
-# ---- numbers
-
-
 @pytest.mark.parametrize("ending", ["npz", "csv"])
 def test_numbers_are_made_again_to_the_bit(
     ending: str, place: Path, here: Path, view: vitviz.View, one_thread: None
@@ -126,9 +123,6 @@ def test_replay_says_whether_it_is_equal(place: Path, here: Path, capsys: pytest
     for option, other, named in (("--model", place / "second", "weights"), ("--photo", "other.png", "pixels")):
         assert main(["replay", "why.csv", option, str(other)]) == 2
         assert named in capsys.readouterr().err
-
-
-# ---- films
 
 
 def frames_of(path: Path) -> list[Image.Image]:
@@ -200,9 +194,6 @@ def test_films_in_a_shell(place: Path, here: Path, capsys: pytest.CaptureFixture
     assert len(frames_of(Path("clip.mp4"))) == 3
 
 
-# ---- figures
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -258,9 +249,6 @@ def test_figures_show_the_numbers_of_python(view: vitviz.View) -> None:
     np.testing.assert_allclose(np.array(drawn), 100 * lens.probabilities[:, list(lens.classes)].T, rtol=1e-6)
     test = view.faithfulness(view.explain("gae"))[0]
     np.testing.assert_allclose(panels["deletion"].lines[-1].get_ydata(), 100 * test.deletion.probabilities, rtol=1e-5)
-
-
-# ---- a folder
 
 
 def test_a_folder_is_exported_and_a_stopped_run_continues(

@@ -63,8 +63,6 @@ test('heads that disagree everywhere still have a smallest: every product underf
   near(out, [0, 1, 0], 1e-5);
 });
 
-// ---- the files
-
 test('a float32 block comes through bit by bit', () => {
   for (const { name: told, file, sizes, sent: { lse, ...sent } } of BLOCKS.filter((block) => block.sent)) {
     same(parseBlock(file), { ...sizes, ...sent }, 0, { told });

@@ -6,8 +6,6 @@ import { sameClasses } from '../../vitviz/web/compute/query.js';
 import { wrapped } from '../../vitviz/web/draw/caption.js';
 import { VECTORS, same } from './vectors.mjs';
 
-// ---- what Python computes too
-
 const briefly = (key, value) => (ArrayBuffer.isView(value) ? `${value.length} numbers` : value);
 const copy = (arg) => (ArrayBuffer.isView(arg) ? arg.slice() : arg);
 
@@ -24,8 +22,6 @@ for (const [name, calls] of Map.groupBy(VECTORS.calls, (call) => call.function))
     });
   });
 }
-
-// ---- captions
 
 const letters = (text) => text.length; // every letter has a width of 1
 
@@ -57,8 +53,6 @@ test('a caption says how rollout was made, and gamma where it is not 1; no share
   for (const share of [NaN, Infinity, -Infinity]) assert.equal(percent(share), '–');
 });
 
-// ---- files with numbers
-
 test('cells with commas and quotes stay whole', () => {
   assert.equal(csv(['a,b', 'c'], [['x"y', 2]]), '"a,b",c\n"x""y",2\n');
 });
@@ -74,8 +68,6 @@ test('several maps have a row for each number', () => {
   assert.equal(rows.length, 12);
   assert.ok(rows[8].startsWith('1,2,0,2,3'));
 });
-
-// ---- the same class in another model
 
 /** A manifest whose predictions are of these classes, the first one the most probable. */
 const ranked = (labels, best) => ({ labels, predictions: best.map((index) => [labels[index], 0.5, index]) });

@@ -145,8 +145,6 @@ test('choosing the other pane takes its classes, and choosing the active one tak
   }
 });
 
-// ---- what a person starts
-
 const SLOW = '["explain",{"method":"kernel_shap","target":3,"against":null}]';
 const TEST = '["faithfulness",{}]';
 const start = (question, on = true) => ({ type: 'start', question, on });

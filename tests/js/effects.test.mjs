@@ -153,8 +153,6 @@ test('two panes load by themselves; a pane that is closed is forgotten, and its 
   assert.deepEqual([aborted().at(-1), store.get().beside, ids()], [true, null, ['c m 224']]);
 });
 
-// ---- blocks
-
 test('a head under the pointer has its block loaded, and the block on show stays', async () => {
   const asked = [];
   const { store, effects, answer, change } = page({ more: { grid: [2000, 2000], depth: 6 }, block: async (_, block) => {
@@ -217,8 +215,6 @@ test('the block on show is loaded while the photograph is decoded', async () => 
   await settled();
   assert.deepEqual([asked[1][2].aborted, opens.length], [true, 2]);
 });
-
-// ---- rollout
 
 /** Requests for rollout that are answered by nobody. */
 function rollouts() {

@@ -204,8 +204,6 @@ def test_steps_7_and_8_read_classes_and_compare_maps(saved: Page, view: View) ->
     expect(saved.locator(".vv-step:not([hidden]) .vv-chart polyline")).to_have_count(3)
 
 
-# ---- texts
-
 SCRIPTS = [
     r"\text{<img src=x onerror=alert(1)>}",
     r"\text{<img/src='x'/onerror='alert(1)'>}",

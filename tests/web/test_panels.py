@@ -79,9 +79,6 @@ def strongest(view: View, method: str, share: float) -> list[tuple[int, int]]:
     return [divmod(int(patch), columns) for patch in order]
 
 
-# --- Explain
-
-
 def test_maps_of_classes_and_methods_are_pythons(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     view = app.view()
@@ -292,9 +289,6 @@ def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
     expect(cell).to_have_attribute("aria-pressed", "false")
 
 
-# --- Heads
-
-
 def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, small: str) -> None:
     panel = tab(opened, "Heads")
     view = app.view()
@@ -349,9 +343,6 @@ def test_heads_are_told_apart_and_switched_off(opened: Browser, app: Running, sm
     opened.wait_for_function(f"{SCENE}?.manifest.model === {small!r}")
     expect(panel.locator(".vv-dot")).to_have_count(0)  # nothing of the model before is left
     assert not any(cells.all_inner_texts())
-
-
-# --- Layers
 
 
 HIDE = """() => {
@@ -422,9 +413,6 @@ def test_where_nothing_may_move_each_press_is_a_layer(page: Browser, app: Runnin
         play.click()
         expect(slider).to_have_value(str(layer))
     assert page.evaluate("vitviz.store.get().playing") is False
-
-
-# --- models of several labels, and of one value
 
 
 @pytest.mark.parametrize("kind", ["several", "value"])

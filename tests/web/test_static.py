@@ -475,9 +475,6 @@ def test_what_cannot_be_exported_is_refused_before_any_work(source: str, tmp_pat
         refused(problem, tmp_path / "b", [str(tmp_path / smooth)])
 
 
-# --- what a visitor's browser keeps
-
-
 @contextmanager
 def keeping(browser: Chromium, url: str) -> Iterator[Page]:
     """Open a site whose service worker has the page."""

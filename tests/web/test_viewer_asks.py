@@ -16,8 +16,6 @@ from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, r
 from vitviz.heatmap import Scale
 from vitviz.view import View
 
-# ---- the pointer
-
 
 def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> None:
     seen = view()
@@ -118,8 +116,6 @@ def point_and_tap(page: Page) -> None:
     page.touchscreen.tap(*centre(page, seen, 3, 3))
     expect(page.locator(".vv-title")).to_have_text("Layer 3, mean of 5 heads, from CLS")
 
-
-# ---- walls
 
 FRAMES = "() => new Promise((rest) => requestAnimationFrame(() => requestAnimationFrame(rest)))"
 

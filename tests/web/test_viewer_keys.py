@@ -15,8 +15,6 @@ from viewer_pages import ask, assert_colors, box, centre, hover, pixels, rest, r
 from vitviz.heatmap import Scale
 from vitviz.view import View
 
-# ---- keys
-
 
 def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: Page) -> None:
     """What each key does is held by tests/js/core.test.mjs."""
@@ -131,9 +129,6 @@ def test_everything_can_be_reached_and_focus_is_seen(explorer: Page) -> None:
     wanted = {"vv-picture", "query", "mode", "direction", "opacity", "grid", "smooth", "numbered", "color", "gamma"}
     wanted |= {"shared", "play", "compare", "picture", "full", "help", "cell 0,0", "head mean"}
     assert wanted <= reached, wanted - reached
-
-
-# ---- comparing, playing, the matrix
 
 
 def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:

@@ -24,8 +24,6 @@ from vitviz.heatmap import Heatmap, Scale
 from vitviz.view import View
 from vitviz.web.scene import standalone
 
-# ---- numbers
-
 
 def expect_maps(page: Page, seen: View, step: int = 1) -> None:
     """The page shows maps as Python does: of all queries, of heads and their fusions, and of rollout."""
@@ -95,9 +93,6 @@ def test_the_bundled_models_page_is_pythons(offline: Page, tmp_path: Path) -> No
         ask(offline, smooth=False, grid=False, color=None, **EVEN)
         ask(offline, **change)
         assert_picture(offline, text, seen, **look)
-
-
-# ---- the picture
 
 
 def assert_picture(page: Page, text: str, seen: View, **look: Any) -> None:
@@ -171,9 +166,6 @@ def test_maps_from_the_server_show_in_the_same_canvas(offline: Page, tmp_path: P
     offline.get_by_text("Another", exact=True).first.click()
     ask(offline, smooth=False, gamma=1, color="magma")
     assert_picture(offline, text, seen, cmap="magma", alpha=0.55)
-
-
-# ---- the page as a whole
 
 
 def test_a_page_from_disk_passes_axe_and_nothing_sticks_out(page: Page, tmp_path: Path) -> None:
