@@ -213,3 +213,18 @@ def test_the_command_takes_options(run: Run) -> None:
     run("--kind", "overlay", "decomposition", "--layer", "2", "--head", "3", "--target", "thing 3", "--format", "pdf")
     assert sorted(path.name for path in out.glob("*.pdf")) == ["decomposition.pdf", "overlay.pdf"]
     assert "thing 3" in pypdf.PdfReader(out / "decomposition.pdf").pages[0].extract_text()
+
+
+def test_the_command_takes_width_bare_and_chosen_filters(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    kinds = ("--kind", "path", "prediction", "rollout-sheet", "--only", "flattened")
+    out = run(*kinds, "--filter", "4", "2", "--width", "column", "--bare", "--format", "svg")
+    printed = capsys.readouterr().out
+    assert "Feature map 4, flattened" in printed  # a document writes it
+    options: dict[str, Any] = {"photo": PHOTO, "filters": [3, 1], "width": "column", "bare": True}
+    for name in ("flattened", "prediction"):
+        assert (out / f"{name}.svg").read_bytes() == encode(draw(view(), [name], **options)[name], "svg")
+    width = re.search(r'width="([\d.]+)pt"', (out / "rollout-sheet.svg").read_text(encoding="utf-8"))
+    assert width is not None
+    assert float(width[1]) == 72 * 3.25
+    assert main(["figures", "x.png", "--width", "wide"]) == 2
+    assert "column or page" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,11 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from figure_words import texts, visible, words_are_inside_and_apart
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.font_manager import findfont
 from matplotlib.patches import FancyArrowPatch
-from matplotlib.text import Text
 from pictures import photograph
 
 import vitviz
@@ -54,6 +53,7 @@ CASES: dict[str, dict[str, Any]] = {
 LAID_OUT = {
     "patches": ("panorama", "one patch", "large"),
     "features": ("registers", "large"),
+    "flattened": ("panorama", "one patch", "large"),
     "embedding": ("plain", "large"),
     "positions": ("registers", "rotary", "siglip", "none", "panorama", "large"),
     "shapes": ("registers", "rotary", "siglip", "distilled", "panorama", "large"),
@@ -85,26 +85,6 @@ def held(drawn: Figure, name: str) -> np.ndarray:
     """The numbers that an image holds."""
     (image,) = axes(drawn, name).images
     return np.asarray(image.get_array())
-
-
-@cache
-def texts(drawn: Figure) -> tuple[Text, ...]:
-    """All texts that are drawn."""
-    drawn.canvas.draw()
-    shown = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    ticks = [label for one in drawn.axes for axis in (one.xaxis, one.yaxis) for label in visible(axis)]
-    every = [label for one in drawn.axes for axis in (one.xaxis, one.yaxis) for label in labels(axis)]
-    return (*(text for text in shown if text not in every), *ticks)
-
-
-def labels(axis: Any) -> list[Text]:
-    return [label for tick in (*axis.majorTicks, *axis.minorTicks) for label in (tick.label1, tick.label2)]
-
-
-def visible(axis: Any) -> list[Text]:
-    """The tick labels that are drawn; `findobj` also finds those that matplotlib keeps for later."""
-    drawn = [label for tick in axis._update_ticks() for label in (tick.label1, tick.label2)]
-    return [label for label in drawn if label.get_visible() and label.get_text()]
 
 
 def said(drawn: Figure) -> str:
@@ -330,23 +310,10 @@ def test_what_is_no_confusion_matrix_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "case"), [pytest.param(name, *one.values, marks=one.marks) for name in NAMES[:4] for one in cases_of(name)]
+    ("name", "case"), [pytest.param(name, *one.values, marks=one.marks) for name in NAMES[:5] for one in cases_of(name)]
 )
 def test_words_are_inside_the_page_and_apart(name: str, case: str) -> None:
     words_are_inside_and_apart(figure(case, name))
-
-
-def words_are_inside_and_apart(drawn: Figure) -> None:
-    boxes = [(text.get_text(), text.get_window_extent().padded(-0.6)) for text in texts(drawn)]
-    assert len(boxes) > 5
-    page = drawn.bbox
-    outside = [words for words, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > page.x1 or box.y1 > page.y1]
-    assert outside == []
-    over = [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
-    assert over == []
-    pictures = [(one.get_label(), one.get_window_extent()) for one in drawn.axes if one.images and not one.texts]
-    hidden = [(words, label) for words, box in boxes for label, picture in pictures if box.overlaps(picture)]
-    assert hidden == []
 
 
 @pytest.mark.parametrize("case", cases_of("shapes"))

@@ -8,12 +8,27 @@ import numpy as np
 import pytest
 import tiny
 import torch
+from figure_words import words_are_inside_and_apart
 from matplotlib.figure import Figure
 
 import vitviz
-from vitviz.draw.figures import draw
+from vitviz.draw.colors import DrawError
+from vitviz.draw.figures import KINDS, NAMES, draw
+from vitviz.draw.figures.curves import learning_curves
+from vitviz.draw.figures.layouts import layout
+from vitviz.draw.figures.page import ACCENTS, SMALL
+from vitviz.draw.figures.paper import inside, rollout_sheet
 from vitviz.model.vit import Pretrained
+from vitviz.training.log import Epoch
 from vitviz.view import View
+
+EPOCHS = [
+    Epoch(
+        epoch=n, step=n, loss=2 / n, accuracy=0.2 * n, val_loss=2.5 / n, top1=0.3 * n, top5=1.0, lr=0.1,
+        images_per_second=1.0, seconds=1.0,
+    )
+    for n in (1, 2)
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -62,3 +77,98 @@ def test_each_layer_has_a_scale_of_its_own(view: View) -> None:
 def test_gains_have_two_decimals(view: View) -> None:
     titles = [axes.get_label() for axes in drawn(view, "methods").axes]
     assert all(re.search(r": [+−]\d\.\d\d$", title) for title in titles), titles
+
+
+# ---- a column, and without title and caption
+
+
+@pytest.mark.parametrize("name", [*NAMES, *KINDS])
+def test_a_figure_fits_a_column_with_words_inside_and_apart(view: View, name: str) -> None:
+    options = {"filters": 6, "methods": ("rollout", "gae")}
+    figure = draw(view, [name], photo="noise.png", width="column", bare=name in ("lens", "flattened"), **options)[name]
+    assert figure.get_figwidth() == 3.25
+    words_are_inside_and_apart(figure)
+
+
+@pytest.mark.parametrize("name", ["parameters", "layers", "lens"])
+def test_a_bare_figure_has_neither_title_nor_caption_nor_room_for_them(view: View, name: str) -> None:
+    whole, bare = drawn(view, name), draw(view, [name], photo="noise.png", bare=True)[name]
+    assert not bare.texts
+    assert "noise.png" in bare.get_label()
+    assert bare.get_label() == whole.get_label()
+    assert bare.get_figheight() < whole.get_figheight() - 0.5
+
+
+def test_other_figures_have_the_width_of_the_layout(view: View) -> None:
+    with layout("column", bare=True):
+        figures = [rollout_sheet([view] * 3), inside(view.model, view.heads(["distance"])), learning_curves(EPOCHS)]
+    for figure in figures:
+        assert figure.get_figwidth() == 3.25
+        assert not figure.texts
+        words_are_inside_and_apart(figure)
+    assert draw(view, ["parameters"])["parameters"].get_figwidth() == 6.3
+    for width in ("poster", 1.0, float("nan")):
+        with pytest.raises(DrawError, match="column or page"):
+            draw(view, ["parameters"], width=width)
+
+
+def test_learning_curves_look_as_other_figures() -> None:
+    figure = learning_curves(EPOCHS)
+    left, right = figure.axes
+    np.testing.assert_allclose(right.lines[1].get_ydata(), [30.0, 60.0])
+    assert {text.get_fontsize() for axes in (left, right) for text in axes.get_xticklabels()} == {SMALL}
+    assert left.lines[1].get_color() == ACCENTS[False]["embedding"]
+    words_are_inside_and_apart(figure)
+
+
+# ---- from the textbook
+
+
+@torch.no_grad()
+def test_a_chosen_feature_map_is_flattened_in_reading_order(view: View) -> None:
+    figure = draw(view, ["flattened"], filters=[4, 2])["flattened"]
+    responses = view.model.patch_embed(view.images)[0, :, 4].numpy()
+    shown = {axes.get_label(): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images}
+    np.testing.assert_allclose(shown["map"], responses.reshape(view.trace.grid), atol=1e-5)
+    np.testing.assert_allclose(shown["row"], responses[None], atol=1e-5)
+    assert "filter 5 " in figure.get_label()
+
+
+def test_chosen_filters_stand_in_their_order(view: View) -> None:
+    figure = draw(view, ["features"], filters=[6, 1])["features"]
+    assert [axes.get_title() for axes in figure.axes if axes.get_title()] == ["filter 7", "filter 2"]
+    for wrong in ([], [0, 19], [-1]):
+        with pytest.raises(DrawError, match="from 1 to 19"):
+            draw(view, ["features"], filters=wrong)
+
+
+def test_the_photograph_has_its_prediction_as_title(view: View) -> None:
+    figure = draw(view, ["prediction"], bare=True)["prediction"]
+    (axes,) = figure.axes
+    assert " ".join(axes.get_title("left").split()) == view.describe()
+    height, width, _ = axes.images[0].get_array().shape
+    assert (width * view.photo.height, width % view.photo.width) == (height * view.photo.width, 0)
+    assert view.predictions(5)[4][0] in figure.get_label()
+
+
+def test_layers_and_heads_of_statistics_count_from_one(view: View) -> None:
+    figure = drawn(view, "statistics")
+    statistics = view.heads(["distance"])
+    (axes,) = (axes for axes in figure.axes if axes.get_label() == "distance")
+    np.testing.assert_allclose(axes.images[0].get_array(), statistics["distance"])
+    layers, heads = statistics["distance"].shape
+    assert [label.get_text() for label in axes.get_yticklabels()] == [str(layer + 1) for layer in range(layers)]
+    assert axes.images[0].get_extent() == [0.5, heads + 0.5, layers + 0.5, 0.5]
+
+
+def test_components_are_those_of_each_layer(view: View) -> None:
+    figure = drawn(view, "components")
+    assert [axes.get_title("left") for axes in figure.axes] == ["layer 1", "layer 2", "layer 3"]
+    shown = [np.asarray(axes.images[0].get_array()) for axes in figure.axes]
+    np.testing.assert_allclose(shown, view.token_pca().colors)
+
+
+def test_a_notebook_shows_a_figure(view: View) -> None:
+    data, about = drawn(view, "parameters")._repr_png_()
+    assert data.startswith(b"\x89PNG")
+    assert about == {"width": round(96 * 6.3)}

@@ -22,6 +22,7 @@ from vitviz.analysis import AnalysisError
 from vitviz.analysis.decomposition import decompose
 from vitviz.cli.main import main
 from vitviz.draw.figures import draw
+from vitviz.draw.overlay import OVER_GRAY
 from vitviz.export import numbers
 from vitviz.export.film import circle, film_of, film_of_clip
 from vitviz.images.limits import ImageError
@@ -148,6 +149,14 @@ def test_a_film_has_a_frame_for_each_map_on_one_scale(over: str, ending: str, vi
     bars = {frame.crop((0, frame.height - 60, frame.width, frame.height)).tobytes() for frame in expected}
     assert len(bars) == 1
     assert film.scale.vmin == min(float(one.values.min()) for one in film.maps)
+
+
+def test_films_color_the_grey_photograph_where_the_map_is_high(view: vitviz.View) -> None:
+    film = film_of(view, "layers")
+    (first, *_), (figure, *_), (tinted, *_) = (
+        list(film.frames(side=200, **options)) for options in ({}, OVER_GRAY, OVER_GRAY | {"spotlight": False})
+    )
+    assert first.tobytes() == figure.tobytes() != tinted.tobytes()
 
 
 def test_a_clip_becomes_a_film_in_which_a_patch_is_followed(place: Path, explorer: vitviz.Explorer, here: Path) -> None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 @click.option("--format", type=Names("vitviz.draw.figures", "FORMATS"), default="png", help="default: png")
 @click.option("--dark", is_flag=True, help="light text on a dark ground")
 @click.option("--filters", type=int, default=24, help="of the path: how many feature maps are shown (default: 24)")
+@click.option("--filter", "chosen", cls=Several, type=int, metavar="N", help="of the path: these instead, from 1")
+@click.option("--width", default="page", metavar="WIDTH", help="page, column or inches (default: page, 6.3 inches)")
+@click.option("--bare", is_flag=True, help="no title and caption, which are printed instead")
 @click.option("--limit", type=int, help="of folders: at most so many photographs")
 @shared.photos
 def figures(args: Args) -> None:
@@ -37,15 +40,19 @@ def figures(args: Args) -> None:
     overlay         one map
     heads           every head of every layer
     layers          each layer
+    components      the patches of each layer by color: principal components
     matrix          one head's whole attention
     methods         attribution methods side by side, with their tests
+    prediction      the photograph with its prediction
     curves          insertion and deletion
     lens            the prediction after each layer
     decomposition   what each head and MLP adds to the logit
+    statistics      attention distance, entropy and share on CLS of every head
     rollout-sheet   several photographs beside their rollout: figure 6 of the ViT paper
     inside          filters, positions, attention distance by depth, of a photograph or a folder: its figure 7
     """  # noqa: D301 - click keeps the lines after a backspace as they are
     from vitviz.draw.figures import NAMES, save
+    from vitviz.draw.figures.layouts import layout
 
     folder = shared.output_path(args.output, folder=True)
     kinds = args.kind or ("path",)
@@ -56,17 +63,19 @@ def figures(args: Args) -> None:
         _one(args)  # before anything is computed
     explorer = shared.open_explorer(args)
     size = shared.input_size(args, explorer)
-    made = _of_one(args, explorer, names)
-    if "rollout-sheet" in kinds:
-        made |= _rollout_sheet(args, explorer)
-    if "inside" in kinds:
-        made |= _inside(args, explorer)
+    with layout(args.width, bare=args.bare):
+        made = _of_one(args, explorer, names)
+        if "rollout-sheet" in kinds:
+            made |= _rollout_sheet(args, explorer)
+        if "inside" in kinds:
+            made |= _inside(args, explorer)
     folder.mkdir(parents=True, exist_ok=True)
     paths = {name: folder / f"{name}.{args.format}" for name in made}
     for name, figure in made.items():
         save(figure, paths[name])
         width, height = figure.get_size_inches()
-        shared.note(args, f"{width:.1f} × {height:.1f} inches -> {paths[name]}")
+        said = f"{figure.get_label()}\n" if args.bare else ""
+        shared.note(args, f"{said}{width:.2f} × {height:.2f} inches -> {paths[name]}")
     if args.json:
         outputs = {name: str(path) for name, path in paths.items()}
         images = [{"photo": photo, "input_size": size, "outputs": outputs} for photo in args.photos]
@@ -82,7 +91,9 @@ def _of_one(args: Args, explorer: Explorer, names: tuple[str, ...]) -> dict[str,
         return {}
     view = explorer.open(shared.photograph(_one(args)), size=args.size)
     asked = _asked(args, view)
-    return draw(view, only, photo=Path(_one(args)).name, dark=args.dark, filters=args.filters, **asked)
+    filters = [number - 1 for number in args.chosen] if args.chosen else args.filters
+    options = {"photo": Path(_one(args)).name, "dark": args.dark, "filters": filters}
+    return draw(view, only, width=args.width, bare=args.bare, **options, **asked)
 
 
 def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:

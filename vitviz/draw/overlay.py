@@ -4,7 +4,7 @@ Maps stay small for as long as possible: (gh, gw) values become 8-bit color indi
 and colored by a palette. No float array of the photograph's size is made.
 """
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,6 +16,8 @@ from vitviz.images.geometry import Geometry
 
 Box: TypeAlias = tuple[int, int, int, int]  # (left, top, right, bottom) in pixels
 WHITE, BLACK = (255, 255, 255), (12, 14, 18)
+OVER_GRAY: dict[str, Any] = {"gray": True, "alpha": 0.9, "spotlight": True}
+"""Options of `overlay` for figures and films: the only colors are those of the map, where it is high."""
 
 
 def overlay(

@@ -8,8 +8,8 @@ from functools import lru_cache
 from PIL import ImageFont
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-# Spaces at which no line ends: "16 × 16", "8.3 %".
-KEPT = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)")
+# Spaces at which no line ends: "16 × 16", "< 8.3 %".
+KEPT = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=\d)")
 
 
 @lru_cache(maxsize=64)

@@ -27,7 +27,7 @@ from PIL import Image
 from vitviz.attribution.attention import Fusion
 from vitviz.draw.colorbar import colorbar, describe_scale
 from vitviz.draw.colors import DrawError, Theme
-from vitviz.draw.overlay import overlay
+from vitviz.draw.overlay import OVER_GRAY, overlay
 from vitviz.draw.sheet import Cell, arrange, fit_photo, rescale
 from vitviz.draw.text import font, shorten
 from vitviz.explorer import Explorer
@@ -82,12 +82,12 @@ class Film:
         Args:
             side: the longer side of the photograph in pixels.
             dark: light words on a dark ground.
-            options: of `vitviz.draw.overlay.overlay`: cmap, alpha, smooth, grid, gamma, gray.
+            options: of `vitviz.draw.overlay.overlay`: cmap, alpha, spotlight, smooth, grid, gamma, gray.
         """
         scale, size, theme = self.scale, max(11, round(side / 32)), Theme.of(dark)
         unit, cmap = self.maps[0].unit, options.get("cmap")
         slot = max(max(fit_size(one.photo, side)[0] for one in self.maps), 20 * size)
-        measure, style = font(size).getlength, {"gray": True, "alpha": 0.6} | options
+        measure, style = font(size).getlength, OVER_GRAY | options
 
         def bar(width: int) -> Image.Image:
             return colorbar(scale, cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark)

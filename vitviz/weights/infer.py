@@ -88,6 +88,11 @@ NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
         "CLIP in OpenAI's or OpenCLIP's names",
         "only timm's and transformers' names of it are known; load it as timm:NAME or hf:NAME",
     ),
+    (
+        r"^to_patch_embedding\.3\.",
+        "a model of vit_pytorch with norms around its patch projection",
+        "it norms the pixels of a patch before the projection and the token after it (Kumar et al. 2023)",
+    ),
     (r"(^|\.)bn\d?\.running_mean$|^layer1\.0\.conv1\.|^stem\.", "a convolutional network", "it has no attention"),
 )
 
@@ -121,6 +126,9 @@ class Architecture:
         renamed = self.naming.rename(found)
         self.unread = renamed.unread
         self.shapes = {ours: found[theirs] for ours, theirs in renamed.names.items()}
+        if flat := self.shapes.pop("patch_embed.linear.weight", ()):  # a linear map of a patch's pixels
+            side = math.isqrt(flat[-1] // 3)
+            self.shapes["patch_embed.proj.weight"] = (flat[0], 3, side, side)
         self.rotary = "pos_embed" not in self.shapes
         self.eva = "blocks.0.gamma_1" in found
         own = (_PERIODS, "register_tokens", "storage_tokens", "mask_token")
@@ -207,8 +215,9 @@ class Architecture:
                 return names
         some = ", ".join(f"{name:.80}" for name in sorted(self.found)[:3])
         raise ConvertError(
-            "Expected names that timm, facebookresearch, transformers or torchvision give to a Vision Transformer "
-            f"({'; '.join(one.who for one in FAMILIES.values())}), got {len(self.found)} tensors named {some}, ... "
+            "Expected names that timm, facebookresearch, transformers, torchvision or a tutorial give to a Vision "
+            f"Transformer ({'; '.join(one.who for one in FAMILIES.values())}), got {len(self.found)} tensors named "
+            f"{some}, ... "
             "Load the model by its library's name."
         )
 

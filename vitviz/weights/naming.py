@@ -2,9 +2,11 @@
 
 A `Naming` is data: their names -> ours. Where their layout differs, a name is intermediate, and `merge` resolves it:
 `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv` is split,
-`head_alone` becomes two classifiers. Every tensor is used exactly once, left out for a reason, or reported.
+`patch_embed.linear` is reshaped to a convolution, `head_alone` becomes two classifiers. Every tensor is used exactly
+once, left out for a reason, or reported.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -62,7 +64,8 @@ class Naming:
     def bare(self, name: str) -> str:
         """Return a name without the base model's prefix, chunks of blocks, and a classifier's place."""
         base = next((base for base in self.bases if name.startswith(base)), "")
-        return _SEQUENTIAL.sub(r"\1", _CHUNK.sub(r"blocks.\1.", name.removeprefix(base)))
+        bare = _CHUNK.sub(r"blocks.\1.", name.removeprefix(base))
+        return bare if bare.rpartition(".")[0] in self.names else _SEQUENTIAL.sub(r"\1", bare)
 
     def without_biases(self, unbiased: Iterable[str]) -> "Naming":
         """Return the same names, but for the biases of some linear maps: a tensor of that name is unknown."""
@@ -99,8 +102,9 @@ class Naming:
 
     def _ours(self, bare: str) -> str | None:
         bare = bare.replace("in_proj_", "in_proj.")  # torch.nn.MultiheadAttention
-        index = _INDEX.search(bare)
-        pattern = _INDEX.sub("#", bare, count=1)
+        known = bare.rpartition(".")[0] in self.names  # classifier.1 is a layer's place, not a block's
+        index = None if known else _INDEX.search(bare)
+        pattern = bare if known else _INDEX.sub("#", bare, count=1)
         stem, _, kind = pattern.rpartition(".")
         ours = f"{self.names[stem]}.{kind}" if kind in ("weight", "bias") and stem in self.names else None
         ours = ours or self.names.get(pattern)
@@ -147,6 +151,10 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
             new |= {f"head.{kind}": 2 * head, f"head_dist.{kind}": torch.zeros_like(head)}
     if "reg_token" in new and not new["reg_token"].numel():
         del new["reg_token"]  # DINOv3 of transformers without registers has a tensor of shape (1, 0, D)
+    if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # of pixels (p, p, 3), one after the other
+        side = math.isqrt(flat.shape[1] // 3)
+        new["patch_embed.proj.weight"] = flat.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2).contiguous()
+        new["patch_embed.proj.bias"] = new.pop("patch_embed.linear.bias")
     if "pos_embed" in new:
         _fold_positions(new, patches)
     return new
@@ -363,5 +371,41 @@ TORCHVISION = Naming(
     families=("torchvision",),
 )
 
-NAMINGS = (TIMM, DEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION)
+BOURKE = Naming(
+    library="the PyTorch Paper Replicating tutorial's",
+    names={
+        "class_embedding": "cls_token",
+        "position_embedding": "pos_embed",
+        "patch_embedding.patcher": "patch_embed.proj",
+        "classifier.0": "norm",  # of the class token alone, which is the same
+        "classifier.1": "head",
+    }
+    | _blocks(
+        "transformer_encoder.",
+        {"msa_block.layer_norm": "norm1", "msa_block.multihead_attn.in_proj": "attn.qkv"}
+        | {"msa_block.multihead_attn.out_proj": "attn.proj"}
+        | {"mlp_block.layer_norm": "norm2", "mlp_block.mlp.0": "mlp.fc1", "mlp_block.mlp.3": "mlp.fc2"},
+    ),
+    marks=("patch_embedding.patcher.weight", "transformer_encoder.0.msa_block.layer_norm.weight"),
+    convention={"norm_eps": 1e-5},
+)
+LUCIDRAINS = Naming(  # before its patch projection had norms around it
+    library="vit_pytorch's",
+    names={
+        "cls_token": "cls_token",
+        "pos_embedding": "pos_embed",
+        "to_patch_embedding.1": "patch_embed.linear",
+        "mlp_head.0": "norm",
+        "mlp_head.1": "head",
+    }
+    | _blocks(
+        "transformer.layers.",
+        {"0.norm": "norm1", "0.fn.to_qkv": "attn.qkv", "0.fn.to_out.0": "attn.proj"}
+        | {"1.norm": "norm2", "1.fn.net.0": "mlp.fc1", "1.fn.net.3": "mlp.fc2"},
+    ),
+    marks=("to_patch_embedding.1.weight", "transformer.layers.0.0.fn.to_qkv.weight"),
+    convention={"norm_eps": 1e-5},
+)
+
+NAMINGS = (TIMM, DEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION, BOURKE, LUCIDRAINS)
 """In the order in which their marks are tried."""

@@ -8,37 +8,41 @@
 >>> encode(figures["shapes"], "svg")[:5]
 b'<?xml'
 
-- `tokens`: `patches`, `features`, `embedding`, from pixels to tokens.
+- `tokens`: `patches`, `features`, `flattened`, `embedding`, from pixels to tokens.
 - `places`: `positions`, position embeddings and their similarity.
 - `drawing`: `shapes`, every shape from pixels to logits; `route` returns them as data.
 - `counts`: `parameters` by module.
 - `paper`: `rollout_sheet`, photographs beside their rollout, and `inside`, filters, positions and attention distance:
   figures 6 and 7 of Dosovitskiy et al. 2021.
-- `maps`: `overlay`, `heads`, `layers`, `matrix`, `methods`, maps over the photograph.
-- `answers`: `curves`, `lens`, `decomposition`, of a prediction.
+- `maps`: `overlay`, `heads`, `layers`, `components`, `matrix`, `methods`, maps over the photograph.
+- `answers`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, of the prediction and of every head.
 - `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training.
 
 A figure of a `View` takes `photo`, the photograph's name for the caption, and `dark`, light words on a dark ground; it
-returns a matplotlib `Figure`. matplotlib is imported when the first figure is drawn.
+returns a matplotlib `Figure`, which a notebook shows. Inside `with layout("column", bare=True):` it is as wide as a
+column, without title and caption. matplotlib is imported when the first figure is drawn.
 """
 
 from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from vitviz.draw.colors import DrawError
+from vitviz.draw.figures.layouts import layout
 from vitviz.view import View
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-NAMES = ("patches", "features", "embedding", "positions", "shapes", "parameters")
-KINDS = ("overlay", "heads", "layers", "matrix", "methods", "curves", "lens", "decomposition")  # of what was asked
+NAMES = ("patches", "features", "flattened", "embedding", "positions", "shapes", "parameters")
+MAPS = ("overlay", "heads", "layers", "components", "matrix", "methods")
+ANSWERS = ("prediction", "curves", "lens", "decomposition", "statistics")
+KINDS = (*MAPS, *ANSWERS)  # of what was asked
 ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # of `vitviz figures`; a path is all of `NAMES`
 FORMATS = ("png", "svg", "pdf")
 # Without these, a file says when it was written, and by which version of matplotlib.
@@ -50,7 +54,15 @@ METADATA: dict[str, dict[str, str | None]] = {
 
 
 def draw(
-    view: View, only: Collection[str] = NAMES, *, photo: str = "", dark: bool = False, filters: int = 24, **asked: Any
+    view: View,
+    only: Collection[str] = NAMES,
+    *,
+    photo: str = "",
+    dark: bool = False,
+    filters: int | Sequence[int] = 24,
+    width: float | str = "page",
+    bare: bool = False,
+    **asked: Any,
 ) -> dict[str, Figure]:
     """Return figures by name, in the order of `NAMES` and `KINDS`.
 
@@ -59,11 +71,14 @@ def draw(
         only: some of `NAMES` and `KINDS`.
         photo: the photograph's name, for the captions.
         dark: light words on a dark ground.
-        filters: how many filters of the patch embedding are shown; fewer where the model has fewer.
+        filters: filters of the patch embedding that are shown: the so many that vary most, or chosen ones, counted from
+            0. The first one's feature map is flattened.
+        width: in inches, or "page" or "column"; the type keeps its size.
+        bare: leave out title and caption.
         asked: for `KINDS`, the fields of `vitviz.draw.figures.maps.Asked`: block, head, query, method, target, methods.
 
     Raises:
-        DrawError: if there is no such figure, or fewer than one filter is asked for.
+        DrawError: if there is no such figure, filter or width.
     """
     if unknown := [name for name in only if name not in (*NAMES, *KINDS)]:
         raise DrawError(
@@ -75,14 +90,16 @@ def draw(
     figures: dict[str, Callable[..., Figure]] = {
         "patches": tokens.patches,
         "features": partial(tokens.features, filters=filters),
+        "flattened": partial(tokens.flattened, filters=filters),
         "embedding": tokens.embedding,
         "positions": places.positions,
         "shapes": drawing.shapes,
         "parameters": counts.parameters,
-        **{name: partial(getattr(maps, name), asked=given) for name in KINDS[:5]},
-        **{name: partial(getattr(answers, name), asked=given) for name in KINDS[5:]},
+        **{name: partial(getattr(maps, name), asked=given) for name in MAPS},
+        **{name: partial(getattr(answers, name), asked=given) for name in ANSWERS},
     }
-    return {name: figures[name](view, photo=photo, dark=dark) for name in (*NAMES, *KINDS) if name in only}
+    with layout(width, bare=bare):
+        return {name: figures[name](view, photo=photo, dark=dark) for name in (*NAMES, *KINDS) if name in only}
 
 
 def encode(figure: Figure, format: str) -> bytes:

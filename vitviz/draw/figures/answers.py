@@ -1,4 +1,6 @@
-"""Figures of a prediction: insertion and deletion curves, the logit lens, and the decomposition of a logit."""
+"""Figures of a prediction and of heads: its classes, deletion and insertion, logit lens, decomposition, statistics."""
+
+# ruff: noqa: ARG001 - `page.styled` reads `dark`
 
 from __future__ import annotations
 
@@ -7,20 +9,70 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from vitviz.analysis.decomposition import decompose
+from vitviz.analysis.heads import STATISTICS
+from vitviz.draw.colors import SEQUENTIAL
 from vitviz.draw.figures import page
-from vitviz.draw.figures.maps import Asked
+from vitviz.draw.figures.maps import PRINTED, Asked
+from vitviz.draw.sheet import fit_photo
 from vitviz.evaluation.faithfulness import Curve
-from vitviz.formatting import number, output
-from vitviz.outputs import REGRESSION, SINGLE
+from vitviz.formatting import MINUS, output
+from vitviz.outputs import REGRESSION, SEVERAL, SINGLE
 from vitviz.view import View
 
 LEAST = 0.01  # percent: where the axis of small probabilities begins
 LINES = ("solid", "dashed", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))  # print in grey still tells them apart
 CLASSES = 5
+SHOWN = ("distance", "entropy_share", "mass_cls")  # statistics of heads
+HEADINGS = {SINGLE: "The most probable classes", SEVERAL: "The most probable labels", REGRESSION: "Values"}
+
+
+@page.styled
+def prediction(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the photograph under its prediction, with the next classes in the caption."""
+    ranked = view.predictions(CLASSES)
+    problem_type = view.model.problem_type
+    listed = ", ".join(f"{label} {output(value, problem_type)}" for label, value in ranked)
+    caption = f"{HEADINGS[problem_type]}: {listed}. {page.describe(view, photo)}"
+    shape = view.photo.height / view.photo.width
+    words = page.wrap(view.describe(), page.PANEL, page.inner(), bold=True)
+    high = min(5.0, page.inner() * shape) + len(words) * page.line_of(page.PANEL)
+    figure = page.new_page("The photograph and its prediction", caption, high)
+    axes = figure.subplots()
+    axes.imshow(np.asarray(fit_photo(view.photo, PRINTED)), aspect="equal", interpolation="antialiased")
+    page.hide_axes(axes)
+    axes.set(title="\n".join(words), label="photograph", anchor="W")
+    return figure
+
+
+@page.styled
+def statistics(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw statistics of every head: how far it looks, how evenly, and how much of it goes to the class token."""
+    found = view.heads(SHOWN, query=asked.query)
+    names = found.present
+    columns = page.fitting(1.8, len(names))
+    rows, (layers, count) = -(-len(names) // columns), found[names[0]].shape
+    side = page.inner() / columns - 1.0  # without a layer's numbers and the color bar
+    about = " ".join(f"{STATISTICS[name].title}: {STATISTICS[name].about}" for name in names)
+    asker = "patches" if found.query == "patches" else found.query.upper()
+    high = max(1.2, min(2.6, (0.18 if rows == 1 else 0.13) * layers))
+    title = f"Statistics of every head, from {asker}"
+    figure = page.new_page(title, f"{about} {page.describe(view, photo)}", rows * (high + 0.55))
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for panel in axes.flat[len(names) :]:
+        panel.remove()
+    for panel, name in zip(axes.flat, names, strict=False):
+        one = STATISTICS[name]
+        extent = (0.5, count + 0.5, layers + 0.5, 0.5)
+        image = panel.imshow(found[name], cmap=SEQUENTIAL, interpolation="nearest", extent=extent)
+        page.number_axis(panel.xaxis, range(1, count + 1), [str(head + 1) for head in range(count)], side / count)
+        page.number_axis(panel.yaxis, range(1, layers + 1), [str(block + 1) for block in found.blocks], high / layers)
+        page.entitle(panel, one.title, page.inner() / columns - 0.4)
+        panel.set(xlabel="head", ylabel="layer", label=name)
+        page.bar(image, panel, one.unit)
+    return figure
 
 
 @page.styled
@@ -32,36 +84,26 @@ def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
         f"{test.describe()} The grey band holds {test.n} random orders, the dashed line their mean. "
         f"{page.describe(view, photo)}"
     )
-    figure = page.new_page(f"Deletion and insertion: {found.title}", caption, 2.6)
-    left, right = figure.subplots(1, 2, sharey=True)
+    across = page.fitting(2.6, 2)
+    figure = page.new_page(f"Deletion and insertion: {found.title}", caption, 2.6 if across == 2 else 4.2)
+    left, right = figure.subplots(2 // across, across, sharey=True)
     color = page.ACCENTS[dark]["attention"]
+    regression = view.model.problem_type == REGRESSION
+    ylabel = test.target if regression else f"probability of {test.target} (%)"
     for axes, curve, words in (
         (left, test.deletion, "strongest patches deleted first"),
         (right, test.insertion, "strongest patches inserted first"),
     ):
         _curve(axes, curve, color)
-        axes.set_title(f"{words}: area {curve.number(curve.area)}", fontsize=page.SMALL, fontweight="normal")
+        page.entitle(axes, f"{words}: area {curve.number(curve.area)}", page.inner() / across - 0.4, plain=True)
+        axes.set_ylabel(ylabel if axes is left or across == 1 else "")
         axes.set(xlabel=f"share of the patches {'deleted' if curve.kind == 'deletion' else 'shown'} (%)", xlim=(0, 100))
         axes.set_label(curve.kind)
-    if view.model.problem_type == REGRESSION:
-        left.set(ylabel=test.target)
-    else:
+    if not regression:
         top = _top(test.deletion.band[1], test.insertion.band[1])
-        left.set(ylabel=f"probability of {test.target} (%)", ylim=(0, top))
-    _key(figure, right)
+        left.set_ylim(-0.02 * top, 1.02 * top)  # a line at 0 or 100 % is drawn whole
+    page.key(figure, right)
     return figure
-
-
-def _key(figure: Figure, axes: Axes) -> None:
-    """Name the lines of axes below all axes, where no line is."""
-    handles, names = axes.get_legend_handles_labels()
-    engine = figure.get_layout_engine()
-    assert isinstance(engine, ConstrainedLayoutEngine)  # of `page.new_page`; its rectangle lies above the caption
-    left, bottom, width, height = engine.get()["rect"]
-    high = (-(-len(names) // 3) * page.line_of(page.SMALL) * 1.1 + 0.1) / figure.get_figheight()
-    engine.set(rect=(left, bottom + high, width, height - high))
-    place = (left, bottom, width, high)
-    figure.legend(handles, names, frameon=False, loc="center", ncols=3, bbox_to_anchor=place, borderaxespad=0)
 
 
 def _curve(axes: Axes, curve: Curve, color: str) -> None:
@@ -84,28 +126,30 @@ def _top(*shares: NDArray[Any]) -> float:
 def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the most probable classes after each layer (logit lens)."""
     found = view.lens(view.best(CLASSES) if asked.target is None else [asked.target])
+    problem_type = view.model.problem_type
+    low = bool((found.probabilities[:, found.classes] < LEAST / 100).any()) and problem_type != REGRESSION
+    below = f"What is below {LEAST:g} % stands at the foot. " if low else ""
     caption = (
         "The final norm and the classifier, applied to the tokens after each layer (logit lens). In early layers the "
-        f"classifier reads tokens unlike those that it was trained on. {page.describe(view, photo)}"
+        f"classifier reads tokens unlike those that it was trained on. {below}{page.describe(view, photo)}"
     )
     figure = page.new_page("The prediction after each layer", caption, 2.9)
     axes = figure.subplots()
     colors = list(page.ACCENTS[dark].values())
     across = [block + 1 for block in found.blocks]
-    problem_type = view.model.problem_type
     unit = 1 if problem_type == REGRESSION else 100
     for place, (index, name) in enumerate(zip(found.classes, found.names, strict=True)):
         y = unit * found.probabilities[:, index]
         y = y if problem_type == REGRESSION else np.maximum(y, LEAST)
         last = output(float(found.probabilities[-1, index]), problem_type)
         style: dict[str, Any] = {"color": colors[place % len(colors)], "linestyle": LINES[place % len(LINES)]}
-        axes.plot(across, y, marker="o", markersize=2.5, linewidth=1.4, label=f"{name} {last}", **style)
+        axes.plot(across, y, marker="o", markersize=2.5, linewidth=1.4, clip_on=False, label=f"{name} {last}", **style)
     axes.set(xlabel="layer", ylabel="value", label="lens")
     page.count(axes)
     if problem_type != REGRESSION:
         axes.set(ylabel="probability (%), logarithmic", yscale="log", ylim=(LEAST, 100))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    _key(figure, axes)
+    page.key(figure, axes)
     return figure
 
 
@@ -119,37 +163,44 @@ def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = Fal
     above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
     caption = (
         f"What each head and each MLP adds directly to the logit of {found.name}{above}: heads "
-        f"{number(found.heads.sum())}, MLPs {number(found.mlps.sum())}, all else (embedding, biases) {number(rest)}, "
-        f"together {number(found.total)}. The deviation of the final norm is held; what a block adds for later ones to "
-        f"read is counted there. {page.describe(view, photo)}"
+        f"{_hundredths(found.heads.sum())}, MLPs {_hundredths(found.mlps.sum())}, all else (embedding, biases) "
+        f"{_hundredths(rest)}, together {_hundredths(found.total)}. The deviation of the final norm is held; what a "
+        f"block adds for later ones to read is counted there. {page.describe(view, photo)}"
     )
-    high = min(5.6, 0.24 * layers + 0.5)
+    high = min(5.6, 0.24 * layers + 1.0)
     figure = page.new_page(f"The logit of {found.name} in parts", caption, high)
-    left, right = figure.subplots(1, 2, width_ratios=[3.2, 1], sharey=True)
+    left, right = figure.subplots(1, 2, width_ratios=[3.2 if page.fitting(2.6, 2) == 2 else 2.2, 1], sharey=True)
+    cell = (0.7 * page.inner() - 0.5) / (count + 1)  # inches
     reach = float(np.abs(table).max()) or 1.0
     image = left.imshow(table, cmap=page.DIVERGING[dark], vmin=-reach, vmax=reach, interpolation="nearest")
-    left.set_xticks(range(count + 1), [*(str(head + 1) for head in range(count)), "MLP"])
-    left.set_yticks(range(layers), [str(block + 1) for block in found.blocks])
+    page.number_axis(left.xaxis, range(count), [str(head + 1) for head in range(count)], cell)
+    left.set_xticks([*left.get_xticks(), count], [*(label.get_text() for label in left.get_xticklabels()), "MLP"])
+    page.number_axis(left.yaxis, range(layers), [str(block + 1) for block in found.blocks], (high - 1.0) / layers)
     left.set(xlabel="head", ylabel="layer", label="parts")
     left.axvline(count - 0.5, color="black" if not dark else "white", linewidth=0.6)
-    if count <= 16:
+    if cell >= 0.27:
         for (row, column), value in np.ndenumerate(table):
             ink = "white" if abs(value) > 0.6 * reach else "black" if not dark else "#eceef2"
             left.text(
                 column,
                 row,
-                f"{round(value, 2) + 0.0:.2f}".replace("-", "−"),
+                _hundredths(value),
                 ha="center",
                 va="center",
                 fontsize=5,
                 color=ink,
             )
-    page.bar(image, left, "added to the logit", [table])
+    page.bar(image, left, "added to the logit", [table], "bottom", aspect=30)
     rows = np.arange(layers)  # as the table has them
     right.barh(rows - 0.19, found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
     right.barh(rows + 0.19, found.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
     right.set_ylim(layers - 0.5, -0.5)
     right.axvline(0, color="#777777", linewidth=0.6)
-    right.set(xlabel="sum of the layer", label="sums")
-    _key(figure, right)
+    right.set(xlabel="\n".join(page.wrap("sum of the layer", page.SMALL, 0.2 * page.inner())), label="sums")
+    page.key(figure, right)
     return figure
+
+
+def _hundredths(value: float) -> str:
+    """Format with two decimals, never as minus zero."""
+    return f"{round(value, 2) + 0.0:.2f}".replace("-", MINUS)

@@ -10,7 +10,8 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from vitviz.draw.colors import DrawError
-from vitviz.draw.figures.page import INNER, MARGIN, SMALL, bar, measure, new_page, styled
+from vitviz.draw.figures.layouts import current
+from vitviz.draw.figures.page import SMALL, bar, inner, measure, new_page, styled
 from vitviz.draw.text import shorten
 from vitviz.formatting import percent
 
@@ -46,7 +47,7 @@ def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusi
     accuracy = percent(right.sum() / max(1, matrix.sum()), 4)
     caption = "Down: the true class. Across: the predicted class. Colour: share of the row."
     caption += " At the end of a row: its accuracy." if totals else ""
-    width = max(before + side + after, 0.7 * INNER) + 2 * MARGIN
+    width = max(before + side + after, 0.7 * inner()) + 2 * current().margin
     heading = f"{title}: {matrix.sum():,} images, {accuracy} right"
     figure = new_page(heading, caption, before + side + 0.6, width=width)
     axes = figure.subplots()

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from vitviz.draw.figures.page import ACCENTS, describe, new_page, styled
+from vitviz.draw.figures.page import ACCENTS, SMALL, describe, inner, new_page, styled, wrap
 from vitviz.formatting import number, percent
 from vitviz.model.vit import ViT
 from vitviz.view import View
@@ -67,19 +67,21 @@ def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     model, found = view.model, counts(view.model)
     total, most = sum(one.parameters for one in found), max(one.parameters for one in found)
     held = sum(p.numel() * p.element_size() for p in model.parameters())
-    names = [f"{one.name} (× {one.blocks})" if one.blocks else one.name for one in found]
+    names = [f"{one.name} (×\N{NO-BREAK SPACE}{one.blocks})" if one.blocks else one.name for one in found]
     texts = [f"{one.parameters:,}  ({percent(one.parameters / total)})" for one in found]
     caption = (
         f"{total:,} parameters, {held / 1e6:,.1f} MB as they are held. “× {model.config.depth}” is the number of "
         f"blocks, whose parts are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
     )
-    figure = new_page(f"{total:,} parameters by module", caption, len(found) * 0.21 + 0.4)
+    wrapped = ["\n".join(wrap(name, SMALL, 0.36 * inner())) for name in names]
+    row = 0.21 if not any("\n" in name for name in wrapped) else 0.31
+    figure = new_page(f"{total:,} parameters by module", caption, len(found) * row + 0.4)
     axes = figure.subplots()
     colors = [ACCENTS[dark][one.kind] for one in found]
     bars = axes.barh(range(len(found)), [one.parameters for one in found], height=0.72, color=colors)
     axes.bar_label(bars, texts, padding=4)
     axes.set(xlim=(0, most), ylim=(len(found) - 0.5, -0.5), label="bars")
-    axes.set_yticks(range(len(found)), names)
+    axes.set_yticks(range(len(found)), wrapped)
     axes.spines[["top", "right"]].set_visible(False)
     unit, words = next((pair for pair in UNITS if most >= 2 * pair[0]), UNITS[-1])
     axes.xaxis.set_major_formatter(lambda value, _: number(value / unit))

@@ -1,31 +1,48 @@
 """Learning curves: loss and accuracy over epochs, of training and validation."""
 
+from __future__ import annotations
+
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vitviz.training.log import Epoch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def learning_curves(rows: Sequence[Epoch], *, dark: bool = False) -> Figure:
+    """Draw loss and accuracy of training and validation over the epochs."""
+    from vitviz.draw.figures import page  # imports matplotlib
+
+    @page.styled
+    def draw(*, dark: bool) -> Figure:
+        epochs, colors, across = [row.epoch for row in rows], page.ACCENTS[dark], page.fitting(2.6, 2)
+        caption = "Training: the mean over the epoch, of images as they were augmented. Validation: after the epoch."
+        figure = page.new_page("Learning curves", caption, 2.4 if across == 2 else 4.2)
+        left, right = figure.subplots(2 // across, across)
+        marks = {"marker": "o", "markersize": 2.5} if len(rows) < 20 else {}
+        training = {"linestyle": "dashed", "color": colors["norm"], "label": "training", **marks}
+        validation = {"color": colors["embedding"], "label": "validation", **marks}
+        left.plot(epochs, [row.loss for row in rows], **training)
+        left.plot(epochs, [row.val_loss for row in rows], **validation)
+        right.plot(epochs, [100 * row.accuracy for row in rows], **training)
+        right.plot(epochs, [100 * row.top1 for row in rows], **validation)
+        for axes, words in ((left, "loss"), (right, "top-1 accuracy (%)")):
+            axes.set(xlabel="epoch", ylabel=words)
+            axes.xaxis.get_major_locator().set_params(integer=True)
+        page.key(figure, left)
+        return figure
+
+    return draw(dark=dark)
 
 
 def save_curves(rows: Sequence[Epoch], path: Path) -> None:
     """Draw the epochs of a training as a PNG file, replaced in one step."""
-    from matplotlib.figure import Figure
+    from vitviz.draw.figures import encode
 
-    figure = Figure(figsize=(9, 3.6), dpi=150, layout="constrained")
-    epochs = [row.epoch for row in rows]
-    marks = {"marker": "o", "markersize": 3.0} if len(rows) < 20 else {}
-    left, right = figure.subplots(1, 2)
-    training, validation = {"linestyle": "--", "color": "#555555"}, {"linestyle": "-", "color": "#0b62a4"}
-    left.plot(epochs, [row.loss for row in rows], label="training", **training, **marks)
-    left.plot(epochs, [row.val_loss for row in rows], label="validation", **validation, **marks)
-    left.set(xlabel="epoch", ylabel="loss")
-    right.plot(epochs, [100 * row.accuracy for row in rows], label="training", **training, **marks)
-    right.plot(epochs, [100 * row.top1 for row in rows], label="validation, top-1", **validation, **marks)
-    right.set(xlabel="epoch", ylabel="accuracy in %")
-    for axes in (left, right):
-        axes.grid(alpha=0.3)
-        axes.legend(frameon=False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
     beside = path.with_name(f".{path.name}.new")
-    figure.savefig(beside, format="png")
+    beside.write_bytes(encode(learning_curves(rows), "png"))
     os.replace(beside, path)

@@ -31,11 +31,12 @@ Shape = tuple[int, ...]
 NBSP = "\N{NO-BREAK SPACE}"
 ACTIVATION = {"gelu": "GELU", "gelu_tanh": "GELU (tanh)", "quick_gelu": "quick GELU"}
 
-# Inches. Rows run from EDGE to page.INNER - EDGE; lines from one row to the next run outside of that.
+# Inches. Rows run from EDGE to page.inner() - EDGE; lines from one row to the next run outside of that.
 EDGE, GAP, HIGH = 0.3, 0.17, 0.56
 LINE = page.line_of(page.SMALL)
 PAD = 0.08  # of a box' words, both sides together
 SUM, RADIUS = 0.35, 0.085  # room for the sum at the end of a row, and its circle
+UPRIGHT = 5.2  # below this width the steps stand one below the other
 BEND = 0.12  # from the page's side to a line that leads to the next row
 BELOW = LINE + 0.3  # a row's shapes, and the line that leads to the next row
 
@@ -45,6 +46,15 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw every shape from (3, H, W) to the logits, with the sizes of this model, and the view's predictions."""
     config = view.model.config
     way = route(config, view.size)
+    passing = f"{page.counted(way.norm.shape[0], 'token')} of {config.width} channels"
+    caption = (
+        f"Shapes of one image: {passing} pass the blocks; inside attention they are (heads, tokens, channels of a "
+        f"head). ⊕ adds what came in. {page.describe(view, photo)}"
+    )
+    end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
+    heading = f"From {format_shape(way.image)} to {end}"
+    if page.inner() < UPRIGHT:
+        return _draw_upright(view, way, heading, caption, dark)
     wide = _box_width(way)
     stacked = [len(page.wrap(stage.caption, page.SMALL, wide - PAD)) * LINE + 0.1 for stage in way.inputs]
     tall = sum(stacked) + 2 * 0.06
@@ -54,14 +64,8 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     attention = block_top + title
     mlp = attention + tall + BELOW + 0.12
     last = block_top + block + 0.32
-    passing = f"{page.counted(way.norm.shape[0], 'token')} of {config.width} channels"
-    caption = (
-        f"Shapes of one image: {passing} pass the blocks; inside attention they are (heads, tokens, channels of a "
-        f"head). ⊕ adds what came in. {page.describe(view, photo)}"
-    )
-    end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
     height = last + HIGH + LINE
-    figure = page.new_page(f"From {format_shape(way.image)} to {end}", caption, height, pad=0)
+    figure = page.new_page(heading, caption, height, pad=0)
     pen = Pen(figure, height, wide, dark)
     pen.container(block_top, block, f"Block × {config.depth}")
     _draw_embedding(pen, view, way)
@@ -73,7 +77,91 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     pen.next_row(mlp + HIGH / 2, last - 0.16, last + HIGH / 2)
     pen.row(EDGE, last, way.ending)
     if view.names_classes:
-        _draw_predictions(pen, view, last)
+        left = pen.end + GAP + 0.08
+        pen.line((pen.end, last + HIGH / 2), (left - 0.06, last + HIGH / 2))
+        _draw_predictions(pen, view, left, last - 0.05)
+    return figure
+
+
+def _draw_upright(view: View, way: Route, title: str, caption: str, dark: bool) -> Figure:
+    """Draw the steps one below the other with their shapes beside them: for a column."""
+    boxes = (*way.embedding, way.norm, *way.inputs, way.weights, way.mixed, way.output, *way.mlp, *way.ending)
+    wide = page.inner() - EDGE - max(page.measure(format_shape(stage.shape)) for stage in boxes) - 0.12
+    third = (wide - 2 * GAP / 2) / 3  # queries, keys and values stand side by side
+    pair = 2 * third + GAP / 2
+
+    def high(stage: Stage, width: float = wide) -> float:
+        return len(page.wrap(stage.caption, page.SMALL, width - PAD)) * LINE + 0.1
+
+    _, down, across = way.image
+    scale = min(0.8 / down, wide / across)
+    tall, sums = max(high(stage, third) for stage in way.inputs), 2 * RADIUS
+    attention = [high(way.norm), tall, high(way.weights, pair), high(way.mixed), high(way.output), sums]
+    first = [scale * down, *map(high, way.embedding)]
+    block, last = [*attention, *map(high, way.mlp), sums], [*map(high, way.ending)]
+    heading = page.line_of(page.PANEL) + 0.08
+    named = (GAP + 4 * (LINE + 0.02)) * view.names_classes
+    steps = [*first, *block, *last]
+    height = sum(steps) + len(steps) * GAP + heading + 2 * GAP + named
+    figure = page.new_page(title, caption, height, pad=0)
+    pen = Pen(figure, height, wide, dark)
+    middle, y = EDGE + wide / 2, scale * down
+    left = middle - scale * across / 2
+    pen.picture(view, (left, left + scale * across, y, 0.0))
+    pen.beside(0, y, way.image)
+
+    def step(stage: Stage, size: float) -> None:
+        nonlocal y
+        pen.line((middle, y), (middle, y + GAP))
+        pen.box(EDGE, y + GAP, size, stage, shape=False)
+        pen.beside(y + GAP, size, stage.shape)
+        y += GAP + size
+
+    def add(begin: float) -> None:
+        nonlocal y
+        pen.line((middle, y), (middle, y + GAP))
+        y += GAP + RADIUS
+        pen.line((middle, begin), (BEND, begin), (BEND, y), (middle - RADIUS, y))
+        pen.plus(middle, y)
+        y += RADIUS
+
+    for stage, size in zip(way.embedding, first[1:], strict=True):
+        step(stage, size)
+    pen.line((middle, y), (middle, y + GAP + heading), style="-")
+    pen.container(y + GAP, sum(block) + len(block) * GAP + heading + GAP / 2, f"Block × {view.model.config.depth}")
+    y += heading + GAP
+    begin = y + GAP * 0.4
+    step(way.norm, block[0])
+    top = y + GAP
+    for at, stage in enumerate(way.inputs):
+        left = EDGE + at * (third + GAP / 2)
+        x = left + third / 2
+        pen.line((middle, y), (middle, y + GAP / 2), (x, y + GAP / 2), (x, top))
+        pen.box(left, top, tall, stage, shape=False, wide=third)
+        below = top + tall + GAP + (0 if at < 2 else block[2] + GAP)
+        pen.line((x, top + tall), (x, below))
+    pen.beside(top, tall, way.inputs[0].shape)
+    y = top + tall + GAP
+    pen.box(EDGE, y, block[2], way.weights, shape=False, wide=pair)
+    pen.beside(y, block[2], way.weights.shape)
+    y += block[2]
+    pen.line((EDGE + pair / 2, y), (EDGE + pair / 2, y + GAP))
+    pen.box(EDGE, y + GAP, block[3], way.mixed, shape=False)
+    pen.beside(y + GAP, block[3], way.mixed.shape)
+    y += GAP + block[3]
+    step(way.output, block[4])
+    add(begin)
+    begin = y + GAP * 0.4
+    for stage, size in zip(way.mlp, block[6:-1], strict=True):
+        step(stage, size)
+    add(begin)
+    pen.line((middle, y), (middle, y + GAP), style="-")
+    y += GAP
+    for stage, size in zip(way.ending, last, strict=True):
+        step(stage, size)
+    if named:
+        pen.line((middle, y), (middle, y + GAP))
+        _draw_predictions(pen, view, EDGE, y + GAP + 0.04)
     return figure
 
 
@@ -84,7 +172,7 @@ def format_shape(shape: Shape) -> str:
 
 def _box_width(way: Route) -> float:
     """Return the width of boxes with which the longest row fits: the image's, or attention's with its sum."""
-    inner = page.INNER - 2 * EDGE
+    inner = page.inner() - 2 * EDGE
     first = 1 + len(way.embedding)
     return min((inner - (first - 1) * GAP) / first, (inner - SUM - 4 * GAP) / 5, 0.9)
 
@@ -95,18 +183,31 @@ class Pen:
     def __init__(self, figure: Figure, height: float, wide: float, dark: bool) -> None:
         self.wide, self.end, self.accents, self.theme = wide, EDGE, page.ACCENTS[dark], Theme.of(dark)
         self.axes = figure.subplots()
-        self.axes.set(label="drawing", xlim=(0, page.INNER), ylim=(height, 0), xticks=[], yticks=[], frame_on=False)
+        self.axes.set(label="drawing", xlim=(0, page.inner()), ylim=(height, 0), xticks=[], yticks=[], frame_on=False)
 
-    def box(self, left: float, top: float, high: float, stage: Stage, shape: bool = True) -> None:
+    def box(
+        self, left: float, top: float, high: float, stage: Stage, shape: bool = True, wide: float | None = None
+    ) -> None:
         """Draw a box with its words in it and its shape below."""
-        self._rounded(left, top, self.wide, high, self.accents[stage.kind], 0.16)
-        lines, middle = page.wrap(stage.caption, page.SMALL, self.wide - PAD), left + self.wide / 2
+        wide = self.wide if wide is None else wide
+        self._rounded(left, top, wide, high, self.accents[stage.kind], 0.16)
+        lines, middle = page.wrap(stage.caption, page.SMALL, wide - PAD), left + wide / 2
         for index, text in enumerate(lines):
             y = top + high / 2 + (index - (len(lines) - 1) / 2) * LINE
             self.axes.text(middle, y, text, ha="center", va="center_baseline")
         if shape:
             self.below(middle, top + high, format_shape(stage.shape))
-        self.end = left + self.wide
+        self.end = left + wide
+
+    def beside(self, top: float, high: float, shape: Shape) -> None:
+        """Write a shape at the right edge of the page, beside a box."""
+        self.axes.text(page.inner() - 0.04, top + high / 2, format_shape(shape), ha="right", va="center_baseline")
+
+    def picture(self, view: View, extent: tuple[float, float, float, float]) -> None:
+        """Draw the model's input; `extent` is left, right, bottom and top."""
+        limits = self.axes.get_ylim()
+        self.axes.imshow(np.asarray(view.seen()), extent=extent)
+        self.axes.set(xlim=(0, page.inner()), ylim=limits)
 
     def below(self, center: float, top: float, words: str) -> None:
         """Write below what a box ends with."""
@@ -118,15 +219,15 @@ class Pen:
             shape = "round,pad=0,rounding_size=0.05"
             self.axes.add_patch(FancyBboxPatch((left, top), wide, high, boxstyle=shape, **style))
 
-    def line(self, *points: Point) -> None:
-        """Draw a line through points with an arrow's head at the last."""
-        head: dict[str, Any] = {"arrowstyle": "-|>", "mutation_scale": 5, "shrinkA": 0, "shrinkB": 0}
-        style: dict[str, Any] = {"lw": 0.8, "color": self.theme.muted, "joinstyle": "miter", "clip_on": False}
-        self.axes.add_patch(FancyArrowPatch(path=Path(points), **head, **style))
+    def line(self, *points: Point, style: str = "-|>") -> None:
+        """Draw a line through points with an arrow's head at the last, or in another of matplotlib's arrow styles."""
+        head: dict[str, Any] = {"arrowstyle": style, "mutation_scale": 5, "shrinkA": 0, "shrinkB": 0}
+        look: dict[str, Any] = {"lw": 0.8, "color": self.theme.muted, "joinstyle": "miter", "clip_on": False}
+        self.axes.add_patch(FancyArrowPatch(path=Path(points), **head, **look))
 
     def next_row(self, start: float, between: float, end: float) -> None:
         """Draw a line from the end of a row to the beginning of the next; arguments are heights on the page."""
-        right, left = page.INNER - BEND, BEND
+        right, left = page.inner() - BEND, BEND
         self.line((self.end, start), (right, start), (right, between), (left, between), (left, end), (EDGE, end))
 
     def row(self, left: float, top: float, stages: Sequence[Stage]) -> None:
@@ -139,18 +240,23 @@ class Pen:
 
     def add(self, y: float, above: float) -> None:
         """Draw the sum at the end of a row, and the skip connection over the row's boxes."""
-        x, color = page.INNER - EDGE - RADIUS, self.theme.muted
+        x = page.inner() - EDGE - RADIUS
         self.line((self.end, y), (x - RADIUS, y))
         begin = BEND + (EDGE - BEND) * 0.35
         self.line((begin, y), (begin, above), (x, above), (x, y - RADIUS))
+        self.plus(x, y)
+        self.end = x + RADIUS
+
+    def plus(self, x: float, y: float) -> None:
+        """Draw the sign of a sum."""
+        color = self.theme.muted
         self.axes.add_patch(Circle((x, y), RADIUS, fc=self.theme.ground, ec=color, lw=0.8))
         for dx, dy in ((0.6 * RADIUS, 0.0), (0.0, 0.6 * RADIUS)):
             self.axes.plot([x - dx, x + dx], [y - dy, y + dy], color=color, lw=0.8)
-        self.end = x + RADIUS
 
     def container(self, top: float, high: float, words: str) -> None:
         """Draw the frame of a block."""
-        self._rounded(0, top, page.INNER, high, self.accents["norm"], 0.07)
+        self._rounded(0, top, page.inner(), high, self.accents["norm"], 0.07)
         self.axes.text(EDGE, top + 0.06, words, fontsize=page.PANEL, fontweight="bold", va="top")
 
 
@@ -160,8 +266,7 @@ def _draw_embedding(pen: Pen, view: View, way: Route) -> None:
     wide = min(pen.wide, HIGH * width / height)
     high = wide * height / width
     left = EDGE + (pen.wide - wide) / 2
-    pen.axes.imshow(np.asarray(view.seen()), extent=(left, left + wide, middle + high / 2, middle - high / 2))
-    pen.axes.set(xlim=(0, page.INNER), ylim=pen.axes.get_ylim())
+    pen.picture(view, (left, left + wide, middle + high / 2, middle - high / 2))
     pen.below(EDGE + pen.wide / 2, HIGH, format_shape(way.image))
     pen.line((left + wide, middle), (EDGE + pen.wide + GAP, middle))
     pen.row(EDGE + pen.wide + GAP, 0.0, way.embedding)
@@ -196,14 +301,12 @@ def _draw_attention(pen: Pen, way: Route, top: float, stacked: Sequence[float]) 
 HEADINGS = {SINGLE: "softmax, the most probable", SEVERAL: "sigmoid, the most probable", REGRESSION: "values"}
 
 
-def _draw_predictions(pen: Pen, view: View, top: float) -> None:
-    """Write the most probable classes beside the last box."""
-    left = pen.end + GAP + 0.08
-    pen.line((pen.end, top + HIGH / 2), (left - 0.06, top + HIGH / 2))
-    pen.axes.text(left, top - 0.05, HEADINGS[view.model.problem_type], color=pen.theme.muted, va="top")
-    width = min(2.0, page.INNER - EDGE - left)
+def _draw_predictions(pen: Pen, view: View, left: float, top: float) -> None:
+    """Write the most probable classes below and to the right of a place."""
+    pen.axes.text(left, top, HEADINGS[view.model.problem_type], color=pen.theme.muted, va="top")
+    width = min(2.0, page.inner() - EDGE - left)
     for index, (label, probability) in enumerate(view.predictions(3)):
-        y = top + 0.11 + index * (LINE + 0.02)
+        y = top + 0.16 + index * (LINE + 0.02)
         pen.axes.text(left, y, shorten(label, width - page.measure("< 0.01 %") - 0.1, page.measure), va="top")
         pen.axes.text(left + width, y, output(probability, view.model.problem_type), ha="right", va="top")
 

@@ -25,6 +25,7 @@ from vitviz.attribution.attention import Fusion
 from vitviz.attribution.inputs import Named
 from vitviz.draw.colors import SEQUENTIAL, DrawError
 from vitviz.draw.figures import page
+from vitviz.draw.overlay import OVER_GRAY
 from vitviz.draw.overlay import overlay as lay
 from vitviz.draw.sheet import fit_photo, rescale
 from vitviz.formatting import number, percent
@@ -77,7 +78,7 @@ def overlay(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
     """Draw one map over the photograph, with its color bar and the mass outside the picture."""
     found = asked.heatmap(view)
     scale, mappable = _scale([found])
-    height = min(TALLEST, (page.INNER - 0.9) * found.photo.height / found.photo.width)
+    height = min(TALLEST, (page.inner() - 0.9) * found.photo.height / found.photo.width)
     caption = f"{_scale_words(scale, found.unit)} {found.note} {page.describe(view, photo)}"
     figure = page.new_page(found.title, caption, height)
     axes = figure.subplots()
@@ -104,13 +105,15 @@ def heads(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> F
         f"scale for all, 0 to {percent(norm.vmax or 0)} of attention a patch, brighter by its square root. "
         f"{page.describe(view, photo)}"
     )
-    height = min(TALLEST, (page.INNER - 1.0) * table.shape[0] / table.shape[1] + 0.3)
+    height = min(TALLEST, (page.inner() - 1.0) * table.shape[0] / table.shape[1] + 0.3)
     figure = page.new_page(f"All heads of all layers, from {query}", caption, height)
     axes = figure.subplots()
     image = axes.imshow(table, cmap=SEQUENTIAL, norm=norm, aspect="equal", interpolation="nearest")
     axes.set_label("heads")
-    axes.set_yticks([row * (gh + gap) + (gh - 1) / 2 for row in range(len(blocks))], [str(b + 1) for b in blocks])
-    axes.set_xticks([col * (gw + gap) + (gw - 1) / 2 for col in range(count)], [str(h + 1) for h in range(count)])
+    middles = [[at * (side + gap) + (side - 1) / 2 for at in range(n)] for side, n in ((gh, len(blocks)), (gw, count))]
+    cell = (height - 0.3) / len(blocks)  # inches
+    page.number_axis(axes.yaxis, middles[0], [str(block + 1) for block in blocks], cell)
+    page.number_axis(axes.xaxis, middles[1], [str(head + 1) for head in range(count)], cell * (gw + gap) / (gh + gap))
     axes.set(xlabel="head", ylabel="layer")
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
@@ -136,9 +139,33 @@ def layers(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
             f"The {head} of the {view.trace.heads} heads of each layer. Each layer has its own scale, whose end in "
             f"attention a patch stands above it.{dots} {page.describe(view, photo)}"
         ),
-        columns=min(6, len(maps)),
+        columns=page.fitting(0.94, min(6, len(maps))),
         shared=False,
     )
+
+
+@page.styled
+def components(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+    """Draw the patches of each layer in the colors of their first three principal components."""
+    found = view.token_pca()
+    columns = page.fitting(0.7, min(6, len(found.colors)))
+    rows, (gh, gw) = -(-len(found.colors) // columns), view.trace.grid
+    caption = (
+        "The patches after each layer; red, green and blue are their first three principal components there, each on "
+        "its own scale, with signs that follow the layer before. Patches of one color are alike in that layer. "
+        f"{page.describe(view, photo)}"
+    )
+    height = min(TALLEST, rows * ((page.inner() / columns - 0.1) * gh / gw + 0.28))
+    figure = page.new_page("Principal components of the patches", caption, height)
+    axes = figure.subplots(rows, columns, squeeze=False)
+    for panel in axes.flat[len(found.colors) :]:
+        panel.remove()
+    for block, (panel, colors) in enumerate(zip(axes.flat, found.colors, strict=False)):
+        panel.imshow(colors, interpolation="nearest", aspect="equal")
+        page.hide_axes(panel)
+        page.entitle(panel, f"layer {block + 1}", page.inner() / columns, plain=True)
+        panel.set_label(f"layer {block + 1}")
+    return figure
 
 
 @page.styled
@@ -161,7 +188,8 @@ def matrix(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
         f"then the {trace.grid[0]} × {trace.grid[1]} patches in reading order. Logarithmic scale, {percent(low)} to "
         f"{percent(high)}. {page.describe(view, photo)}"
     )
-    figure = page.new_page(f"Attention matrix of layer {block + 1}, {which}", caption, 5.2)
+    high = min(5.2, page.inner() - 0.6)
+    figure = page.new_page(f"Attention matrix of layer {block + 1}, {which}", caption, high)
     axes = figure.subplots()
     extent = (0.5 - prefix, tokens - prefix + 0.5, tokens - prefix + 0.5, 0.5 - prefix)
     norm = LogNorm(low, high)
@@ -198,7 +226,7 @@ def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
         words,
         title="Attribution methods side by side",
         caption=f"{said}Each map has a scale of its own: compare shapes.{dots}{signs} {page.describe(view, photo)}",
-        columns=min(2 if len(maps) == 4 else 3, len(maps)),
+        columns=page.fitting(1.9, min(2 if len(maps) == 4 else 3, len(maps))),
         shared=False,
     )
 
@@ -233,9 +261,7 @@ def _show(axes: Axes, heatmap: Heatmap, scale: Scale, side: int) -> None:
     """Draw a map over its photograph, in grey, so that the only colors are those of the map, where it is high."""
     small = heatmap.photo if max(heatmap.photo.size) <= side else fit_photo(heatmap.photo, side)
     geometry = rescale(heatmap.geometry, small.size)
-    picture = lay(
-        small, heatmap.values, geometry, scale=scale, query=heatmap.query, gray=True, alpha=0.9, spotlight=True
-    )
+    picture = lay(small, heatmap.values, geometry, scale=scale, query=heatmap.query, **OVER_GRAY)
     axes.imshow(np.asarray(picture), aspect="equal", interpolation="antialiased")
     page.hide_axes(axes)
 
@@ -246,7 +272,7 @@ def _beside(
     """Draw maps side by side, on one scale, for which `{scale}` in the caption stands, or each on its own."""
     scale, mappable = _scale(maps)
     rows = -(-len(maps) // columns)
-    side = (page.INNER - 0.8) / columns
+    side = (page.inner() - 0.8) / columns
     height = min(TALLEST + 0.6, rows * (side * maps[0].photo.height / maps[0].photo.width + 0.28))
     figure = page.new_page(title, caption.replace("{scale}", _scale_words(scale, maps[0].unit)), height)
     axes = figure.subplots(rows, columns, squeeze=False)
@@ -255,7 +281,7 @@ def _beside(
             panel.remove()
             continue
         _show(panel, maps[place], scale if shared else maps[place].scale(), max(200, PRINTED // columns))
-        panel.set_title(labels[place], fontsize=page.SMALL, fontweight="normal")
+        page.entitle(panel, labels[place], page.inner() / columns - 0.1, plain=True)
         panel.set_label(labels[place])
     if shared:
         _bar(figure, mappable, figure.axes, maps[0].unit, [one.values for one in maps])

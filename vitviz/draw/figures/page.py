@@ -4,6 +4,8 @@ Figures are made without pyplot. `settings` holds matplotlib to its defaults and
 same whatever a person's settings are; constrained layout finds the places of panels, ticks and color bars.
 """
 
+import io
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +16,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis, YAxis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
@@ -24,14 +27,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.draw import colors, text
+from vitviz.draw.figures.layouts import current
 from vitviz.formatting import number
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
 Floats: TypeAlias = NDArray[np.float32]
 
-WIDTH, MARGIN = 6.3, 0.2  # inches; 160 mm is what a page of A4 leaves between its margins
-INNER = WIDTH - 2 * MARGIN
 # At 200 and 300 the letters of a picture are as wide as those of print; at 150 they are up to 7 % wider.
 SCREEN_DPI, PRINT_DPI = 200, 300
 TITLE, PANEL, SMALL = 10.0, 8.0, 7.0  # points: a figure's title, a panel's, everything else
@@ -121,22 +123,78 @@ def line_of(size: float) -> float:
     return 1.4 * size / 72
 
 
-def new_page(title: str, caption: str, height: float, *, width: float = WIDTH, pad: float = 0.05) -> Figure:
+class Page(Figure):
+    """Figure that a notebook shows as it is, as wide as in print."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        buffer = io.BytesIO()
+        with settings():
+            self.savefig(buffer, format="png", dpi=SCREEN_DPI)
+        return buffer.getvalue(), {"width": round(96 * self.get_figwidth())}
+
+
+def inner() -> float:
+    """Return the width between the margins of the page, in inches."""
+    return current().inner
+
+
+def fitting(width: float, most: int) -> int:
+    """Return how many panels of `width` inches stand beside one another: 1 to `most`."""
+    return max(1, min(most, int(inner() / width)))
+
+
+def new_page(title: str, caption: str, height: float, *, width: float | None = None, pad: float = 0.05) -> Page:
     """Return a figure with a title above and a caption below, and `height` inches for axes in between.
 
-    `width` is that of the whole page, `pad` the room around each of the axes, both in inches.
+    `width` is that of the whole page, by default that of the layout, `pad` the room around each of the axes, both in
+    inches. The label of the figure is its title and its caption, also where the layout is bare.
     """
-    inner = width - 2 * MARGIN
-    titles, lines = wrap(title, TITLE, inner, bold=True), wrap(caption, SMALL, inner)
-    top, bottom = MARGIN + len(titles) * line_of(TITLE) + 0.1, MARGIN + len(lines) * line_of(SMALL) + 0.12
+    margin, bare = current().margin, current().bare
+    width = current().width if width is None else width
+    across = width - 2 * margin
+    titles, lines = wrap(title, TITLE, across, bold=True), wrap(caption, SMALL, across)
+    top, bottom = margin + len(titles) * line_of(TITLE) + 0.1, margin + len(lines) * line_of(SMALL) + 0.12
+    if bare:
+        top = bottom = margin
     total = top + height + bottom
-    rect = (MARGIN / width, bottom / total, inner / width, height / total)
-    figure = Figure(figsize=(width, total), layout=ConstrainedLayoutEngine(rect=rect, w_pad=pad, h_pad=pad))
+    rect = (margin / width, bottom / total, across / width, height / total)
+    figure = Page(figsize=(width, total), layout=ConstrainedLayoutEngine(rect=rect, w_pad=pad, h_pad=pad))
+    figure.set_label(f"{title}. {caption}")
     FigureCanvasAgg(figure)
-    left, muted = MARGIN / width, mpl.rcParams["axes.labelcolor"]
-    figure.text(left, 1 - MARGIN / total, "\n".join(titles), fontsize=TITLE, fontweight="bold", va="top")
-    figure.text(left, MARGIN / total, "\n".join(lines), color=muted, va="bottom")
+    if not bare:
+        left, muted = margin / width, mpl.rcParams["axes.labelcolor"]
+        figure.text(left, 1 - margin / total, "\n".join(titles), fontsize=TITLE, fontweight="bold", va="top")
+        figure.text(left, margin / total, "\n".join(lines), color=muted, va="bottom")
     return figure
+
+
+def entitle(axes: Axes, words: str, width: float, *, plain: bool = False) -> None:
+    """Write the title of axes, in lines of at most `width` inches; a plain one is small and not bold."""
+    size = SMALL if plain else PANEL
+    lines = wrap(words, size, width, bold=not plain)
+    axes.set_title("\n".join(lines), fontsize=size, fontweight="normal" if plain else "bold")
+
+
+def key(figure: Figure, axes: Axes) -> None:
+    """Name the lines of axes below all axes, where no line is."""
+    handles, names = axes.get_legend_handles_labels()
+    names = [shorten(name, SMALL, inner() - 0.4) for name in names]
+    columns = fitting(max(measure(name) for name in names) + 0.5, min(3, len(names)))
+    engine = figure.get_layout_engine()
+    assert isinstance(engine, ConstrainedLayoutEngine)  # of `new_page`; its rectangle lies above the caption
+    left, bottom, width, height = engine.get()["rect"]
+    high = (-(-len(names) // columns) * line_of(SMALL) * 1.1 + 0.1) / figure.get_figheight()
+    engine.set(rect=(left, bottom + high, width, height - high))
+    place = (left, bottom, width, high)
+    figure.legend(handles, names, frameon=False, loc="center", ncols=columns, bbox_to_anchor=place, borderaxespad=0)
+
+
+def number_axis(axis: Axis, places: Sequence[float], names: Sequence[str], room: float) -> None:
+    """Write names at places along an axis, so many of them as find room, `room` inches from one to the next."""
+    high = isinstance(axis, YAxis)
+    need = 1.1 * line_of(SMALL) if high else max(map(measure, names)) + 0.05
+    step = max(1, math.ceil(need / room))
+    axis.set_ticks([*places[::step]], [*names[::step]])
 
 
 def heat(axes: Axes, values: Floats, reach: float, dark: bool) -> AxesImage:

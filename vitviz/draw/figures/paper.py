@@ -18,7 +18,7 @@ from vitviz.analysis.heads import HeadStatistics
 from vitviz.draw.colorbar import describe_range
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page, places
-from vitviz.draw.overlay import overlay
+from vitviz.draw.overlay import OVER_GRAY, overlay
 from vitviz.draw.sheet import fit_photo, rescale
 from vitviz.formatting import percent
 from vitviz.model.vit import ViT
@@ -43,9 +43,9 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
     if not views:
         raise DrawError("Expected at least one view, got none. Open a photograph.")
     maps = [view.rollout(**options) for view in views]
-    pairs = min(ACROSS, len(views))
+    pairs = page.fitting(1.9, min(ACROSS, len(views)))
     rows = [range(start, min(start + pairs, len(views))) for start in range(0, len(views), pairs)]
-    side = min(page.INNER / (2 * pairs) - 0.1, 2.2)
+    side = min(page.inner() / (2 * pairs) - 0.1, 2.2)
     heights = [side * max(min(views[i].photo.height / views[i].photo.width, 1.0) for i in row) + 0.02 for row in rows]
     caption = (
         f"{maps[0].title}. Each map has its own scale, whose ends stand above it; a dot marks patches beyond the upper "
@@ -58,8 +58,8 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
     for index, (view, one) in enumerate(zip(views, maps, strict=True)):
         left, right = axes[index // pairs, 2 * (index % pairs) : 2 * (index % pairs) + 2]
         photo, scale = fit_photo(view.photo, PIXELS), one.scale()
-        marks: dict[str, Any] = {"query": one.query, "alpha": 0.9, "spotlight": True, "gray": True}
-        drawn = overlay(photo, one.values, rescale(one.geometry, photo.size), scale=scale, **marks)
+        geometry = rescale(one.geometry, photo.size)
+        drawn = overlay(photo, one.values, geometry, scale=scale, query=one.query, **OVER_GRAY)
         named = page.shorten(view.name or f"photograph {index + 1}", page.SMALL, side)
         ends = page.shorten(describe_range(scale, one.unit).replace(" and more", " +"), page.SMALL, side)
         for panel, picture, words in ((left, photo, named), (right, drawn, ends)):
@@ -90,28 +90,30 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
     filters = patch_filters(model, FILTERS)
     over = "one photograph" if count == 1 else f"{count:,} photographs"
     caption = (
-        f"Left: the first {len(filters.pictures)} principal components of the {config.width} filters of the patch "
+        f"Filters: the first {len(filters.pictures)} principal components of the {config.width} filters of the patch "
         f"embedding, which hold {percent(float(filters.explained.sum()), 2)} of their variance; each on its own scale. "
-        f"{_about_positions(model)} Right: for each head the mean distance between a patch and the patches that it "
+        f"{_about_positions(model)} Distance: for each head the mean distance between a patch and the patches that it "
         f"attends to, in pixels of the model's input, averaged over all patches of {over}"
         f"{f' ({photo})' if photo else ''}; the line is the mean of the heads. {page.describe_model(model)}"
     )
-    figure = page.new_page("Inside the model", caption, 2.3)
-    left, middle, right = figure.subplots(1, 3, width_ratios=[0.62, 1.2, 1.1])
-    _draw_filters(left, filters.pictures)
-    _draw_positions(middle, model)
-    _draw_distance(right, statistics, config.patch_size, dark)
+    wide = page.fitting(1.8, 3) == 3
+    figure = page.new_page("Inside the model", caption, 2.3 if wide else 4.4)
+    places: list[Any] = [["filters", "positions", "distance"]] if wide else [["filters", "distance"], ["positions"] * 2]
+    axes = figure.subplot_mosaic(places, width_ratios=[0.62, 1.2, 1.1] if wide else [0.62, 1.1])
+    _draw_filters(axes["filters"], filters.pictures)
+    _draw_positions(axes["positions"], model)
+    _draw_distance(axes["distance"], statistics, config.patch_size, dark)
     return figure
 
 
 def _about_positions(model: ViT) -> str:
     if model.config.positions == "none":
-        return "Centre: the model has no positions."
+        return "The model has no positions."
     step = -(-max(model.config.grid) // places.SHOWN)
     fixed = "its fixed sinusoidal positions"
     kind = {"rotary": "the angles of its rotary positions", "sincos": fixed, "sincos1d": fixed}
     return (
-        f"Centre: a small map for {places.every(step)} row and column shows the cosine of that position with every "
+        f"Similarity: a small map for {places.every(step)} row and column shows the cosine of that position with every "
         f"other, of {kind.get(model.config.positions, 'the learned position embeddings')}."
     )
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from vitviz.draw.colors import SEQUENTIAL
-from vitviz.draw.figures.page import Floats, array, bar, describe, heat, new_page, reach_of, styled
+from vitviz.draw.figures.page import Floats, array, bar, describe, fitting, heat, new_page, reach_of, styled
 from vitviz.model.positions import sincos1d_positions, sincos_positions
 from vitviz.model.vit import ViT
 from vitviz.view import View
@@ -61,8 +61,12 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     heights = [min(max(2.0 * shape, 1.4), 2.6)]
     if len(tables) == 2:
         places, heights = [["table 0", "table 1"], ["alike 0", "alike 1"]], [1.7, min(max(2.0 * shape, 0.8), 2.6)]
+    if fitting(2.6, 2) == 1:  # one below the other
+        kinds = [("table", 1.5), ("alike", min(max(2.0 * shape, 0.8), 2.6))]
+        places = [[f"{kind} {index}"] for index in range(len(tables)) for kind, _ in kinds]
+        heights = [high for _ in tables for _, high in kinds]
     if prefix:
-        places, heights = [["prefix"] * 2, *places], [max(0.42, 0.14 * len(prefix)), *heights]
+        places, heights = [["prefix"] * len(places[0]), *places], [max(0.42, 0.14 * len(prefix)), *heights]
     caption = (
         f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how alike that position and "
         f"each of the {gh} × {gw} are. {describe(view, photo)}"

@@ -4,7 +4,8 @@ Dosovitskiy et al. 2021, section 3.1. Shapes: gh x gw patches of p x p pixels, P
 D width.
 """
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +19,8 @@ from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page
 from vitviz.view import View
 
+Filters: TypeAlias = int | Sequence[int]  # so many that vary most, or these, counted from 0
+
 
 @page.styled
 def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
@@ -26,9 +29,10 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     row = gh // 2
     pixels = np.asarray(view.seen())  # (H, W, 3)
     panorama = width > 1.8 * height
-    places: list[Any] = [["seen"], ["grid"]] if panorama else [["seen", "grid"]]
-    high = min((page.INNER / len(places[0]) - 0.5) * height / width, 4.2)
-    side = min(0.7, (page.INNER - 0.5) / (gw * 9 / 8))  # inches of a patch in the row
+    stacked = panorama or page.fitting(2.4, 2) == 1
+    places: list[Any] = [["seen"], ["grid"]] if stacked else [["seen", "grid"]]
+    high = min((page.inner() / len(places[0]) - 0.5) * height / width, 4.2)
+    side = min(0.7, (page.inner() - 0.5) / (gw * 9 / 8))  # inches of a patch in the row
     caption = (
         f"The patches are read from left to right and from top to bottom: {gh} × {gw} = "
         f"{page.counted(gh * gw, 'token')}. {page.describe(view, photo)}"
@@ -47,7 +51,7 @@ def patches(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     axes["grid"].add_patch(Rectangle((0.5, row + 0.5), gw, 1, fill=False, lw=1.2, ec=color, clip_on=False))
     first = row * gw + 1
     _draw_apart(axes["row"], pixels[row * p : (row + 1) * p], p, first)
-    axes["row"].set_title(f"Row {row + 1}: patches {first} to {first + gw - 1} of the sequence")
+    page.entitle(axes["row"], f"Row {row + 1}: patches {first} to {first + gw - 1} of the sequence", page.inner() - 0.5)
     axes["row"].set_yticks([])
     axes["row"].set_xlabel("number of the patch, in reading order", loc="left")
     return figure
@@ -70,30 +74,47 @@ def _draw_apart(axes: Axes, pixels: NDArray[np.uint8], p: int, first: int = 1) -
     axes.spines[:].set_visible(False)
 
 
+def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], str]:
+    """Return the responses of all filters, (D, gh, gw), the filters that are shown, and who chose them, for a caption.
+
+    Raises:
+        DrawError: for fewer than one filter, or one that is not there.
+    """
+    maps = page.array(view.model.patch_embed(view.images)[0]).T.reshape(-1, *view.trace.grid)  # (gh * gw, D)
+    width = len(maps)
+    if isinstance(filters, int):
+        if filters < 1:
+            raise DrawError(f"Expected filters of at least 1, got {filters}. Ask for one or more.")
+        strongest: list[int] = np.argsort(-maps.std((1, 2)), kind="stable")[:filters].tolist()
+        return maps, strongest, f"the {len(strongest)} whose responses vary most over this photograph"
+    if not filters or not all(0 <= one < width for one in filters):
+        raise DrawError(
+            f"Expected filters from 1 to {width}, got {', '.join(str(one + 1) for one in filters) or 'none'}. "
+            "Choose some of them."
+        )
+    return maps, [*filters], page.counted(len(filters), "chosen filter")
+
+
 @page.styled
 @torch.no_grad()
-def features(view: View, *, filters: int = 24, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the filters of the patch embedding whose feature maps vary most over the photograph, and these maps."""
-    model, (gh, gw), p = view.model, view.trace.grid, view.model.config.patch_size
-    width = model.config.width
-    if filters < 1:
-        raise DrawError(f"Expected filters of at least 1, got {filters}. Ask for one or more.")
-    count = min(filters, width)
-    maps = page.array(model.patch_embed(view.images)[0]).T.reshape(width, gh, gw)  # (gh * gw, D) -> (D, gh, gw)
-    weights = page.array(model.patch_embed.proj.weight)  # (D, 3, p, p)
-    chosen = np.argsort(-maps.std((1, 2)), kind="stable")[:count]
-    columns = min(8, count)
-    rows, side = -(-count // columns), page.INNER / 8 - 0.1
+def features(view: View, *, filters: Filters = 24, photo: str = "", dark: bool = False) -> Figure:
+    """Draw filters of the patch embedding and their feature maps: those that vary most, or chosen ones from 0."""
+    (gh, gw), p, width = view.trace.grid, view.model.config.patch_size, view.model.config.width
+    maps, chosen, who = _responses(view, filters)
+    weights, count = page.array(view.model.patch_embed.proj.weight), len(chosen)  # (D, 3, p, p)
+    most = page.fitting(0.5, 8)
+    columns = min(most, count)
+    rows, side = -(-count // columns), page.inner() / most - 0.1
     high = min(max(side * gh / gw, 0.2), 2.0)
     caption = (
         f"The patch embedding is a convolution with stride {p}: each of its {width} filters of {p} × {p} pixels "
-        f"responds with one number a patch. Shown are the {count} whose responses vary most over this photograph. "
+        f"responds with one number a patch. Shown: {who}. "
         "Filters are drawn each on its own scale, a weight of zero in grey; the responses share one scale, with the "
         f"bias in them. {page.describe(view, photo)}"
     )
     figure = page.new_page("Feature maps of the patch embedding", caption, rows * (side + high + 0.4) + 0.5)
     axes = figure.subplots(2 * rows, columns, height_ratios=[side, high] * rows, squeeze=False)
-    for place, number in enumerate(chosen.tolist()):
+    for place, number in enumerate(chosen):
         (row, column), title = divmod(place, columns), {"fontsize": page.SMALL, "fontweight": "normal", "loc": "center"}
         kernel, response = axes[2 * row, column], axes[2 * row + 1, column]
         kernel.imshow(filter_pictures(weights[number, None])[0], interpolation="nearest")
@@ -112,6 +133,41 @@ def features(view: View, *, filters: int = 24, photo: str = "", dark: bool = Fal
 
 @page.styled
 @torch.no_grad()
+def flattened(view: View, *, filters: Filters = 1, photo: str = "", dark: bool = False) -> Figure:
+    """Draw one feature map, and its values as a row in reading order: the first of the filters.
+
+    Raises:
+        DrawError: as `features`.
+    """
+    (gh, gw), width = view.trace.grid, view.model.config.width
+    maps, chosen, _ = _responses(view, filters)
+    number, values = chosen[0] + 1, maps[chosen[0]]
+    reach, row = page.reach_of(values), gh // 2
+    caption = (
+        f"The response of filter {number} on each patch, and the same numbers row after row: framed is row {row + 1}, "
+        f"values {row * gw + 1} to {(row + 1) * gw}. They are column {number} of the table of {gh * gw} × {width}. "
+        f"{page.describe(view, photo)}"
+    )
+    high = min(2.6, (page.inner() - 0.4) * gh / gw)
+    figure = page.new_page(f"Feature map {number}, flattened", caption, high + 1.9)
+    axes = figure.subplot_mosaic([["map"], ["row"]], height_ratios=[high, 0.35])
+    color = page.ACCENTS[dark]["attention"]
+    for name, shown, corner in (
+        ("map", values, (0.5, row + 0.5)),
+        ("row", values.reshape(1, -1), (row * gw + 0.5, 0.5)),
+    ):
+        image = page.heat(axes[name], shown, reach, dark)
+        frame: dict[str, Any] = {"fill": False, "lw": 1.2, "ec": color, "clip_on": False}
+        axes[name].add_patch(Rectangle(corner, gw, 1, **frame))
+    axes["map"].set(title=f"Feature map: {gh} × {gw}", xlabel="column", ylabel="row", aspect="equal", anchor="W")
+    axes["row"].set(title=f"Flattened: 1 × {gh * gw}", xlabel="patch, in reading order", yticks=[])
+    style: dict[str, Any] = {"shrink": 0.6, "aspect": 26, "anchor": (0, 0)}
+    page.bar(image, axes["row"], "the filter's response", [values], "bottom", **style)
+    return figure
+
+
+@page.styled
+@torch.no_grad()
 def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the tokens as a table, a row per patch: after the convolution, and entering block 1."""
     model, config, (gh, gw) = view.model, view.model.config, view.trace.grid
@@ -123,14 +179,17 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     steps = [added, "layer norm" if config.norm_pre else None]
     words = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
     caption = (
-        f"Left: the responses of the {config.width} filters on the {gh} × {gw} patches, flattened to a table of "
-        f"{len(flat)} × {config.width}. Right: the {len(tokens)} tokens that enter the first block ({words}"
+        f"Flattened: the responses of the {config.width} filters on the {gh} × {gw} patches, flattened to a table of "
+        f"{len(flat)} × {config.width}. Then the {len(tokens)} tokens that enter the first block ({words}"
         f"{'; prefix tokens above' if prefix else ''}). One scale for both, which ends where one value in 200 lies "
         f"beyond. {page.describe(view, photo)}"
     )
-    heights = [len(prefix) * 0.13, 3.2] if prefix else [3.2]
-    figure = page.new_page("From patches to tokens", caption, sum(heights) + 1.2)
-    places: list[Any] = [[".", "prefix"], ["flat", "tokens"]] if prefix else [["flat", "tokens"]]
+    beside = page.fitting(2.4, 2) == 2
+    names, heights = (["prefix", "tokens"], [len(prefix) * 0.13, 3.2]) if prefix else (["tokens"], [3.2])
+    places: list[Any] = [["flat", name] if name == "tokens" else [".", name] for name in names]
+    if not beside:
+        places, heights = [["flat"], *([name] for name in names)], [2.4, *heights[:-1], 2.4]
+    figure = page.new_page("From patches to tokens", caption, sum(heights) + (1.2 if beside else 1.7))
     axes = figure.subplot_mosaic(places, height_ratios=heights)
     axes["flat"].set_title(f"Flattened: {len(flat)} × {config.width}")
     axes["prefix" if prefix else "tokens"].set_title(f"Entering block 1: {len(tokens)} × {config.width}")
