@@ -260,6 +260,13 @@ def test_a_notebook_runs_in_a_kernel_of_its_own(path: Path, tmp_path: Path) -> N
     assert any("image/png" in output.get("data", ()) for output in shown)
 
 
+def test_notebooks_and_guide_draw_in_one_style() -> None:
+    """By `vitviz.draw.figures`, where layers count from 1 and signed maps have two colors."""
+    paths = (*NOTEBOOKS, *(ROOT / "docs" / "guide").glob("*.md"))
+    own = [path.name for path in paths if re.search("matplotlib|imshow|[.]plot[(]", path.read_text(encoding="utf-8"))]
+    assert own == []
+
+
 def test_notebooks_are_listed_have_no_outputs_and_import_what_all_extras_hold() -> None:
     extras = PROJECT["optional-dependencies"]
     chosen = re.findall(r"\w+", re.search(r"\[(.*)\]", extras["all"][0])[1])
