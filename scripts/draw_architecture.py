@@ -80,7 +80,7 @@ def packages() -> Graph:
     def box(module: str) -> str | None:
         return next((name for name in names if within(module, (name,))), None)
 
-    pairs = [(box(module), box(target(one.name, known))) for module in known for one in imports(module, known[module])]
+    pairs = [(box(module), box(target(one.name))) for module in known for one in imports(module, known[module])]
     found = {(start, end) for start, end in pairs if start is not None and end is not None and start != end}
     up = {(start, end) for start, end in found if (layer(end) or 0) > (layer(start) or 0)}
     texts = {name: ast.get_docstring(ast.parse(known[name].read_text(encoding="utf-8"))) or "" for name in names}
