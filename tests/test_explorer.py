@@ -148,7 +148,7 @@ def test_questions_that_cannot_be_answered_are_refused(view: View) -> None:
         with pytest.raises(ExplainError, match=str(head)):
             view.attention(1, head)
     with pytest.raises(ExplainError, match="Expected a block"):
-        view.explain("token_gradcam", block={})
+        view.explain("token_gradcam", block=99)
 
 
 def assert_close(half: View, full: View) -> None:

@@ -20,6 +20,7 @@ ROOT = Path(__file__).parents[1]
 
 # From the bottom up. A package imports itself and what stands before it; a new package has to be placed here.
 LAYERS = (
+    ("vitviz.errors",),
     ("vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress", "vitviz.resources"),
     ("vitviz.images",),
     ("vitviz.model",),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from vitviz.attribution.attention import attention, rollout
     from vitviz.draw.overlay import overlay
+    from vitviz.errors import VitvizError
     from vitviz.explorer import Explorer
     from vitviz.heatmap import Heatmap
     from vitviz.images.limits import ImageError
@@ -40,6 +41,7 @@ __all__ = [
     "ViT",
     "ViTConfig",
     "View",
+    "VitvizError",
     "attention",
     "best_device",
     "bundled",
@@ -56,6 +58,7 @@ __all__ = [
 _MODULES = {
     "attribution.attention": ("attention", "rollout"),
     "draw.overlay": ("overlay",),
+    "errors": ("VitvizError",),
     "explorer": ("Explorer",),
     "heatmap": ("Heatmap",),
     "images.limits": ("ImageError",),

@@ -11,10 +11,12 @@ import torch
 from PIL import Image
 from torch import nn
 
+from vitviz.fields import check_arguments
 from vitviz.images.decoding import decode, display_name
 from vitviz.images.folders import find_images, progress_bar, spread
 from vitviz.images.preprocess import Preprocess
 from vitviz.model import memory
+from vitviz.model.devices import device_named
 from vitviz.model.vit import ViT
 from vitviz.progress import watch
 from vitviz.view import ExplorerError, View
@@ -36,16 +38,21 @@ class Explorer:
         model: any `ViT`, which is put into eval mode; or what `vitviz.load` takes: a name, a path, or a model of timm,
             torchvision or transformers.
         device: where to run; by default where the model is.
+
+    Raises:
+        DeviceError: if this machine has no such device.
     """
 
+    @check_arguments(ExplorerError)
     def __init__(self, model: nn.Module | str | os.PathLike[str], device: torch.device | str | None = None) -> None:
         model = model if isinstance(model, ViT) else load(model)
-        self.model = model.eval() if device is None else model.eval().to(device)
+        self.model = model.eval() if device is None else model.eval().to(device_named(str(device)))
         self.device = next(model.parameters()).device
         height, width = model.config.image_size
         own = model.pretrained.preprocess if model.pretrained else None
         self.preprocess = own or Preprocess(height=height, width=width, mode="squash")
 
+    @check_arguments(ExplorerError)
     def open(self, image: Any, *, size: int | None = None) -> View:
         """Decode a photograph and run the model once.
 
@@ -67,6 +74,7 @@ class Explorer:
         (view,) = self._fit(self._at(size), [_read(image)])
         return view
 
+    @check_arguments(ExplorerError)
     def open_many(
         self,
         images: Iterable[Any] | str | os.PathLike[str],

@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from vitviz.errors import VitvizError
 
-class MissingExtraError(ImportError, ValueError):
+
+class MissingExtraError(ImportError, VitvizError):
     """Error of a part of vitviz whose packages are not installed."""
 
 

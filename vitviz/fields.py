@@ -1,18 +1,27 @@
-"""Check the fields of a frozen dataclass against their types and ranges: settings may come from a stranger's JSON."""
+"""Check values against type hints: the fields of settings, which may come from a stranger's JSON, and arguments."""
 
 import functools
+import inspect
 import math
 import numbers
+import sys
 import types
 import typing
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, ParamSpec, TypeVar
+
+from vitviz.errors import VitvizError
 
 Range = tuple[float, float]
+WORDS: dict[Any, str] = {
+    bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"
+}  # fmt: skip
+P = ParamSpec("P")
+R = TypeVar("R")
 field_types = functools.cache(typing.get_type_hints)
 
 
-def check_fields(settings: Any, error: type[ValueError], ranges: Mapping[str, Range] | None = None) -> None:
+def check_fields(settings: Any, error: type[VitvizError], ranges: Mapping[str, Range] | None = None) -> None:
     """Check the type and the range of every field, and make lists tuples, NumPy's numbers Python's, ints floats.
 
     Args:
@@ -39,12 +48,50 @@ def check_fields(settings: Any, error: type[ValueError], ranges: Mapping[str, Ra
         object.__setattr__(settings, name, value)
 
 
+def check_arguments(error: type[VitvizError]) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a public function or method: an argument that contradicts its type hint raises `error`.
+
+    NumPy's numbers become Python's first. A wrong number of arguments is Python's own TypeError.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        signature = inspect.signature(function)
+        many = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+        named = {name for name, parameter in signature.parameters.items() if parameter.kind not in many}
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return function(*args, **kwargs)  # raises Python's own error
+            hints = field_types(function)
+            for name in named & bound.arguments.keys() & hints.keys():
+                value = bound.arguments[name] = plain(bound.arguments[name])
+                if not matches_type(value, hints[name], finite=False):  # the function checks ranges
+                    expected = f"{name} of {function.__name__} to be {describe_type(hints[name])}"
+                    raise error(f"Expected {expected}, got {value!r:.80}. Correct this argument.")
+            return function(*bound.args, **bound.kwargs)
+
+        return call
+
+    return decorate
+
+
+def plain(value: Any) -> Any:
+    """Return a number of NumPy, alone or in a list or tuple, as Python's; everything else unchanged."""
+    numpy = sys.modules.get("numpy")  # not imported here: `vitviz --help` does not need it
+    if numpy is not None and isinstance(value, numpy.generic):
+        return value.item()
+    return type(value)(map(plain, value)) if type(value) in (list, tuple) else value
+
+
 def is_whole(value: object) -> bool:
     """Return whether a value is a whole number, Python's or NumPy's."""
     return not isinstance(value, bool) and isinstance(value, numbers.Integral)
 
 
-def check_names(data: object, known: Collection[str], error: type[ValueError], *, complete: bool) -> None:
+def check_names(data: object, known: Collection[str], error: type[VitvizError], *, complete: bool) -> None:
     """Refuse settings that are no mapping or have unknown names, and where `complete` those that lack some."""
     if not isinstance(data, Mapping):
         raise error(f"Expected the settings as a mapping, got {data!r:.80}. Save them again.")
@@ -57,23 +104,32 @@ def check_names(data: object, known: Collection[str], error: type[ValueError], *
         )
 
 
-def matches_type(value: object, hint: Any) -> bool:
+def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
     """Return whether a value, from JSON or Python, is what a type hint says.
 
-    An int may stand for a float and a list for a tuple; a bool stands for no number.
+    An int may stand for a float and a list for a tuple; a bool stands for no number. With `finite`, infinity and NaN
+    do not either.
     """
+    matches = functools.partial(matches_type, finite=finite)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
     if origin in (types.UnionType, typing.Union):
-        return any(matches_type(value, one) for one in inner)
+        return any(matches(value, alternative) for alternative in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if origin is tuple:
         if not isinstance(value, tuple | list):
             return False
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
-        return len(kinds) == len(value) and all(map(matches_type, value, kinds))
+        return len(kinds) == len(value) and all(map(matches, value, kinds))
+    if origin in (Sequence, Collection, Iterable):  # an iterator's items are left for the function
+        items = isinstance(value, origin) and not isinstance(value, str | bytes)
+        return items and (isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value))
+    if origin is not None:
+        return isinstance(value, origin)
     if hint is float:
-        return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+        return isinstance(value, int | float) and not isinstance(value, bool) and (abs(value) < math.inf or not finite)
     return isinstance(value, hint) and (hint is bool or not isinstance(value, bool))
 
 
@@ -81,4 +137,9 @@ def describe_type(hint: Any) -> str:
     """Return a type hint as an error message names it."""
     if typing.get_origin(hint) is Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(hint)))
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "").replace(" | None", " or None")
+    if typing.get_origin(hint) in (types.UnionType, typing.Union):
+        return " or ".join(map(describe_type, typing.get_args(hint)))
+    if hint in WORDS:
+        return WORDS[hint]
+    plain_class = isinstance(hint, type) and typing.get_origin(hint) is None
+    return hint.__name__ if plain_class else str(hint).replace("typing.", "").replace("collections.abc.", "")

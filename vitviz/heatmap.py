@@ -20,6 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from vitviz.errors import VitvizError
+from vitviz.fields import check_arguments
 from vitviz.formatting import number, percent, short_repr
 from vitviz.images.geometry import Geometry
 
@@ -32,7 +34,7 @@ GEOMETRY, TEXTS = ("image", "input", "frame"), ("title", "unit", "signed")
 SAVED = ("values", *GEOMETRY, *TEXTS, "prefix_names", "prefix_mass", "query", "classes")
 
 
-class HeatmapError(ValueError):
+class HeatmapError(VitvizError):
     """Error of values, geometry, photograph or scale that do not fit together, or of a file that is no heatmap."""
 
 
@@ -273,6 +275,7 @@ class Heatmap:
         texts = [f"Outside the picture: {mass}." if mass else "", "Blank: all patches score the same." if blank else ""]
         return " ".join(filter(None, [*texts, self.estimate]))
 
+    @check_arguments(HeatmapError)
     def scale(self, choice: ScaleChoice = "each") -> Scale:
         """Return the scale for a choice: "each" (see `Scale.own`), "full" (minimum and maximum), "signed",
         (vmin, vmax), or a `Scale` made over many maps with `Scale.over`. That of a signed map is symmetric about zero.
@@ -284,6 +287,7 @@ class Heatmap:
             )
         return Scale.choose(choice, [self.values], self.signed)
 
+    @check_arguments(HeatmapError)
     def overlay(
         self, alpha: float = 0.5, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any
     ) -> Image.Image:
@@ -296,6 +300,7 @@ class Heatmap:
         options |= {"scale": self.scale(scale), "query": self.query}
         return overlay(self.photo, self.values, self.geometry, alpha=alpha, cmap=cmap, **options)
 
+    @check_arguments(HeatmapError)
     def colorbar(self, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any) -> Image.Image:
         """Return the color bar of `overlay` with the same arguments.
 
@@ -305,6 +310,7 @@ class Heatmap:
 
         return colorbar(self.scale(scale), cmap, self.unit, **options)
 
+    @check_arguments(HeatmapError)
     def top(self, k: int = 5) -> list[tuple[tuple[int, int], float]]:
         """Return the k strongest patches, [((row, column), value)], strongest first (by magnitude when signed); ties in
         reading order.

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+from vitviz.errors import VitvizError
+from vitviz.fields import check_arguments
+
 DEFAULT = "dinov2-s14-everyday"
 """The bundled model that commands and the page take where none is named."""
 
@@ -15,10 +18,11 @@ def resource_folder(name: str) -> Path:
     return package / name if (package / name).is_dir() else package.parent / name
 
 
-class ExampleError(ValueError):
+class ExampleError(VitvizError):
     """Name that no example photograph has."""
 
 
+@check_arguments(ExampleError)
 def example(name: str) -> Path:
     """Return the path of a photograph that comes with vitviz: `vitviz.example("church")`.
 

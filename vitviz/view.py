@@ -22,9 +22,11 @@ from vitviz.analysis.tokens import TokenPCA, token_pca
 from vitviz.attribution import attention as methods
 from vitviz.attribution.attention import Fusion
 from vitviz.attribution.inputs import Named, class_index
-from vitviz.attribution.registry import attribute, method_named
+from vitviz.attribution.registry import DEFAULT, attribute, method_named
 from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
+from vitviz.fields import check_arguments
 from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
@@ -40,7 +42,7 @@ CELL_MEGABYTES = 10  # of a page inside a notebook, which keeps it in its file
 PAGE_MEGABYTES = 160  # of a page by itself: 6,000 tokens of ViT-S
 
 
-class ExplorerError(ValueError):
+class ExplorerError(VitvizError):
     """Error of a question that a view cannot answer, or of a photograph that does not fit into memory."""
 
 
@@ -111,6 +113,7 @@ class View:
         """Return the model's input as a picture: the photograph after resizing and cropping."""
         return self.preprocess.restore(self._pixels)
 
+    @check_arguments(ExplorerError)
     def predictions(self, k: int = 5) -> list[tuple[str, float]]:
         """Return the k most probable classes and their probabilities, the best first: `[("church", 0.93), ...]`.
 
@@ -134,6 +137,7 @@ class View:
         outputs = activate(self.trace.logits[0].float(), self.model.problem_type)  # (C,)
         return [(self.labels[index], float(outputs[index])) for index in self.best(k)]
 
+    @check_arguments(ExplorerError)
     def best(self, k: int = 5) -> list[int]:
         """Return the indices of the k most probable classes, the best first, or of the first k values (regression).
 
@@ -160,6 +164,7 @@ class View:
             return None
         return float(self.trace.logits[0].float().logsumexp(-1)) >= about.known_above
 
+    @check_arguments(ExplorerError)
     def group(self, least: float | None = None) -> tuple[str, float, list[str]] | None:
         """Return the smallest group of classes that is probable enough: `("dog", 0.93, ["beagle", "boxer"])`.
 
@@ -198,6 +203,7 @@ class View:
         judged = self.sure_above, self.group(), known
         return describe_prediction(labels, probabilities, len(self.labels), *judged, self.model.problem_type)
 
+    @check_arguments(ExplorerError)
     def attention(self, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Heatmap:
         """Return the attention of one query token in one block.
 
@@ -207,7 +213,7 @@ class View:
             query: "cls", a prefix token's name, a patch (row, column), or "mean" over the patches; the class token by
                 default (the mean where there is none).
         """
-        query, head = self._query(query), _plain(head)
+        query = self._query(query)
         if -self.trace.depth <= block < 0:  # equal questions have equal keys in the cache
             block += self.trace.depth
         if isinstance(head, int):  # one row of all heads answers for each of them
@@ -222,6 +228,7 @@ class View:
         title = f"Layer {block + 1}, {which}, from {describe_query(query)}"
         return self._heatmap(scores, title, query, question=question)
 
+    @check_arguments(ExplorerError)
     def rollout(
         self,
         query: Query | None = None,
@@ -241,14 +248,17 @@ class View:
         title = f"Rollout of layers {start + 1} to {self.trace.depth}, {fuse} of heads, from {describe_query(query)}"
         return self._heatmap(scores, title, query, question={"call": "rollout", "query": query, **options})
 
+    @check_arguments(ExplorerError)
     def head_maps(self, block: int = -1, query: Query | None = None) -> list[Heatmap]:
         """Return the attention of every head of one block, in order."""
         return [self.attention(block, head, query) for head in range(self.trace.heads)]
 
+    @check_arguments(ExplorerError)
     def layer_maps(self, head: Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
         """Return the attention of every block with its heads fused, in order."""
         return [self.attention(block, head, query) for block in self.trace.blocks]
 
+    @check_arguments(ExplorerError)
     def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Image.Image:
         """Return a contact sheet of one block: the photograph, the mean of its heads, then each head.
 
@@ -262,6 +272,7 @@ class View:
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return sheet(maps, **settings | options)
 
+    @check_arguments(ExplorerError)
     def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Image.Image:
         """Return a contact sheet: the photograph, then all blocks, the heads of each fused; `options` as for
         `head_sheet`.
@@ -273,9 +284,10 @@ class View:
         settings: dict[str, Any] = {"title": title, "labels": labels, "plain": True}
         return sheet(self.layer_maps(head, query), **settings | options)
 
+    @check_arguments(ExplorerError)
     def explain(
         self,
-        method: str = "gae",
+        method: str = DEFAULT,
         target: Named | None = None,
         *,
         contrast: tuple[Named, Named] | None = None,
@@ -303,11 +315,10 @@ class View:
                 ),
             )
         title = f"{about.title}, for {scores.target}" if scores.target else about.title
-        unit = "attention" if method in ("attention", "rollout") else "score"
         classes = self._classes(target, contrast) if about.class_specific else ()
         aim = {} if not classes else {"target": classes[0]} if contrast is None else {"contrast": classes}
         question = {"call": "explain", "method": method, **aim, **options}
-        return self._heatmap(scores, title, None, unit, classes, question)
+        return self._heatmap(scores, title, None, about.unit, classes, question)
 
     def _classes(self, target: Named | None, contrast: tuple[Named, Named] | None) -> tuple[int, ...]:
         """Return the index of the class that a map explains, or two."""
@@ -315,6 +326,7 @@ class View:
             return tuple(class_index(self.model, one) for one in contrast)
         return (self.best(1)[0] if target is None else class_index(self.model, target),)
 
+    @check_arguments(ExplorerError)
     def faithfulness(
         self,
         maps: Heatmap | Sequence[Heatmap],
@@ -338,6 +350,8 @@ class View:
             ExplainError: if the maps explain different classes and no target is given.
         """
         given = [maps] if isinstance(maps, Heatmap) else list(maps)
+        if not given:
+            raise ExplainError("Expected at least one map to test, got none. Pass one of `view.explain`.")
         if target is None and contrast is None:
             about = {one.classes for one in given if one.classes}
             if len(about) > 1:
@@ -351,12 +365,14 @@ class View:
         with watch("Test of the map" if len(given) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
             return faithfulness(self.model, self.images, scores, target, contrast=contrast, **options)
 
+    @check_arguments(ExplorerError)
     def heads(
         self, names: Collection[str] = CHEAP, *, query: Query | None = None, target: Named | None = None
     ) -> HeadStatistics:
         """Return statistics of every head; see `vitviz.analysis.heads.head_statistics`."""
         return head_statistics(self.model, self.trace, self.geometry, names=names, query=query, target=target)
 
+    @check_arguments(ExplorerError)
     def lens(self, classes: Sequence[Named] | None = None) -> LogitLens:
         """Return the classifier's output after each block; see `vitviz.analysis.logit_lens.logit_lens`."""
         return logit_lens(self.model, self.trace, classes)
@@ -372,6 +388,7 @@ class View:
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 
+    @check_arguments(ExplorerError)
     def html(
         self,
         *,
@@ -459,11 +476,10 @@ class View:
         return rows * columns
 
     def _query(self, query: Query | None) -> Query:
-        """Return the query with Python's types; JSON's lists and NumPy's integers are accepted."""
+        """Return the query, the model's own by default; JSON's lists stand for tuples."""
         if query is None:
             return self.trace.default_query
-        plain = tuple(map(_plain, query)) if isinstance(query, tuple | list) else _plain(query)
-        return cast(Query, plain)
+        return cast(Query, tuple(query) if isinstance(query, list) else query)
 
     def _cached(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """Return the cached result of an equal question, or compute it and evict the least recently used."""
@@ -497,11 +513,6 @@ class View:
             question=dict(question),
             estimate=scores.note,
         )
-
-
-def _plain(value: Any) -> Any:
-    """Return NumPy's integers, such as those of `argmax`, as Python's; all else as it is."""
-    return int(value) if isinstance(value, np.integer) else value
 
 
 def describe_query(query: Query) -> str:

@@ -56,10 +56,10 @@ def test_the_registry_has_every_method_with_its_options() -> None:
     [
         ({"method": "lime"}, "gae.*occlusion.*'lime'"),
         ({"method": "legrad", "blocks": 2}, "legrad.*start.*blocks"),
-        ({"method": "gradient_rollout", "discard": "high"}, "discard of gradient_rollout as a number"),
-        ({"method": "legrad", "start": "x"}, "start of legrad as a whole number"),
-        ({"method": "legrad", "start": 1.5}, "start of legrad as a whole number"),
-        ({"method": "occlusion", "window": True}, "window of occlusion as a whole number"),
+        ({"method": "gradient_rollout", "discard": "high"}, "discard of gradient_rollout to be a number"),
+        ({"method": "legrad", "start": "x"}, "start of legrad to be a whole number"),
+        ({"method": "legrad", "start": 1.5}, "start of legrad to be a whole number"),
+        ({"method": "occlusion", "window": True}, "window of occlusion to be a whole number"),
         *(({"method": name, "contrast": (1, 2)}, name) for name in ("attention", "rollout", "value_attention")),
     ],
 )

@@ -45,6 +45,7 @@ class Statistic:
         about: its definition, in a sentence or two.
         low, high: its bounds, or `None`: for the ends of a color scale.
         reads: "rows" of attention are cheap, the whole "matrix" is O(N³), the "model" is run again.
+        not_in_browser: why the static site cannot compute it; empty where it can.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Statistic:
     low: float | None = None
     high: float | None = None
     reads: Literal["rows", "matrix", "model"] = "rows"
+    not_in_browser: str = ""
 
     @property
     def heading(self) -> str:
@@ -70,6 +72,7 @@ _ALL = (
     Statistic(
         "distance_pixels", "Attention distance", "px",
         "The same in pixels of the photograph, where patches need not be square.", 0.0,
+        not_in_browser="it is not computed in JavaScript",
     ),
     Statistic(
         "entropy", "Attention entropy", "nats",
@@ -99,12 +102,12 @@ _ALL = (
         "effective_rank", "Effective rank", "",
         "Number of directions of the N x N attention matrix: the exponential of the entropy of its singular values "
         "(Roy and Vetterli 2007). 1 where all tokens attend alike, N where each attends to another. Of all tokens, "
-        "whatever the query.", 1.0, None, "matrix",
+        "whatever the query.", 1.0, None, "matrix", "it needs a singular value decomposition",
     ),
     Statistic(
         "gradient", "Importance by gradient", "",
         "Slope of the logit of the target class when the head's output is scaled, without its sign (Michel et al. "
-        "2019).", 0.0, None, "model",
+        "2019).", 0.0, None, "model", "the graphs have no gradients of heads",
     ),
     Statistic(
         "ablation_probability", "Probability lost without it", "",

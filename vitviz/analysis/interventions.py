@@ -17,6 +17,7 @@ from torch import Tensor
 
 from vitviz.analysis import AnalysisError
 from vitviz.attribution.baselines import baseline_images, pixel_mask
+from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, short_repr
 from vitviz.model.edits import Cut, Edits, HeadMode
 from vitviz.model.vit import ViT
@@ -113,6 +114,7 @@ class Swap:
     box: tuple[int, int, int, int]
 
 
+@check_arguments(AnalysisError)
 def intervene(
     model: ViT,
     images: Tensor,

@@ -303,6 +303,7 @@ METHODS = (
         paper="Vaswani et al. 2017, Attention Is All You Need, NeurIPS",
         about="Where a token looks in one block. It says where information was taken from, not what it was used for.",
         class_specific=False,
+        unit="attention",
         cost=1.0,
     ),
     Method(
@@ -311,6 +312,7 @@ METHODS = (
         paper="Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, ACL",
         about="Attention followed through all blocks. It is the same for every class.",
         class_specific=False,
+        unit="attention",
         cost=1.1,
     ),
 )

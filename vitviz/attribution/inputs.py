@@ -6,7 +6,7 @@ Shapes: B images, N tokens = P prefix tokens followed by gh x gw patches, C clas
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import rank
 
+SLOW = 20.0
+"""Forward passes above which a method is slow: it yields to other requests, and the page runs it only when asked."""
 Named = int | str
 """A class: its index, or its label."""
 
@@ -114,6 +116,8 @@ class Method:
         per_patch: whether it takes a forward pass for each patch; `cost` is that of 256 patches then.
         class_specific: whether the scores depend on the target.
         signed: whether negative scores mean evidence against.
+        unit: of the scores: "attention" for shares that sum to 1, else "score".
+        not_in_browser: why the static site cannot compute it; empty where it can.
 
     Attributes:
         name: of the function: in code and in links, e.g. "gae".
@@ -131,6 +135,8 @@ class Method:
     per_patch: bool = False
     class_specific: bool = True
     signed: bool = False
+    unit: Literal["attention", "score"] = "score"
+    not_in_browser: str = ""
     name: str = field(init=False)
     family: str = field(init=False)
     options: Mapping[str, Any] = field(init=False)
@@ -140,6 +146,11 @@ class Method:
         object.__setattr__(self, "family", str(self.function.__module__).rpartition(".")[2])
         _, *options = inspect.signature(self.function).parameters.values()
         object.__setattr__(self, "options", {option.name: option.default for option in options})
+
+    @property
+    def slow(self) -> bool:
+        """Return whether it takes more than `SLOW` forward passes."""
+        return self.cost > SLOW
 
     def passes(self, patches: int, **options: Any) -> float:
         """Return about how many forward passes it takes for one image of so many patches, with these options."""

@@ -222,6 +222,7 @@ def _at_least(least: int, **options: int) -> None:
 METHODS = (
     Method(
         function=input_gradient,
+        not_in_browser="it needs gradients of pixels, and the graphs have those of tokens",
         title="Gradient of the pixels",
         paper="Simonyan, Vedaldi and Zisserman 2014, Deep Inside Convolutional Networks, ICLR workshop",
         about="How strongly the class reacts to small changes of a patch's pixels, in either direction.",
@@ -230,6 +231,7 @@ METHODS = (
     ),
     Method(
         function=integrated_gradients,
+        not_in_browser="it needs gradients of pixels, and the graphs have those of tokens",
         title="Integrated gradients",
         paper="Sundararajan, Taly and Yan 2017, Axiomatic Attribution for Deep Networks, ICML",
         about="What each patch adds to the class on the way from a blank picture to this one.",
@@ -249,6 +251,7 @@ METHODS = (
     ),
     Method(
         function=kernel_shap,
+        not_in_browser="it runs the model 512 times, which takes minutes in a browser",
         title="Kernel SHAP",
         paper="Lundberg and Lee 2017, A Unified Approach to Interpreting Model Predictions, NeurIPS",
         about="What each square of patches adds to the class, averaged over random choices of the others.",

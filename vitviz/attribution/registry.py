@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,15 @@ from torch import Tensor
 from vitviz.attribution import attention, gradient, perturbation, relevance, values
 from vitviz.attribution.inputs import Case, Method, Named, resolve_target
 from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 
 MODULES = (attention, values, gradient, relevance, perturbation)
 METHODS: dict[str, Method] = {method.name: method for module in MODULES for method in module.METHODS}
 """Every method by its name, the cheap families first."""
-
-KINDS: dict[type, tuple[type, str]] = {
-    bool: (bool, "true or false"),
-    int: (Integral, "a whole number"),
-    float: (Real, "a number"),
-}
-"""What options may be, by the type of their default."""
+DEFAULT, WITHOUT_CLASS = "gae", "rollout"
+"""The method that is used where none is named, and for a model without named classes."""
 
 
 def method_named(name: str) -> Method:
@@ -39,10 +34,10 @@ def method_named(name: str) -> Method:
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> Method:
-    """Return the method of this name, after a check of the names and kinds of its options.
+    """Return the method of this name, after a check of the names and types of its options.
 
     Raises:
-        ExplainError: if there is no such method or option, or an option is no number or flag where its default is one.
+        ExplainError: if there is no such method or option, or an option contradicts the function's type hint.
     """
     method = method_named(name)
     if unknown := sorted(set(options) - set(method.options)):
@@ -50,21 +45,22 @@ def check_options(name: str, options: Mapping[str, Any]) -> Method:
         raise ExplainError(
             f"Expected options of {name} ({takes}), got {', '.join(unknown)}; it has no such option. Leave it out."
         )
+    hints = field_types(method.function)
     for option, value in options.items():
-        default = method.options[option]
-        if type(default) not in KINDS:
-            continue
-        kind, words = KINDS[type(default)]
-        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-            raise ExplainError(f"Expected {option} of {name} as {words}, got {value!r}. The default is {default}.")
+        if not matches_type(plain(value), hints[option]):
+            raise ExplainError(
+                f"Expected {option} of {name} to be {describe_type(hints[option])}, got {value!r:.80}. "
+                f"The default is {method.options[option]}."
+            )
     return method
 
 
+@check_arguments(ExplainError)
 def attribute(
     model: ViT,
     images: Tensor,
     target: Named | Sequence[Named] | Tensor | None = None,
-    method: str = "gae",
+    method: str = DEFAULT,
     *,
     contrast: tuple[Named, Named] | None = None,
     trace: Trace | None = None,

@@ -154,6 +154,7 @@ def attn_lrp(
 METHODS = (
     Method(
         function=transformer_lrp,
+        not_in_browser="its rules are not traced as graphs",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
         about="Relevance of the attention, times its gradient, followed through all blocks. Evidence for a class only; "

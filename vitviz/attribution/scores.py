@@ -6,11 +6,12 @@ from typing import Any
 
 from torch import Tensor
 
+from vitviz.errors import VitvizError
 from vitviz.formatting import short_repr
 from vitviz.model.trace import Trace
 
 
-class ExplainError(ValueError):
+class ExplainError(VitvizError):
     """Options that a method cannot take."""
 
 

@@ -9,6 +9,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.errors import VitvizError
 from vitviz.formatting import output as format_output
 from vitviz.formatting import text_table
 from vitviz.outputs import REGRESSION
@@ -86,7 +87,7 @@ def lens(args: Args) -> None:
 
     output = shared.output_path(args.output, ".npz") if args.output else None
     if args.k < 1:
-        raise ValueError(f"Expected -k of at least 1, got {args.k}. Ask for more classes.")
+        raise VitvizError(f"Expected -k of at least 1, got {args.k}. Ask for more classes.")
     view = shared.open_view(args)
     found = view.lens(view.best(args.k))
     readings = found.probabilities[:, list(found.classes)]  # (L, K)
@@ -162,9 +163,9 @@ def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> 
         name, value = shared.parse_setting(text)
         method, dot, option = name.partition(".")
         if not (method and dot and option):
-            raise ValueError(f"Expected --set METHOD.NAME=VALUE, got {text!r}. Write it as rollout.fuse=max.")
+            raise VitvizError(f"Expected --set METHOD.NAME=VALUE, got {text!r}. Write it as rollout.fuse=max.")
         if methods != "all" and method not in methods:
-            raise ValueError(f"Expected --set of one of the --methods, got {text!r}. Add the method or leave it out.")
+            raise VitvizError(f"Expected --set of one of the --methods, got {text!r}. Add the method or leave it out.")
         options.setdefault(method, {})[option] = value
     return options
 

@@ -9,6 +9,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names
+from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -85,12 +86,13 @@ def _method_help(name: str, about: str) -> str:
 @shared.photo
 def explain(args: Args) -> None:
     """Lay a map over a photograph: attention, or evidence for a class."""
+    from vitviz.attribution.registry import DEFAULT, WITHOUT_CLASS
     from vitviz.draw.colorbar import describe_clipped
     from vitviz.export import numbers
 
     output = shared.output_path(args.output, *shared.PICTURES, *numbers.SUFFIXES)
     view = shared.open_view(args)
-    args.method = args.method or ("gae" if view.names_classes else "rollout")
+    args.method = args.method or (DEFAULT if view.names_classes else WITHOUT_CLASS)
     heatmap = _heatmap(view, args)
     if output.suffix.lower() in numbers.SUFFIXES:
         numbers.save(view, heatmap, output, model=args.model, photo=args.photo)
@@ -128,19 +130,19 @@ def _heatmap(view: View, args: Args) -> Heatmap:
 
     method, options = methods()[args.method], _method_options(view, args)
     if not (method.class_specific or args.test) and (args.target or args.rather_than):
-        raise ValueError(
+        raise VitvizError(
             f"Expected a method for classes with --target or --rather-than, got {method.name}, which is the same for "
             "every class. Choose another method."
         )
     if method.name in ("attention", "rollout"):
         if args.set:
             got = f"--set {args.set[0]!r:.60}"
-            raise ValueError(f"Expected options of {method.name} by their own names, got {got}. See --help.")
+            raise VitvizError(f"Expected options of {method.name} by their own names, got {got}. See --help.")
         return view.attention(**options) if method.name == "attention" else view.rollout(**options)
     settings = dict(map(shared.parse_setting, args.set))
     check_options(method.name, settings)
     if twice := sorted(set(settings) & set(options)):
-        raise ValueError(
+        raise VitvizError(
             f"Expected one value for {twice[0]}, got --{OPTIONS[twice[0]][0]} and --set {twice[0]}. Leave out one."
         )
     target = _target(view, args) if method.class_specific else {}
@@ -151,7 +153,7 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
     """Return the options that were given, by their names in Python.
 
     Raises:
-        ValueError: for an option that this method does not have: a map of something else is worse than none.
+        VitvizError: for an option that this method does not have: a map of something else is worse than none.
     """
     options: dict[str, Any] = {}
     for name, (option, _, _) in OPTIONS.items():
@@ -159,7 +161,7 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
             continue
         if name not in methods()[args.method].options:
             takes = _methods_with(name)
-            raise ValueError(f"Expected --{option} with --method {takes}, got {args.method}. Leave out one or other.")
+            raise VitvizError(f"Expected --{option} with --method {takes}, got {args.method}. Leave out one or other.")
         if name in ("block", "start"):
             value = shared.parse_layer(value, view.trace.depth, f"--{option}")
         elif name == "head":

@@ -9,6 +9,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.errors import VitvizError
 from vitviz.resources import DEFAULT
 
 FOR_ONE = ("size", "family", "heads", "labels", "preprocess", "device")  # options of one photograph and model
@@ -59,9 +60,9 @@ def export(args: Args) -> None:
         _write_folder(args)
         return
     if args.photo is None or args.space or args.methods or args.lang or args.parts or len(args.models) > 1:
-        raise ValueError("Expected one photograph and one model, or --static DIR, got neither. Name one of them.")
+        raise VitvizError("Expected one photograph and one model, or --static DIR, got neither. Name one of them.")
     if args.texts and not args.lecture:
-        raise ValueError("Expected --texts with --lecture or --static, got neither. Add one of them.")
+        raise VitvizError("Expected --texts with --lecture or --static, got neither. Add one of them.")
     output = shared.output_path(args.output or "vitviz.html", ".html", ".htm")
     args.model = args.models[0] if args.models else DEFAULT
     view = shared.open_view(args)
@@ -79,7 +80,7 @@ def _write_folder(args: Args) -> None:
     from vitviz.images.limits import ImageError
 
     if args.space or args.methods or args.lang or args.lecture or args.texts or len(args.models) > 1:
-        raise ValueError("Expected a folder with one model, got options of --static or --lecture. Leave them out.")
+        raise VitvizError("Expected a folder with one model, got options of --static or --lecture. Leave them out.")
     args.model = args.models[0] if args.models else DEFAULT
     out, parts = shared.output_path(args.output or "exported", option="-o", folder=True), args.parts or PARTS
     photos = find_photos([args.photo], out)
@@ -104,7 +105,7 @@ def _write_folder(args: Args) -> None:
         shared.print_json(args, shared.input_size(args, explorer), images=records)
     if broken:
         listed = "".join(f"\n  {path}: {error}" for path, error in broken.items())
-        raise ValueError(f"Expected photographs, got {len(broken)} of {len(photos)} that cannot be read:{listed}")
+        raise VitvizError(f"Expected photographs, got {len(broken)} of {len(photos)} that cannot be read:{listed}")
 
 
 def _hides(args: Args) -> bool | None:
@@ -117,9 +118,9 @@ def _write_site(args: Args) -> None:
 
     if args.photo or args.output or args.lecture:
         other = args.photo or ("-o" if args.output else "--lecture")
-        raise ValueError(f"Expected --static alone, got {other} too. Write them one by one.")
+        raise VitvizError(f"Expected --static alone, got {other} too. Write them one by one.")
     if given := [name for name in FOR_ONE if getattr(args, name) is not None]:
-        raise ValueError(f"Expected --static with models as they come, got --{given[0]}. Leave it out.")
+        raise VitvizError(f"Expected --static with models as they come, got --{given[0]}. Leave it out.")
     folder = shared.output_path(args.static, option="--static", folder=True)
 
     def tell(text: str) -> None:

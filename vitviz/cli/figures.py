@@ -9,6 +9,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Names, Several
+from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
     from vitviz.explorer import Explorer
@@ -57,7 +58,7 @@ def figures(args: Args) -> None:
     folder = shared.output_path(args.output, folder=True)
     kinds = args.kind or ("path",)
     if args.only and "path" not in kinds:
-        raise ValueError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
+        raise VitvizError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
     names = (*((args.only or NAMES) if "path" in kinds else ()), *kinds)
     if {*kinds} - {"rollout-sheet"}:
         _one(args)  # before anything is computed
@@ -132,7 +133,7 @@ def _asked(args: Args, view: View) -> dict[str, Any]:
 def _one(args: Args) -> str:
     """Return the one photograph or folder that was given."""
     if len(args.photos) != 1:
-        raise ValueError(
+        raise VitvizError(
             f"Expected one photograph or folder, got {len(args.photos)}. Only rollout-sheet takes several."
         )
     return str(args.photos[0])

@@ -9,6 +9,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, Several
+from vitviz.errors import VitvizError
 
 if TYPE_CHECKING:
     from vitviz.export.film import Film
@@ -46,9 +47,9 @@ def film(args: Args) -> None:
     output = shared.output_path(args.output, *SUFFIXES)
     clip = is_clip(args.photo)
     if not clip and args.show != "attention":
-        raise ValueError(f"Expected a video clip with --show {args.show}, got {args.photo!r}. Give a clip.")
+        raise VitvizError(f"Expected a video clip with --show {args.show}, got {args.photo!r}. Give a clip.")
     if clip and args.models:
-        raise ValueError(f"Expected a photograph with --models, got the clip {args.photo!r}. Leave out one of them.")
+        raise VitvizError(f"Expected a photograph with --models, got the clip {args.photo!r}. Leave out one of them.")
     made = _of_clip(args) if clip else _over_models(args) if args.models else _of_photo(args)
     made.save(output, seconds=args.seconds, dark=args.dark)
     size = f"{output.stat().st_size / 1e6:.1f} MB"

@@ -11,6 +11,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from io import TextIOWrapper
 from typing import Any
 
+from vitviz.errors import VitvizError
+
 COMPLETE = "_VITVIZ_COMPLETE"  # what a shell asks with
 # Control characters but for those of lines and tabs, and characters that change the direction of others.
 OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
@@ -56,7 +58,7 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt as interrupt:
         print(f"\nvitviz: {str(interrupt) or 'interrupted'}", file=sys.stderr)
         return INTERRUPTED
-    except (ValueError, OSError) as error:
+    except (VitvizError, OSError) as error:
         print(f"vitviz: {error}", file=sys.stderr)
         return 2
 

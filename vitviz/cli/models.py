@@ -11,6 +11,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command, LazyHelp, Names, Several
+from vitviz.errors import VitvizError
 from vitviz.formatting import percent, text_table
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ def _validate_sizes(args: Args) -> None:
 
     if args.confusion or len(set(args.sizes)) < 2:
         wrong = "--confusion" if args.confusion else "one or none"
-        raise ValueError(f"Expected several sizes, for --figure and without --confusion, got {wrong}. Change --size.")
+        raise VitvizError(f"Expected several sizes, for --figure and without --confusion, got {wrong}. Change --size.")
     output = shared.output_path(args.figure, ".png", ".svg", ".pdf", option="--figure") if args.figure else None
     explorer = shared.open_explorer(args)
     patch, own = explorer.model.config.patch_size, explorer.preprocess

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 import click
 
+from vitviz.errors import VitvizError
 from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT
 
@@ -199,7 +200,7 @@ def parse_query(text: str | None, grid: tuple[int, int] | None) -> str | tuple[i
     pairs = zip((row, column), grid or (math.inf, math.inf), strict=True)
     if not all(part.isdecimal() and 1 <= int(part) <= most for part, most in pairs):
         places = f"from 1,1{f' to {grid[0]},{grid[1]}' if grid else ''}"
-        raise ValueError(f"Expected --query as a token's name or ROW,COLUMN {places}, got {text!r:.60}. Correct it.")
+        raise VitvizError(f"Expected --query as a token's name or ROW,COLUMN {places}, got {text!r:.60}. Correct it.")
     return int(row) - 1, int(column) - 1
 
 
@@ -208,7 +209,7 @@ def parse_head(text: str, heads: int) -> int | str:
     if text in FUSIONS:
         return text
     if not (text.isdecimal() and 1 <= int(text) <= heads):
-        raise ValueError(f"Expected --head from 1 to {heads}, or {', '.join(FUSIONS)}, got {text:.60}. Choose one.")
+        raise VitvizError(f"Expected --head from 1 to {heads}, or {', '.join(FUSIONS)}, got {text:.60}. Choose one.")
     return int(text) - 1
 
 
@@ -216,7 +217,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
     """Parse NAME=VALUE: numbers, true, false and null are what they are in JSON, all else is text."""
     name, equals, value = text.partition("=")
     if not (name and equals):
-        raise ValueError(f"Expected --set NAME=VALUE, got {text!r:.60}. Write it as block=3.")
+        raise VitvizError(f"Expected --set NAME=VALUE, got {text!r:.60}. Write it as block=3.")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
@@ -226,7 +227,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 def parse_layer(layer: int, depth: int, option: str = "--layer") -> int:
     """Return the block of a layer that is counted from 1."""
     if not 1 <= layer <= depth:
-        raise ValueError(f"Expected {option} from 1 to {depth}, got {layer}. Count layers from 1.")
+        raise VitvizError(f"Expected {option} from 1 to {depth}, got {layer}. Count layers from 1.")
     return layer - 1
 
 
@@ -234,15 +235,15 @@ def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = Fa
     """Return a file or folder to write, before any work; make the folder that a file is to lie in.
 
     Raises:
-        ValueError: for another suffix than these, or where nothing can be written.
+        VitvizError: for another suffix than these, or where nothing can be written.
     """
     path = Path(text)
     if suffixes and path.suffix.lower() not in suffixes:
-        raise ValueError(f"Expected {option} with a name ending in {', '.join(suffixes)}, got {text!r}. Rename it.")
+        raise VitvizError(f"Expected {option} with a name ending in {', '.join(suffixes)}, got {text!r}. Rename it.")
     there = next(one for one in (path, *path.parents) if one.exists())
     if there.is_dir() != (folder or there != path) or not os.access(there, os.W_OK):
         kind = "folder" if folder else "file"
-        raise ValueError(f"Expected {option} as a {kind} that can be written, got {text!r}. Name another.")
+        raise VitvizError(f"Expected {option} as a {kind} that can be written, got {text!r}. Name another.")
     if not folder:
         path.parent.mkdir(parents=True, exist_ok=True)
     return path

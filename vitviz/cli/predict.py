@@ -13,6 +13,7 @@ import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import Args, Command
+from vitviz.errors import VitvizError
 from vitviz.formatting import output
 from vitviz.outputs import REGRESSION
 
@@ -77,7 +78,7 @@ def predict(args: Args) -> None:
         raise errors[photos[0].path]
     if errors:
         listed = "".join(f"\n  {path}: {error}" for path, error in errors.items())
-        raise ValueError(f"Expected photographs, got {len(errors)} of {len(photos)} that cannot be read:{listed}")
+        raise VitvizError(f"Expected photographs, got {len(errors)} of {len(photos)} that cannot be read:{listed}")
 
 
 def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> dict[str, Any]:
@@ -100,7 +101,7 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
         out: the folder for pictures. Its content is left out if it lies in one of the folders.
 
     Raises:
-        ValueError: if a folder has no images, or a picture would replace a photograph.
+        VitvizError: if a folder has no images, or a picture would replace a photograph.
     """
     from vitviz.images.folders import find_images
 
@@ -109,7 +110,7 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
         path = Path(name)
         place = path if path.is_dir() else path.parent
         if out and out.resolve() == place.resolve():
-            raise ValueError(
+            raise VitvizError(
                 f"Expected -o as another folder than that of the photographs, got {str(out)!r}. Rename it."
             )
         if not path.is_dir():
@@ -125,7 +126,7 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
     if out:
         taken = {str(path.resolve()).casefold() for path in found}  # a disk may not tell Dog from dog
         if over := [photo.picture for photo in photos if str((out / photo.picture).resolve()).casefold() in taken]:
-            raise ValueError(
+            raise VitvizError(
                 f"Expected -o without photographs, got one at {str(out / over[0])!r}. Name another folder."
             )
     return photos

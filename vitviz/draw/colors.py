@@ -6,11 +6,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from vitviz.errors import VitvizError
+
 SEQUENTIAL = "viridis"  # perceptually uniform
 DIVERGING = "RdBu_r"  # white at zero, red above, blue below
 
 
-class DrawError(ValueError):
+class DrawError(VitvizError):
     """Error of a picture or figure that cannot be drawn."""
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from PIL import Image, ImageChops, ImageDraw
 
 from vitviz.draw.colors import DIVERGING, SEQUENTIAL, DrawError, lut
+from vitviz.fields import check_arguments
 from vitviz.heatmap import Scale, ScaleChoice, as_map, check_photo, check_query
 from vitviz.images.geometry import Geometry
 
@@ -20,6 +21,7 @@ OVER_GRAY: dict[str, Any] = {"gray": True, "alpha": 0.9, "spotlight": True}
 """Options of `overlay` for figures and films: the only colors are those of the map, where it is high."""
 
 
+@check_arguments(DrawError)
 def overlay(
     photo: Image.Image,
     values: ArrayLike,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from vitviz.errors import VitvizError
 from vitviz.outputs import SINGLE
 
 if TYPE_CHECKING:
     from vitviz.model.vit import Pretrained, ViT
 
 
-class EvaluationError(ValueError):
+class EvaluationError(VitvizError):
     """Evaluation that cannot be made; the text says what was expected, what came and what to do."""
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.attribution.inputs import Named
-from vitviz.attribution.registry import attribute, method_named
+from vitviz.attribution.registry import DEFAULT, attribute, method_named
 from vitviz.evaluation.faithfulness import Floats, target_classes
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.model.vit import ViT
@@ -55,7 +55,7 @@ def sanity(
     model: ViT,
     images: Tensor,
     target: Named | Sequence[Named] | Tensor | None = None,
-    method: str = "gae",
+    method: str = DEFAULT,
     *,
     seed: int = 0,
     **options: Any,

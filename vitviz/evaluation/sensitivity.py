@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.inputs import Named, resolve_target
-from vitviz.attribution.registry import attribute, untouched
+from vitviz.attribution.registry import DEFAULT, attribute, untouched
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_classes
 from vitviz.evaluation.masking import MaskedModel
@@ -96,7 +96,7 @@ def max_sensitivity(
     model: ViT,
     images: Tensor,
     target: Named | Sequence[Named] | Tensor | None = None,
-    method: str = "gae",
+    method: str = DEFAULT,
     *,
     radius: float = 0.02,
     samples: int = 10,

@@ -22,7 +22,9 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from vitviz.attribution.registry import DEFAULT
 from vitviz.draw.sheet import card
+from vitviz.errors import VitvizError
 from vitviz.export import numbers
 from vitviz.heatmap import Heatmap
 from vitviz.outputs import REGRESSION
@@ -34,7 +36,7 @@ CLASSES = 10
 UNFINISHED = "{:08x}.unfinished"  # a longer name than the folder's own may be too long for a disk
 
 
-class ExportError(ValueError):
+class ExportError(VitvizError):
     """Error of a folder that another run with other options has begun."""
 
 
@@ -56,7 +58,7 @@ def begin(folder: Path, settings: dict[str, Any]) -> None:
 def maps_of(view: View) -> dict[str, Heatmap]:
     """Return the maps that are exported, by name."""
     found = {"attention": view.attention(), "rollout": view.rollout()}
-    return found | ({"gae": view.explain("gae")} if view.best(1) else {})
+    return found | ({DEFAULT: view.explain()} if view.best(1) else {})
 
 
 def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str, photo: str) -> list[str]:

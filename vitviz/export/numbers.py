@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import vitviz
+from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.formatting import number
 from vitviz.heatmap import Heatmap
@@ -56,7 +57,7 @@ HALF = 2e-2  # the same for numbers of the page, whose queries and keys are in h
 _CHECKSUMS: WeakKeyDictionary[ViT, tuple[list[tuple[int, int]], str]] = WeakKeyDictionary()
 
 
-class NumbersError(ValueError):
+class NumbersError(VitvizError):
     """Error of a file that holds no map of ours, or of a photograph or model other than the file's."""
 
 

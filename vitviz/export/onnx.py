@@ -35,6 +35,7 @@ from torch import Tensor, nn
 
 from vitviz.analysis.logit_lens import classify_patches
 from vitviz.attribution.attn_lrp import KINDS, AttnLRP
+from vitviz.errors import VitvizError
 from vitviz.model.ops import Explicit
 from vitviz.model.positions import FIXED, resize_positions
 from vitviz.model.tracing import project_part
@@ -46,7 +47,7 @@ MOST = 4096  # patches along an axis
 WEIGHTS = "weights"  # what graphs call the file that holds their weights
 
 
-class StaticError(ValueError):
+class StaticError(VitvizError):
     """Model or site that cannot be exported; the text says what was expected, what came and what to do."""
 
 

@@ -19,13 +19,15 @@ import numpy as np
 import torch
 
 from vitviz import __version__
+from vitviz.analysis.heads import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
 from vitviz.model.vit import ViT
-from vitviz.web import bundle, choices
+from vitviz.web import bundle
 from vitviz.web.answers import constants
+from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
 from vitviz.web.lecture import lecture_given
 from vitviz.web.numbers import lecture_bytes, model_bytes, values_bytes
@@ -33,14 +35,8 @@ from vitviz.web.payload import block_bytes, rollout_bytes
 from vitviz.web.scene import Scene, standalone_frame
 from vitviz.weights import zoo
 
-BROWSER_METHODS = (
-    "attention", "rollout", "value_attention", "gradient_rollout", "attention_gradcam", "token_gradcam", "gae",
-    "legrad", "attn_lrp", "occlusion",
-)  # fmt: skip
-BROWSER_STATISTICS = (
-    "distance", "entropy", "entropy_share", "mass_cls", "mass_registers", "mass_self", "mass_neighbors",
-    "mass_elsewhere", "ablation_probability", "ablation_logit",
-)  # fmt: skip
+BROWSER_METHODS = tuple(name for name, method in METHODS.items() if not method.not_in_browser)
+BROWSER_STATISTICS = tuple(name for name, statistic in STATISTICS.items() if not statistic.not_in_browser)
 TRACED = ("export/onnx.py", "model/*.py", "attribution/attn_lrp.py", "analysis/logit_lens.py")  # what graphs are of
 TRIAL = 8  # patches along each side of the picture with which a browser tries the model
 # With these two headers a page may compute in several threads.
@@ -261,8 +257,7 @@ def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
         "examples": [one.describe() for one in given],
-        "methods": choices.methods(methods),
-        "statistics": choices.statistics(BROWSER_STATISTICS),
+        **choices(methods, BROWSER_STATISTICS),
     }
 
 

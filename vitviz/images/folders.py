@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from vitviz.errors import VitvizError
 from vitviz.images.decoding import ImageError, decode
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
@@ -29,7 +30,7 @@ Labeled = tuple[Path, int]
 """An image file and the number that goes with it: the index of its class, or whatever the caller counts by."""
 
 
-class DataError(ValueError):
+class DataError(VitvizError):
     """A folder or data set that cannot be used."""
 
 

@@ -17,6 +17,8 @@ from typing import IO, BinaryIO, Literal, NamedTuple
 
 from PIL import Image, Jpeg2KImagePlugin, JpegImagePlugin
 
+from vitviz.errors import VitvizError
+
 MAX_PIXELS = 50_000_000
 """The largest picture in pixels: beyond any phone camera's default."""
 MAX_SIDE = 32_768
@@ -79,7 +81,7 @@ _SIGNATURES = (
 _FORMATS = tuple((re.compile(pattern, re.DOTALL), name) for pattern, name in _SIGNATURES)
 
 
-class ImageError(ValueError):
+class ImageError(VitvizError):
     """An image that cannot be read, or settings for one that make no sense."""
 
 

@@ -10,11 +10,12 @@ import typing
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from vitviz.fields import check_fields, check_names, field_types
+from vitviz.errors import VitvizError
+from vitviz.fields import check_arguments, check_fields, check_names, field_types
 from vitviz.images.limits import MAX_PIXELS
 
 
-class ModelError(ValueError):
+class ModelError(VitvizError):
     """Sizes or inputs that do not fit the model."""
 
 
@@ -198,6 +199,7 @@ PRESETS: dict[str, dict[str, int]] = {
 }
 
 
+@check_arguments(ModelError)
 def preset(name: str, **changes: Any) -> ViTConfig:
     """Return the config of a published size: tiny, small, base, large or huge, with any field changed.
 

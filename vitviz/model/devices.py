@@ -7,11 +7,13 @@ from contextlib import contextmanager
 
 import torch
 
+from vitviz.errors import VitvizError
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of malloc.h, see mallopt(3)
 SMALL = 2**17  # numbers in a layer's output: below, the threads of a CPU spend their time waiting for one another
 
 
-class DeviceError(ValueError):
+class DeviceError(VitvizError):
     """Device that this machine does not have."""
 
 

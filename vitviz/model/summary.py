@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from vitviz.fields import check_arguments
 from vitviz.formatting import text_table
-from vitviz.model.config import ViTConfig
+from vitviz.model.config import ModelError, ViTConfig
 from vitviz.model.layers import DropPath
 from vitviz.model.ops import PLAIN, Ops
 from vitviz.model.vit import ViT
@@ -100,6 +101,7 @@ def totals(model: ViT, batch: int = 1) -> dict[str, int]:
     }
 
 
+@check_arguments(ModelError)
 def summary(model: ViT, batch: int = 1) -> str:
     """Return a table of modules, shapes in and out, parameters and trainable ones, multiply-adds, and totals, to print.
 

@@ -18,6 +18,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from vitviz.errors import VitvizError
+from vitviz.fields import matches_type
 from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
 
@@ -41,7 +43,7 @@ def keeps_queries(nbytes: int) -> bool:
     return nbytes <= KEEP_BYTES
 
 
-class TraceError(ValueError):
+class TraceError(VitvizError):
     """Question that this trace cannot answer."""
 
 
@@ -305,7 +307,7 @@ class Trace:
         names = [name.lower() for name in self.prefix]
         if isinstance(query, str) and query.lower() in names:
             return names.index(query.lower())
-        if isinstance(query, tuple) and len(query) == 2 and 0 <= query[0] < rows and 0 <= query[1] < columns:
+        if matches_type(query, tuple[int, int]) and 0 <= query[0] < rows and 0 <= query[1] < columns:
             return len(names) + query[0] * columns + query[1]
         if isinstance(query, int) and 0 <= query < count:
             return query

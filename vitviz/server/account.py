@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 
+from vitviz.errors import VitvizError
 from vitviz.server.settings import Settings
 
 
@@ -66,7 +67,7 @@ def budgets(allowed: Settings) -> dict[Resource, Budget]:
     }
 
 
-class OverBudgetError(ValueError):
+class OverBudgetError(VitvizError):
     """Booking that would exceed its budget."""
 
     def __init__(self, resource: Resource) -> None:

@@ -12,12 +12,13 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
+from vitviz.errors import VitvizError
 from vitviz.server.sizes import MOST_PATCHES
 
 MAX_PHOTO_BYTES = 64 * 10**6
 
 
-class ArgumentError(ValueError):
+class ArgumentError(VitvizError):
     """Argument that an endpoint does not take; the text names it."""
 
 

@@ -24,7 +24,8 @@ from PIL import Image
 from vitviz.analysis.heads import CHEAP, STATISTICS
 from vitviz.attribution.attention import Fusion, rollout
 from vitviz.attribution.inputs import Method
-from vitviz.attribution.registry import method_named
+from vitviz.attribution.registry import DEFAULT, method_named
+from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode_apart
@@ -54,9 +55,8 @@ from vitviz.server.sizes import (
     sizes,
 )
 from vitviz.view import PAGE_MEGABYTES, View
-from vitviz.web import choices
 from vitviz.web.answers import describe_layers, describe_map, describe_test, rounded
-from vitviz.web.choices import SLOW
+from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
 from vitviz.web.numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes
@@ -73,7 +73,7 @@ LIGHT_TOKENS = 1_400  # up to here they take some milliseconds
 log = logging.getLogger(__name__)
 
 
-class ModelError(ValueError):
+class ModelError(VitvizError):
     """Model that cannot be loaded; the text says why."""
 
 
@@ -198,7 +198,7 @@ class Endpoints:
     def explain(
         self,
         scene: args.SceneId,
-        method: args.Name = "gae",
+        method: args.Name = DEFAULT,
         target: args.Index | None = None,
         against: args.Index | None = None,
     ) -> dict[str, Any]:
@@ -216,7 +216,7 @@ class Endpoints:
             asked = {}  # one map for all classes
         self._check_method(found, about)
         passes = about.passes(_patches(found.view))
-        with self.scheduler.run(Kind.LONG if about.cost > SLOW else self._short(found)):
+        with self.scheduler.run(Kind.LONG if about.slow else self._short(found)):
             report(f"Computing {about.title}", self._seconds(found, passes))
             heatmap, seconds = self._map(found, method, asked)
         return describe_map(heatmap, seconds)
@@ -393,8 +393,7 @@ class Endpoints:
             "more": {"typed": allowed.typed, "upload": allowed.upload},
             "larger": self._larger.models(),
             "examples": [one.describe() for one in self.examples],
-            "methods": choices.methods(),
-            "statistics": choices.statistics(),
+            **choices(),
         }
 
     # What is behind them
@@ -472,7 +471,7 @@ class Endpoints:
         named, menu = self.menu.entry(self.menu.default), self.menu
         try:
             self._load(menu.default)
-        except ValueError as error:
+        except VitvizError as error:
             if menu.default == menu.bundled:
                 raise
             menu.default = menu.bundled
@@ -488,7 +487,7 @@ class Endpoints:
         title = self.menu.entry(source).title
         try:
             return self.loaded.get(source)
-        except ValueError as error:
+        except VitvizError as error:
             words = str(error).replace(source, title)  # a visitor need not know where it lies
             raise ModelError(f"Expected {title} to open, got an error. {words}") from error
         except Exception as error:
@@ -538,7 +537,7 @@ class Endpoints:
                     view = self._view(explorer, picture, size)
         pace = self._paces[source] = faster(view, self._paces.get(source))
         fits = fits_in_memory(explorer, self.menu.settings)
-        choices = sizes(config, explorer.preprocess, view.photo.size, pace, limit, fits)
+        offered = sizes(config, explorer.preprocess, view.photo.size, pace, limit, fits)
         scene = Scene.of(
             view,
             caveat=example.caveat(view) if example else "",
@@ -546,7 +545,7 @@ class Endpoints:
             own=None if example else hashlib.sha256(data).hexdigest()[:32],
             model=source,
             size=size,
-            sizes=[one.describe() for one in choices],
+            sizes=[one.describe() for one in offered],
         )
         opened = Opened(name, view, source, scene, scene.manifest(name))
         if self.loaded.holds(explorer):  # or this would keep a model alive that was just evicted

@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.model.devices import best_device
 from vitviz.model.tracing import Recall
@@ -59,10 +60,10 @@ def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             return function
 
         @wraps(function)
-        def run(*args: Any) -> tuple[Any, ValueError | None]:
+        def run(*args: Any) -> tuple[Any, VitvizError | None]:
             try:
                 return function(*args), None
-            except ValueError as error:
+            except VitvizError as error:
                 return None, error
 
         borrowed = spaces.GPU(duration=seconds)(run)

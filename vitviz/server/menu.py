@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from vitviz.errors import VitvizError
 from vitviz.model.vit import ViT
 from vitviz.server.settings import GIGABYTE, Settings
 from vitviz.server.uploads import UploadFolder
@@ -27,7 +28,7 @@ NO_UPLOADS = (
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
-class MenuError(ValueError):
+class MenuError(VitvizError):
     """Refusal of a model that this page does not load for visitors; the text says which it does."""
 
 
@@ -124,7 +125,7 @@ class Menu:
                 raise MenuError(f"Expected an uploaded checkpoint that is still here, got {source}. Upload it again.")
             try:
                 return zoo.load(path)
-            except ValueError as error:  # a visitor need not know where uploads lie
+            except VitvizError as error:  # a visitor need not know where uploads lie
                 raise MenuError(str(error).replace(str(path), path.name)) from error
         library, colon, name = source.partition(":")
         own = source in {entry.source for entry in self.groups[0][1]}

@@ -12,6 +12,7 @@ from itertools import chain
 
 import torch
 
+from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.model.vit import ViT
 from vitviz.server.gpu import home_device
@@ -21,7 +22,7 @@ LOADING_AT_ONCE = 4
 SAMPLE = 1024  # numbers of each tensor that a fingerprint reads
 
 
-class TooLarge(ValueError):
+class TooLarge(VitvizError):
     """Model that does not fit into the memory for models; the text says how much there is."""
 
 

@@ -26,6 +26,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
+from vitviz.errors import VitvizError
 from vitviz.model.memory import is_out_of_memory
 from vitviz.server import arguments as args
 from vitviz.server.account import OverBudgetError, Resource
@@ -162,7 +163,7 @@ def describe_error(error: Exception) -> Line:
         return {"kind": "refused", "text": str(error), "size": error.size}
     if isinstance(error, Cancelled):
         return {"kind": "failed", "text": "This was stopped. Ask again."}
-    if isinstance(error, ValueError) and type(error).__module__.startswith("vitviz."):
+    if isinstance(error, VitvizError):
         return {"kind": "refused", "text": str(error)}
     log.error("A question could not be answered.", exc_info=error)
     if is_out_of_memory(error):

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from vitviz.errors import VitvizError
 from vitviz.images.worker import WORKERS
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 
@@ -51,7 +52,7 @@ class Cancelled(Exception):
     """Computation that nobody waits for any more."""
 
 
-class BusyError(ValueError):
+class BusyError(VitvizError):
     """Refusal because too much is waiting; the text and `seconds` say how long it may take."""
 
     def __init__(self, seconds: float, what: str = "too many requests are waiting") -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from vitviz.errors import VitvizError
+
 HERE_ONLY = {"127.0.0.1", "localhost", "::1"}
 SPACES = ("https://huggingface.co", "https://*.hf.space")
 GIGABYTE = 10**9
@@ -43,7 +45,7 @@ HOST = r"\*|[\w.-]+|\[[0-9a-fA-F:]+\]"  # without scheme, port and path
 ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
 
 
-class SettingsError(ValueError):
+class SettingsError(VitvizError):
     """Setting that makes no sense; the text names it and says what was expected."""
 
 

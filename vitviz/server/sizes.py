@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from vitviz.attribution.inputs import Method
+from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
@@ -24,7 +25,7 @@ SHARE_OF_SCENE = 0.8  # of the memory of scenes, for one trace: its photograph a
 USUAL = (4, 3)  # shape of a photograph that is not decoded yet
 
 
-class TooLargeError(ValueError):
+class TooLargeError(VitvizError):
     """Photograph or question that does not fit; `size` is the largest input size that does, if any."""
 
     def __init__(self, text: str, size: int | None = None) -> None:

@@ -29,6 +29,7 @@ from filelock import FileLock, Timeout
 from gradio.processing_utils import hash_file
 from gradio_client.utils import strip_invalid_filename_characters
 
+from vitviz.errors import VitvizError
 from vitviz.images.limits import format_of
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 from vitviz.server.settings import Settings
@@ -43,7 +44,7 @@ EXPIRE_EVERY = 600.0  # seconds between two looks at the age of files
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 
-class UploadError(ValueError):
+class UploadError(VitvizError):
     """File that this page does not accept, or does not have; the text says what to do."""
 
 

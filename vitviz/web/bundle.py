@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 
 from vitviz.draw.colors import DIVERGING, lut
+from vitviz.errors import VitvizError
 
 HERE = Path(__file__).parent
 ENTRY = "app.js"
@@ -30,7 +31,7 @@ _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
-class BundleError(ValueError):
+class BundleError(VitvizError):
     """Module that this bundler cannot join; the text says where and why."""
 
 

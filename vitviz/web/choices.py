@@ -5,24 +5,27 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from vitviz.analysis.heads import STATISTICS
-from vitviz.attribution.registry import METHODS
-
-SLOW = 20.0  # forward passes; methods that take more give way to all others
-
-
-def methods(names: Collection[str] = tuple(METHODS)) -> list[dict[str, Any]]:
-    """Return the attribution methods of these names for the page."""
-    same = ("name", "title", "paper", "about", "signed", "cost")
-    chosen = [one for one in METHODS.values() if one.name in names]
-    return [
-        {**{name: getattr(one, name) for name in same}, "specific": one.class_specific, "slow": one.cost > SLOW}
-        for one in chosen
-    ]
+from vitviz.analysis.heads import STATISTICS, Statistic
+from vitviz.attribution.inputs import Method
+from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
 
 
-def statistics(names: Collection[str] = tuple(STATISTICS)) -> list[dict[str, Any]]:
-    """Return the statistics of heads of these names for the page."""
+def choices(
+    methods: Collection[str] = tuple(METHODS), statistics: Collection[str] = tuple(STATISTICS)
+) -> dict[str, list[Any]]:
+    """Return the attribution methods and head statistics of these names, and the methods that a page begins with."""
+    return {
+        "methods": [_method(method) for method in METHODS.values() if method.name in methods],
+        "defaults": [DEFAULT, WITHOUT_CLASS],  # the first that the model can compute
+        "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
+    }
+
+
+def _method(method: Method) -> dict[str, Any]:
+    same = ("name", "title", "paper", "about", "signed", "cost", "slow")
+    return {**{name: getattr(method, name) for name in same}, "specific": method.class_specific}
+
+
+def _statistic(statistic: Statistic) -> dict[str, Any]:
     same = ("name", "title", "unit", "about", "low", "high")
-    chosen = [one for one in STATISTICS.values() if one.name in names]
-    return [{**{name: getattr(one, name) for name in same}, "slow": one.reads != "rows"} for one in chosen]
+    return {**{name: getattr(statistic, name) for name in same}, "slow": statistic.reads != "rows"}

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
+from vitviz.errors import VitvizError
 from vitviz.extras import extra
 from vitviz.resources import resource_folder
 
@@ -31,7 +32,7 @@ _FORMULA = re.compile(r"\$(?!\s)((?:\\.|[^$\\])+?)(?<!\s)\$")
 _LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-\uffef])")  # Chinese has no spaces
 
 
-class LectureError(ValueError):
+class LectureError(VitvizError):
     """Text of the lecture that cannot be shown; the message names the file and says what was expected."""
 
 
@@ -122,7 +123,7 @@ def _escaped(text: str | None) -> str:
     return html.escape(_REFERENCE.sub(lambda found: html.unescape(found[0]), text or ""))
 
 
-class FormulaError(ValueError):
+class FormulaError(VitvizError):
     """Formula that cannot be read."""
 
 

@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vitviz.attribution.attention import Fusion, rollout_matrix
+from vitviz.errors import VitvizError
 from vitviz.model.devices import double
 from vitviz.model.trace import Trace
 
@@ -49,7 +50,7 @@ LARGEST_HALF = 65504.0
 PIECE = 2**18  # numbers of an N x N matrix that are held at once: 1 MB, which a core's cache holds
 
 
-class PayloadError(ValueError):
+class PayloadError(VitvizError):
     """Trace that cannot be packed; the text says what was expected, what was given and what to do."""
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
+from vitviz.errors import VitvizError
 from vitviz.fields import check_names
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
@@ -107,7 +108,7 @@ def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
         config = ViTConfig.from_dict(data["model"])
         about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **{name: data[name] for name in facts})
         _check_about(config, about)
-    except ValueError as error:
+    except VitvizError as error:
         raise CheckpointError(f"Expected settings that fit together, got others in {str(path)!r}: {error}") from error
     return config, about
 

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from vitviz.errors import VitvizError
 from vitviz.images.decoding import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ModelError, ViTConfig
@@ -36,7 +37,7 @@ _MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) where there are no
 _COUNTING = ("position_ids",)  # 0, 1, 2, ... in older files; no weights, so they may be integers
 
 
-class CheckpointError(ValueError):
+class CheckpointError(VitvizError):
     """A checkpoint that cannot be read or written; the text says what was expected, what was found and what to do."""
 
 

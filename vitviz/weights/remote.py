@@ -12,6 +12,7 @@ from urllib.parse import urlparse
 import torch
 from torch import nn
 
+from vitviz.errors import VitvizError
 from vitviz.extras import extra
 from vitviz.images.datasets import CONNECT_SECONDS, reachable
 from vitviz.images.torchvision_import import import_torchvision
@@ -26,7 +27,7 @@ SAFE, OLD = ("*.safetensors", "*.safetensors.index.json"), ("pytorch_model.bin",
 NEEDED = ("config.json", "*processor_config.json")  # beside weights, for a folder to be whole
 
 
-class RemoteError(ValueError):
+class RemoteError(VitvizError):
     """A model that a library's collection does not give; the text says what is missing and what to do."""
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from vitviz.fields import check_arguments
 from vitviz.model.vit import ViT
 from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT as DEFAULT  # where those that load models look for it
@@ -34,6 +35,7 @@ def folder_of(name: str) -> Path:
     return _root() / name
 
 
+@check_arguments(CheckpointError)
 def load(
     source: str | os.PathLike[str] | nn.Module,
     *,

@@ -20,7 +20,7 @@ import { isKept } from '../core/state.js';
  * @property {{title: string, entries: Entry[]}[]} groups @property {string} default
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
- * @property {any[]} statistics
+ * @property {any[]} statistics @property {string[]} defaults - methods to begin with
  */
 
 /**

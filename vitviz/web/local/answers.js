@@ -1,7 +1,7 @@
 // Answers to the panels' questions, as `vitviz.server.endpoints` gives them.
 import { percent, score } from '../compute/format.js';
 import { round } from '../compute/image.js';
-import { rowStatistics } from './heads.js';
+import { OF_ROWS, rowStatistics } from './heads.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
 import { randomOrders, rankPatches } from './orders.js';
@@ -175,7 +175,8 @@ export async function heads(asked, { names }) {
       values.ablation_probability.push(lost.map(([probability]) => probability));
       values.ablation_logit.push(lost.map(([, logit]) => logit));
     }
-  } else {
+  }
+  if (names.some((name) => OF_ROWS.includes(name))) {
     for (const block of run.blocks) {
       await breathe(gone);
       for (const [name, found] of Object.entries(rowStatistics(block, model.about.prefix))) {

@@ -19,8 +19,6 @@ import { View } from './view.js';
 /** @typedef {{method: Method, found: Found, test: any}} Row - a method that has a map */
 /** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
-const FIRST = 'gae';
-const WITHOUT_CLASS = 'rollout';
 const SIGNED = 'RdBu_r';
 /** @type {Record<string, [number, number]>} */
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
@@ -36,6 +34,7 @@ export class Explain extends View {
   constructor(root, page) {
     super(root, page);
     this.methods = /** @type {Method[]} */ (page.models.methods);
+    this.defaults = /** @type {string[]} */ (page.models.defaults);
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
     this.running = false; // whether all methods are being run and tested
@@ -105,7 +104,7 @@ export class Explain extends View {
     const named = (/** @type {string | null} */ name) => usable.find((one) => one.name === name);
     const known = (/** @type {number | null} */ index) => (index !== null && index < labels.length ? index : null);
     const of = known(target) ?? predictions[0]?.[2] ?? null;
-    return { method: named(method) ?? named(FIRST) ?? named(WITHOUT_CLASS) ?? usable[0], target: of, classifies,
+    return { method: named(method) ?? this.defaults.map(named).find(Boolean) ?? usable[0], target: of, classifies,
       against: known(against) === of ? null : known(against) };
   }
 

@@ -1,0 +1,90 @@
+"""Whatever a user passes to the public API, the error is a `VitvizError`."""
+
+import ast
+import inspect
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny
+import torch
+
+import vitviz
+from vitviz import VitvizError
+from vitviz.attribution.registry import METHODS
+
+PACKAGE = Path(vitviz.__file__).parent
+VALID_SOMEWHERE = (None, True, -1, 10**9, 1.5, float("nan"), np.float32(3))
+OTHERS = (
+    *(complex(1), "", "nonsense", b"x", object(), ["a", "b"], ("a", "b"), [], (), {}, {"a": 1}, [[1]]),
+    *((0,), (0, 99), (0, 1, 2), ("cls", 1), (0, "b"), np.array([1, 2]), torch.zeros(2)),
+)
+EXPLORER = vitviz.Explorer(tiny.model(**tiny.SMALL))
+PHOTO = np.zeros((12, 20, 3), np.uint8)
+VIEW = EXPLORER.open(PHOTO)
+FUNCTIONS = (vitviz.load, vitviz.preset, vitviz.example, vitviz.summary, vitviz.Explorer)
+
+
+def questions() -> dict[str, Callable[[Any], object]]:
+    """Return calls of the public API, by the name of the argument that they take."""
+    calls: dict[str, Callable[[Any], object]] = {}
+
+    def add(function: Callable[..., Any], title: str, names: Iterable[str], *given: Any) -> None:
+        for name in names:
+            calls[f"{title}({name})"] = lambda value, name=name: function(*given, **{name: value})
+
+    for function in FUNCTIONS:
+        add(function, function.__name__, [next(iter(inspect.signature(function).parameters))])
+    add(vitviz.Explorer, "Explorer", ["device"], EXPLORER.model)
+    add(EXPLORER.open, "open", ["image"])
+    add(EXPLORER.open, "open", ["size"], PHOTO)
+    add(lambda **options: list(EXPLORER.open_many(**options)), "open_many", ["images"])
+    add(lambda **options: list(EXPLORER.open_many([PHOTO], **options)), "open_many", ["batch_size", "size"])
+    for name, method in inspect.getmembers(VIEW, inspect.ismethod):
+        parameters = inspect.signature(method).parameters.values()
+        if not name.startswith("_") and name not in ("save_html", "faithfulness"):
+            add(method, name, [one.name for one in parameters if one.kind != one.VAR_KEYWORD])
+    add(VIEW.faithfulness, "faithfulness", ["maps"])
+    quick = partial(VIEW.faithfulness, VIEW.attention(), steps=2, random=1)
+    add(quick, "faithfulness", ["target", "contrast"])
+    add(VIEW.intervene, "intervene", ["heads", "cuts", "drop", "mode", "swap"])
+    add(VIEW.attention().overlay, "overlay", ["alpha", "scale", "cmap", "gamma"])
+    for method in METHODS.values():
+        add(partial(VIEW.explain, method.name), method.name, method.options)
+    return calls
+
+
+QUESTIONS = questions()
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_wrong_arguments_raise_nothing_but_vitviz_errors(question: str) -> None:
+    name, _, argument = question.rstrip(")").partition("(")
+    slow = name in (*METHODS, "html", "faithfulness") or argument == "images"  # what they accept takes long
+    refused = 0
+    for value in OTHERS if slow else (*VALID_SOMEWHERE, *OTHERS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                QUESTIONS[question](value)
+            except VitvizError:
+                refused += 1
+    assert refused > 3
+
+
+def test_every_error_of_the_package_derives_from_vitviz_error() -> None:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
+    nodes = [(path.name, node) for path, tree in trees.items() for node in ast.walk(tree)]
+    plain = {
+        name for name, node in nodes if isinstance(node, ast.ClassDef) and "ValueError" in map(ast.unparse, node.bases)
+    }
+    raised = {
+        name
+        for name, node in nodes
+        if isinstance(node, ast.Raise) and node.exc and ast.unparse(node.exc).startswith("ValueError")
+    }
+    assert (plain, raised) == ({"errors.py"}, set())
