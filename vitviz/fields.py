@@ -124,8 +124,9 @@ def matches_type(value: object, hint: Any, *, finite: bool = True) -> bool:
         kinds = [inner[0]] * len(value) if inner[-1] is Ellipsis else inner
         return len(kinds) == len(value) and all(map(matches, value, kinds))
     if origin in (Sequence, Collection, Iterable):  # an iterator's items are left for the function
-        items = isinstance(value, origin) and not isinstance(value, str | bytes)
-        return items and (isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value))
+        if not isinstance(value, Iterable) or not isinstance(value, origin) or isinstance(value, str | bytes):
+            return False
+        return isinstance(value, Iterator) or all(matches(item, inner[0]) for item in value)
     if origin is not None:
         return isinstance(value, origin)
     if hint is float:

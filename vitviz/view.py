@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -479,7 +479,7 @@ class View:
         """Return the query, the model's own by default; JSON's lists stand for tuples."""
         if query is None:
             return self.trace.default_query
-        return cast(Query, tuple(query) if isinstance(query, list) else query)
+        return tuple(query) if isinstance(query, list) else query
 
     def _cached(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """Return the cached result of an equal question, or compute it and evict the least recently used."""

@@ -307,7 +307,12 @@ class Trace:
         names = [name.lower() for name in self.prefix]
         if isinstance(query, str) and query.lower() in names:
             return names.index(query.lower())
-        if matches_type(query, tuple[int, int]) and 0 <= query[0] < rows and 0 <= query[1] < columns:
+        if (
+            isinstance(query, tuple)
+            and matches_type(query, tuple[int, int])
+            and 0 <= query[0] < rows
+            and 0 <= query[1] < columns
+        ):
             return len(names) + query[0] * columns + query[1]
         if isinstance(query, int) and 0 <= query < count:
             return query
