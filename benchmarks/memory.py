@@ -1,10 +1,11 @@
-"""Measure the memory that each attribution method takes, beside what the server estimates before it runs one.
+"""Measure the memory that attribution methods and other questions take, beside what the server estimates before.
 
     python benchmarks/memory.py --depth 6 --side 32 48      # patches along a side; Linux alone
+    python benchmarks/memory.py --only intervene layers --classes 10000
 
 A random model with the heads of ViT-S stands for larger ones: what grows with depth, tokens and heads is in
-`Method.matrices` and `Method.activations`, from which `vitviz.server.sizes.question_bytes` is computed. Measured is the
-peak of the resident memory over what the process held before, with the trace there already.
+`Method.matrices` and `Method.activations`, from which `vitviz.server.sizes` estimates. Measured is the peak of the
+resident memory over what the process held before, with the trace there already.
 """
 
 from __future__ import annotations
@@ -19,12 +20,17 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
+from vitviz.analysis.heads import head_statistics
+from vitviz.analysis.interventions import intervene
+from vitviz.analysis.logit_lens import logit_lens
+from vitviz.analysis.tokens import token_pca
 from vitviz.attribution.registry import METHODS, attribute
 from vitviz.model.config import ViTConfig
 from vitviz.model.devices import share_freed_memory
 from vitviz.model.vit import ViT
-from vitviz.server.sizes import question_bytes
+from vitviz.server.sizes import heads_need, layers_need, method_need, passes_need
 
+QUESTIONS = ("intervene", "layers", "gradient")  # the last one is a statistic of heads
 SHORTENED = {"integrated_gradients": {"steps": 8}, "kernel_shap": {"samples": 32}}  # a batch each: more take no more
 
 
@@ -35,7 +41,7 @@ def memory(field: str) -> int:
 
 
 def measure(model: ViT, images: torch.Tensor, name: str) -> int:
-    """Return the most bytes that a method holds at once."""
+    """Return the most bytes that a method or question holds at once."""
     with torch.no_grad():
         trace = model.trace(images)
     options = dict(SHORTENED.get(name, {}))
@@ -45,8 +51,24 @@ def measure(model: ViT, images: torch.Tensor, name: str) -> int:
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = memory("VmRSS")
-    attribute(model, images, 3 if METHODS[name].class_specific else None, name, trace=trace, **options)
+    if name in METHODS:
+        attribute(model, images, 3 if METHODS[name].class_specific else None, name, trace=trace, **options)
+    elif name == "layers":
+        token_pca(model, trace)
+        logit_lens(model, trace, [0, 1, 2, 3])
+    elif name == "intervene":
+        intervene(model, images, heads=[(0, 0)], drop=[(0, 0)], before=trace.logits)
+    else:
+        head_statistics(model, trace, names=["gradient"])
     return memory("VmHWM") - before
+
+
+def estimated(config: ViTConfig, name: str, tokens: int) -> int:
+    """Return the bytes that the server expects of a method or question."""
+    need = {"layers": layers_need(config, 4), "gradient": heads_need(config, 4, ["gradient"])}.get(name)
+    if need is None:
+        need = method_need(config, 4, METHODS[name]) if name in METHODS else passes_need(config, 4)
+    return need(tokens - len(config.prefix))[0]
 
 
 def main() -> None:
@@ -55,15 +77,17 @@ def main() -> None:
     parser.add_argument("--depth", type=int, default=6)
     parser.add_argument("--heads", type=int, default=6)
     parser.add_argument("--side", type=int, nargs="+", default=[32])
-    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
+    parser.add_argument("--classes", type=int, default=1000)
+    names = [*METHODS, *QUESTIONS]
+    parser.add_argument("--only", nargs="+", default=names, choices=names, metavar="NAME", help=", ".join(names))
     args = parser.parse_args()
     share_freed_memory()
-    config = ViTConfig(depth=args.depth, heads=args.heads, width=64 * args.heads, patch_size=14, classes=10)
+    config = ViTConfig(depth=args.depth, heads=args.heads, width=64 * args.heads, patch_size=14, classes=args.classes)
     model = ViT(config).eval()
     for side in args.side:
         images, tokens = torch.randn(1, 3, 14 * side, 14 * side), side**2 + 1
-        for name in args.methods:
-            found, estimate = measure(model, images, name), question_bytes(config, METHODS[name], tokens, 4)
+        for name in args.only:
+            found, estimate = measure(model, images, name), estimated(config, name, tokens)
             words = f"{found / 1e6:6.0f} MB measured, {estimate / 1e6:6.0f} estimated ({estimate / found:.1f} x)"
             print(f"{tokens:,} tokens, {name:22} {words}", flush=True)
 

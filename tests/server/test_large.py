@@ -4,6 +4,7 @@ import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from offered import WIDTH, ask, photograph, view_of, visiting
+from offered import WIDTH, ask, folder, made, photograph, view_of, visiting
 from patience import patience
 
 from vitviz.attribution.registry import METHODS, attribute
@@ -27,7 +28,18 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error
 from vitviz.server.scheduler import Kind, Scheduler, current
 from vitviz.server.settings import Settings
-from vitviz.server.sizes import Pace, TooLargeError, check_fits, check_method, fits_in_memory, question_bytes
+from vitviz.server.sizes import (
+    Pace,
+    TooLargeError,
+    check_fits,
+    check_question,
+    fits_in_memory,
+    heads_need,
+    layers_need,
+    method_need,
+    passes_need,
+    question_bytes,
+)
 
 
 def config(side: int = 224, patch: int = 14, **changes: object) -> ViTConfig:
@@ -127,8 +139,8 @@ def test_a_question_that_does_not_fit_is_refused_with_the_largest_size_that_does
     found = endpoints.scenes.get(scene)
     model, tokens = found.view.model, found.view.trace.tokens.shape[1]
     own = endpoints.loaded.get(found.model).explorer.preprocess
-    need = question_bytes(model.config, METHODS["gae"], tokens, 4)
-    endpoints.menu.settings = allowed = Settings(question_memory=need - 1)
+    memory = question_bytes(model.config, METHODS["gae"], tokens, 4)
+    endpoints.menu.settings = allowed = Settings(question_memory=memory - 1)
     with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
         ask(endpoints, "explain", scene=scene, method="gae")
     with pytest.raises(TooLargeError):
@@ -137,7 +149,8 @@ def test_a_question_that_does_not_fit_is_refused_with_the_largest_size_that_does
     assert size < 4 * WIDTH
     smaller = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
     assert ask(endpoints, "explain", scene=smaller, method="gae")["values"]
-    check_method(model, METHODS["rollout"], (90, 60), own, tokens, allowed)  # it holds no matrix of all heads
+    need = method_need(model.config, 4, METHODS["rollout"])  # it holds no matrix of all heads
+    check_question(model.config, "Rollout", need, (90, 60), own, tokens, allowed)
 
 
 def test_estimates_grow_with_the_square_where_matrices_are_held() -> None:
@@ -146,6 +159,41 @@ def test_estimates_grow_with_the_square_where_matrices_are_held() -> None:
     assert large > 3.5 * small
     small, large = (question_bytes(config, METHODS["occlusion"], tokens, 4) for tokens in (5_000, 10_000))
     assert large < 2.5 * small
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "estimate", "about"),
+    [
+        ("layers", {}, layers_need, ()),
+        ("intervene", {"patches": [1]}, passes_need, ()),
+        ("rollout", {"token": 0}, method_need, (METHODS["rollout"],)),
+        ("heads", {"names": ["gradient"]}, heads_need, (["gradient"],)),
+    ],
+)
+def test_questions_of_a_few_forward_passes_are_refused_where_they_do_not_fit(
+    name: str, given: dict[str, Any], estimate: Any, about: tuple[Any, ...], tmp_path: Path
+) -> None:
+    endpoints = made(tmp_path / "page", (folder(tmp_path / "a", classes=3_000),))
+    scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
+    found = endpoints.scenes.get(scene)
+    assert found is not None
+    config, (rows, columns) = found.view.model.config, found.view.trace.grid
+    memory, _ = estimate(config, 4, *about)(rows * columns)
+    endpoints.menu.settings = replace(endpoints.menu.settings, question_memory=memory - 1)
+    with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
+        ask(endpoints, name, scene=scene, **given)
+    assert refused.value.size is not None
+    assert refused.value.size < 4 * WIDTH
+    smaller = ask(endpoints, "open", photo=photograph(1), size=refused.value.size)["id"]
+    assert ask(endpoints, name, scene=smaller, **given)
+
+
+def test_reading_all_layers_is_estimated_by_classes_and_by_its_own_work() -> None:
+    """A classifier of many classes holds more for each patch than the whole model, and takes longer."""
+    config, patches = SHAPES["B/14"], 1_000
+    few, many = (layers_need(replace(config, classes=classes), 4)(patches) for classes in (1_000, 21_841))
+    assert many[0] - few[0] == pytest.approx(3 * 4 * 20_841 * patches, rel=0.3)
+    assert few[1] < 1 < many[1]
 
 
 def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -195,7 +243,8 @@ def test_what_fits_is_not_refused() -> None:
     for shape, method, side in (("S/14", "token_gradcam", 2044), ("B/14", "rollout", 2044), ("L/14", "gae", 896)):
         explorer = explorer_of(SHAPES[shape])
         tokens = (side // 14) ** 2 + 1
-        check_method(explorer.model, METHODS[method], photo, explorer.preprocess, tokens, allowed)
+        need = method_need(SHAPES[shape], 4, METHODS[method])
+        check_question(SHAPES[shape], method, need, photo, explorer.preprocess, tokens, allowed)
 
 
 def test_what_is_kept_of_a_scene_is_what_was_estimated(endpoints: Endpoints) -> None:

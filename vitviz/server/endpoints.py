@@ -23,14 +23,12 @@ from PIL import Image
 
 from vitviz.analysis.heads import CHEAP, STATISTICS
 from vitviz.attribution.attention import Fusion, rollout
-from vitviz.attribution.inputs import Method
-from vitviz.attribution.registry import DEFAULT, method_named
+from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
 from vitviz.heatmap import Heatmap
 from vitviz.images.decoding import decode_apart
 from vitviz.model.devices import return_freed_memory
-from vitviz.model.memory import forward_bytes
 from vitviz.outputs import REGRESSION
 from vitviz.server import arguments as args
 from vitviz.server.account import Account
@@ -43,15 +41,19 @@ from vitviz.server.scenes import MAPS, Cache, Flights, Opened, Shelf, UnknownSce
 from vitviz.server.scheduler import Kind, Scheduler, check_cancelled, report
 from vitviz.server.sizes import (
     USUAL,
+    Need,
     Pace,
     check_fits,
-    check_method,
     check_question,
     cost,
     faster,
     fits_in_memory,
+    heads_need,
     is_large,
     largest,
+    layers_need,
+    method_need,
+    passes_need,
     sizes,
 )
 from vitviz.view import PAGE_MEGABYTES, View
@@ -188,6 +190,7 @@ class Endpoints:
             raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for one.")
         if token is not None and token >= tokens:
             raise ArgumentError(f"Expected a token from 0 to {tokens - 1}, or -1 for the mean; got {token}. Use one.")
+        self._check(found, METHODS["rollout"].title, method_need, METHODS["rollout"])
         with self.scheduler.run(self._short(found)):
             if token is None:
                 return rollout_bytes(trace, **cast(Any, options))
@@ -214,7 +217,7 @@ class Endpoints:
         asked = _classes(found.view, target, against)
         if not about.class_specific and against is None:
             asked = {}  # one map for all classes
-        self._check_method(found, about)
+        self._check(found, about.title, method_need, about)
         passes = about.passes(_patches(found.view))
         with self.scheduler.run(Kind.LONG if about.slow else self._short(found)):
             report(f"Computing {about.title}", self._seconds(found, passes))
@@ -242,7 +245,7 @@ class Endpoints:
         asked, count = _classes(found.view, target, against), len(chosen)
         test = TEST + 9 * (count - 1)
         for about in chosen:
-            self._check_method(found, about, test)
+            self._check(found, about.title, method_need, about, test)
         maps: list[Heatmap] = []
         with self.scheduler.run(Kind.LONG):
             for done, about in enumerate(chosen):
@@ -271,7 +274,7 @@ class Endpoints:
         found = self._scene(scene)
         if unknown := [name for name in names if name not in STATISTICS]:
             raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Use these.")
-        self._check_passes(found, "statistics of heads", _head_passes(found.view, names))
+        self._check(found, "statistics of heads", heads_need, names)
         with self.scheduler.run(self._short(found) if set(names) <= set(CHEAP) else Kind.LONG):
             report("Measuring the heads")
             table = ask_view(found.view, "heads", names=names)
@@ -285,6 +288,7 @@ class Endpoints:
             scene: the id of an open photograph.
         """
         found = self._scene(scene)
+        self._check(found, "reading all layers", layers_need)
         with self.scheduler.run(self._short(found)):
             return describe_layers(found.view)
 
@@ -319,6 +323,7 @@ class Endpoints:
         if len(set(patches)) == rows * columns and not view.trace.prefix:
             raise ArgumentError("Expected at least one patch to read a prediction from, got none. Leave one.")
         drop = [divmod(one, columns) for one in sorted(set(patches))]
+        self._check(found, "an intervention", passes_need)
         with self.scheduler.run(self._short(found)):
             change = ask_view(view, "intervene", drop=drop, heads=[tuple(pair) for pair in heads or []])
         before, after = change.before[0], change.after[0]  # (C,)
@@ -578,23 +583,19 @@ class Endpoints:
             scene.maps[key] = found
         return found
 
-    def _check_method(self, scene: Opened, method: Method, more: float = 0.0) -> None:
-        """Check that a method fits, see `sizes.check_method`."""
-        view = scene.view
-        tokens, own = view.trace.tokens.shape[1], self._load(scene.model).explorer.preprocess
-        check_method(view.model, method, view.photo.size, own, tokens, self.menu.settings, more)
+    def _check(self, scene: Opened, title: str, need: Callable[..., Need], *about: Any) -> None:
+        """Check that a question about a scene fits, see `sizes.check_question`.
 
-    def _check_passes(self, scene: Opened, title: str, passes: float) -> None:
-        """Check that so many forward passes of a scene are not too much work, see `sizes.check_question`."""
-        view, allowed = scene.view, self.menu.settings
-        own, itemsize = self._load(scene.model).explorer.preprocess, next(view.model.parameters()).dtype.itemsize
-
-        def need(patches: int) -> tuple[int, float]:
-            tokens = patches + len(view.trace.prefix)
-            return forward_bytes(view.model.config, tokens, itemsize=itemsize), passes
-
-        tokens = view.trace.tokens.shape[1]
-        check_question(view.model.config, title, need, view.photo.size, own, tokens, allowed)
+        Args:
+            scene: that is asked about.
+            title: of the question.
+            need: one of the estimates of `sizes`.
+            about: what it takes beside the model.
+        """
+        view, own = scene.view, self._load(scene.model).explorer.preprocess
+        config, itemsize = view.model.config, next(view.model.parameters()).dtype.itemsize
+        tokens, estimate = view.trace.tokens.shape[1], need(config, itemsize, *about)
+        check_question(config, title, estimate, view.photo.size, own, tokens, self.menu.settings)
 
     def _seconds(self, scene: Opened, passes: float) -> float:
         """Return about how many seconds so many forward passes take."""
@@ -606,12 +607,6 @@ class Endpoints:
 
 def _patches(view: View) -> int:
     return view.trace.grid[0] * view.trace.grid[1]
-
-
-def _head_passes(view: View, names: Sequence[str]) -> float:
-    """Return about how many forward passes statistics take: each head is switched off from its own block on."""
-    ablates = bool({"ablation_probability", "ablation_logit"} & set(names))
-    return view.trace.depth * view.trace.heads / 2 * ablates + 3.0 * ("gradient" in names)
 
 
 def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:

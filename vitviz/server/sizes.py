@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vitviz.attribution.inputs import Method
@@ -13,7 +13,6 @@ from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import forward_bytes, kept_bytes
-from vitviz.model.vit import ViT
 from vitviz.server.settings import GIGABYTE, Settings
 from vitviz.view import View
 
@@ -22,6 +21,12 @@ LARGE = 12  # times the work of the model's own input: such a forward pass gives
 MOST_WORK = 4  # forward passes of the largest input that one question may take
 ENOUGH = 0.75  # a step this near to the largest is left out
 SHARE_OF_SCENE = 0.8  # of the memory of scenes, for one trace: its photograph and answers come on top
+# Numbers that questions hold at their peak, see benchmarks/memory.py.
+LENS_NUMBERS = 3  # of the logit lens, for each patch and class
+COMPONENT_NUMBERS = 4  # of principal components, for each patch and channel, in double precision
+BLOCK_GRAPH = 24  # of one block and its gradients, for each token and channel, beside a forward pass
+DOUBLE = 2  # products in single precision that one in double precision takes as long as
+LAST_BLOCK_RUNS = 2  # the trace does not hold its output
 USUAL = (4, 3)  # shape of a photograph that is not decoded yet
 
 
@@ -198,6 +203,58 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
     )
 
 
+Need = Callable[[int], tuple[int, float]]
+"""Estimate for a number of patches: bytes at the peak, and work in forward passes of as many patches."""
+
+
+def passes_need(config: ViTConfig, itemsize: int, passes: float = 1.0) -> Need:
+    """Return the need of a question that runs the model so many times, one after the other."""
+
+    def need(patches: int) -> tuple[int, float]:
+        return forward_bytes(config, patches + len(config.prefix), itemsize=itemsize), passes
+
+    return need
+
+
+def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 0.0) -> Need:
+    """Return the need of an attribution method, and of so many forward passes after it."""
+
+    def need(patches: int) -> tuple[int, float]:
+        memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
+        return memory, method.passes(patches) + more
+
+    return need
+
+
+def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need:
+    """Return the need of statistics of heads: ablations switch off each head and run the model from its block on."""
+    ablates = bool({"ablation_probability", "ablation_logit"} & set(names))
+    passes = config.depth * config.heads / 2 * ablates + 3.0 * ("gradient" in names)
+    run = passes_need(config, itemsize, passes)
+
+    def need(patches: int) -> tuple[int, float]:
+        graph = BLOCK_GRAPH * (patches + len(config.prefix)) * config.width * itemsize
+        return run(patches)[0] + graph * ("gradient" in names), passes
+
+    return need
+
+
+def layers_need(config: ViTConfig, itemsize: int) -> Need:
+    """Return the need of reading all blocks by logit lens and principal components.
+
+    The lens classifies each patch after each block; the components are computed in double precision.
+    """
+
+    def need(patches: int) -> tuple[int, float]:
+        tokens, width, pools = patches + len(config.prefix), config.width, config.pooling == "attention"
+        memory = forward_bytes(replace(config, depth=1), tokens, itemsize=itemsize)
+        memory += patches * max(4 * LENS_NUMBERS * config.classes, 8 * COMPONENT_NUMBERS * width)
+        each = patches * width * (config.classes + DOUBLE * width)  # multiplications after one block
+        return memory, LAST_BLOCK_RUNS / config.depth + pools + config.depth * each / work(config, tokens)
+
+    return need
+
+
 def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
     """Estimate the memory of an attribution method, see `Method`: within a fifth of what was measured."""
     forward = forward_bytes(config, tokens, itemsize=itemsize)
@@ -206,57 +263,28 @@ def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int
     return forward + int((matrices + activations) * itemsize)
 
 
-def check_method(
-    model: ViT,
-    method: Method,
-    photo: tuple[int, int],
-    own: Preprocess,
-    tokens: int,
-    allowed: Settings,
-    more: float = 0.0,
-) -> None:
-    """Check that a method fits into the memory of a question, and that its work is not that of many large inputs.
-
-    Args:
-        model: of the scene.
-        method: of attribution.
-        photo: the photograph's (width, height).
-        own: the model's own preprocessing.
-        tokens: of the open scene.
-        allowed: what the operator allows.
-        more: forward passes that the question takes beside the method.
-
-    Raises:
-        TooLargeError: if not; the text and `size` say the largest input size that does.
-    """
-    config, itemsize = model.config, next(model.parameters()).dtype.itemsize
-
-    def need(patches: int) -> tuple[int, float]:
-        memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
-        return memory, method.passes(patches) + more
-
-    check_question(config, method.title, need, photo, own, tokens, allowed)
-
-
 def check_question(
     config: ViTConfig,
     title: str,
-    need: Callable[[int], tuple[int, float]],
+    need: Need,
     photo: tuple[int, int],
     own: Preprocess,
     tokens: int,
     allowed: Settings,
 ) -> None:
-    """Check that a question fits, see `check_method`.
+    """Check that a question fits into the memory of one, and that its work is not that of many large inputs.
 
     Args:
         config: of the model.
         title: of the question.
-        need: returns bytes and forward passes for a number of patches.
-        photo, own, tokens, allowed: as for `check_method`.
+        need: of the question.
+        photo: the photograph's (width, height).
+        own: the model's own preprocessing.
+        tokens: of the open scene.
+        allowed: what the operator allows.
 
     Raises:
-        TooLargeError: if not.
+        TooLargeError: if not; the text and `size` say the largest input size that does.
     """
     prefix = len(config.prefix)
     most = MOST_WORK * work(config, prefix + MOST_PATCHES)
