@@ -263,7 +263,7 @@ def test_files_that_hold_something_else_are_left_alone(photos: Path, tmp_path: P
         # Before hours of work, though "all" leaves out methods that a model does not admit.
         (ExplainError, "no such option", {"methods": "all", "options": {"gae": {"nonsense": 1}}}),
         (ExplainError, "start", {"methods": "all", "options": {"rollout": {"start": 99}}}),
-        (EvaluationError, "options", {"options": {"rollout": {"query": object()}}}),
+        (EvaluationError, "options", {"options": {"rollout": {"discard": np.float32(0.1)}}}),
         (EvaluationError, "limit", {"limit": 0}),
         (EvaluationError, "target", {"target": "wrong"}),
     ],

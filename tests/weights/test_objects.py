@@ -267,7 +267,7 @@ def test_labels_in_the_forms_in_which_people_have_them(tmp_path: Path) -> None:
         (theirs, LABELS[:-1], "Expected 13 labels, one for each class, got 12"),
         (theirs, ["a", "", *LABELS[2:]], "Expected the names of the classes"),
         (theirs, tmp_path / "nothing.txt", "nothing.txt"),
-        (theirs, 3, "Expected the names of the classes"),
+        (theirs, 3, "Expected labels of load to be"),
         (theirs, {0: "a", 2: "b"}, "id2label with the classes 0 to 1"),
         (timm_model(num_classes=0), LABELS, "Expected 0 labels"),
     ):
