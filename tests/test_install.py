@@ -188,4 +188,4 @@ def test_the_source_distribution_runs_its_tests(source: Path) -> None:
     assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
     pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
-    assert "passed" in run(*pytest_there, "tests/images/test_image_geometry.py", cwd=source, env=environ)
+    assert "passed" in run(*pytest_there, "tests/images/test_preprocess.py", cwd=source, env=environ)

@@ -41,7 +41,9 @@ def GPU(duration):
         return call
     return decorate
 '''
-USERS = (  # another user; else root without its powers, for whom read-only files are; else whoever runs the tests
+# Another user, if it can read the packages; else root without its powers, for whom read-only files are; else whoever
+# runs the tests.
+USERS = (
     ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
     ("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
     (),
@@ -65,7 +67,8 @@ def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
     (place / "written").mkdir()
     (place / "written").chmod(0o777)
     subprocess.run(["chmod", "-R", "a+rX,a-w", space], check=True)
-    user = next(one for one in USERS if subprocess.run([*one, python, "-c", ""], check=False).returncode == 0)
+    probe = (python, "-c", "import click")
+    user = next(one for one in USERS if subprocess.run([*one, *probe], check=False).returncode == 0)
     given = {
         "PATH": os.environ["PATH"],
         "HOME": str(space / "no" / "home"),

@@ -224,7 +224,7 @@ def test_a_training_resumes_after_its_process_was_killed_or_its_disk_was_full(tm
     ):
         ended = run(tmp_path, [(what, cases.FULL, what, 10, 0)])
         assert ended.returncode == code, ended.stderr
-        assert "Traceback" not in ended.stderr
+        assert what == "SIGKILL" or "Traceback" not in ended.stderr  # loaders may complain that their parent is gone
         assert all(word in ended.stdout for word in words)
         assert [path.name for path in (tmp_path / what / "state").iterdir()] == [f"step-{saved:09}"]
         cases.assert_same(cases.train(tmp_path / what, recipe, resume=True), whole)
