@@ -1,7 +1,10 @@
-"""Tables of cases that hold every pair of values instead of every combination."""
+"""Tables of cases: every pair of values instead of every combination, and a half of them for each tier."""
 
+from collections.abc import Sequence
 from itertools import combinations, product
 from typing import Any
+
+import pytest
 
 
 def pairs(*axes: Any) -> list[tuple[Any, ...]]:
@@ -24,6 +27,11 @@ def pairs(*axes: Any) -> list[tuple[Any, ...]]:
         missing -= _pairs_of(best)
         rows.append(tuple(axis[place] for axis, place in zip(axes, best, strict=True)))
     return rows
+
+
+def alternate(values: Sequence[Any]) -> list[Any]:
+    """Return every second value as it is, the others as parameters for `make test-all`."""
+    return [pytest.param(value, marks=pytest.mark.tier("all")) if at % 2 else value for at, value in enumerate(values)]
 
 
 def _pairs_of(row: tuple[int, ...]) -> set[tuple[tuple[int, int], tuple[int, int]]]:

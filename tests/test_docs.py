@@ -43,7 +43,6 @@ else:
 OWN_TEST = ("CONTRIBUTING.md", "README.md")
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name not in OWN_TEST]
 SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")
-SLOW = ("docs/analysis.md", "docs/faithfulness.md", "docs/guide/explain.md", "docs/guide/test.md")  # over 5 s each
 GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 
 
@@ -70,9 +69,8 @@ def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "load", load)
 
 
-@pytest.mark.parametrize(
-    "document", [pytest.param(name, marks=pytest.mark.tier("all")) if name in SLOW else name for name in WITH_CODE]
-)
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("document", WITH_CODE)
 def test_examples_run(
     document: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -166,6 +164,7 @@ RUN = sorted(
 LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arguments[0]) if name != "figures"]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
     "arguments",
     [pytest.param(one, marks=() if one in LONGEST else pytest.mark.tier("all")) for one in RUN],

@@ -108,6 +108,7 @@ def test_commands_show_bars_on_a_terminal_unless_they_are_quiet(seen: Callable[.
         assert [title for title in titles if title in said] == shown
 
 
+@pytest.mark.tier("all")
 def test_ctrl_c_ends_a_long_method(tmp_path: Path) -> None:
     """On a terminal, after the bar has appeared."""
     mine, its = pty.openpty()

@@ -92,6 +92,7 @@ def test_a_training_leaves_a_model_that_everything_takes(
     assert len(list(tmp_path.rglob("*.png"))) == 15 + 1
 
 
+@pytest.mark.tier("all")
 def test_resuming_needs_the_folder_alone_and_the_card_s_command_trains_the_same_model(
     trained: Path, tmp_path: Path, shell: Callable[..., str]
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_frozen_backbone_stays_and_the_head_is_new(trained: Path, photos: Path
     assert not (tmp_path / "before-after.png").exists()  # nothing of it has moved
 
 
+@pytest.mark.tier("all")
 def test_fine_tuning_and_distilling_show_before_and_after(trained: Path, photos: Path, tmp_path: Path) -> None:
     options = ["--from", trained, "--unfreeze-last", 1, "--teacher", trained, "--distill", "hard"]
     assert train(photos, tmp_path, *options, "--epochs", 1, "--batch", 6) == 0
@@ -162,6 +164,7 @@ def test_ctrl_c_exits_with_130(
     assert json.loads((tmp_path / "train.json").read_text(encoding="utf-8"))["width"] == 16
 
 
+@pytest.mark.tier("all")
 def test_a_finished_training_is_extended_with_its_head(
     trained: Path, tmp_path: Path, shell: Callable[..., str]
 ) -> None:

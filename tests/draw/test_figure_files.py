@@ -6,7 +6,7 @@ import io
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ import pypdf
 import pytest
 import tiny
 from image_files import random_rgb
+from pairwise import alternate
 from PIL import Image
 
 import vitviz
@@ -74,7 +75,7 @@ def check_record(file: bytes) -> None:
     assert not [word for word in (b"CreationDate", b"dc:date", mpl.__version__.encode()) if word in file]
 
 
-@pytest.mark.parametrize("name", [*NAMES, *KINDS])
+@pytest.mark.parametrize("name", alternate([*NAMES, *KINDS]))
 def test_words_of_an_svg_are_words(name: str) -> None:
     svg = encoded(name, "svg")
     assert svg.startswith(b"<?xml")
@@ -87,12 +88,8 @@ def test_words_of_an_svg_are_words(name: str) -> None:
     assert all("DejaVu Sans" in element.get("style", "") for element in elements)
 
 
-def alternate(names: Sequence[str]) -> list[Any]:
-    """Every second one as it is, the others for `make test-all`."""
-    return [pytest.param(name, marks=pytest.mark.tier("all")) if at % 2 else name for at, name in enumerate(names)]
-
-
-@pytest.mark.parametrize("name", alternate([*NAMES, *KINDS]))
+@pytest.mark.tier("all")
+@pytest.mark.parametrize("name", [*NAMES, *KINDS])
 def test_words_of_a_pdf_are_words(name: str) -> None:
     pdf, lines = encoded(name, "pdf"), lines_of(name)
     assert pdf.startswith(b"%PDF")
@@ -116,6 +113,7 @@ def test_a_picture_is_large_enough_for_print() -> None:
     assert picture.getpixel((2, 2)) == picture.getpixel((picture.width - 2, 2)) == (17, 19, 24)
 
 
+@pytest.mark.tier("all")
 def test_a_persons_settings_change_nothing_and_are_not_changed() -> None:
     files = [("parameters", "svg"), ("features", "svg"), ("shapes", "pdf"), ("patches", "png")]
     expected = [encoded(name, form) for name, form in files]
@@ -140,6 +138,7 @@ def test_threads_draw_what_one_draws() -> None:
         assert all(file.result() == encoded("parameters", "svg") for file in files)
 
 
+@pytest.mark.tier("all")
 def test_matplotlib_is_imported_when_it_is_needed_and_pyplot_never() -> None:
     code = (
         "import sys, numpy as np, vitviz, vitviz.cli.main, vitviz.draw.figures as figures;"
@@ -157,7 +156,7 @@ def test_matplotlib_is_imported_when_it_is_needed_and_pyplot_never() -> None:
 
 def test_half_precision_is_drawn() -> None:
     half = vitviz.Explorer(named_model().bfloat16()).open(random_rgb(22, 30, 0))
-    drawn = draw(half)["embedding"]
+    drawn = draw(half, ["embedding"])["embedding"]
     (table,) = (axes.images[0].get_array() for axes in drawn.axes if axes.get_label() == "flat")
     expected = half.model.float().patch_embed(half.images)[0].detach().numpy()
     np.testing.assert_allclose(table, expected, atol=0.05)
@@ -215,6 +214,7 @@ def test_the_command_takes_options(run: Run) -> None:
     assert "thing 3" in pypdf.PdfReader(out / "decomposition.pdf").pages[0].extract_text()
 
 
+@pytest.mark.tier("all")
 def test_the_command_takes_width_bare_and_chosen_filters(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     kinds = ("--kind", "path", "prediction", "rollout-sheet", "--only", "flattened")
     out = run(*kinds, "--filter", "4", "2", "--width", "column", "--bare", "--format", "svg")

@@ -290,7 +290,13 @@ def test_cells_of_a_confusion_matrix_have_the_color_of_their_row_s_share() -> No
 
 
 @pytest.mark.parametrize(
-    ("classes", "dark"), [(1, True), (2, False), (10, True), (30, False), (101, True), (400, False)]
+    ("classes", "dark"),
+    [
+        (1, True),
+        (2, False),
+        (10, True),
+        *(pytest.param(*case, marks=pytest.mark.tier("all")) for case in [(30, False), (101, True), (400, False)]),
+    ],
 )
 def test_any_number_of_classes_is_drawn(classes: int, dark: bool) -> None:
     labels = ["a label that is far too long to be written in full " * 2] * classes

@@ -10,6 +10,7 @@ import tiny
 import torch
 from figure_words import words_are_inside_and_apart
 from matplotlib.figure import Figure
+from pairwise import alternate
 
 import vitviz
 from vitviz.draw.colors import DrawError
@@ -82,7 +83,7 @@ def test_gains_have_two_decimals(view: View) -> None:
 # ---- a column, and without title and caption
 
 
-@pytest.mark.parametrize("name", [*NAMES, *KINDS])
+@pytest.mark.parametrize("name", alternate([*NAMES, *KINDS]))
 def test_a_figure_fits_a_column_with_words_inside_and_apart(view: View, name: str) -> None:
     options = {"filters": 6, "methods": ("rollout", "gae")}
     figure = draw(view, [name], photo="noise.png", width="column", bare=name in ("lens", "flattened"), **options)[name]

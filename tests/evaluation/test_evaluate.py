@@ -179,6 +179,7 @@ print(result.images, sorted(row.method for row in result.rows))
 """
 
 
+@pytest.mark.tier("all")
 def test_evaluate_with_two_processes_matches_one(photos: Path, tmp_path: Path) -> None:
     """As torchrun starts them: the launcher's store listens on a port that is free."""
     out = tmp_path / "results.jsonl"

@@ -418,6 +418,7 @@ print(view.trace.grid, min(sums), max(sums), status("VmHWM") - before, sep="|")
 """
 
 
+@pytest.mark.tier("all")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads memory from /proc")
 def test_2048_pixels_are_answered_within_bounded_memory() -> None:
     """16,385 tokens: one attention matrix of one head is 1 GB, of all four 4 GB."""

@@ -74,6 +74,7 @@ def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
     expect_map(opened, app.view(DOG, small).attention(-1, 3, "register 2"))
 
 
+@pytest.mark.tier("all")
 def test_models_are_refused_in_words_or_stay_in_the_menu(
     opened: Browser, app: Running, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +111,7 @@ def test_models_are_refused_in_words_or_stay_in_the_menu(
     expect_model(opened, app, "timm:vit_typed", 2)
 
 
+@pytest.mark.tier("all")
 def test_the_arrow_keys_load_only_where_they_rest(
     opened: Browser, app: Running, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def finer(page: Browser, index: int) -> None:
     page.locator("#size select").select_option(index=index)
 
 
+@pytest.mark.tier("all")
 def test_a_finer_look_is_refused_where_memory_lacks(
     opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,6 +218,7 @@ def limited(app: Running, monkeypatch: pytest.MonkeyPatch, **limits: int) -> Non
     monkeypatch.setattr(app.endpoints.menu, "settings", replace(app.endpoints.menu.settings, **limits))
 
 
+@pytest.mark.tier("all")
 def test_refused_questions_offer_the_largest_size(page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     config = app.view().model.config
     limited(app, monkeypatch, question_memory=question_bytes(config, METHODS["gae"], 600, 4))
@@ -233,6 +237,7 @@ def test_refused_questions_offer_the_largest_size(page: Browser, app: Running, m
     assert page.evaluate("vitviz.views.find((view) => view.maps).found?.values.length") > 0
 
 
+@pytest.mark.tier("all")
 def test_refused_sizes_offer_the_largest_size(page: Browser, app: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     ready(page, app.url)
     settled(page)
@@ -259,6 +264,7 @@ def test_a_closed_page_has_no_form(page: Browser, small: str) -> None:
         expect(page.locator("#another")).not_to_be_visible()
 
 
+@pytest.mark.tier("all")
 def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, small: str, tmp_path: Path) -> None:
     state = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=3).state_dict()
     good, bad = tmp_path / "mine.safetensors", tmp_path / "bad.safetensors"

@@ -53,6 +53,7 @@ def expect_large(page: Browser, app: Running) -> None:
     expect(page.locator(".vv-larger")).not_to_be_visible()
 
 
+@pytest.mark.tier("all")
 def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Running) -> None:
     ready(page, app.url)
     expect(page.locator(".vv-best button")).to_have_text("Know 1,000 classes: Large, 88 MB")
@@ -104,6 +105,7 @@ def test_nothing_is_proposed_without_a_hub_or_without_room(hub: Path, monkeypatc
     assert LargerModels(menu).models() == []
 
 
+@pytest.mark.tier("all")
 def test_a_default_that_cannot_be_had_is_said_and_replaced(page: Browser, hub: Path, models: dict[str, str]) -> None:
     for fallen in served(models["native"], default=GONE, bundled=()):
         native = models["native"]

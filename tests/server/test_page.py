@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import tiny
 import viewer_pages
 from patience import wait_until
@@ -150,6 +151,7 @@ def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Run
     assert opened.evaluate("window.stream.getTracks().every((track) => track.readyState === 'ended')")
 
 
+@pytest.mark.tier("all")
 def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
     click_patch(opened, app.view(), 4, 6)
     opened.evaluate("vitviz.store.dispatch({ type: 'change', change: { start: 3 } })")
@@ -324,6 +326,7 @@ def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[R
     expect_map(opened, app.view(DOG).rollout(**options))
 
 
+@pytest.mark.tier("all")
 def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Request], app: Running, small: str) -> None:
     ready(page, f"{app.url}?model={small}&size={4 * SIDE}")
     view = app.view(CHURCH, small, 4 * SIDE)
@@ -376,6 +379,7 @@ def expect_words(page: Browser, view: View) -> None:
     expect(page.locator(".vv-predictions h2")).to_have_text(heading if sure else words)
 
 
+@pytest.mark.tier("all")
 def test_the_everyday_model_is_right_or_says_that_it_is_not(app: Running) -> None:
     caveats, explorer = {}, app.endpoints.loaded.get(EVERYDAY).explorer
     for one in (*examples(), *KNOWN, *OTHERS):

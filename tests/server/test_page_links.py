@@ -5,6 +5,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
+import pytest
 from browsing import new_page
 from PIL import Image
 from playwright.sync_api import Browser as Chromium
@@ -53,6 +54,7 @@ def test_a_link_shows_what_it_says(page: Browser, app: Running, small: str) -> N
     assert (address(page)["__theme"], address(page)["layer"]) == ("dark", "3")  # what is not ours stays
 
 
+@pytest.mark.tier("all")
 def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Running) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     ready(page, f"{app.url}?tab=lecture&step=4&lang=zh&from=6,10")
@@ -76,6 +78,7 @@ def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Runnin
     expect(chosen).to_have_attribute("data-step", "4")
 
 
+@pytest.mark.tier("all")
 def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) -> None:
     ready(page, f"{app.url}?model={small}")
     own = app.view(model=small).preprocess
@@ -161,6 +164,7 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
     expect_map(page, app.view(KOALA).attention(1, query=(8, 3)))
 
 
+@pytest.mark.tier("all")
 def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: Running) -> None:
     ready(page, app.url)
     gate = Gate(page, "**/vitviz/open")
@@ -187,6 +191,7 @@ def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: 
     expect_map(page, app.view(DOG).attention(0))
 
 
+@pytest.mark.tier("all")
 def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browser, app: Running) -> None:
     ready(page, app.url)
     for name, photo in (("Dog", DOG), ("Koala", KOALA)):
@@ -281,6 +286,7 @@ def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
     return coming.value.suggested_filename, " ".join(text for text, *_ in written), np.asarray(picture, int)[height:]
 
 
+@pytest.mark.tier("all")
 def test_a_saved_page_opens_offline_and_a_picture_has_a_caption(
     page: Browser, app: Running, browser: Chromium, tmp_path: Path
 ) -> None:

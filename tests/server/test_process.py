@@ -46,6 +46,7 @@ def logged(server: Server) -> list[dict[str, object]]:
     return [json.loads(line) for line in server.log().splitlines() if line.startswith("{")]
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize(
     ("path", "status"), [("/vitviz/nothing", 404), ("/vitviz/open", 413), ("/gradio_api/upload", 413)]
 )

@@ -209,6 +209,7 @@ def test_all_methods_side_by_side(opened: Browser) -> None:
     expect(panel.locator(".vv-one-scale")).to_contain_text("One scale")
 
 
+@pytest.mark.tier("all")
 def test_panes_have_the_class_of_the_same_name(page: Browser, app: Running, models: dict[str, str]) -> None:
     second = models["reversed"]
     labels = app.view(model=second).labels
@@ -266,6 +267,7 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
     expect(panel.locator("[data-method=kernel_shap]")).to_have_attribute("aria-pressed", "true")
 
 
+@pytest.mark.tier("all")
 def test_the_views_belong_to_the_address(opened: Browser, app: Running) -> None:
     panel = explained(opened)
     panel.locator("[data-ask=target]").select_option(label="thing 7")

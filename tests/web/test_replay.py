@@ -118,6 +118,7 @@ ADDRESSED = """() => {
 }"""
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_address_of_a_page_opens_the_same(browser: Chromium, app: Running, small: str, seed: int) -> None:
     names = {"images": ["Church", "Dog", "Nothing"], "models": [small, "nothing"], "sizes": [7, 286]}

@@ -245,6 +245,7 @@ def test_the_numbers_of_the_lecture_are_pythons(shown: tuple[Page, View]) -> Non
     assert not values["center"].any()
 
 
+@pytest.mark.tier("all")
 def test_foreign_photographs_are_opened_as_in_python(page: Page, site: Site, source: str, tmp_path: Path) -> None:
     ready(page, site.url)
     for photo, method in ((CHURCH, "gae"), (DOG, "attention_gradcam")):
@@ -310,6 +311,7 @@ def copied(site: Site, folder: Path) -> AbstractContextManager[Site]:
     return serve(Path(shutil.copytree(site.folder, folder)))
 
 
+@pytest.mark.tier("all")
 def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
     browser: Chromium, site: Site, shown: tuple[Page, View], mine: Path
 ) -> None:
@@ -333,6 +335,7 @@ def test_where_canvas_readback_is_noise_the_numbers_are_the_same(
         assert types == ["image/png"] * 2
 
 
+@pytest.mark.tier("all")
 def test_a_damaged_file_is_named(page: Page, site: Site, mine: Path, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as broken:
         (weights,) = broken.folder.glob("models/*tiny/weights.*.bin")
@@ -344,6 +347,7 @@ def test_a_damaged_file_is_named(page: Page, site: Site, mine: Path, tmp_path: P
         expect(page.locator("#notice")).to_contain_text(weights.name)
 
 
+@pytest.mark.tier("all")
 def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Site, mine: Path) -> None:
     with new_page(browser) as page:
         page.add_init_script(MEMORY % 0.25)
@@ -380,6 +384,7 @@ def test_a_page_is_saved_as_a_file(shown: tuple[Page, View], browser: Chromium, 
         assert page.evaluate("vitviz.scenes.get('page').answers.rollout !== null")
 
 
+@pytest.mark.tier("all")
 def test_the_address_names_a_picture_of_the_site(page: Page, site: Site, source: str, mine: Path) -> None:
     (site.folder / "pictures").mkdir()
     shutil.copy(mine, site.folder / "pictures" / "mine.png")
@@ -486,6 +491,7 @@ def keeping(browser: Chromium, url: str) -> Iterator[Page]:
 FETCHED = "async (url) => (await (await fetch(url)).arrayBuffer()).byteLength"
 
 
+@pytest.mark.tier("all")
 def test_a_file_that_came_wrong_once_is_not_kept(browser: Chromium, site: Site, tmp_path: Path) -> None:
     with copied(site, tmp_path / "site") as served, keeping(browser, served.url) as page:
         (path,) = served.folder.glob("models/*tiny/weights.*.bin")
@@ -504,6 +510,7 @@ def test_a_file_that_came_wrong_once_is_not_kept(browser: Chromium, site: Site, 
         assert page.evaluate(FETCHED, url) == len(whole)
 
 
+@pytest.mark.tier("all")
 def test_two_sites_of_one_server_leave_each_others_copies_alone(browser: Chromium, site: Site, tmp_path: Path) -> None:
     for name in ("one", "two"):
         shutil.copytree(site.folder, tmp_path / "both" / name)

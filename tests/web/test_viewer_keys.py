@@ -162,6 +162,7 @@ def test_two_panes_share_the_query_and_have_a_head_each(explorer: Page) -> None:
     assert title(explorer).endswith("row 1, column 1")
 
 
+@pytest.mark.tier("all")
 def test_two_models_share_a_place_though_their_grids_differ(page: Page, app: Running, small: str) -> None:
     seen, other = app.view(size=286), app.view(model=small)
     assert seen.trace.grid != other.trace.grid
@@ -215,6 +216,7 @@ def assert_nothing_moves(page: Page) -> None:
     assert page.evaluate("[vitviz.drawn, document.getAnimations().length]") == [drawn, 0]
 
 
+@pytest.mark.tier("all")
 def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
     assert_nothing_moves(explorer)
     explorer.get_by_label("Pace of the animation").select_option("250")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import viewer_pages
+from pairwise import alternate
 from PIL import Image
 from playwright.sync_api import Page, expect
 from running import axe, expect_map, unfold
@@ -59,7 +60,7 @@ def expect_words(page: Page, seen: View) -> None:
             assert float(far) == pytest.approx((patches * away).sum() / patches.sum(), abs=0.1)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", alternate(KINDS))
 def test_maps_words_and_pictures_are_pythons(offline: Page, tmp_path: Path, kind: str) -> None:
     text, seen = html(kind), view(kind)
     show(offline, tmp_path, text)
@@ -211,6 +212,7 @@ def test_nothing_jumps_when_the_pointer_comes(explorer: Page) -> None:
     assert explorer.evaluate(places) == before
 
 
+@pytest.mark.tier("all")
 @pytest.mark.parametrize("keep", [0.0, 0.5, 0.5001])
 def test_a_page_that_lost_a_part_says_so_and_shows_the_rest(offline: Page, tmp_path: Path, keep: float) -> None:
     ((start, block),) = re.findall(r'(<script type="text/plain" id="block-1">)([^<]*)', html())
