@@ -37,7 +37,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.positions import rotary_angles, sincos_positions
 from vitviz.model.trace import Trace
 from vitviz.view import View
-from vitviz.web.numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import Dtype, block_bytes, rollout_bytes
 from vitviz.web.scene import fitted
 

@@ -411,7 +411,7 @@ class View:
             ExplorerError: if the page would be larger.
             LectureError: for texts that cannot be shown.
         """
-        from vitviz.web.numbers import lecture_parts
+        from vitviz.web.lecture_numbers import lecture_parts
         from vitviz.web.scene import Scene, standalone
 
         if (megabytes := self._megabytes(maps)) > limit:

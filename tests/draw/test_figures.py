@@ -26,7 +26,7 @@ from vitviz.draw.figures import NAMES, draw
 from vitviz.draw.figures.confusion import GAMMA, confusion
 from vitviz.draw.figures.counts import counts
 from vitviz.draw.figures.drawing import format_shape, route
-from vitviz.draw.figures.maps import Asked
+from vitviz.draw.figures.maps import FigureOptions
 from vitviz.draw.figures.page import ACCENTS, DIVERGING
 from vitviz.draw.figures.paper import inside, rollout_sheet
 from vitviz.draw.figures.places import SHOWN, every
@@ -393,7 +393,7 @@ def test_one_map_has_its_own_scale_and_the_caption_explains_the_dots(monkeypatch
     for strongest in (0.01, 0.3):
         values[-1, -1] = strongest
         heatmap = replace(one.attention(), values=values)
-        monkeypatch.setattr(Asked, "heatmap", lambda asked, view, heatmap=heatmap: heatmap)
+        monkeypatch.setattr(FigureOptions, "heatmap", lambda asked, view, heatmap=heatmap: heatmap)
         drawn = draw(one, ["overlay"], photo=NAME)["overlay"]
         caption = " ".join(drawn.texts[1].get_text().split())
         assert ("A dot marks patches" in caption) == (strongest > 0.01)

@@ -3,7 +3,7 @@ import test from 'node:test';
 import {
   attend, disagreement, dotTerms, embed, filterMap, filterProduct, largest, losses, parseLecture, parseValues,
   positionSimilarity, roundedToSum, sinePositions, sumTerms,
-} from '../../vitviz/web/compute/lecture.js';
+} from '../../vitviz/web/compute/lecture_numbers.js';
 import { parseBlock } from '../../vitviz/web/compute/payload.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
 import { VECTORS, near, sum } from './vectors.mjs';

@@ -3,7 +3,7 @@ import test from 'node:test';
 import { needs } from '../../vitviz/web/backends/needs.js';
 import { readTensors, writeTensors } from '../../vitviz/web/compute/tensors.js';
 import { Graphs } from '../../vitviz/web/local/graphs.js';
-import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture.js';
+import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture_numbers.js';
 import { METHODS } from '../../vitviz/web/local/methods.js';
 import { Model, Stopped } from '../../vitviz/web/local/model.js';
 import { judge } from '../../vitviz/web/local/opening.js';

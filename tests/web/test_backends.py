@@ -29,7 +29,7 @@ from vitviz.attribution.attention import rollout_matrix
 from vitviz.export.static import write_site
 from vitviz.server import routes
 from vitviz.view import View
-from vitviz.web.numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import HEADER, block_bytes, rollout_bytes
 
 BACKENDS = ("server", "embedded", "onnx")

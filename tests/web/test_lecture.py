@@ -26,7 +26,7 @@ from scipy.stats import rankdata, spearmanr
 from viewer_pages import SCENE, ask, rest, write
 
 from vitviz.view import View
-from vitviz.web.lecture import FILES, MATHML, LectureError, lecture_texts
+from vitviz.web.lecture_texts import FILES, MATHML, LectureError, lecture_texts
 
 STAGES = 8
 HALF = 2e-3

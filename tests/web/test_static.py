@@ -39,8 +39,8 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
 from vitviz.web.examples import Example
-from vitviz.web.lecture import FILES, LectureError, lecture_texts
-from vitviz.web.numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
 from vitviz.weights import zoo
 from vitviz.weights.checkpoint import save
 

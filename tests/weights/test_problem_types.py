@@ -19,17 +19,17 @@ import vitviz
 from vitviz.analysis.decomposition import decompose
 from vitviz.analysis.heads import head_statistics
 from vitviz.cli.main import main
-from vitviz.draw.figures import answers, drawing
-from vitviz.draw.figures.maps import Asked
+from vitviz.draw.figures import charts, drawing
+from vitviz.draw.figures.maps import FigureOptions
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.accuracy import validate
 from vitviz.export.onnx import StaticError, check_exportable
 from vitviz.training import TrainingError
 from vitviz.training.transfer import start_from
 from vitviz.view import View
-from vitviz.web.answers import describe_layers, describe_test
-from vitviz.web.lecture import LectureError
-from vitviz.web.numbers import lecture_bytes
+from vitviz.web.lecture_numbers import lecture_bytes
+from vitviz.web.lecture_texts import LectureError
+from vitviz.web.responses import describe_layers, describe_test
 from vitviz.web.scene import Scene
 from vitviz.weights.checkpoint import load_folder, save
 from vitviz.weights.checks import CheckpointError
@@ -166,8 +166,8 @@ def test_what_is_not_supported_is_refused_in_a_sentence(kind: str, tmp_path: Pat
 @pytest.mark.parametrize("kind", ["several", "value"])
 def test_figures_and_the_shell(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     theirs, view = opened(kind)
-    asked = Asked(method="gae")
-    curves, lens = answers.curves(view, asked), answers.lens(view, asked)
+    asked = FigureOptions(method="gae")
+    curves, lens = charts.curves(view, asked), charts.lens(view, asked)
     texts = [axes.get_ylabel() for figure in (curves, lens) for axes in figure.axes]
     assert any("%" in text for text in texts) == (kind == "several")
     words = [text.get_text() for axes in drawing.shapes(view).axes for text in axes.texts]

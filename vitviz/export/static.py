@@ -26,12 +26,12 @@ from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
 from vitviz.model.vit import ViT
 from vitviz.web import bundle
-from vitviz.web.answers import constants
 from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
-from vitviz.web.lecture import lecture_given
-from vitviz.web.numbers import lecture_bytes, model_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, model_bytes, values_bytes
+from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, standalone_frame
 from vitviz.weights import zoo
 
@@ -107,8 +107,8 @@ def write_site(
         methods: of attribution, those on the page.
         photographs: examples; those that come with vitviz by default.
         space: also write what a static Hugging Face Space needs: front matter, headers for threads, and LFS attributes.
-        lang: the language that the lecture opens in, of `vitviz.web.lecture.LANGUAGES`.
-        texts: folder with a lecturer's own texts, see `vitviz.web.lecture`.
+        lang: the language that the lecture opens in, of `vitviz.web.lecture_texts.LANGUAGES`.
+        texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
         tell: called with a line for each step.
 
     Raises:

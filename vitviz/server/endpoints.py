@@ -57,11 +57,11 @@ from vitviz.server.sizes import (
     sizes,
 )
 from vitviz.view import PAGE_MEGABYTES, View
-from vitviz.web.answers import describe_layers, describe_map, describe_test, rounded
 from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
-from vitviz.web.numbers import lecture_bytes, values_bytes
+from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.responses import describe_layers, describe_map, describe_test, rounded
 from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 
 TEST = 36.0  # forward passes of one map's test, and 9 for each further one
@@ -75,7 +75,7 @@ LIGHT_TOKENS = 1_400  # up to here they take some milliseconds
 log = logging.getLogger(__name__)
 
 
-class ModelError(VitvizError):
+class ModelLoadError(VitvizError):
     """Model that cannot be loaded; the text says why."""
 
 
@@ -293,7 +293,7 @@ class Endpoints:
             return describe_layers(found.view)
 
     def lecture(self, scene: args.SceneId, block: args.Index | None = None) -> bytes:
-        """Return the numbers behind the lecture as a file of `vitviz.web.numbers`.
+        """Return the numbers behind the lecture as a file of `vitviz.web.lecture_numbers`.
 
         Args:
             scene: the id of an open photograph.
@@ -494,11 +494,11 @@ class Endpoints:
             return self.loaded.get(source)
         except VitvizError as error:
             words = str(error).replace(source, title)  # a visitor need not know where it lies
-            raise ModelError(f"Expected {title} to open, got an error. {words}") from error
+            raise ModelLoadError(f"Expected {title} to open, got an error. {words}") from error
         except Exception as error:
             log.exception("A model could not be loaded.")
             kind = type(error).__name__
-            raise ModelError(f"Expected {title} to open, got {kind}. Choose another model.") from error
+            raise ModelLoadError(f"Expected {title} to open, got {kind}. Choose another model.") from error
 
     def _photograph(self, photo: bytes | None, image: str | None) -> tuple[bytes, Example | None]:
         """Return the bytes of a photograph, and the example that it is."""

@@ -17,7 +17,7 @@ from vitviz.server.routes import Questions
 from vitviz.server.settings import Settings, settings
 from vitviz.server.uploads import upload_folder
 from vitviz.web import bundle
-from vitviz.web.lecture import lecture_given
+from vitviz.web.lecture_texts import lecture_given
 
 START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.value) }});"
 
@@ -39,7 +39,7 @@ class Page(CheckedBlocks):
 
     Args:
         endpoints: that answer.
-        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture`.
+        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
 
     Attributes:
         routes: of the page's questions, and of the server's health.
@@ -80,6 +80,6 @@ def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:
 
     Args:
         allowed: what visitors may do; by default what the environment says, see `vitviz.server.settings`.
-        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture`.
+        lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
     return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)

@@ -6,7 +6,7 @@ import { Debug } from './views/debug.js';
 import { Explain } from './views/explain.js';
 import { Explore } from './views/explore.js';
 import { Frame } from './views/frame.js';
-import { Heads } from './views/heads.js';
+import { Heads } from './views/head_statistics.js';
 import { Layers } from './views/layers.js';
 import { Lecture } from './views/lecture.js';
 import { Source } from './views/source.js';

@@ -22,7 +22,7 @@ from vitviz.model.trace import Trace
 from vitviz.outputs import SINGLE, ProblemType
 from vitviz.view import View
 from vitviz.web import bundle
-from vitviz.web.lecture import lecture_given
+from vitviz.web.lecture_texts import lecture_given
 from vitviz.web.payload import block_bytes, count_bytes, rollout_bytes
 
 STAGE_SIDE = 1024  # pixels; the longer side of the photograph on a page
@@ -219,8 +219,8 @@ def standalone(
     Args:
         scene: of one photograph and model.
         search: the query string of the view that the page opens with, as in the page's address.
-        lecture: its numbers (see `vitviz.web.numbers.lecture_parts`), if the lecture is to be in the file.
-        texts: folder with a lecturer's own texts, see `vitviz.web.lecture`.
+        lecture: its numbers (see `vitviz.web.lecture_numbers.lecture_parts`), if the lecture is to be in the file.
+        texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
     trace = scene.trace
     files = {f"block-{block}": block_bytes(trace, block) for block in range(trace.depth)}

@@ -15,7 +15,7 @@ b'<?xml'
 - `paper`: `rollout_sheet`, photographs beside their rollout, and `inside`, filters, positions and attention distance:
   figures 6 and 7 of Dosovitskiy et al. 2021.
 - `maps`: `overlay`, `heads`, `layers`, `components`, `matrix`, `methods`, maps over the photograph.
-- `answers`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, of the prediction and of every head.
+- `charts`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, of the prediction and of every head.
 - `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training.
 
 A figure of a `View` takes `photo`, the photograph's name for the caption, and `dark`, light words on a dark ground; it
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 NAMES = ("patches", "features", "flattened", "embedding", "positions", "shapes", "parameters")
 MAPS = ("overlay", "heads", "layers", "components", "matrix", "methods")
-ANSWERS = ("prediction", "curves", "lens", "decomposition", "statistics")
-KINDS = (*MAPS, *ANSWERS)  # of what was asked
+CHARTS = ("prediction", "curves", "lens", "decomposition", "statistics")
+KINDS = (*MAPS, *CHARTS)  # of `FigureOptions`
 ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # of `vitviz figures`; a path is all of `NAMES`
 FORMATS = ("png", "svg", "pdf")
 # Without these, a file says when it was written, and by which version of matplotlib.
@@ -62,7 +62,7 @@ def draw(
     filters: int | Sequence[int] = 24,
     width: float | str = "page",
     bare: bool = False,
-    **asked: Any,
+    **options: Any,
 ) -> dict[str, Figure]:
     """Return figures by name, in the order of `NAMES` and `KINDS`.
 
@@ -75,7 +75,7 @@ def draw(
             0. The first one's feature map is flattened.
         width: in inches, or "page" or "column"; the type keeps its size.
         bare: leave out title and caption.
-        asked: for `KINDS`, the fields of `vitviz.draw.figures.maps.Asked`: block, head, query, method, target, methods.
+        options: for `KINDS`, those of `maps.FigureOptions`: block, head, query, method, target, methods.
 
     Raises:
         DrawError: if there is no such figure, filter or width.
@@ -84,9 +84,9 @@ def draw(
         raise DrawError(
             f"Expected figures among {', '.join((*NAMES, *KINDS))}, got {', '.join(unknown)}. Choose some of them."
         )
-    from vitviz.draw.figures import answers, counts, drawing, maps, places, tokens
+    from vitviz.draw.figures import charts, counts, drawing, maps, places, tokens
 
-    given = maps.Asked(**asked)
+    chosen = maps.FigureOptions(**options)
     figures: dict[str, Callable[..., Figure]] = {
         "patches": tokens.patches,
         "features": partial(tokens.features, filters=filters),
@@ -95,8 +95,8 @@ def draw(
         "positions": places.positions,
         "shapes": drawing.shapes,
         "parameters": counts.parameters,
-        **{name: partial(getattr(maps, name), asked=given) for name in MAPS},
-        **{name: partial(getattr(answers, name), asked=given) for name in ANSWERS},
+        **{name: partial(getattr(maps, name), options=chosen) for name in MAPS},
+        **{name: partial(getattr(charts, name), options=chosen) for name in CHARTS},
     }
     with layout(width, bare=bare):
         return {name: figures[name](view, photo=photo, dark=dark) for name in (*NAMES, *KINDS) if name in only}

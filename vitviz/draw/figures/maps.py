@@ -42,7 +42,7 @@ DOTS = "A dot marks patches beyond the end of the scale."
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class FigureOptions:
     """Say what figures of maps show.
 
     Args:
@@ -74,9 +74,9 @@ def explained(view: View, method: str, target: Named | None) -> Heatmap:
 
 
 @page.styled
-def overlay(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def overlay(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw one map over the photograph, with its color bar and the mass outside the picture."""
-    found = asked.heatmap(view)
+    found = options.heatmap(view)
     scale, mappable = _scale([found])
     height = min(TALLEST, (page.inner() - 0.9) * found.photo.height / found.photo.width)
     caption = f"{_scale_words(scale, found.unit)} {found.note} {page.describe(view, photo)}"
@@ -89,17 +89,17 @@ def overlay(view: View, asked: Asked, *, photo: str = "", dark: bool = False) ->
 
 
 @page.styled
-def heads(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def heads(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the attention of every head of every layer: layers down, heads across."""
     (gh, gw), blocks, count = view.trace.grid, view.trace.blocks, view.trace.heads
-    maps = [[one.values for one in view.head_maps(block, asked.query)] for block in blocks]
+    maps = [[one.values for one in view.head_maps(block, options.query)] for block in blocks]
     values = np.array(maps)  # (L, H, gh, gw)
     gap = max(1, round(0.08 * max(gh, gw)))
     spaced = np.full((len(blocks), count, gh + gap, gw + gap), np.nan, np.float32)
     spaced[:, :, :gh, :gw] = values
     table = spaced.transpose(0, 2, 1, 3).reshape(len(blocks) * (gh + gap), count * (gw + gap))[:-gap, :-gap]
     norm = PowerNorm(0.5, 0.0, float(np.percentile(values, BEYOND)) or 1.0)
-    query = describe_query(view._query(asked.query))
+    query = describe_query(view._query(options.query))
     caption = (
         f"Layers down, heads across; each small map is the attention from {query} to the {gh} × {gw} patches. One "
         f"scale for all, 0 to {percent(norm.vmax or 0)} of attention a patch, brighter by its square root. "
@@ -122,11 +122,11 @@ def heads(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> F
 
 
 @page.styled
-def layers(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def layers(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the attention of each layer over the photograph, its heads as one, in reading order."""
-    head = asked.head if isinstance(asked.head, str) else "mean"
-    maps = view.layer_maps(head, asked.query)
-    query = describe_query(view._query(asked.query))
+    head = options.head if isinstance(options.head, str) else "mean"
+    maps = view.layer_maps(head, options.query)
+    query = describe_query(view._query(options.query))
     dots = f" {DOTS}" * any(one.scale().clipped > 0 for one in maps)
     return _beside(
         maps,
@@ -145,7 +145,7 @@ def layers(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
 
 
 @page.styled
-def components(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def components(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the patches of each layer in the colors of their first three principal components."""
     found = view.token_pca()
     columns = page.fitting(0.7, min(6, len(found.colors)))
@@ -169,9 +169,9 @@ def components(view: View, asked: Asked, *, photo: str = "", dark: bool = False)
 
 
 @page.styled
-def matrix(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the whole attention matrix of one head, or of the heads of a layer as one, on a logarithmic scale."""
-    trace, block = view.trace, asked.block % view.trace.depth
+    trace, block = view.trace, options.block % view.trace.depth
     tokens, prefix = trace.tokens.shape[1], len(trace.prefix)
     if tokens > MOST_TOKENS:
         raise DrawError(
@@ -179,8 +179,8 @@ def matrix(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
         )
     rows = trace.attention(block)[0]  # (H, N, N)
     fusions: dict[str, Callable[..., torch.Tensor]] = {"mean": torch.mean, "max": torch.amax, "min": torch.amin}
-    values = page.array(rows[asked.head] if isinstance(asked.head, int) else fusions[asked.head](rows, 0))
-    which = f"head {asked.head + 1}" if isinstance(asked.head, int) else f"{asked.head} of {trace.heads} heads"
+    values = page.array(rows[options.head] if isinstance(options.head, int) else fusions[options.head](rows, 0))
+    which = f"head {options.head + 1}" if isinstance(options.head, int) else f"{options.head} of {trace.heads} heads"
     low = max(float(np.percentile(values, 1)), 1e-8)
     high = max(float(values.max()), 2 * low)
     caption = (
@@ -204,10 +204,10 @@ def matrix(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> 
 
 
 @page.styled
-def methods(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def methods(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the maps of several methods for one class, each with its gain over random orders of patches."""
-    target = asked.target if asked.target is not None or not view.best(1) else view.best(1)[0]
-    maps = [explained(view, name, target) for name in asked.methods]
+    target = options.target if options.target is not None or not view.best(1) else view.best(1)[0]
+    maps = [explained(view, name, target) for name in options.methods]
     tests = view.faithfulness(maps, target) if view.best(1) else ()
     names = [one.title.partition(", for ")[0] for one in maps]
     words = [f"{name}: {test.gain:+.2f}".replace("-", "−") for name, test in zip(names, tests, strict=True)] or names

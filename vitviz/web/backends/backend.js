@@ -15,7 +15,7 @@ import { isKept } from '../core/state.js';
 /** @typedef {{source: string, words: string, tip?: string, needs?: string}} Entry - a model, and what it needs */
 /** @typedef {Entry & {classes: number}} Larger - one that knows more classes */
 /**
- * What there is to choose from. Methods and statistics: see views/explain.js and views/heads.js.
+ * What there is to choose from. Methods and statistics: see views/explain.js and views/head_statistics.js.
  * @typedef {object} Models
  * @property {{title: string, entries: Entry[]}[]} groups @property {string} default
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
@@ -38,7 +38,7 @@ import { isKept } from '../core/state.js';
  * @property {(scene: Known, ask: {names: string[]}, how?: How) => Promise<any>} heads
  * @property {(scene: Known, ask?: {}, how?: How) => Promise<any>} layers
  * @property {(scene: Known, ask: {block?: number}, how?: How) => Promise<ArrayBuffer>} lecture - a file of
- *   `vitviz.web.numbers`: of the scene, or of a block
+ *   `vitviz.web.lecture_numbers`: of the scene, or of a block
  * @property {(scene: Known, ask: {patches: number[], heads: [number, number][]}, how?: How) => Promise<any>} intervene
  * @property {(scene: Known, ask: {search: string}, how?: How) => Promise<ArrayBuffer>} page
  * @property {(how?: How) => Promise<Models>} models

@@ -18,7 +18,7 @@ import { widen } from '../compute/half.js';
  * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean}>} methods
  * @property {Record<string, [number, number]>} parts - where the weights of each begin, and how many they are
  * @property {Record<string, File>} files - by name
- * @property {File} lecture - what `vitviz.web.numbers.model_bytes` returns
+ * @property {File} lecture - what `vitviz.web.lecture_numbers.model_bytes` returns
  * @property {number} download - bytes of all files and of the runtime
  * @property {{height: number, width: number, logits: number[]}} check - the logits of pixels that `ramp` makes
  */

@@ -2,8 +2,8 @@
 import { dot, principalComponents } from './components.js';
 import { breathe, softmax } from './model.js';
 
-/** @typedef {import('./answers.js').Asked} Asked */
-/** @typedef {import('./answers.js').Constants} Constants */
+/** @typedef {import('./endpoints.js').Asked} Asked */
+/** @typedef {import('./endpoints.js').Constants} Constants */
 
 /** @param {Uint8Array} bytes - in base64 */
 function encoded(bytes) {

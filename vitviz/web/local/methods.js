@@ -10,7 +10,7 @@ import { attentionOf, mix, rollOut, weightsOf } from './rollout.js';
  * @typedef {object} Case
  * @property {Model} model @property {Run} run @property {Float32Array} weights - of the logits: what is explained
  * @property {() => boolean} gone - whether nobody waits any more
- * @property {import('./answers.js').Tell} tell
+ * @property {import('./endpoints.js').Tell} tell
  */
 
 /** How much of each token's final row the classifier reads. @param {Case} one */

@@ -5,7 +5,7 @@ import { pictureOf, pixelsOf } from '../compute/readback.js';
 import { softmax } from './model.js';
 
 /** @typedef {import('./graphs.js').About} About */
-/** @typedef {import('./answers.js').Constants} Constants */
+/** @typedef {import('./endpoints.js').Constants} Constants */
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 
 const BEST = 5;

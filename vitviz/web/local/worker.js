@@ -1,11 +1,11 @@
 // The worker of a static site: it answers what a server would, one question at a time.
 import { crc32 } from '../compute/crc.js';
 import { ReadbackError } from '../compute/readback.js';
-import { explain, faithfulness, heads, intervene } from './answers.js';
+import { explain, faithfulness, heads, intervene } from './endpoints.js';
 import { blockFile, rolloutFile } from './files.js';
 import { Graphs, ramp } from './graphs.js';
 import { layers } from './layers.js';
-import { lectureFile, valuesFile } from './lecture.js';
+import { lectureFile, valuesFile } from './lecture_numbers.js';
 import { Stopped, Model } from './model.js';
 import { PhotographError, describeScene, prepareBlob } from './opening.js';
 import { rollOut, weightsOf } from './rollout.js';
@@ -25,7 +25,7 @@ class SiteError extends Error {}
 /**
  * Start answering the messages of a page.
  * @param {any} self - the worker @param {any} ort - onnxruntime-web @param {{wasm: File, mjs: File}} runtime
- * @param {import('./answers.js').Constants} constants
+ * @param {import('./endpoints.js').Constants} constants
  */
 export function start(self, ort, runtime, constants) {
   /** @type {Set<number>} */

@@ -12,7 +12,7 @@ import { prefixKinds } from '../compute/statistics.js';
 import { showable } from '../core/actions.js';
 import { paneOf } from '../core/state.js';
 import { beyond, indices, ownScale } from '../draw/color.js';
-import { Thumbnails, headItems, layerItems, cellItems } from '../draw/heads.js';
+import { Thumbnails, headItems, layerItems, cellItems } from '../draw/thumbnails.js';
 import { Matrix } from '../draw/matrix.js';
 import { Pane } from '../draw/photo.js';
 import { Controls } from './controls.js';
@@ -36,7 +36,7 @@ import { View } from './view.js';
  */
 
 /** @typedef {import('../compute/answers.js').Answers} Answers */
-/** @typedef {import('../draw/heads.js').Item} Item */
+/** @typedef {import('../draw/thumbnails.js').Item} Item */
 /** @typedef {State & {block: number, query: import('../core/state.js').Query}} Place - with a pane's block and query */
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and what it shows */
 

@@ -2,7 +2,7 @@
 // numbers. The tensor strip says where one is.
 import { queryOn } from '../compute/query.js';
 import { escaped } from '../compute/format.js';
-import { parseLecture } from '../compute/lecture.js';
+import { parseLecture } from '../compute/lecture_numbers.js';
 import { LECTURE, STAGES, languageOf } from '../core/words.js';
 import { STEPS } from '../core/state.js';
 import { write } from '../draw/dom.js';
@@ -22,7 +22,7 @@ import { View } from './view.js';
 
 /** @typedef {import('../core/state.js').State} State */
 /** @typedef {import('../effects/scene.js').Scene} Scene */
-/** @typedef {import('../compute/lecture.js').Lecture | null} Numbers - of a scene; null while they load */
+/** @typedef {import('../compute/lecture_numbers.js').Lecture | null} Numbers - of a scene; null while they load */
 /** @typedef {State & {lang: string, query: [number, number]}} Shown */
 
 const KINDS = [Pixels, Patches, Embedding, Positions, Attention, HeadsStep, Prediction, Explanation];
@@ -50,7 +50,7 @@ export class Lecture extends View {
     if (!page.backend.can.link) this.find('[data-needs=link]').remove();
     this.requests = new Requests(page.backend, page.changed);
     this.steps = KINDS.map((Kind, at) => new Kind(this.find(`[data-of="${at + 1}"]`), page));
-    /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture.js').Lecture} | null} */
+    /** @type {{file: ArrayBuffer, lecture: import('../compute/lecture_numbers.js').Lecture} | null} */
     this.parsed = null;
     this.told = this.coded = this.shaped = ''; // what text, QR code and tensor strip show
     root.addEventListener('click', ({ target }) => (

@@ -87,9 +87,9 @@ export function mapChoices(shown) {
 
 /**
  * The choices for the small maps of attention.
- * @param {() => {scene: Scene, maps: import('../draw/heads.js').Thumbnails, columns: number, title: string,
- *   words: string, placed: (item: import('../draw/heads.js').Item) => {block: number, head: any}} | null} shown
- * @param {(item: import('../draw/heads.js').Item) => Float32Array | null} values - (N)
+ * @param {() => {scene: Scene, maps: import('../draw/thumbnails.js').Thumbnails, columns: number, title: string,
+ *   words: string, placed: (item: import('../draw/thumbnails.js').Item) => {block: number, head: any}} | null} shown
+ * @param {(item: import('../draw/thumbnails.js').Item) => Float32Array | null} values - (N)
  * @returns {Choice[]}
  */
 export function mapsChoices(shown, values) {

@@ -1,6 +1,6 @@
 // Step 5 of the lecture. One head at work for one patch: query times key, scaled, softmax, and the sum of values.
 // Every number can be looked at, and adds up to the next one.
-import { attend, dotTerms, largest, parseValues, roundedToSum, sumTerms } from '../../compute/lecture.js';
+import { attend, dotTerms, largest, parseValues, roundedToSum, sumTerms } from '../../compute/lecture_numbers.js';
 import { escaped, percent } from '../../compute/format.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
@@ -13,7 +13,7 @@ import { decimal, figures, patchAt, patchWords, sumWords, tokenWords } from './t
 
 /** @typedef {import('../../core/state.js').State} State */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
-/** @typedef {import('../../compute/lecture.js').Head} Head */
+/** @typedef {import('../../compute/lecture_numbers.js').Head} Head */
 /** @typedef {'scaled' | 'weights' | 'given'} Kind - of a map */
 
 /** @type {Kind[]} */

@@ -1,6 +1,6 @@
 // Step 3 of the lecture: patches become vectors. A patch times a filter is one number; all filters make the vector.
 import { score } from '../../compute/format.js';
-import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture.js';
+import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { filled } from '../../core/words.js';
 import { write } from '../../draw/dom.js';

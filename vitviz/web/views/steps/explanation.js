@@ -1,7 +1,7 @@
 // Step 8 of the lecture. Where attention went and what the answer rests on, beside each other: two maps, the test of
 // both, and the patches of this picture where they disagree most, found by search.
 import { escaped, percent, progressWords, score } from '../../compute/format.js';
-import { disagreement } from '../../compute/lecture.js';
+import { disagreement } from '../../compute/lecture_numbers.js';
 import { chart, fill } from '../../draw/charts.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';

@@ -6,12 +6,12 @@ import { dots, fill } from '../../draw/charts.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { filled } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
-import { Thumbnails, cellItems } from '../../draw/heads.js';
+import { Thumbnails, cellItems } from '../../draw/thumbnails.js';
 import { Step } from './step.js';
 
 /** @typedef {import('./step.js').Shown} Shown */
 /** @typedef {import('./step.js').Scene} Scene */
-/** @typedef {import('../../draw/heads.js').Item} Item */
+/** @typedef {import('../../draw/thumbnails.js').Item} Item */
 
 const SLICE = 8; // milliseconds of a frame for reading rows
 const HTML = `

@@ -1,6 +1,6 @@
 // Step 2 of the lecture: pixels become patches. One patch, its numbers, and the row that all patches make.
 import { score } from '../../compute/format.js';
-import { patchOf } from '../../compute/lecture.js';
+import { patchOf } from '../../compute/lecture_numbers.js';
 import { filled } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,

@@ -1,6 +1,6 @@
 // Step 1 of the lecture: the photograph becomes pixels, and what is lost.
 import { score, whole } from '../../compute/format.js';
-import { losses } from '../../compute/lecture.js';
+import { losses } from '../../compute/lecture_numbers.js';
 import { filled } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { joinChannels, paintPixels } from '../../draw/pixels.js';

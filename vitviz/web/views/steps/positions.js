@@ -1,6 +1,6 @@
 // Step 4 of the lecture: tokens get places. CLS and registers join the patches; positions that are near are alike.
 import { score } from '../../compute/format.js';
-import { positionSimilarity, sinePositions } from '../../compute/lecture.js';
+import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { filled } from '../../core/words.js';
 import { write } from '../../draw/dom.js';

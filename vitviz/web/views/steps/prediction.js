@@ -1,7 +1,7 @@
 // Step 7 of the lecture. The residual stream on its way to the prediction: what the classifier would read after each
 // block, from the image and from the patch that is looked at.
 import { escaped, percent } from '../../compute/format.js';
-import { roundedToSum } from '../../compute/lecture.js';
+import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../compute/payload.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';

@@ -5,7 +5,7 @@ import { View } from '../view.js';
 
 /** @typedef {import('../../core/state.js').State & {lang: string, query: [number, number]}} Shown */
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
-/** @typedef {import('../../compute/lecture.js').Lecture} Lecture */
+/** @typedef {import('../../compute/lecture_numbers.js').Lecture} Lecture */
 
 export class Step extends View {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page @param {string} html */

@@ -33,9 +33,9 @@ from vitviz.model.tracing import project_part
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE
 from vitviz.view import View
-from vitviz.web.answers import lecture_answers
-from vitviz.web.lecture import LectureError
+from vitviz.web.lecture_texts import LectureError
 from vitviz.web.payload import LARGEST_HALF, balance
+from vitviz.web.responses import lecture_answers
 
 MOST = 2**21  # numbers of an array: 4 MB in half precision
 

@@ -15,7 +15,7 @@ from vitviz.analysis.decomposition import decompose
 from vitviz.analysis.heads import STATISTICS
 from vitviz.draw.colors import SEQUENTIAL
 from vitviz.draw.figures import page
-from vitviz.draw.figures.maps import PRINTED, Asked
+from vitviz.draw.figures.maps import PRINTED, FigureOptions
 from vitviz.draw.sheet import fit_photo
 from vitviz.evaluation.faithfulness import Curve
 from vitviz.formatting import MINUS, output
@@ -30,7 +30,7 @@ HEADINGS = {SINGLE: "The most probable classes", SEVERAL: "The most probable lab
 
 
 @page.styled
-def prediction(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def prediction(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the photograph under its prediction, with the next classes in the caption."""
     ranked = view.predictions(CLASSES)
     problem_type = view.model.problem_type
@@ -48,9 +48,9 @@ def prediction(view: View, asked: Asked, *, photo: str = "", dark: bool = False)
 
 
 @page.styled
-def statistics(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw statistics of every head: how far it looks, how evenly, and how much of it goes to the class token."""
-    found = view.heads(SHOWN, query=asked.query)
+    found = view.heads(SHOWN, query=options.query)
     names = found.present
     columns = page.fitting(1.8, len(names))
     rows, (layers, count) = -(-len(names) // columns), found[names[0]].shape
@@ -76,10 +76,10 @@ def statistics(view: View, asked: Asked, *, photo: str = "", dark: bool = False)
 
 
 @page.styled
-def curves(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the class while patches are deleted and inserted in a map's order, beside random ones."""
-    found = asked.heatmap(view)
-    test = view.faithfulness(found, asked.target if not found.classes else None)[0]
+    found = options.heatmap(view)
+    test = view.faithfulness(found, options.target if not found.classes else None)[0]
     caption = (
         f"{test.describe()} The grey band holds {test.n} random orders, the dashed line their mean. "
         f"{page.describe(view, photo)}"
@@ -123,9 +123,9 @@ def _top(*shares: NDArray[Any]) -> float:
 
 
 @page.styled
-def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the probability of the most probable classes after each layer (logit lens)."""
-    found = view.lens(view.best(CLASSES) if asked.target is None else [asked.target])
+    found = view.lens(view.best(CLASSES) if options.target is None else [options.target])
     problem_type = view.model.problem_type
     low = bool((found.probabilities[:, found.classes] < LEAST / 100).any()) and problem_type != REGRESSION
     below = f"What is below {LEAST:g} % stands at the foot. " if low else ""
@@ -154,9 +154,9 @@ def lens(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Fi
 
 
 @page.styled
-def decomposition(view: View, asked: Asked, *, photo: str = "", dark: bool = False) -> Figure:
+def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw what each head and each MLP adds to the logit of a class: direct logit attribution."""
-    found = decompose(view.model, view.trace, asked.target)
+    found = decompose(view.model, view.trace, options.target)
     layers, count = found.heads.shape
     table = np.concatenate([found.heads, found.mlps[:, None]], axis=1)  # (L, H + 1)
     rest = found.start + found.constant + found.biases.sum()

@@ -1,7 +1,7 @@
 // Answers to the panels' questions, as `vitviz.server.endpoints` gives them.
 import { percent, score } from '../compute/format.js';
 import { round } from '../compute/image.js';
-import { OF_ROWS, rowStatistics } from './heads.js';
+import { OF_ROWS, rowStatistics } from './row_statistics.js';
 import { METHODS } from './methods.js';
 import { breathe, softmax } from './model.js';
 import { randomOrders, rankPatches } from './orders.js';
@@ -11,7 +11,7 @@ import { randomOrders, rankPatches } from './orders.js';
 /** @typedef {import('../compute/image.js').Prepared} Prepared */
 /** @typedef {(told: {text: string, done?: number, of?: number}) => void} Tell */
 /**
- * What Python computes with too: `vitviz.web.answers.constants`.
+ * What Python computes with too: `vitviz.web.responses.constants`.
  * @typedef {{random: number, steps: number, seed: number, unlikely: number, lens: number, ratio: number,
  *   deviations: number, percentiles: [number, number], sides: [number, number], rollout: number}} Constants
  */

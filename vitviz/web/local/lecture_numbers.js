@@ -1,4 +1,4 @@
-// The numbers behind the lecture, as `vitviz.web.numbers` writes them, for a photograph that only the browser has.
+// The numbers behind the lecture for a photograph that only the browser has: `vitviz.web.lecture_numbers`.
 import { plan, restore } from '../compute/image.js';
 import { readTensors, writeTensors } from '../compute/tensors.js';
 

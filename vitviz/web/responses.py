@@ -20,7 +20,7 @@ LECTURE = ("rollout", "gae")  # methods that the lecture compares
 
 
 def constants() -> dict[str, Any]:
-    """Return the constants that the scripts of a static site share with Python: `Constants` of local/answers.js."""
+    """Return the constants that the scripts of a static site share with Python: `Constants` of local/endpoints.js."""
     return {
         "random": RANDOM, "steps": STEPS, "seed": SEED, "unlikely": UNLIKELY,
         "lens": LENS, "ratio": RATIO, "deviations": DEVIATIONS, "percentiles": PERCENTILES,

@@ -5,7 +5,7 @@ import { floatsOf, readTensors } from './tensors.js';
 /** @typedef {import('./payload.js').Block} Block */
 /** @typedef {[number, number]} Patch - row and column, from 0 */
 /**
- * How a photograph becomes the model's input, and what the model is: see `vitviz.web.numbers`.
+ * How a photograph becomes the model's input, and what the model is: see `vitviz.web.lecture_numbers`.
  * @typedef {object} Lecture
  * @property {[number, number]} photo @property {[number, number]} resized - width and height
  * @property {[number, number]} at - left and top of the resized picture in the input; negative where it is cropped
@@ -156,7 +156,7 @@ export function sinePositions([gh, gw], width) {
 /**
  * @typedef {object} Values
  * @property {Float32Array} values - (H, N, d)
- * @property {Float32Array} center @property {Float32Array} factor - (H, d) each, see `vitviz.web.numbers`
+ * @property {Float32Array} center @property {Float32Array} factor - (H, d) each, see `vitviz.web.lecture_numbers`
  */
 
 /** @param {ArrayBuffer} buffer @returns {Values} */
