@@ -115,6 +115,19 @@ def test_other_charsets_are_refused_before_decoding(page: Page, monkeypatch: pyt
     assert page.booked() == 0
 
 
+def test_charsets_of_parts_and_of_json_are_not_decoded(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+    looked: list[str] = []
+    look = codecs.lookup
+    text = b"9999a" + b"a" * 5000 + b"-"
+    disposition = b"Content-Disposition: form-data; name=\"ask\"; name*=punycode''" + text[:100]
+    part = b"--x\r\n" + disposition + b"\r\nContent-Type: text/plain; charset=punycode\r\n\r\n{}\r\n--x--\r\n"
+    requests = [("/vitviz/models", part, "multipart/form-data; boundary=x")]
+    requests += [("/gradio_api/call/open", text, f"application/json; charset={name}") for name in ("punycode", "idna")]
+    monkeypatch.setattr(codecs, "lookup", lambda name: looked.append(name) or look(name))
+    assert [page.ask(*request)[0] for request in requests] == [200, 400, 400]
+    assert looked == []
+
+
 def test_utf_8_is_read_and_what_is_none_is_refused(page: Page) -> None:
     for charset in ("", "; charset=utf-8", "; charset=UTF-8"):
         status, text = page.ask("/vitviz/models", form("ask", b"{}"), f"multipart/form-data; boundary=x{charset}")

@@ -214,6 +214,24 @@ def test_photographs_of_the_page_are_not_written_to_disk(site: Site, monkeypatch
 LEAKS = ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT), "/tmp")
 
 
+def test_no_answer_holds_an_absolute_path(site: Site, sources: tuple[str, ...]) -> None:
+    """But for the operator's own models, which the menu calls as the operator does."""
+    opened = site.post("open", photo=photograph(80), source={})
+    upload, scene = site.upload("mine.png", photograph(80)), last(opened.content)["data"]["id"]
+    texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, None, None)]
+    texts += [site.post(name, {"scene": scene}).text for name in ("layers", "page", "lecture", "explain")]
+    texts += [site.post("models").text, site.upload("a.txt", b"hello").text]
+    served = ("", "healthz", "config", "theme.css", "robots.txt", "manifest.json")
+    served += tuple(f"gradio_api/{name}" for name in ("info", "app_id", "openapi.json", "startup-events"))
+    texts += [site.client.get(f"/{name}").text for name in served]
+    texts.append(site.client.get(f"/gradio_api/file={upload_folder().root}/nothing").text)
+    folders = [str(path) for path in (ROOT, Path(sources[0]).parent, upload_folder().root, sys.prefix)]
+    for text in texts:
+        for source in sources:
+            text = text.replace(source, "")
+        assert not [leak for leak in folders if leak in text], text[:100]
+
+
 def test_a_refusal_is_an_error_line_and_an_error_event(site: Site) -> None:
     scene = site.ask("open", photo=photograph(), source={})["data"]["id"]
     lines = site.post("explain", {"scene": scene, "method": "no method"}).text.splitlines()

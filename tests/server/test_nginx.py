@@ -9,9 +9,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import httpx
 import pytest
@@ -129,6 +132,31 @@ def test_a_page_under_a_path_explains(
     page.reload()  # the photograph is kept by the browser
     page.wait_for_function("window.vitviz?.drawn > 0")
     expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
+
+
+class Breaking(BaseHTTPRequestHandler):
+    """Take a request, note it, and close the connection without an answer."""
+
+    taken: ClassVar[list[str]] = []
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.taken.append(self.path)
+        self.close_connection = True
+
+
+@pytest.mark.parametrize("path", ["/vitviz/open", "/gradio_api/upload"])
+def test_a_request_that_stops_one_server_is_not_passed_on_to_the_next(path: str, tmp_path: Path) -> None:
+    Breaking.taken.clear()
+    with ExitStack() as stack:
+        servers = [stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Breaking)) for _ in range(2)]
+        for server in servers:
+            threading.Thread(target=server.serve_forever).start()
+            stack.callback(server.shutdown)
+        proxy = stack.enter_context(closing(Nginx(tmp_path, [server.server_port for server in servers])))
+        answer = httpx.post(f"http://127.0.0.1:{proxy.port}{path}", content=photograph(), timeout=patience(60))
+    assert answer.status_code == 502
+    assert Breaking.taken == [path]
 
 
 LOOKS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # what answers show in a tab

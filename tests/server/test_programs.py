@@ -1,13 +1,17 @@
 """The endpoints as programs use them, over a socket: with gradio_client, as gradio lists them, and as MCP tools."""
 
 import base64
+import errno
 import json
 import resource
+import socket
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
 import tiny
@@ -20,6 +24,7 @@ from patience import patience, wait_until
 
 from vitviz.server.account import Resource
 from vitviz.server.api import NAMES
+from vitviz.server.connections import connection_budget
 from vitviz.server.scheduler import Kind
 from vitviz.server.uploads import UploadError, upload_folder
 
@@ -134,6 +139,23 @@ def test_a_server_holds_many_connections_for_longer_than_nginx_does(site: Site) 
     assert site.page.server.config.timeout_keep_alive > 60
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     assert soft >= min(hard, 65_536)
+
+
+def test_connections_are_booked_and_a_lack_of_files_is_noted_once(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    account, address = site.endpoints.account, "127.0.0.99"
+    assert account.budgets[Resource.CONNECTIONS] == connection_budget(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+    with socket.socket() as line:
+        line.bind((address, 0))
+        line.connect(("127.0.0.1", httpx.URL(site.url).port))
+        wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 1, "it is booked")
+    wait_until(lambda: account.used(Resource.CONNECTIONS, address) == 0, "it is released")
+    loop, done = site.page.server.servers[0].get_loop(), threading.Event()
+    for _ in range(10):
+        context = {"message": "socket.accept() out of system resource", "exception": OSError(errno.EMFILE, "Too many")}
+        loop.call_soon_threadsafe(loop.call_exception_handler, context)
+    loop.call_soon_threadsafe(done.set)
+    assert done.wait(patience(60))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
 @pytest.mark.parametrize("proxies", [0, 2])

@@ -3,7 +3,7 @@
 import gc
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,8 @@ from asking import Site, last, progress, progress_with, wait_for_rest
 from offered import folder, made, photograph
 from patience import patience
 
-from vitviz.server import routes
+from vitviz.server import endpoints, routes
+from vitviz.server.scheduler import Cancelled
 from vitviz.server.settings import Settings
 
 
@@ -94,6 +95,26 @@ def test_closing_the_connection_stops_work(site: Site, held: threading.Event, ca
     assert not held.is_set()  # nobody let it finish
     gc.collect()
     assert "never retrieved" not in caplog.text
+
+
+def test_closing_the_connection_ends_decoding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_worker.py holds that the process ends, too."""
+    stop, cancelled = threading.Event(), threading.Event()
+
+    def decode(_data: bytes, check: Callable[[], None] = lambda: None) -> None:
+        try:
+            while not stop.wait(0.01):
+                check()
+        except Cancelled:
+            cancelled.set()
+            raise
+
+    monkeypatch.setattr(endpoints, "decode_apart", decode)
+    with site.stream("open", photo=photograph(32)) as answer:
+        assert progress_with("text", answer.iter_lines())["text"] == "Opening the photograph"
+    assert cancelled.wait(patience(60))
+    stop.set()
+    wait_for_rest(site.endpoints)
 
 
 def test_who_joins_a_question_keeps_it_alive(site: Site, held: threading.Event) -> None:

@@ -12,7 +12,9 @@ import pytest
 from attacked import ROOT
 from filelock import FileLock
 from offered import photograph
+from patience import wait_until
 
+from vitviz.server import uploads as module
 from vitviz.server.account import Resource
 from vitviz.server.uploads import PREFIX, DiskFullError, UploadError, UploadFolder, remove_leftovers, upload_folder
 
@@ -81,6 +83,15 @@ def test_a_file_goes_after_a_day_and_not_when_the_clock_jumps(tmp_path: Path, mo
     uploads.expire(after + 24 * 3600)
     assert not mine.exists()
     assert uploads.account.used(Resource.DISK) == 0
+
+
+def test_old_files_go_without_another_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "EXPIRE_EVERY", 0.01)
+    monkeypatch.setattr(module, "MAX_AGE", 0)
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    uploads = upload_folder.__wrapped__()
+    mine = add(uploads, "visitor")
+    wait_until(lambda: not mine.exists(), "it is removed")
 
 
 def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
