@@ -24,7 +24,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples architecture docs guide space lock audit clean
+.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples architecture docs guide space lock audit release clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
@@ -43,6 +43,7 @@ help:
 	@echo "make space KIND=static|zerogpu|cpu  the files of a Hugging Face Space, in build/space-KIND"
 	@echo "           TORCH_INDEX=ADDRESS      for cpu: where torch without CUDA is, as pytorch.org/get-started shows"
 	@echo "make lock      requirements.lock again: all packages with hashes      make audit     look up what is known of them"
+	@echo "make release   build, check, try and upload the version of vitviz/__init__.py    make release DRY=1  all but the upload"
 	@echo "make clean     remove the set-up and the caches"
 	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
 
@@ -126,6 +127,10 @@ lock:
 audit:
 	@$(PYTHON) -m venv build/audit && build/audit/bin/pip -qq install pip-audit
 	build/audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip
+
+# After make test-all. Twine asks for the token of the index: INDEX=ADDRESS is another one than the Package Index.
+release: $(VENV)/.test
+	$(PY) scripts/release.py $(if $(INDEX),--repository-url $(INDEX)) $(if $(DRY),--dry-run)
 
 # A virtual environment that is half made has no stamp, and is mended by the next make.
 $(PY):

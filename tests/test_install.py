@@ -16,13 +16,18 @@ from email.parser import BytesParser
 from pathlib import Path
 
 import clean_environment
+import local_index
 import pytest
 from patience import patience, wait_until
 from playwright.sync_api import Page, expect
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import release  # noqa: E402
+
 pytestmark = pytest.mark.tier("all")
-SMALL = "vit-cifar10"
+SMALL, REPOSITORY_ONLY = "vit-cifar10", "dinov2-s14-imagenette"
 ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would come before the wheel
 
 
@@ -38,12 +43,15 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel and the source distribution, as a release builds and checks them."""
+    return release.build(tmp_path_factory.mktemp("dist"))
+
+
+@pytest.fixture(scope="module")
+def wheel(built: tuple[Path, Path]) -> Path:
     """The wheel."""
-    folder = tmp_path_factory.mktemp("wheel")
-    run(*PIP, "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder)
-    (path,) = folder.glob("vitviz-*.whl")
-    return path
+    return built[0]
 
 
 def environment(folder: Path, wheel: Path, *packages: Path) -> Path:
@@ -124,8 +132,7 @@ print(view.rollout().values.shape, *vitviz.bundled())
 """
     where, answer = run(installed / "python", "-c", program, cwd=elsewhere).splitlines()
     assert Path(where).is_relative_to(installed.parent)
-    assert answer.startswith("(8, 8) ")
-    assert SMALL in answer
+    assert answer == f"(8, 8) dinov2-s14-everyday {SMALL}"
     answer = json.loads(run(installed / "vitviz", "predict", "photo.jpg", "--model", SMALL, "--json", cwd=elsewhere))
     assert "airplane" in json.dumps(answer)
     run(installed / "vitviz", "export", "photo.jpg", "-o", "page.html", "--model", SMALL, cwd=elsewhere)
@@ -171,11 +178,9 @@ def test_the_app_opens_with_its_examples_and_ends_with_ctrl_c(
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def source(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the source distribution."""
-    folder = tmp_path_factory.mktemp("source")
-    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", folder)
-    (path,) = folder.glob("*.tar.gz")
+    folder, path = tmp_path_factory.mktemp("source"), built[1]
     with tarfile.open(path) as archive:
         archive.extractall(folder, filter="data")
     return folder / path.name.removesuffix(".tar.gz")
@@ -184,8 +189,35 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_source_distribution_runs_its_tests(source: Path) -> None:
     held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
     folders = ("tests", "vitviz", "examples", "checkpoints", "scripts", "docs", "notebooks")
-    assert set(run("git", "ls-files", *folders).split()) <= held
+    tracked = set(run("git", "ls-files", *folders).split())
+    assert tracked - held == {name for name in tracked if name.startswith(f"checkpoints/{REPOSITORY_ONLY}/")}
     assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
     pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
     assert "passed" in run(*pytest_there, "tests/images/test_preprocess.py", cwd=source, env=environ)
+
+
+def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
+    built: tuple[Path, Path], installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial, files, taken = (tmp_path / name for name in ("trial", "files", "taken"))
+    for folder in (trial, files):
+        folder.mkdir()
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    release.try_commands(installed, trial)
+    monkeypatch.setenv("TWINE_USERNAME", "__token__")
+    monkeypatch.setenv("TWINE_PASSWORD", "pypi-test")
+    with local_index.serve(files) as address:
+        release.upload(built, address)
+        alone = {**ALONE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
+        download = (*PIP, "download", "--no-deps", "--only-binary", ":all:", "-d", taken, "-i", f"{address}simple/")
+        run(*download, "vitviz", env=alone)
+    assert (taken / built[0].name).read_bytes() == built[0].read_bytes()
+    assert {path.name for path in files.iterdir()} == {path.name for path in built}
+
+
+def test_a_version_without_a_dated_entry_in_the_changelog_is_not_released() -> None:
+    release.check_changelog("# Changelog\n\n## [1.2.3] - 2026-12-01\n\n- News.\n\n## [1.2.2] - 2026-11-30\n", "1.2.3")
+    for text in ("# Changelog\n", "## [1.2.3] - unreleased\n", "## [1.2.2] - 2026-11-30\n\n## [1.2.3] - 2026-12-01\n"):
+        with pytest.raises(release.ReleaseError, match=r"Expected '## \[1\.2\.3\] - YYYY-MM-DD'"):
+            release.check_changelog(text, "1.2.3")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from vitviz.view import View
     from vitviz.weights.zoo import bundled, load
 
-__version__ = "0.1.0"
+__version__ = "1.0.0"
 
 __all__ = [
     "Explorer",
