@@ -1,5 +1,8 @@
 """Import packages that only a part of vitviz needs, or name the extra that brings them."""
 
+from __future__ import annotations
+
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,11 +23,25 @@ def extra(name: str) -> Iterator[None]:
     vitviz.extras.MissingExtraError: Expected the package no_such_package, got none. Run pip install 'vitviz[train]'.
 
     Raises:
-        MissingExtraError: for a package that is not installed.
+        MissingExtraError: for a package that is not installed. Where another package imports it, the extra does not
+            bring it: the error names both.
     """
     try:
         yield
     except ModuleNotFoundError as error:
+        importer = _importer(error)
+        if importer == __name__.partition(".")[0]:
+            raise MissingExtraError(
+                f"Expected the package {error.name}, got none. Run pip install 'vitviz[{name}]'."
+            ) from error
         raise MissingExtraError(
-            f"Expected the package {error.name}, got none. Run pip install 'vitviz[{name}]'."
+            f"Expected the module {error.name}, which {importer} imports, got none. Install what provides it, or "
+            f"another version of {importer}."
         ) from error
+
+
+def _importer(error: ModuleNotFoundError) -> str:
+    """Return the package whose import statement failed."""
+    modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    packages = [module.partition(".")[0] for module in modules]
+    return next(package for package in reversed(packages) if package not in ("importlib", "_frozen_importlib"))

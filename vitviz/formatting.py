@@ -167,7 +167,7 @@ def data_frame(columns: Mapping[str, Any]) -> "pd.DataFrame":
     """
     try:
         import pandas as pd
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise MissingExtraError("Expected the package pandas, got none. Run pip install pandas.") from error
     return pd.DataFrame(columns)
 

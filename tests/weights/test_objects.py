@@ -114,7 +114,7 @@ def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     settings.write_text(json.dumps(said))
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "peft", None)
-        assert_refused(r"Expected the package peft .* pip install peft")
+        assert_refused(r"Expected the packages peft and transformers .* peft.*pip install peft")
     (folder / "adapter_model.safetensors").unlink()
     assert_refused("adapter_model")
 

@@ -59,14 +59,14 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
 
 
 def _libraries(folder: Path) -> tuple[Any, Any]:
-    """Return peft and transformers, or raise the error that names them."""
+    """Return peft and transformers, or raise the error that says which import failed."""
     import_torchvision()  # transformers imports it, and its own way may fail
     try:
         return import_module("peft"), import_module("transformers")
     except ImportError as error:
         raise CheckpointError(
-            f"Expected the package peft to merge the adapters in {str(folder)!r}, got none. Run pip install peft "
-            "transformers, or save the merged model: merge_and_unload().save_pretrained(folder)."
+            f"Expected the packages peft and transformers to merge the adapters in {str(folder)!r}, got: {error}. Run "
+            "pip install peft transformers, or save the merged model: merge_and_unload().save_pretrained(folder)."
         ) from error
 
 
