@@ -22,6 +22,7 @@ import vitviz
 from vitviz.cli.main import main
 from vitviz.cli.train import train as command
 from vitviz.cli.train_options import ALL, Options, asked_recipe, extended, given_options, spelled
+from vitviz.draw.figures.page import PRINT_DPI
 from vitviz.evaluation.accuracy import validate
 from vitviz.formatting import percent
 from vitviz.server.menu import Menu
@@ -301,20 +302,22 @@ def test_validate_writes_a_confusion_matrix(
     assert header[1:] == [row[0] for row in rows] == list(labels)
     assert [[*map(int, row[1:])] for row in rows] == counts.tolist()
     assert Image.open(tmp_path / "c.png").size > (300, 300)
+    shell(*command, tmp_path / "narrow.png", "--width", "2.5")
+    assert Image.open(tmp_path / "narrow.png").width == 2.5 * PRINT_DPI
 
 
 def test_validate_compares_sizes_in_one_table_and_figure(
     trained: Path, photos: Path, tmp_path: Path, shell: Callable[..., str]
 ) -> None:
     command = ["validate", "--data", photos, "--model", trained, "--device", "cpu", "--size"]
-    printed = shell(*command, 24, 16, "--figure", tmp_path / "sizes.png")
+    printed = shell(*command, 24, 16, "--figure", tmp_path / "sizes.png", "--width", "column")
     rows = [line.split() for line in printed.splitlines() if " x " in line][-2:]
     model = vitviz.load(trained)
     for row, size in zip(rows, (16, 24), strict=True):
         accuracy = validate(model, photos, size=size)
         assert row[:4] == [str(size), "x", str(size), str((size // 4) ** 2)]
         assert row[4:6] == percent(accuracy.top1, 4).split()
-    assert Image.open(tmp_path / "sizes.png").size > (800, 400)
+    assert Image.open(tmp_path / "sizes.png").width == 3.25 * PRINT_DPI
     assert percent(accuracy.top1, 4) in shell(*command, 24)  # of one size what is written of each
     for wrong in ([16, "--figure", "x.png"], [16, 24, "--confusion", "c.csv"], [16, 2]):
         assert "Expected" in shell(*command, *wrong, code=2)

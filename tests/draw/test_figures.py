@@ -26,6 +26,7 @@ from vitviz.draw.figures import NAMES, draw
 from vitviz.draw.figures.confusion import GAMMA, confusion
 from vitviz.draw.figures.counts import counts
 from vitviz.draw.figures.drawing import format_shape, route
+from vitviz.draw.figures.layouts import layout
 from vitviz.draw.figures.maps import FigureOptions
 from vitviz.draw.figures.page import ACCENTS, DIVERGING
 from vitviz.draw.figures.paper import inside, rollout_sheet
@@ -302,6 +303,14 @@ def test_any_number_of_classes_is_drawn(classes: int, dark: bool) -> None:
     labels = ["a label that is far too long to be written in full " * 2] * classes
     drawn = confusion(np.eye(classes, dtype=np.int64) * 123_456, labels, dark=dark)
     assert max(drawn.get_size_inches()) < 12
+    words_are_inside_and_apart(drawn)
+
+
+@pytest.mark.parametrize("classes", [3, 10, 50, 400])
+def test_a_confusion_matrix_fits_the_width_of_the_layout(classes: int) -> None:
+    with layout("column"):
+        drawn = confusion(np.eye(classes, dtype=np.int64), [f"class {number}" for number in range(classes)], fit=True)
+    assert drawn.get_figwidth() == pytest.approx(3.25)
     words_are_inside_and_apart(drawn)
 
 

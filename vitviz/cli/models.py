@@ -46,6 +46,9 @@ def _data() -> str:
 @click.option(
     "--confusion", type=PATH, metavar="FILE", help="list the most frequent confusions, and write all: .png or .csv"
 )
+@click.option(
+    "--width", metavar="WIDTH", help="of the picture: page, column or inches (default: page; the confusions' own width)"
+)
 @shared.model
 def validate(args: Args) -> None:
     """Measure accuracy on a folder of images, or on a data set."""
@@ -85,8 +88,11 @@ def validate(args: Args) -> None:
     else:
         from vitviz.draw.figures import save
         from vitviz.draw.figures.confusion import confusion
+        from vitviz.draw.figures.layouts import layout
 
-        save(confusion(counts, labels, title=accuracy.model), output)
+        with layout(args.width or "page"):
+            figure = confusion(counts, labels, title=accuracy.model, fit=args.width is not None)
+        save(figure, output)
     lines = [f"{count:>7,}  {true} predicted as {predicted}" for true, predicted, count in mistakes]
     shared.note(args, "\n".join(["", *lines, f"-> {output}"]))
 
@@ -126,9 +132,12 @@ def _validate_sizes(args: Args) -> None:
         print(sizes_table(rows))
     if output is not None:
         from vitviz.draw.figures import save
+        from vitviz.draw.figures.layouts import layout
         from vitviz.draw.figures.sizes import accuracy_by_size
 
-        save(accuracy_by_size(found, own=max(own.height, own.width)), output)
+        with layout(args.width or "page"):
+            figure = accuracy_by_size(found, own=max(own.height, own.width))
+        save(figure, output)
         shared.note(args, f"-> {output}")
 
 

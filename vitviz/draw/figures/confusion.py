@@ -22,7 +22,9 @@ READABLE, LARGEST = 5.5, 8.3  # points of the smallest type; inches of a matrix 
 
 
 @styled
-def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusion", dark: bool = False) -> Figure:
+def confusion(
+    counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusion", fit: bool = False, dark: bool = False
+) -> Figure:
     """Draw a confusion matrix: true classes down, predicted ones across, a color for the share of the row.
 
     Counts, labels and the accuracy of each row are written where there is room: up to about 20, 100 and 50 classes.
@@ -31,6 +33,7 @@ def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusi
         counts: (C, C) whole numbers; row i, column j: how many images of class i were taken for class j.
         labels: one per class.
         title: stands above, with the number of images and the accuracy.
+        fit: shrink the cells until the figure has the width of the layout; else it is as wide as its classes need.
         dark: light words on a dark ground.
 
     Raises:
@@ -38,16 +41,15 @@ def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusi
     """
     matrix = _checked(counts, labels)
     cell = next((inches for most, inches in CELLS if len(labels) <= most), LARGEST / len(labels))
-    size = max(READABLE, min(SMALL, 0.8 * 72 * cell))
-    named, totals = 72 * cell >= READABLE, cell > 0.11
-    names = [shorten(label, 1.5, lambda words: measure(words, size)) for label in labels] if named else []
-    before = max((measure(name, size) for name in names), default=0.0) + 0.06
-    side, after = cell * len(labels), measure("100.0 %") + 0.1 if totals else 0.0
+    while fit and sum(_columns(cell, labels)) > inner():
+        cell *= 0.97
+    before, side, after = _columns(cell, labels)
+    size, names, totals = _type_size(cell), _names(cell, labels), after > 0
     sums, right = matrix.sum(1), matrix.diagonal()
     accuracy = percent(right.sum() / max(1, matrix.sum()), 4)
     caption = "Down: the true class. Across: the predicted class. Colour: share of the row."
     caption += " At the end of a row: its accuracy." if totals else ""
-    width = max(before + side + after, 0.7 * inner()) + 2 * current().margin
+    width = max(before + side + after, (1.0 if fit else 0.7) * inner()) + 2 * current().margin
     heading = f"{title}: {matrix.sum():,} images, {accuracy} right"
     figure = new_page(heading, caption, before + side + 0.6, width=width)
     axes = figure.subplots()
@@ -69,6 +71,25 @@ def confusion(counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusi
             axes.text(column, row, str(matrix[row, column]), fontsize=size, **style)
     bar(image, axes, "share of the row", location="bottom", shrink=min(1.0, 2.0 / side), aspect=22, anchor=(0, 1))
     return figure
+
+
+def _type_size(cell: float) -> float:
+    """Return the points of the type beside cells of so many inches."""
+    return max(READABLE, min(SMALL, 0.8 * 72 * cell))
+
+
+def _names(cell: float, labels: Sequence[str]) -> list[str]:
+    """Return the labels in at most 1.5 inches each, or none where the cells are lower than a line."""
+    size = _type_size(cell)
+    return (
+        [shorten(label, 1.5, lambda words: measure(words, size)) for label in labels] if 72 * cell >= READABLE else []
+    )
+
+
+def _columns(cell: float, labels: Sequence[str]) -> tuple[float, float, float]:
+    """Return the inches of the labels, of the cells, and of the accuracy at the end of each row."""
+    before = max((measure(name, _type_size(cell)) for name in _names(cell, labels)), default=0.0) + 0.06
+    return before, cell * len(labels), measure("100.0 %") + 0.1 if cell > 0.11 else 0.0
 
 
 def _checked(counts: ArrayLike, labels: Sequence[str]) -> NDArray[np.int64]:
