@@ -1,5 +1,6 @@
 """Attacks that once got through, on the assembled app in this process; test_process.py has those that need sockets."""
 
+import io
 import json
 import re
 import sys
@@ -15,6 +16,7 @@ import httpx
 import pytest
 from asking import FORM, Site, form, last, progress, progress_with, wait_for_rest
 from attacked import ROOT
+from image_files import heic, heic_photo
 from offered import folder, made, photograph
 from patience import wait_until
 from playwright.sync_api import Page as Browser
@@ -23,7 +25,7 @@ from vitviz.cli.main import Printable, main
 from vitviz.server import api
 from vitviz.server.account import Budget, Resource
 from vitviz.server.scheduler import Kind
-from vitviz.server.uploads import NO_SUCH_UPLOAD, upload_folder
+from vitviz.server.uploads import NO_SUCH_UPLOAD, UploadError, check_type, upload_folder
 
 CHURCH = ROOT / "examples" / "church.jpg"
 EVIL = "https://evil.example"
@@ -359,3 +361,9 @@ def test_photographs_with_the_longest_names_are_exported(tmp_path: Path, letter:
     exported = [path for path in out.iterdir() if path.is_dir()]
     assert len(exported) == 2
     assert all((path / "rollout.npz").is_file() for path in exported)
+
+
+def test_photographs_of_phones_are_told_from_videos_by_their_content() -> None:
+    check_type(io.BytesIO(heic(heic_photo())), "photo.heic", False)
+    with pytest.raises(UploadError):
+        check_type(io.BytesIO(b"\0\0\0\x18ftypisom\0\0\0\0isomavc1" + bytes(99)), "photo.heic", False)
