@@ -173,7 +173,11 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "payload as text": (".pt", lambda: pickle.dumps(PAYLOAD, 0), "got text that begins"),
     "payload in what is said of the system": (".pt", lambda: older({}, sys_info=PAYLOAD), SYSTEM),
     "payload among the storages": (".pt", lambda: older({}, keys=[PAYLOAD]), SYSTEM),
-    "eval": (".pt", lambda: saved({"a": Call(eval, f"open({MARK!r}, 'w')")}), r"asks for (__builtin__\.)?eval"),
+    "eval": (
+        ".pt",
+        lambda: saved({"a": Call(eval, f"open({MARK!r}, 'w')")}),
+        r"asks for (__builtin__\.|builtins\.)?eval",
+    ),
     "a whole module": (".pt", lambda: saved(nn.Linear(2, 3)), MODULE),
     # pickles that PyTorch's own reader would follow
     "sparse": (".pt", lambda: saved(bias(SPARSE)), "got torch.sparse_coo on cpu in"),

@@ -60,7 +60,8 @@ def local_hub(folder: Path, cache: Path, patch: pytest.MonkeyPatch) -> Iterator[
     address = f"http://127.0.0.1:{server.server_port}"
     patch.setattr("huggingface_hub.constants.ENDPOINT", address)
     template = f"{address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    patch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    for module in ("constants", "file_download"):  # releases before 1.0 have it in both
+        patch.setattr(f"huggingface_hub.{module}.HUGGINGFACE_CO_URL_TEMPLATE", template, raising=False)
     patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     patch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(cache))
     try:

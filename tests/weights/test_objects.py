@@ -15,7 +15,7 @@ import test_from_torchvision
 import timm
 import torch
 import transformers as hf
-from hf_cases import CASES, CLASSES
+from hf_cases import CASES, CLASSES, MAJOR
 from image_files import random_rgb
 from PIL import Image
 from timm.data import create_transform, resolve_model_data_config
@@ -62,7 +62,8 @@ def assert_same(ours: vitviz.ViT, theirs: Any, side: int = 44) -> None:
 
 def adapted(model: Any, head: bool = True, **options: Any) -> Any:
     saved = ["classifier"] if head else None
-    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], modules_to_save=saved, **options)
+    targets = ["q_proj", "v_proj"] if MAJOR > 4 else ["query", "value"]
+    settings = peft.LoraConfig(r=2, target_modules=targets, modules_to_save=saved, **options)
     return peft.get_peft_model(model, settings)
 
 

@@ -48,7 +48,7 @@ def opened(kind: str) -> tuple[Any, View]:
     settings |= {"label2id": {name: index for index, name in NAMES[kind].items()}, "problem_type": TYPES[kind]}
     model = shaken(type(case)(type(case.config)(**settings))).eval()
     with torch.no_grad():
-        bias = {"several": [3.0, 2.5, -2.0], "value": [40.0], "values": [-7.0, 1234.5]}[kind]
+        bias = {"several": [4.0, 2.5, -2.0], "value": [40.0], "values": [-7.0, 1234.5]}[kind]
         model.classifier.weight.mul_(0.1)
         model.classifier.bias.copy_(torch.tensor(bias))
     return model, vitviz.Explorer(model).open(PHOTO)
