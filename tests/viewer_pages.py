@@ -171,7 +171,8 @@ CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent w
 
 def number(text: str) -> float:
     """A share or a score as the page prints it."""
-    value, percent = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", text.strip().replace("\N{MINUS SIGN}", "-")).groups()
+    plain = re.sub("[\u2007\u2008]", "", text).strip().replace("\N{MINUS SIGN}", "-")  # columns are padded
+    value, percent = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", plain).groups()
     return float(value) / (100 if percent else 1)
 
 

@@ -1,4 +1,4 @@
-"""Format numbers, predictions and tables for people, numbers by the same rules as `web/compute/format.js`."""
+"""Format numbers, predictions and tables as text, by the same rules as `web/compute/format.js`."""
 
 import dataclasses
 import math
@@ -75,28 +75,28 @@ def describe_prediction(
     known: bool = True,
     problem_type: ProblemType = SINGLE,
 ) -> str:
-    """Describe a prediction in one line, which says how many classes there are to choose from.
+    """Describe a prediction in one line, including the number of classes.
 
-    A classifier names one of its classes whatever it is shown. Its probability does not tell an unknown thing from a
-    difficult one, so the words say that it is none of them only where another measure does (`known`).
+    A classifier always returns one of its classes. Its probability does not distinguish an unknown object from a
+    difficult photograph, so only another measure (`known`) makes the text say "none of them".
 
     Args:
-        labels: the most probable classes, the best first; none for a model without a classifier.
-        probabilities: one for each of them, 0 to 1.
-        classes: how many classes the model knows.
+        labels: the most probable classes, best first; empty for a model without a classifier.
+        probabilities: one for each label, 0 to 1.
+        classes: number of classes that the model knows.
         sure_above: see `vitviz.Pretrained`.
-        group: see `vitviz.View.group`; it and its most probable classes are named where no class is sure.
+        group: see `vitviz.View.group`; named, with its most probable classes, if no class reaches `sure_above`.
         known: whether the photograph seems to show one of the classes; see `vitviz.View.known`.
-        problem_type: see `vitviz.ViT.problem_type`. Of several labels those of 50 % and more are named.
+        problem_type: see `vitviz.ViT.problem_type`. With several labels, those of 50 % and more are named.
 
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3)
-    'Closest of 260 classes: cat 81.0 %'
+    'Best match among 260 classes: cat 81.0 %'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.24, 0.1, 0.05], 260, sure_above=0.3)
     'Not sure: perhaps cat, fox or wolf'
     >>> describe_prediction(["cat", "wolf"], [0.24, 0.1], 260, sure_above=0.3, group=("dog", 0.9, ["wolf", "boxer"]))
     'Probably some kind of dog (90.0 %): perhaps wolf or boxer'
     >>> describe_prediction(["cat", "fox", "wolf"], [0.81, 0.1, 0.05], 260, sure_above=0.3, known=False)
-    'Perhaps none of the 260 things this model knows; the closest is cat'
+    'Perhaps none of the 260 things this model knows; the best match is cat'
     >>> describe_prediction(["cat", "dog", "fox"], [0.99, 0.98, 0.05], 20, problem_type="multi_label_classification")
     'Of 20 labels: cat 99.0 %, dog 98.0 %'
     >>> describe_prediction(["age in years"], [34.2], 1, problem_type="regression")
@@ -111,13 +111,14 @@ def describe_prediction(
             return ", ".join(each[:PERHAPS])
         count = f"{classes:,} label{'s' if classes != 1 else ''}"
         if not each:
-            return f"None of {count}; the closest is {labels[0]} {percent(probabilities[0])}"
+            return f"None of {count}; the best match is {labels[0]} {percent(probabilities[0])}"
         return f"Of {count}: {', '.join(each[:PERHAPS])}"
     if not known:
         things = f"{classes:,} thing{'s' if classes != 1 else ''}"
-        return f"Perhaps none of the {things} this model knows; the closest is {labels[0]}"
+        return f"Perhaps none of the {things} this model knows; the best match is {labels[0]}"
     if sure_above is None or probabilities[0] >= sure_above:
-        return f"Closest of {classes:,} class{'es' if classes != 1 else ''}: {labels[0]} {percent(probabilities[0])}"
+        known_classes = f"{classes:,} class{'es' if classes != 1 else ''}"
+        return f"Best match among {known_classes}: {labels[0]} {percent(probabilities[0])}"
     *others, last = (group[2] if group else labels)[:PERHAPS]
     perhaps = f"perhaps {', '.join(others)} or {last}" if others else f"perhaps {last}"
     if group is None:

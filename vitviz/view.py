@@ -194,7 +194,7 @@ class View:
     def describe(self) -> str:
         """Return the prediction in one line; empty without named classes.
 
-        "Closest of 260 classes: cat 81.0 %", "Of 20 labels: cat 99.0 %, dog 98.0 %" or "age in years: 34.20".
+        "Best match among 260 classes: cat 81.0 %", "Of 20 labels: cat 99.0 %, dog 98.0 %" or "age in years: 34.20".
         """
         if not self.names_classes:
             return ""

@@ -517,7 +517,7 @@ def test_predict_prints_json_of_a_file_or_of_standard_input(
     assert answer["model"] == model
     assert set(image) == {"photo", "input_size", "summary", "classes", "sure_above", "predictions"}
     assert answer["input_size"] == image["input_size"]
-    assert image["summary"].startswith(f"Closest of {image['classes']} classes: thing")
+    assert image["summary"].startswith(f"Best match among {image['classes']} classes: thing")
     assert image["sure_above"] is None
     monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(CHURCH.read_bytes())))
     image["photo"] = "-"

@@ -58,7 +58,7 @@ def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
     choose(opened, small)
     expect_model(opened, app, small, 3)
     expect(opened.locator(".vv-predictions")).to_contain_text("thing")
-    expect(opened.locator("#badge")).to_contain_text("7 x 11 patches")
+    expect(opened.locator("#badge")).to_contain_text("7 × 11 patches")
     expect(opened.locator(".vv-queries label")).to_have_count(4)
     opened.check(".vv-queries input[value='register 2']")
     expect_map(opened, app.view(CHURCH, small).attention(-1, 3, "register 2"))
@@ -104,7 +104,7 @@ def test_models_are_refused_in_words_or_stay_in_the_menu(
     opened.click("#load")
     expect_model(opened, app, "timm:vit_typed", 2)
     expect(opened.locator("#another")).not_to_be_visible()
-    assert opened.locator("#model optgroup").last.get_attribute("label") == "Brought by you"
+    assert opened.locator("#model optgroup").last.get_attribute("label") == "Your models"
     choose(opened, app.default)
     expect_model(opened, app, app.default, 2)
     choose(opened, "timm:vit_typed")
@@ -279,7 +279,7 @@ def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, small
         expect_unchanged(page, before)
         assert "/tmp" not in page.locator("#notice").inner_text()  # nobody needs to know where uploads lie
         page.locator("#another input[type=file]").set_input_files(str(good))
-        expect(page.locator("#badge")).to_contain_text("2 x 2 patches")
+        expect(page.locator("#badge")).to_contain_text("2 × 2 patches")
         expect(page.locator("#model option:checked")).to_have_text(re.compile(r"mine\.safetensors · 4 MB"))
-        assert page.locator("#model optgroup").last.get_attribute("label") == "Brought by you"
+        assert page.locator("#model optgroup").last.get_attribute("label") == "Your models"
         assert "mine.safetensors" not in page.url

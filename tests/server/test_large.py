@@ -81,7 +81,7 @@ def test_choices_go_from_the_models_own_to_the_largest(mode: str, side: int, pat
 
 def test_a_model_as_large_as_allowed_has_no_larger_choice_and_guesses_are_rounded() -> None:
     (own,) = sizes.sizes(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
-    assert own.describe() == {"size": None, "words": "Own · 256 patches"}
+    assert own.describe() == {"size": None, "words": "Standard - 256 patches"}
     said = {0.3: "under a second", 3.4: "about 3 s", 61: "about 60 s", 100: "about 2 min", 3000: "about 50 min"}
     assert {seconds: sizes.about(seconds) for seconds in said} == said
 

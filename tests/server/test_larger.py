@@ -49,14 +49,14 @@ def app(hub: Path, models: dict[str, str]) -> Iterator[Running]:
 def expect_large(page: Browser, app: Running) -> None:
     expect_map(page, app.view(model=LARGE).attention())
     expect(page.locator("#model select")).to_have_value(LARGE)
-    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 1,000 classes")
+    expect(page.locator(".vv-predictions h2")).to_have_text("Best match among the 1,000 things this model knows")
     expect(page.locator(".vv-larger")).not_to_be_visible()
 
 
 @pytest.mark.tier("all")
 def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Running) -> None:
     ready(page, app.url)
-    expect(page.locator(".vv-best button")).to_have_text("Know 1,000 classes: Large, 88 MB")
+    expect(page.locator(".vv-best button")).to_have_text("Use a model with 1,000 classes: Large, 88 MB")
     page.click(".vv-larger summary")
     expect(page.locator(".vv-others button")).to_have_text(["Gone, 90 MB"])
     expect_accessible(page)
@@ -85,11 +85,11 @@ def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Ru
     page.click(".vv-larger summary")
     page.click(".vv-others button")
     notice = page.locator(".vv-message")
-    expect(notice).to_contain_text("Expected Gone to open, got an error.")
+    expect(notice).to_contain_text("Gone is not downloaded, and Hugging Face cannot be reached")
     assert page.evaluate(REMEMBERED) is None
     page.evaluate(f"localStorage.setItem('vitviz-model', '{GONE}')")
     ready(page, app.url)
-    expect(notice).to_contain_text("Expected Gone to open, got an error.")
+    expect(notice).to_contain_text("Gone is not downloaded, and Hugging Face cannot be reached")
     expect_map(page, app.view().attention())
     expect(page.locator("#model select")).to_have_value(app.default)
     page.wait_for_function(f"{REMEMBERED} === null")
@@ -111,7 +111,7 @@ def test_a_default_that_cannot_be_had_is_said_and_replaced(page: Browser, hub: P
         native = models["native"]
         ready(page, fallen.url)
         notice = page.locator(".vv-message")
-        expect(notice).to_contain_text("Gone could not be opened, so the page opens with Tiny native.")
+        expect(notice).to_contain_text("Could not open Gone; the page shows Tiny native instead.")
         expect_map(page, fallen.view(model=native).attention())
         expect(page.locator("#model select")).to_have_value(native)
         example(page, "Dog")

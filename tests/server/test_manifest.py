@@ -79,7 +79,7 @@ def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
     unsure = {"sure_above": 0.999}
     grouped = {**unsure, "groups": (("even", *view.labels[::2]), ("any", *view.labels))}
     for words, known, facts in (
-        ("Closest of ", None, {}),
+        ("Best match among ", None, {}),
         ("Not sure: perhaps ", None, unsure),
         ("Probably some kind of any (", True, {**grouped, "known_above": score - 1e-3}),
         ("Perhaps none of the", False, {**grouped, "known_above": score + 1e-3}),

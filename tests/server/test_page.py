@@ -55,14 +55,16 @@ def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: 
     assert best[0][0] == "church"
     expect(page.locator(".vv-name")).to_have_text([label for label, _ in best])
     expect(page.locator(".vv-predictions li").first).to_contain_text(percent(best[0][1]))
-    expect(page.locator(".vv-explore .vv-answer")).to_have_text(f"Closest of 10 classes: church {percent(best[0][1])}")
-    expect(page.locator(".vv-predictions h2")).to_have_text("Closest of 10 classes")
+    expect(page.locator(".vv-explore .vv-answer")).to_have_text(
+        f"Best match among 10 classes: church {percent(best[0][1])}"
+    )
+    expect(page.locator(".vv-predictions h2")).to_have_text("Best match among the 10 things this model knows")
     for absent in (".vv-sure", ".vv-caveat"):  # it has no threshold, and is right
         expect(page.locator(absent)).not_to_be_visible()
     assert page.locator(".vv-heads button").count() == 3 + view.trace.heads
     assert page.locator(".vv-layers button").count() == view.trace.depth
     assert page.locator(".vv-grid button").count() == view.trace.depth * view.trace.heads
-    expect(page.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+ m?s · 13 x 20 patches"))
+    expect(page.locator("#badge")).to_contain_text(re.compile(r"(CPU|CUDA|MPS) · [\d.]+ m?s · 13 × 20 patches"))
     expect(page.locator(".vv-known")).to_contain_text("10 classes")
     expect(page.get_by_role("alert")).not_to_be_visible()
     complete(page)
@@ -373,9 +375,13 @@ def expect_words(page: Browser, view: View) -> None:
     words, (label, probability) = view.describe(), view.predictions(1)[0]
     expect(page.locator(".vv-explore .vv-answer")).to_have_text(words)
     sure = probability >= view.sure_above and view.known is not False
-    heading = f"Closest of {len(view.labels)} classes"
-    assert words.startswith(f"{heading}: {label} ") == sure
-    expect(page.locator(".vv-sure")).to_contain_text(f"Not sure under {percent(view.sure_above, 2)}.")
+    assert words.startswith(f"Best match among {len(view.labels)} classes: {label} ") == sure
+    threshold = page.locator(".vv-sure")
+    if sure or view.known is False:
+        expect(threshold).to_be_hidden()
+    else:
+        expect(threshold).to_contain_text(f"The best match is below {percent(view.sure_above, 2)}.")
+    heading = f"Best match among the {len(view.labels)} things this model knows"
     expect(page.locator(".vv-predictions h2")).to_have_text(heading if sure else words)
 
 
@@ -386,20 +392,20 @@ def test_the_everyday_model_is_right_or_says_that_it_is_not(app: Running) -> Non
         view = explorer.open(photograph(one) if isinstance(one, str) else one.path)
         (label, probability), *_ = view.predictions(1)
         sure = probability >= view.sure_above and view.known is not False
-        assert view.describe().startswith(f"Closest of 260 classes: {label} ") == sure
+        assert view.describe().startswith(f"Best match among 260 classes: {label} ") == sure
         if isinstance(one, str):
             assert label == KNOWN.get(one, label)
         else:
             caveats[one.name] = one.caveat(view)
             assert bool(caveats[one.name]) != (label in one.classes)
     assert not any(caveats[name] for name in ("Church", "Cat", "Giraffe", "Panda", "Hedgehog"))
-    assert "does not know" in caveats["Lizard"]
+    assert "None of this model's classes" in caveats["Lizard"]
 
 
 def test_the_page_of_the_everyday_model_says_what_python_says(page: Browser, app: Running) -> None:
     assert Menu(Settings()).default == EVERYDAY  # the page opens with it
     ready(page, f"{app.url}?model={EVERYDAY}")
-    expect(page.locator(".vv-known summary")).to_have_text("All 260 classes that it knows")
+    expect(page.locator(".vv-known summary")).to_have_text("All 260 classes this model knows")
     shown = {one.name: one for one in examples() if one.name in ("Church", "Lizard")}
     for name in (*shown, OTHERS[0]):
         if name in shown:
@@ -420,7 +426,7 @@ def test_what_an_example_says_depends_on_the_model() -> None:
     other = Example(CHURCH, "Church", "Church: a cathedral", (view.predictions(2)[1][0],))
     unknown = Example(CHURCH, "Church", "Church: a cathedral", ("church",))
     assert right.caveat(view) == ""
-    assert other.caveat(view) == "An example of what this model gets wrong. Church: a cathedral."
+    assert other.caveat(view) == "The model gets this example wrong. Church: a cathedral."
     assert "none of its classes fits" in unknown.caveat(view)
     try:
         view.model.pretrained = replace(about, labels=tuple(f"church {one}, {one}" for one in about.labels))
@@ -438,7 +444,7 @@ def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Runn
         expect(page.locator(".vv-answer:visible")).to_have_text(view.describe())
     classes = view.labels
     listed = page.locator(".vv-known li")
-    expect(page.locator(".vv-known summary")).to_have_text(f"All {len(classes)} classes that it knows")
+    expect(page.locator(".vv-known summary")).to_have_text(f"All {len(classes)} classes this model knows")
     expect(listed.first).not_to_be_visible()
     page.focus(".vv-known summary")
     page.keyboard.press("Enter")
@@ -471,7 +477,7 @@ def test_of_very_many_classes_the_first_are_listed(offline: Browser, tmp_path: P
     labels = tuple(f"thing {number}" for number in range(21_841))
     scene = viewer_pages.scene(viewer_pages.view(), labels=labels)
     viewer_pages.show(offline, tmp_path, standalone(scene))
-    expect(offline.locator(".vv-predictions h2")).to_have_text("Closest of 21,841 classes")
+    expect(offline.locator(".vv-predictions h2")).to_have_text("Best match among the 21,841 things this model knows")
     offline.click(".vv-known summary")
     expect(offline.locator(".vv-known li")).to_have_count(400)
     expect(offline.locator(".vv-known [role=status]")).to_have_text("21,841 of 21,841, the first 400 listed.")

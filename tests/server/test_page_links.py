@@ -86,8 +86,8 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
     sizes = page.evaluate("vitviz.scenes.get(vitviz.store.get().scene.id).manifest.sizes.map(({ words }) => words)")
     options = page.locator("#size select option").all_inner_texts()
     assert [option.strip() for option in options] == sizes
-    assert sizes[0] == "Own · 77 patches"
-    assert re.fullmatch(r"2 x · 308 patches · (under a second|about \d+ (s|min))", sizes[1])
+    assert sizes[0] == "Standard - 77 patches"
+    assert re.fullmatch(r"2 × - 308 patches - (under a second|about \d+ (s|min))", sizes[1])
     page.locator("#size select").select_option(index=1)
     page.wait_for_function("vitviz.store.get().scene.source.size !== null")
     size = page.evaluate("vitviz.store.get().size")
@@ -103,7 +103,7 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
     expect(page.locator("#size select")).to_have_value(str(size))
     assert address(page) == there
     page.click(".vv-seen summary")
-    expect(page.locator(".vv-seen p")).to_contain_text("14 x 22 patches")
+    expect(page.locator(".vv-seen p")).to_contain_text("14 × 22 patches")
     page.go_back()  # to where it was chosen
     page.go_back()
     page.wait_for_function("vitviz.store.get().scene.source.size === null")
@@ -120,7 +120,7 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
 NONSENSE = {
     "image=Nobody&layer=2&head=2&from=4,7": ["Nobody", "Church, Dog, Lizard"],
     "image=Koala&model=/etc&layer=2": ["Expected the name of a model"],
-    "photo=0123456789abcdef01234567&layer=2": ["only in the browser in which it was opened"],
+    "photo=0123456789abcdef01234567&layer=2": ["stored only in the browser that created the link"],
     "image=Church&layer=99&head=nine&from=300,1&mode=telepathy&opacity=7": [
         f"{part}: expected" for part in ("layer", "head", "from", "mode", "opacity")
     ],

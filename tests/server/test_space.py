@@ -194,7 +194,7 @@ def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page,
         expect(message).to_contain_text("copied")
         link = page.evaluate("navigator.clipboard.readText()")
     else:  # then it is there to be copied by hand
-        expect(message).to_contain_text("This is the link")
+        expect(message).to_contain_text("The link is")
         link = re.search(r"https?://\S+", message.text_content() or "")[0]
     assert link.startswith(f"{started.url}/?")
     assert parse_qs(urlsplit(link).query)["layer"] == ["7"]

@@ -20,7 +20,7 @@ from vitviz.heatmap import Heatmap
 from vitviz.view import View
 
 QUESTIONS = "**/vitviz/*"
-LABELS = {"Explain": "Why this answer", "Heads": "Heads", "Layers": "Layers"}
+LABELS = {"Explain": "Explanations", "Heads": "Heads", "Layers": "Layers"}
 
 
 def view_of(name: str) -> str:
@@ -132,7 +132,8 @@ def test_a_map_is_tested_and_loses_its_strongest_patches(opened: Browser, app: R
     down = np.array([float(point.split(",")[1]) for point in points])  # in the drawing, from its top
     ticks = chart.locator(".vv-rule").evaluate_all("(rules) => rules.map((rule) => rule.getBBox().y)")
     np.testing.assert_allclose((ticks[0] - down) / (ticks[0] - ticks[2]), test.deletion.probabilities, atol=2e-3)
-    expect(panel.locator("[data-method=gae] small")).to_contain_text(f"{test.gain:+.2f} over random".replace("-", "−"))
+    gain = f"{'beats' if test.gain >= 0 else 'below'} random by {abs(test.gain):.2f}"
+    expect(panel.locator("[data-method=gae] small")).to_contain_text(gain)
     assert panel.locator(".vv-method").first.get_attribute("data-method") == "gae"  # the best first
     panel.locator("input[data-do=away]").fill("60")
     expect(panel.locator(".vv-moved small").first).not_to_have_text("")
@@ -251,7 +252,7 @@ def test_a_method_that_takes_long_starts_and_stops_by_hand(opened: Browser) -> N
     settled(opened)
     assert not gate.held  # it is chosen, and not started
     run.click()
-    expect(note).to_contain_text(f"{method.title} is being computed")
+    expect(note).to_contain_text(f"Computing {method.title}")
     expect(status).to_be_visible()
     expect(run).to_have_text("Stop")
     run.click()
@@ -370,15 +371,15 @@ def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Runn
     shown = pixels(opened, "() => document.querySelectorAll('.vv-layers-view .vv-alike canvas')[1]")
     np.testing.assert_allclose(shown[..., :3] / 255, pca[1], atol=1 / 255)
     title, slider = panel.locator(".vv-title"), panel.get_by_role("slider", name="Layer")
-    expect(title).to_have_text("Layer 3: what the patches are alike in")
+    expect(title).to_have_text("Layer 3: patches that look alike to the model")
     panel.locator(".vv-read button").nth(1).click()
-    expect(title).to_have_text(f"Layer 2: {read.names[0]}, read from every patch")
+    expect(title).to_have_text(f"Layer 2: {read.names[0]}, predicted from each patch")
     expect(panel.locator(".vv-read button").nth(1)).to_have_attribute("aria-pressed", "true")
     panel.locator(".vv-alike button").nth(2).click()
-    expect(title).to_have_text("Layer 3: what the patches are alike in")
+    expect(title).to_have_text("Layer 3: patches that look alike to the model")
     expect(slider).to_have_value("3")
     slider.fill("1")
-    expect(title).to_have_text("Layer 1: what the patches are alike in")
+    expect(title).to_have_text("Layer 1: patches that look alike to the model")
     expect(panel.locator(".vv-playing .vv-number")).to_have_text("1 of 3")
     settled(opened)
     pane = f"{view_of('.vv-layers-view')}.pane"
@@ -388,7 +389,7 @@ def test_layers_read_the_class_color_patches_and_play(opened: Browser, app: Runn
     np.testing.assert_allclose(shown[..., :3] / 255, pca[0], atol=1.01 / 255)
     assert (shown[..., 3] == 255).all()
     opened.go_back()  # the slider is one step of the history
-    expect(title).to_have_text("Layer 3: what the patches are alike in")
+    expect(title).to_have_text("Layer 3: patches that look alike to the model")
     expect(slider).to_have_value("3")
     play = panel.locator("[data-do=play]")
     play.click()

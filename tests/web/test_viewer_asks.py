@@ -49,7 +49,7 @@ def test_the_query_follows_the_pointer_until_a_click_pins_it(explorer: Page) -> 
     assert title(explorer).endswith("from CLS")
     explorer.mouse.click(*centre(explorer, seen, 1, 1))
     explorer.mouse.move(5, 5)
-    explorer.get_by_role("button", name="Let go").click()
+    explorer.get_by_role("button", name="Unpin").click()
     assert title(explorer).endswith("from CLS")
     hover(explorer, seen, 4, 9)
     first, live = explorer.locator(".vv-strongest li").first, explorer.locator(".vv-live")
@@ -199,16 +199,16 @@ def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> N
     assert title(explorer).startswith("Layer 2, head 3,")
     seen = view()
     expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
-    own = explorer.get_by_role("radio", name="each its own")
+    own = explorer.get_by_role("radio", name="per map")
     expect(own).to_be_checked()
-    explorer.get_by_role("radio", name="one for all").check()
+    explorer.get_by_role("radio", name="shared").check()
     ask(explorer, query=[1, 9])
     cells = [patches(seen, block, head, (1, 9), "row") for block in range(3) for head in range(5)]
     scale = Scale.over(cells)
     words = explorer.locator(".vv-scale-words").inner_text()
     low, high = (viewer_pages.number(text) for text in re.findall(r"(?:[<>] )?[\d.]+ %", words))
     assert (low, high) == (pytest.approx(scale.vmin, abs=2.6e-3), pytest.approx(scale.vmax, abs=2.6e-3))
-    assert "one scale for all" in words
+    assert "shared scale" in words
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7], scale)
     own.check()
     assert_thumbnail(explorer, ".vv-grid [data-value='1,2']", cells[7])

@@ -31,12 +31,12 @@ def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: P
     for key in ("ArrowUp", "ArrowRight", ".", "d", "g"):
         explorer.keyboard.press(key)
     assert title(explorer) == "Layer 2, head 1, to patch row 4, column 7"
-    expect(explorer.get_by_label("who attends to it")).to_be_checked()
+    expect(explorer.get_by_label("what attends to it")).to_be_checked()
     expect(explorer.get_by_label("Patch grid")).to_be_checked()
     explorer.keyboard.press("Escape")
     assert title(explorer) == "Layer 2, head 1, to CLS"
     # what is typed into inputs stays with them
-    explorer.get_by_text("Colors and gamma").click()
+    explorer.get_by_text("Colours and gamma").click()
     fields = ("block", "head", "query", "direction", "mode", "grid", "full", "help")
     before = state(explorer, *fields)
     slider = explorer.get_by_role("slider", name="Opacity")
@@ -219,7 +219,7 @@ def assert_nothing_moves(page: Page) -> None:
 @pytest.mark.tier("all")
 def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None:
     assert_nothing_moves(explorer)
-    explorer.get_by_label("Pace of the animation").select_option("250")
+    explorer.get_by_label("Animation speed").select_option("250")
     explorer.get_by_role("button", name="Play layers").click()
     for layer in (1, 2, 3, 1):
         expect(explorer.locator(".vv-title")).to_have_text(f"Layer {layer}, mean of 5 heads, from CLS")
@@ -239,7 +239,7 @@ def test_playing_steps_through_layers_or_heads_and_stops(explorer: Page) -> None
 def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=2, block=1)
-    explorer.get_by_text("The whole matrix of one head").click()
+    explorer.get_by_text("The full attention matrix of one head").click()
     expect(explorer.locator(".vv-matrix p")).to_contain_text("Layer 2, head 3, 81 x 81 tokens")
     rest(explorer)
     shown = pixels(explorer, "() => document.querySelector('.vv-cells canvas')")[..., :3]

@@ -185,4 +185,4 @@ def test_figures_and_the_shell(kind: str, tmp_path: Path, capsys: pytest.Capture
     assert set(image["predictions"][0]) == {"label", "probability" if kind == "several" else "value"}
     assert (tmp_path / "out" / "photo.png").is_file()
     main(["predict", *given, "--problem-type", "single_label_classification"])
-    assert ("Closest of 3 classes" in capsys.readouterr().out) == (kind == "several")
+    assert ("Best match among 3 classes" in capsys.readouterr().out) == (kind == "several")

@@ -66,57 +66,57 @@ class Statistic:
 _ALL = (
     Statistic(
         "distance", "Attention distance", "patches",
-        "Distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are left out as "
-        "queries and as keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).", 0.0,
+        "Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as "
+        "queries and keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).", 0.0,
     ),
     Statistic(
         "distance_pixels", "Attention distance", "px",
-        "The same in pixels of the photograph, where patches need not be square.", 0.0,
+        "The same in pixels of the photograph, in which patches may not be square.", 0.0,
         not_in_browser="it is not computed in JavaScript",
     ),
     Statistic(
         "entropy", "Attention entropy", "nats",
-        "Spread of attention over all tokens: 0 on a single one, ln N evenly over N.", 0.0,
+        "Spread of attention over all tokens: 0 for a single token, ln N for N equal shares.", 0.0,
     ),
     Statistic(
         "entropy_share", "Attention entropy, relative", "",
-        "The entropy divided by ln N: 1 for attention spread evenly over all tokens.", 0.0, 1.0,
+        "The entropy divided by ln N: 1 for equal shares on all tokens.", 0.0, 1.0,
     ),
     Statistic("mass_cls", "On the class token", "", "Share of the attention that goes to the class token.", 0.0, 1.0),
     Statistic(
         "mass_registers", "On registers", "",
-        "Share that goes to all other prefix tokens: registers and the distillation token.", 0.0, 1.0,
+        "Share on all other prefix tokens: registers and the distillation token.", 0.0, 1.0,
     ),
-    Statistic("mass_self", "On itself", "", "Share that a token keeps for itself.", 0.0, 1.0),
+    Statistic("mass_self", "On itself", "", "Share that stays on the token itself.", 0.0, 1.0),
     Statistic(
         "mass_neighbors", "On neighbours", "",
-        "Share that goes to the 8 patches around the query patch; to fewer at the border.", 0.0, 1.0,
+        "Share on the 8 patches around the query patch (fewer at the border).", 0.0, 1.0,
     ),
     Statistic(
         "mass_elsewhere", "On other patches", "",
-        "Share that goes to the patches that are neither the query nor around it. From a patch the shares on the class "
-        "token, registers, itself, neighbours and others sum to 1; from a prefix token its share on itself is also "
-        "counted on the class token or registers.", 0.0, 1.0,
+        "Share on all patches except the query and its neighbours. From a patch, the shares on the class token, "
+        "registers, itself, neighbours and other patches add up to 1. From a prefix token, the share on itself is also "
+        "counted as class token or registers.", 0.0, 1.0,
     ),
     Statistic(
         "effective_rank", "Effective rank", "",
-        "Number of directions of the N x N attention matrix: the exponential of the entropy of its singular values "
-        "(Roy and Vetterli 2007). 1 where all tokens attend alike, N where each attends to another. Of all tokens, "
-        "whatever the query.", 1.0, None, "matrix", "it needs a singular value decomposition",
+        "Effective number of dimensions of the N × N attention matrix: the exponential of the entropy of its singular "
+        "values (Roy and Vetterli 2007). 1 if all rows are equal, N if each token attends to a different one. It does "
+        "not depend on the query.", 1.0, None, "matrix", "it needs a singular value decomposition",
     ),
     Statistic(
         "gradient", "Importance by gradient", "",
-        "Slope of the logit of the target class when the head's output is scaled, without its sign (Michel et al. "
-        "2019).", 0.0, None, "model", "the graphs have no gradients of heads",
+        "Absolute gradient of the target's logit with respect to a scale on the head's output (Michel et al. 2019).",
+        0.0, None, "model", "the graphs have no gradients of heads",
     ),
     Statistic(
         "ablation_probability", "Probability lost without it", "",
-        "Fall of the target's probability when the head's output is set to zero. Exact; negative for a gain.",
+        "Drop of the target's probability when the head's output is set to zero. Exact; negative if it rises.",
         -1.0, 1.0, "model",
     ),
     Statistic(
         "ablation_logit", "Logit lost without it", "",
-        "Fall of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
+        "Drop of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
     ),
 )  # fmt: skip
 STATISTICS: dict[str, Statistic] = {one.name: one for one in _ALL}

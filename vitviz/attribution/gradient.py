@@ -237,7 +237,7 @@ METHODS = (
         function=gradient_rollout,
         title="Gradient rollout",
         paper="Gildenblat 2020, Exploring Explainability for Vision Transformers (vit-explain)",
-        about="Attention that speaks for the class, followed through all blocks.",
+        about="Attention that supports the class, combined over all blocks.",
         cost=3.3,
         matrices=3.0,
     ),
@@ -245,7 +245,7 @@ METHODS = (
         function=attention_gradcam,
         title="Grad-CAM of attention",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR (baseline)",
-        about="The attention of one block, each head weighted by how much the class gains from it.",
+        about="The attention of one block, each head weighted by the gradient of the class score.",
         cost=1.2,
         matrices=2.0,
     ),
@@ -254,7 +254,7 @@ METHODS = (
         title="Grad-CAM of tokens",
         paper="Selvaraju et al. 2017, Grad-CAM: Visual Explanations from Deep Networks via Gradient-based "
         "Localization, ICCV",
-        about="The tokens that leave one block, their channels weighted by how much the class gains from them.",
+        about="The output tokens of one block, each channel weighted by the gradient of the class score.",
         cost=1.2,
     ),
     Method(
@@ -262,7 +262,7 @@ METHODS = (
         title="Generic attention explainability",
         paper="Chefer, Gur and Wolf 2021, Generic Attention-model Explainability for Interpreting Bi-Modal and "
         "Encoder-Decoder Transformers, ICCV",
-        about="Attention that speaks for the class, added up block by block over what came before it.",
+        about="Attention that supports the class, accumulated block by block.",
         cost=3.3,
         matrices=3.0,
     ),
@@ -271,8 +271,8 @@ METHODS = (
         title="LeGrad",
         paper="Bousselham et al. 2025, LeGrad: An Explainability Method for Vision Transformers via Feature Formation "
         "Sensitivity, ICCV",
-        about="How much the class, read out after each block, would gain if that block looked more at a patch. Read "
-        "from the tokens that the model's classifier reads; with pooling=tokens from all, as in the authors' program.",
+        about="How much the class score after each block would rise if that block attended more to a patch. The score "
+        "is read from the tokens that the classifier uses, or with pooling=tokens from all, as in the authors' code.",
         cost=3.0,
         matrices=2.0,
     ),

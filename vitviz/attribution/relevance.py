@@ -157,8 +157,8 @@ METHODS = (
         not_in_browser="its rules are not traced as graphs",
         title="Transformer attribution",
         paper="Chefer, Gur and Wolf 2021, Transformer Interpretability Beyond Attention Visualization, CVPR",
-        about="Relevance of the attention, times its gradient, followed through all blocks. Evidence for a class only; "
-        "in small models rounding may decide much of it.",
+        about="Relevance of the attention times its gradient, combined over all blocks. It shows only evidence for a "
+        "class; in small models, rounding can change it noticeably.",
         cost=6.2,
         matrices=8.0,
     ),
@@ -166,7 +166,7 @@ METHODS = (
         function=attn_lrp,
         title="AttnLRP",
         paper="Achtibat et al. 2024, AttnLRP: Attention-Aware Layer-Wise Relevance Propagation for Transformers, ICML",
-        about="The class's score shared out over the tokens, layer by layer; all scores sum to it.",
+        about="The class score distributed over the tokens, layer by layer; all values add up to it.",
         signed=True,
         cost=3.8,
         activations=25.0,

@@ -87,7 +87,7 @@ METHODS = (
         function=value_attention,
         title="Value-weighted attention",
         paper="Kobayashi et al. 2020, Attention is Not Only a Weight: Analyzing Transformers with Vector Norms, EMNLP",
-        about="How much each token really adds to the one that looks: the length of attention times value.",
+        about="How much each token adds to the query token: the norm of attention times value.",
         class_specific=False,
         cost=1.1,
     ),

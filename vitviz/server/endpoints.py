@@ -472,7 +472,7 @@ class Endpoints:
         self.scenes.discard(lambda _, scene: scene.view.model is explorer.model)
 
     def _settle_default(self) -> str:
-        """Load the model that the page opens with; where that fails return why, and take the bundled one."""
+        """Load the page's first model, or the bundled one if that fails; return the reason or ""."""
         named, menu = self.menu.entry(self.menu.default), self.menu
         try:
             self._load(menu.default)
@@ -480,12 +480,10 @@ class Endpoints:
             if menu.default == menu.bundled:
                 raise
             menu.default = menu.bundled
-            self.loaded = self._models()  # it keeps the default, and there is nothing in it yet
+            self.loaded = self._models()  # the default is pinned in it, and nothing is loaded yet
             self._load(menu.default)
             log.warning("The page opens with %s: %s", menu.default, error)
-            return (
-                f"{named.title} could not be opened, so the page opens with {menu.entry(menu.default).title}. {error}"
-            )
+            return f"Could not open {named.title}; the page shows {menu.entry(menu.default).title} instead. {error}"
         return ""
 
     def _load(self, source: str) -> Loaded:
@@ -493,8 +491,7 @@ class Endpoints:
         try:
             return self.loaded.get(source)
         except VitvizError as error:
-            words = str(error).replace(source, title)  # a visitor need not know where it lies
-            raise ModelLoadError(f"Expected {title} to open, got an error. {words}") from error
+            raise ModelLoadError(str(error).replace(source, title)) from error  # visitors do not need the path
         except Exception as error:
             log.exception("A model could not be loaded.")
             kind = type(error).__name__

@@ -64,11 +64,11 @@ class Size:
     seconds: float | None
 
     def describe(self) -> dict[str, Any]:
-        """Return the size for the page, in words such as "2 x · 1,024 patches · about 3 s"."""
+        """Return the size for the page, labelled such as "2 × - 1,024 patches - about 3 s"."""
         if self.size is None:
-            return {"size": None, "words": f"Own · {self.patches:,} patches"}
-        cost = "" if self.seconds is None else f" · {about(self.seconds)}"
-        return {"size": self.size, "words": f"{self.factor:.2g} x · {self.patches:,} patches{cost}"}
+            return {"size": None, "words": f"Standard - {self.patches:,} patches"}
+        cost = "" if self.seconds is None else f" - {about(self.seconds)}"
+        return {"size": self.size, "words": f"{self.factor:.2g} × - {self.patches:,} patches{cost}"}
 
 
 def work(config: ViTConfig, tokens: int) -> float:

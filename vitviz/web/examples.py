@@ -34,14 +34,14 @@ class Example:
     classes: tuple[str, ...] = ()
 
     def caveat(self, view: View) -> str:
-        """Return the words for a model that has no class for what this shows, or predicts another one."""
+        """Return a note if the model has no class for this example or predicts a wrong one, else ""."""
         if not view.names_classes:
             return ""
         right = {one.casefold() for one in self.classes}
         if not right & {name for label in view.labels for name in synonyms(label)}:
-            return "An example of what this model does not know: none of its classes fits, and it names the closest."
+            return "None of this model's classes fits this example, so it shows the best match."
         if not right & synonyms(view.predictions(1)[0][0]):
-            return f"An example of what this model gets wrong. {self.label}."
+            return f"The model gets this example wrong. {self.label}."
         return ""
 
     def describe(self) -> dict[str, Any]:

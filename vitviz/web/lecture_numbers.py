@@ -102,7 +102,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
     arrays["bias"] = _single(bias)
     if count < len(weight):
         missing["filters"] = (
-            f"All {len(weight)} filters are too many to be sent: these are the {count} with the largest norm."
+            f"The model has {len(weight)} filters, too many to send: these are the {count} with the largest norm."
         )
     added = model.positions(grid)  # (1, gh * gw, D)
     angles = model.angles(grid)  # 2 x (gh * gw, d)
@@ -110,7 +110,7 @@ def _model_arrays(model: ViT, grid: tuple[int, int]) -> tuple[Arrays, dict[str, 
     if table is None:
         missing["positions"] = "This model adds no positions to its tokens."
     elif table.numel() > MOST:
-        missing["positions"] = "At this input size the positions are too many to be shown. Choose a smaller one."
+        missing["positions"] = "There are too many positions to show at this input size. Choose a smaller one."
     else:
         arrays["positions"] = _half(table)
     starts = [token[0] for token in (model.cls_token, model.dist_token, model.reg_token) if token is not None]

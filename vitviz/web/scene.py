@@ -167,19 +167,19 @@ class Scene:
 
 
 def _caveat(view: View) -> str:
-    """Return what to say below the predictions, or instead of them."""
+    """Return the note below the predictions, or instead of them."""
     if view.trace.logits is None:
-        return "This model has no classifier and names nothing; where it looks is here as ever."
+        return "This model has no classifier, so it makes no predictions. Its attention can be explored as usual."
     if not view.names_classes:
         count = view.trace.logits.shape[1]
-        return f"The {count} numbers that this model returns have no names; where it looks is here as ever."
+        return f"This model returns {count} numbers without class names. Its attention can be explored as usual."
     return ""
 
 
 def _assumptions(view: View) -> str:
-    """Return what neither the model's weights nor its settings told."""
+    """Return the settings that were assumed because neither the weights nor the configuration state them."""
     about = view.model.pretrained
-    return f"Assumed of this model: {'; '.join(about.assumed)}." if about and about.assumed else ""
+    return f"Assumed for this model: {'; '.join(about.assumed)}." if about and about.assumed else ""
 
 
 def _map(index: int, heatmap: Heatmap) -> dict[str, Any]:

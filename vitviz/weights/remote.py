@@ -50,7 +50,7 @@ def check_hub(repository: str) -> None:
     from huggingface_hub import HfApi, constants
 
     if constants.HF_HUB_OFFLINE or not reachable(constants.ENDPOINT):
-        raise _unreachable(repository, "the Hugging Face hub")
+        raise _unreachable(repository, "Hugging Face")
     try:
         HfApi().model_info(repository, timeout=CONNECT_SECONDS)
     except Exception as error:  # what hub and HTTP client raise has no common ancestor
@@ -95,9 +95,9 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
     if (folder := cached(repository, needed)) is not None:
         return folder
     if constants.HF_HUB_OFFLINE:
-        raise _unreachable(repository, "the Hugging Face hub", " (HF_HUB_OFFLINE is set)")
+        raise _unreachable(repository, "Hugging Face", " (HF_HUB_OFFLINE is set)")
     if not reachable(constants.ENDPOINT):
-        raise _unreachable(repository, "the Hugging Face hub")
+        raise _unreachable(repository, "Hugging Face")
     try:
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
     except Exception as error:  # what hub, HTTP client and storage raise has no common ancestor
@@ -113,8 +113,8 @@ def _first_line(error: Exception) -> str:
 
 def _unreachable(what: str, where: str, why: str = "") -> RemoteError:
     return RemoteError(
-        f"Expected {what!r} in this machine's cache, got none, and {where} cannot be reached{why}. Connect once to "
-        "fetch it, or use a bundled model: `vitviz models` lists them."
+        f"{what} is not downloaded, and {where} cannot be reached{why}. Connect once to download it, or use a bundled "
+        "model: `vitviz models` lists them."
     )
 
 

@@ -73,12 +73,12 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
   if (isKept(photo)) {
     const blob = await photos.get(photo);
     if (blob) return blob;
-    const message = 'This link names a photograph that is only in the browser in which it was opened.';
+    const message = 'The photograph of this link is stored only in the browser that created the link.';
     throw new BackendError(message, 'refused');
   }
   const address = URL.canParse(photo, base) ? new URL(photo, base) : null;
   if (address?.origin !== new URL(base).origin) {
-    const message = `Expected the address of a picture of this site, got ${photo}. Save the picture, and drop it here.`;
+    const message = `Expected the address of a picture of this site, got ${photo}. Save the picture and drop it here.`;
     throw new BackendError(message, 'refused');
   }
   const answer = await fetch(address, { signal, mode: 'same-origin' }).catch((error) => {
@@ -86,7 +86,7 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
     return null;
   });
   if (answer?.ok) return answer.blob();
-  const message = `Expected a picture of this site at ${photo}, got none. Check the address, or choose a file.`;
+  const message = `Expected a picture of this site at ${photo}, got none. Check the address or choose a file.`;
   throw new BackendError(message, answer ? 'refused' : 'offline');
 }
 

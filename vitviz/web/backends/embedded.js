@@ -20,7 +20,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
   /** @param {Known} scene @param {string} name @param {How} [how] */
   const file = async (scene, name, { signal } = {}) => {
     signal?.throwIfAborted();
-    if (scene.id !== manifest.id) throw new BackendError('This page does not have that photograph.', 'unknown');
+    if (scene.id !== manifest.id) throw new BackendError('This page does not contain that photograph.', 'unknown');
     const text = read(name)?.trim();
     if (!text) throw new BackendError(`A part of this page is missing: ${why}.`, 'failed');
     try {
@@ -31,7 +31,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
     }
   };
   const no = async () => {
-    const message = 'This page stands alone and has no server to ask. Open the photograph in the app.';
+    const message = 'This saved page has no server. Open the photograph in the app.';
     throw new BackendError(message, 'refused');
   };
   /** What was asked when the page was saved; else nothing. @param {string} name */

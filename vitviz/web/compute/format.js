@@ -42,7 +42,12 @@ export const PERHAPS = 3; // classes that are named where the model is not sure
 
 /** How many classes there are to choose from: "1,000 classes". @param {number} classes */
 export function classCount(classes) {
-  return `${classes.toLocaleString('en')} class${classes === 1 ? '' : 'es'}`;
+  return classes === 1 ? '1 class' : `${classes.toLocaleString('en')} classes`;
+}
+
+/** Classes in a sentence for visitors: "260 things". @param {number} classes */
+export function things(classes) {
+  return count(classes, 'thing');
 }
 
 /**
@@ -63,15 +68,14 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
   if (problemType === 'multi_label_classification') {
     const words = labels.map((label, at) => `${label} ${percent(probabilities[at])}`);
     const there = words.filter((_, at) => probabilities[at] >= 0.5).slice(0, PERHAPS);
-    const all = `${classes.toLocaleString('en')} label${classes === 1 ? '' : 's'}`;
-    return there.length ? `Of ${all}: ${there.join(', ')}` : `None of ${all}; the closest is ${words[0]}`;
+    const all = count(classes, 'label');
+    return there.length ? `Of ${all}: ${there.join(', ')}` : `None of ${all}; the best match is ${words[0]}`;
   }
   if (!known) {
-    const things = `${classes.toLocaleString('en')} thing${classes === 1 ? '' : 's'}`;
-    return `Perhaps none of the ${things} this model knows; the closest is ${labels[0]}`;
+    return `Perhaps none of the ${things(classes)} this model knows; the best match is ${labels[0]}`;
   }
   if (sureAbove === null || probabilities[0] >= sureAbove) {
-    return `Closest of ${classCount(classes)}: ${labels[0]} ${percent(probabilities[0])}`;
+    return `Best match among ${classCount(classes)}: ${labels[0]} ${percent(probabilities[0])}`;
   }
   const others = (group ? group[2] : labels).slice(0, PERHAPS);
   const last = others.pop();
@@ -83,6 +87,17 @@ export function describePrediction(labels, probabilities, classes, sureAbove = n
 export function describe({ predictions, labels, sureAbove, group = null, known = true, problemType }) {
   const [names, shares] = [predictions.map(([name]) => name), predictions.map(([, share]) => share)];
   return describePrediction(names, shares, labels.length, sureAbove, group, known !== false, problemType);
+}
+
+/**
+ * Texts of a table's column, flush right: padded with spaces as wide as digits so that the decimal points align.
+ * @param {string[]} texts
+ */
+export function aligned(texts) {
+  const decimals = texts.map((text) => /\.(\d+)/.exec(text)?.[1].length ?? 0);
+  const most = Math.max(0, ...decimals);
+  return texts.map((text, row) => text.replace(/\d(?=\D*$)/, (digit) => (
+    `${digit}${most && !decimals[row] ? '\u2008' : ''}${'\u2007'.repeat(most - decimals[row])}`)));
 }
 
 /** A step of an axis or of a slider, exact in whole percent. @param {number} share */
@@ -128,9 +143,9 @@ export function headWords(head, heads) {
   return typeof head === 'number' ? `head ${head + 1}` : `${head} of ${heads} heads`;
 }
 
-/** How many of something: "5 heads". @param {number} number @param {string} one */
-export function count(number, one) {
-  return `${number} ${one}${number === 1 ? '' : 's'}`;
+/** How many of something: "5 heads". @param {number} number @param {string} noun - in the singular */
+export function count(number, noun) {
+  return `${number.toLocaleString('en')} ${noun}${number === 1 ? '' : 's'}`;
 }
 
 /**
@@ -162,7 +177,7 @@ export function title({ mode, block, head, query, direction }, { heads, depth },
  */
 export function settings({ mode, discard, residual, gamma }) {
   const parts = mode === 'rollout' ? [`skip connection ${whole(residual)}`] : [];
-  if (mode === 'rollout' && discard > 0) parts.push(`weakest ${whole(discard)} dropped`);
+  if (mode === 'rollout' && discard > 0) parts.push(`weakest ${whole(discard)} discarded`);
   if (gamma !== 1) parts.push(`gamma ${score(gamma)}`);
   return parts.join(' · ');
 }
@@ -174,7 +189,7 @@ export function settings({ mode, discard, residual, gamma }) {
 export function clippedWords({ clipped, vmax, most }, unit) {
   if (clipped === 0) return '';
   const patches = clipped === 1 ? '1 patch' : `${clipped} patches`;
-  return `Colours end at ${unit(vmax)}; ${patches} beyond it (up to ${unit(most)}) marked by a dot.`;
+  return `Colours end at ${unit(vmax)}; dots mark ${patches} beyond it (up to ${unit(most)}).`;
 }
 
 /** A file's name: "vitviz-Church-Layer-12-head-3.png". @param {(string | null)[]} parts @param {string} ending */

@@ -1,16 +1,18 @@
-// What the picture shows, in numbers: where the mass lies, the strongest patches, how spread the map is. The same
-// arrays as the picture's. No DOM but the place that is written into.
+// The map in numbers: attention outside the picture, the strongest patches, and how spread out the map is.
 import { CLS, MASSES, OTHER, REGISTERS, SELF, entropy, masses, meanDistance, share, topPatches } from './statistics.js';
 import { percent, score } from './format.js';
 
 const FIVE = new Int32Array(5);
 const MASS = new Float64Array(MASSES);
+/** @type {Record<number, string>} */
+const TOKENS = { [CLS]: 'CLS token', [OTHER]: 'distillation token', [REGISTERS]: 'register' };
 
 /**
  * @typedef {object} Reading
  * @property {{patch: [number, number], value: number}[]} strongest - five at most
- * @property {[string, number][]} masses - of what is not in the picture, and of the query itself
- * @property {number} spread - entropy over all tokens as a share of the most; NaN for signed maps
+ * @property {[string, number][]} masses - outside the picture, and on the query itself
+ * @property {string} query - what the query token is: "CLS token", "patch"
+ * @property {number} spread - entropy over all tokens as a share of its maximum; NaN for signed maps
  * @property {number} distance - mean distance from the query in patches; NaN without a place
  */
 
@@ -31,33 +33,34 @@ export function read(row, { kinds, grid }, token, patch, signed = false) {
       patch: [Math.floor(place / grid[1]), place % grid[1]], value: row[prefix + place],
     })),
     masses: massesOf(row, kinds, token),
+    query: TOKENS[kinds[token]] ?? 'patch',
     spread: signed ? NaN : share(entropy(row, 0, tokens), tokens),
     distance: signed ? NaN : meanDistance(row, prefix, grid, patch),
   };
 }
 
 /**
- * The shares of a row that are not on patches, and on the query itself, by name.
+ * The shares of a row on prefix tokens and on the query itself, by name. What CLS keeps for itself is listed once.
  * @param {Float32Array} row @param {Uint8Array} kinds @param {number} token @returns {[string, number][]}
  */
 export function massesOf(row, kinds, token) {
   masses(row, row.length, kinds, token, MASS);
   /** @type {[string, number][]} */
   const named = [];
-  if (kinds.includes(CLS)) named.push(['CLS', MASS[CLS]]);
-  if (kinds.includes(OTHER)) named.push(['distillation', MASS[OTHER]]);
+  if (kinds.includes(CLS) && kinds[token] !== CLS) named.push(['CLS', MASS[CLS]]);
+  if (kinds.includes(OTHER) && kinds[token] !== OTHER) named.push(['distillation', MASS[OTHER]]);
   if (kinds.includes(REGISTERS)) named.push(['registers', MASS[REGISTERS]]);
   if (!Number.isNaN(MASS[SELF])) named.push(['self', MASS[SELF]]);
   return named;
 }
 
-/** Words below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named @param {string} between */
+/** The text below a thumbnail: "CLS 12 % · self 3 %". @param {[string, number][]} named @param {string} between */
 export function massWords(named, between = ' · ') {
   return named.map(([name, value]) => `${name}\u00a0${percent(value, 2).replaceAll(' ', '\u00a0')}`).join(between);
 }
 
 /**
- * Sentences for the caption and for who listens.
+ * Sentences for the caption and for screen readers.
  * @param {Reading} reading
  * @param {string} unit - 'attention' for shares; else scores without a unit
  * @param {'row' | 'column'} direction
@@ -70,10 +73,10 @@ export function sentences(reading, unit, direction) {
     out.push(`Outside the picture: ${outside.map(([name, value]) => `${percent(value)} on ${name}`).join(', ')}.`);
   }
   const self = reading.masses.find(([name]) => name === 'self');
-  if (self && unit === 'attention') out.push(`On itself: ${percent(self[1])}.`);
+  if (self && unit === 'attention') out.push(`${percent(self[1])} stays on the ${reading.query} itself.`);
   if (Number.isFinite(reading.spread) && direction === 'row') {
-    out.push(`Spread: ${percent(reading.spread, 2)}, where 100 % is even`
-      + `${Number.isFinite(reading.distance) ? `; ${reading.distance.toFixed(1)} patches away on average` : ''}.`);
+    out.push(`Spread: ${percent(reading.spread, 2)} (100 %: evenly on all tokens).`
+      + `${Number.isFinite(reading.distance) ? ` Mean distance: ${reading.distance.toFixed(1)} patches.` : ''}`);
   }
   const best = reading.strongest[0];
   const [row, column] = best?.patch ?? [0, 0];

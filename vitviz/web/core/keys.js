@@ -9,16 +9,16 @@ export const KEYS = [
   { keys: '← ↑ → ↓', does: 'move the patch' },
   { keys: '[ ]', does: 'previous and next layer' },
   { keys: ', .', does: 'previous and next head' },
-  { keys: '0', does: 'all heads as one' },
+  { keys: '0', does: 'mean of all heads' },
   { keys: 'c', does: 'from CLS (from all patches where the model has no CLS)' },
-  { keys: 'd', does: 'what it attends to, or who attends to it' },
+  { keys: 'd', does: 'what it attends to, or what attends to it' },
   { keys: 'r', does: 'rollout on and off' },
   { keys: 'g', does: 'patch grid on and off' },
-  { keys: 'b', does: 'the bare photograph on and off' },
+  { keys: 'b', does: 'map on and off' },
   { keys: 'f', does: 'full screen on and off' },
   { keys: 'Ctrl Z', does: 'undo; with Shift, redo' },
-  { keys: '?', does: 'these keys' },
-  { keys: 'Esc', does: 'close the help; let the pointer lead again' },
+  { keys: '?', does: 'this list' },
+  { keys: 'Esc', does: 'close the help; unpin the patch' },
 ];
 
 /** @typedef {import('./state.js').Opened} Opened */

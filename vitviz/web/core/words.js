@@ -1,4 +1,4 @@
-// What the page says in two languages: its tabs, and the frame of the lecture. Each step has its own words.
+// The page's text in two languages: its tabs, and the frame of the lecture. Each step has its own text.
 
 /** The language of a page. @param {string | null} chosen @param {{lang: string} | null} lecture */
 export function languageOf(chosen, lecture) {
@@ -12,25 +12,25 @@ export const TABS = {
   zh: { explore: '探索', explain: '解释', heads: '注意力头', layers: '层', lecture: '课堂', help: '如何阅读' },
 };
 
-/** A button that opens the photograph at the largest input size at which a question is answered. */
+/** A button that opens the photograph at the largest input size that the server accepts for a question. */
 /** @type {Record<string, string>} */
 export const FITS = { en: 'Open at {0} pixels', zh: '以 {0} 像素打开' };
 
 /** @type {Record<string, Record<string, string>>} */
 export const LECTURE = {
-  en: { path: 'The way through the model', back: 'Back', next: 'Next', code: 'QR code', close: 'Close',
+  en: { path: 'The path through the model', back: 'Back', next: 'Next', code: 'QR code', close: 'Close',
     ask: 'Question', answer: 'Answer', step: 'Step', waiting: 'Loading the numbers of this photograph …',
-    own: 'Your own photograph is not in the link: it stays in this browser.',
-    here: 'This address is of this machine alone: serve the page where phones can reach it.',
-    scan: 'This step, as it is on the screen' },
+    own: 'The link does not contain your own photograph, which stays in this browser.',
+    here: 'This address works only on this machine. Serve the page on a network that phones can reach.',
+    scan: 'Open this step on your phone' },
   zh: { path: '模型中的路线', back: '上一步', next: '下一步', code: '二维码', close: '关闭',
     ask: '问题', answer: '答案', step: '第', waiting: '正在载入这张照片的数字……',
-    own: '链接中不含您自己的照片：它只留在这个浏览器里。',
-    here: '这个地址只在本机有效：请把页面放在手机能访问的地方。',
-    scan: '屏幕上的这一步' },
+    own: '链接不包含您自己的照片，照片只保存在这个浏览器里。',
+    here: '这个地址只在本机有效。请在手机能够访问的网络上提供此页面。',
+    scan: '在手机上打开这一步' },
 };
 
-/** What the tensor strip calls the eight stages. @type {Record<string, string[]>} */
+/** Names of the eight stages in the tensor strip. @type {Record<string, string[]>} */
 export const STAGES = {
   en: ['pixels', 'patches', 'embedding', 'positions', 'one head', 'all heads', 'prediction', 'explanation'],
   zh: ['像素', '图块', '嵌入', '位置', '一个注意力头', '所有注意力头', '预测', '解释'],

@@ -55,9 +55,10 @@ export function drawn(count, prefix) {
 function sentence({ block, tokens, prefix }, head, fused) {
   const step = Math.ceil((tokens - prefix) / MOST);
   const part = step > 1 ? ` (one patch in ${step})` : '';
-  const choose = fused ? ' Choose a head above to see another.' : '';
-  return `Layer ${block + 1}, head ${head + 1}, ${tokens} x ${tokens} tokens${part}: rows look, columns are looked at; `
-    + `lines mark the rows of patches. Colours show the root of attention, for most of it is next to nothing.${choose}`;
+  const choose = fused ? ' Choose a head above to see another one.' : '';
+  return `Layer ${block + 1}, head ${head + 1}, ${tokens} × ${tokens} tokens${part}. Each row shows where one token `
+    + `attends; lines separate the rows of patches. Colours show the square root of attention, because most values are `
+    + `close to zero.${choose}`;
 }
 
 export class Matrix {

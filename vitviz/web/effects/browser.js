@@ -104,14 +104,14 @@ export function addressOf(store) {
 /** @param {Store} store */
 export async function copyLink(store) {
   const state = store.get();
-  const own = isKept(state.photo ?? '') ? ' Your photograph is not in it: it stays in this browser.' : '';
+  const own = isKept(state.photo ?? '') ? ' It does not contain your photograph, which stays in this browser.' : '';
   const say = (/** @type {string} */ text) => store.dispatch({ type: 'message', texts: [`${text}${own}`] });
   try {
     await navigator.clipboard.writeText(addressOf(store));
-    say('The link is copied.');
+    say('Link copied.');
   } catch {
     const framed = window.parent !== window; // then the address bar has another site's address
-    const where = framed ? `This is the link: ${addressOf(store)}` : 'The link is in the address bar.';
-    say(`The browser does not allow copying here. ${where}`);
+    const where = framed ? `The link is ${addressOf(store)}` : 'The link is in the address bar.';
+    say(`The browser does not allow this page to copy. ${where}`);
   }
 }

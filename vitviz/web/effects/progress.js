@@ -7,10 +7,11 @@
 /** What is said of a request until the backend says more. Blocks come by themselves and are left out. */
 /** @type {Record<string, string>} */
 const WORDS = {
-  open: 'Looking at the photograph', rollout: 'Computing rollout', explain: 'Computing a map',
-  faithfulness: 'Testing maps', heads: 'Measuring heads', layers: 'Reading the layers', lecture: 'Fetching numbers',
-  intervene: 'Running the model without them',
-  page: 'Writing the page', upload: 'Sending the checkpoint',
+  open: 'Running the model on the photograph', rollout: 'Computing rollout', explain: 'Computing a map',
+  faithfulness: 'Testing maps', heads: 'Measuring heads', layers: 'Reading the layers',
+  lecture: 'Loading the lecture’s numbers',
+  intervene: 'Running the model on the rest',
+  page: 'Writing the page', upload: 'Uploading the checkpoint',
 };
 const FROM_SECOND = ['open', 'upload']; // how a request is made is their second argument, and the third of others
 

@@ -202,7 +202,7 @@ export class SceneEffects {
       changed: this.page.changed,
       failed: (what, error) => {
         lost.push(what);
-        const text = `Could not be loaded: ${lost.join(', ')}. ${error.message}`;
+        const text = `Could not load ${lost.join(', ')}. ${error.message}`;
         this.page.store.dispatch({ type: 'message', texts: [text] });
       },
     });

@@ -1,11 +1,11 @@
-// The controls beside the picture: they show the state and change it. Native inputs, so that keyboard and screen
-// readers work.
-import { escaped, percent, playWords, queryWords, score, whole } from '../compute/format.js';
+// The controls beside the picture show the state and change it. They are native inputs, which work with keyboards and
+// screen readers.
+import { aligned, escaped, percent, playWords, queryWords, score, whole } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 import { KEYS } from '../core/keys.js';
 
-const FIRST = 'viridis'; // the colors where nothing was chosen
-const ITEM = '<li><button type="button" title="Ask from this patch"></button><span></span></li>';
+const FIRST = 'viridis'; // the default color map
+const ITEM = '<li><button type="button" title="Pin this patch"></button><span></span></li>';
 const SHARES = new Set(['opacity', 'discard', 'residual']);
 
 /** @typedef {import('../core/state.js').State} State */
@@ -13,7 +13,7 @@ const SHARES = new Set(['opacity', 'discard', 'residual']);
 let instances = 0;
 
 /**
- * Set a property of an element; what it is already costs nothing.
+ * Set a property of an element if it differs.
  * @param {any} element @param {string} name @param {unknown} value
  */
 function put(element, name, value) {
@@ -41,8 +41,8 @@ export class Controls {
    * @param {HTMLElement} root - the view
    * @param {object} host
    * @param {(action: import('../core/store.js').Action) => void} host.dispatch
-   * @param {(what: string) => void} host.act - what leaves the page, such as saving a picture
-   * @param {string[]} host.colors @param {{matches: boolean}} host.still - whether nothing may move
+   * @param {(what: string) => void} host.act - actions outside the page, such as saving a picture
+   * @param {string[]} host.colors @param {{matches: boolean}} host.still - whether the visitor prefers reduced motion
    */
   constructor(root, host) {
     this.root = root;
@@ -61,7 +61,7 @@ export class Controls {
       .map(({ keys, does }) => `<dt>${escaped(keys)}</dt><dd>${escaped(does)}</dd>`).join('');
     root.addEventListener('input', (event) => this.changed(event.target));
     root.addEventListener('click', (event) => this.clicked(event));
-    // The event comes after the dialog has closed, perhaps when it is open again: then it says nothing about now.
+    // The event fires asynchronously: the dialog may have been opened again by then.
     const help = this.find('.vv-help');
     help.addEventListener('close', () => {
       if (!help.open) host.dispatch({ type: 'change', change: { help: false } });
@@ -106,10 +106,10 @@ export class Controls {
   }
 
   /**
-   * Offer another scene's queries and maps.
+   * Build the choices of queries and maps for a scene.
    * @param {{prefix: string[], maps: {id: string, title: string}[], depth: number, rollout: boolean,
-   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: there is any; `can.rollout`: with other
-   *   options
+   *   can: import('../backends/backend.js').Backend['can']}} about - `rollout`: whether rollout is available;
+   *   `can.rollout`: whether its options can be changed
    */
   build({ prefix, maps, can, rollout, depth }) {
     /** @param {string} key @param {string} value @param {string} label */
@@ -131,7 +131,7 @@ export class Controls {
    * Show a state.
    * @param {State} state @param {import('../effects/scene.js').Scene} scene
    * @param {import('../core/state.js').Query} query - on the active pane
-   * @param {boolean} signed - the map on show has colors of its own
+   * @param {boolean} signed - whether the map on show is signed, with a color map of its own
    */
   show(state, scene, query, signed) {
     this.state = state;
@@ -145,7 +145,7 @@ export class Controls {
     }
     const pinned = Array.isArray(state.query);
     const where = `${queryWords(query).replace('patch ', '')}${pinned ? ', pinned' : ''}`;
-    write(this.find('.vv-where span'), Array.isArray(query) ? where : 'Point at the picture; click to stay.');
+    write(this.find('.vv-where span'), Array.isArray(query) ? where : 'Hover to explore. Click to pin a patch.');
     put(this.find('[data-do=unpin]'), 'hidden', !pinned);
     press(this.find('[data-do=compare]'), state.beside !== null);
     const button = this.find('[data-do=play]');
@@ -159,21 +159,21 @@ export class Controls {
   /** @param {HTMLSelectElement} select @param {string | null} value @param {boolean} signed */
   colors(select, value, signed) {
     const name = signed ? 'signed' : value ?? FIRST;
-    if (name === this.colored) return; // to ask a list for its choice is as dear as to set it
+    if (name === this.colored) return; // reading the select's value is as expensive as setting it
     this.colored = name;
     select.value = name;
     select.disabled = signed;
   }
 
   /**
-   * List the five strongest. The buttons stay the same ones, so that focus stays where it is.
+   * List the five strongest patches. Buttons are reused, which keeps the focus in place.
    * @param {{patch: [number, number], value: number}[]} strongest
    * @param {string} unit
    */
   list(strongest, unit) {
-    const number = unit === 'attention' ? percent : score;
-    const text = strongest.map(({ patch: [row, column], value }) => (
-      `${row},${column}|row ${row + 1}, column ${column + 1}|${number(value)}`)).join('\n');
+    const numbers = aligned(strongest.map(({ value }) => (unit === 'attention' ? percent : score)(value)));
+    const text = strongest.map(({ patch: [row, column] }, place) => (
+      `${row},${column}|row ${row + 1}, column ${column + 1}|${numbers[place]}`)).join('\n');
     if (text === this.listed) return;
     this.listed = text;
     const lines = text.split('\n').filter(Boolean);

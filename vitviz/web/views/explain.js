@@ -1,4 +1,4 @@
-// Why the model said that: one map a method, a test beside each, and what happens without the patches it names.
+// The Explain view: one map per method, a test of each, and the prediction with patches hidden.
 import { chart, fill, moved, rangeOf } from '../draw/charts.js';
 import { beyond, colorGrid, indices, ownScale } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
@@ -20,14 +20,18 @@ import { View } from './view.js';
 /** @typedef {{method: Method, target: number | null, against: number | null, classifies: boolean}} Chosen */
 
 const SIGNED = 'RdBu_r';
+const NUMERALS = ['no', 'one', 'two', 'three', 'four', 'five', 'six'];
 /** @type {Record<string, [number, number]>} */
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
-const UNTESTED = 'A map is a claim. Take away the patches that it names first: if it is right, the class goes down '
-  + 'faster than with patches taken at random.';
-const LABEL = 'Photograph with the map of a method. Arrow keys read it patch by patch, Enter erases a patch.';
+const UNTESTED = 'The test hides the patches that the map ranks highest. If the map is faithful, the probability of the '
+  + 'class falls faster than with random patches.';
+const LABEL = 'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.';
 
-/** How much better than chance, as area. @param {{gain: number}} test */
-const gained = ({ gain }) => `${gain >= 0 ? '+' : '−'}${Math.abs(gain).toFixed(2)} over random`;
+/** How much better than random orders, as area. @param {{gain: number}} test */
+const gained = ({ gain }) => `${gain >= 0 ? 'beats random by' : 'below random by'} ${Math.abs(gain).toFixed(2)}`;
+
+/** @param {number} number */
+const numeral = (number) => NUMERALS[number] ?? String(number);
 
 export class Explain extends View {
   /** @param {HTMLElement} root @param {import('./explore.js').Page} page */
@@ -37,7 +41,7 @@ export class Explain extends View {
     this.defaults = /** @type {string[]} */ (page.models.defaults);
     this.maps = new Requests(page.backend, page.changed);
     this.bars = new Requests(page.backend, page.changed);
-    this.running = false; // whether all methods are being run and tested
+    this.running = false; // whether all methods are running
     this.pane = new Pane(this.find('.vv-pane'), { hover: (patch) => this.hover(patch, false), lift() {},
       pick: (patch) => this.erase(patch), resized: () => page.changed() }, LABEL);
     this.pane.picture.addEventListener('keydown', (event) => this.keyed(event));
@@ -46,7 +50,7 @@ export class Explain extends View {
     /** @type {Found | undefined} */
     this.found = undefined; // the chosen map
     /** @type {number[]} */
-    this.gone = []; // patches that the model does not see
+    this.gone = []; // hidden patches
     /** @type {[number, number] | null} */
     this.under = null; // the patch under the pointer
     this.listed = this.offered = this.pressed = this.look = ''; // what parts of the page show
@@ -97,7 +101,7 @@ export class Explain extends View {
 
   // What is asked
 
-  /** What the state asks for, as far as a model has it. @param {State} state @param {Scene} scene @returns {Chosen} */
+  /** The method and classes of the state that exist for the model. @param {State} state @param {Scene} scene @returns {Chosen} */
   chosen({ method, target, against }, { manifest: { predictions, labels } }) {
     const classifies = predictions.length > 0;
     const usable = this.methods.filter(({ specific }) => classifies || !specific);
@@ -118,13 +122,13 @@ export class Explain extends View {
     return ['faithfulness', { methods: methods.map(({ name }) => name), target, against }];
   }
 
-  /** Methods for this model; those that do not take long. @param {Chosen} chosen */
+  /** Methods for this model. @param {Chosen} chosen */
   usable({ classifies }) {
     return this.methods.filter(({ specific }) => classifies || !specific);
   }
 
   /**
-   * What is needed now, in this order.
+   * The questions to send, in order.
    * @param {Chosen} chosen @param {Scene} scene @param {string[]} started @returns {Question[]}
    */
   needed(chosen, scene, started) {
@@ -138,7 +142,7 @@ export class Explain extends View {
     return [...needed, ...every];
   }
 
-  /** The maps of all methods that do not take long, and their tests. @param {Chosen} chosen @param {Scene} scene */
+  /** The maps of all fast methods, and their tests. @param {Chosen} chosen @param {Scene} scene */
   every(chosen, scene) {
     const quick = this.usable(chosen).filter(({ slow }) => !slow);
     const untested = quick.filter((one) => !this.tested(scene, one));
@@ -153,7 +157,7 @@ export class Explain extends View {
     const same = value('target') === value('against');
     const against = same || value('against') === '' ? null : Number(value('against'));
     this.change({ target: Number(value('target')), against,
-      messages: same ? ['A class cannot be held against itself: this is against any other.'] : [] });
+      messages: same ? ['A class cannot be compared with itself. It is now compared with all others.'] : [] });
   }
 
   /** @param {DOMStringMap | undefined} what */
@@ -170,7 +174,7 @@ export class Explain extends View {
     this.page.changed();
   }
 
-  /** Start something, or stop it; what failed is started again. @param {Question} question */
+  /** Start or stop a question; restart it if it failed. @param {Question} question */
   toggle(question) {
     const { started } = this.page.store.get();
     const failed = this.maps.failure(this.scene, question) !== '';
@@ -247,7 +251,7 @@ export class Explain extends View {
     for (const part of this.all('.vv-class, .vv-testing, .vv-erasing')) part.hidden = !classifies;
   }
 
-  /** Patches that the model does not see: the strongest and those erased. @param {State} state @param {Scene} scene */
+  /** Hidden patches: the strongest, and those clicked. @param {State} state @param {Scene} scene */
   goneOf({ removed, erased }, { grid: [gh, gw] }) {
     const count = Math.round((removed / 100) * gh * gw);
     const { values } = this.found ?? { values: [] };
@@ -282,7 +286,7 @@ export class Explain extends View {
     return this.maps.answer(scene, this.test(this.shown, [method]))?.[0];
   }
 
-  /** The methods with a small map each; those that were tested first, the best on top. @param {Scene} scene */
+  /** The methods with a small map each; tested methods come first, best on top. @param {Scene} scene */
   list(scene) {
     const { shown } = this;
     const rows = this.usable(shown).map((method) => ({ method, found: this.maps.answer(scene, this.map(shown, method)),
@@ -315,18 +319,18 @@ export class Explain extends View {
   }
 
   /**
-   * The button that runs all, and what it leaves out.
+   * The button that runs all methods, and what it skips.
    * @param {{method: Method, found: Found | undefined}[]} rows @param {number} tested
    */
   buttons(rows, tested) {
     const quick = rows.filter(({ method }) => !method.slow);
-    const slow = rows.filter(({ method }) => method.slow).map(({ method }) => method.title);
+    const slow = rows.filter(({ method }) => method.slow);
     const there = quick.filter(({ found }) => found).length;
     write(this.find('[data-do=all]'), this.running ? `Stop (${there} of ${quick.length} maps)`
       : `Run${this.shown.classifies ? ' and test' : ''} ${quick.length} methods`);
-    const left = slow.length ? `Without ${slow.join(' and ')}, which ${slow.length > 1 ? 'take' : 'takes'} long: run ${
-      slow.length > 1 ? 'them one by one' : 'it by itself'}.` : '';
-    const order = tested > 1 ? ' Tested ones first, the best on top.' : '';
+    const left = slow.length ? `Skips ${numeral(slow.length)} slow method${slow.length > 1 ? 's' : ''}; run ${
+      slow.length > 1 ? 'those' : 'it'} individually.` : '';
+    const order = tested > 1 ? ' Tested methods come first, best on top.' : '';
     write(this.find('.vv-left-out'), `${left}${order}`);
   }
 
@@ -344,14 +348,14 @@ export class Explain extends View {
     });
     const most = Math.max(...shares.map((values) => values.reduce((top, value) => Math.max(top, Math.abs(value)), 0)));
     const [gh, gw] = this.scene.grid;
-    write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', the best first' : ''}`);
+    write(this.find('.vv-beside h2'), `All maps side by side${tested > 1 ? ', best first' : ''}`);
     this.find('.vv-all').innerHTML = made.map(({ method: { title }, found, test }) => {
       const words = [test && gained(test), `${found.seconds.toFixed(1)} s`].filter(Boolean).join(' · ');
       return `<figure class="vv-small"><canvas width="${gw}" height="${gh}" role="img" aria-label="${escaped(title)}"
         ></canvas><figcaption>${escaped(title)}<small>${words}</small></figcaption></figure>`;
     }).join('');
-    write(this.find('.vv-one-scale'), `One scale for all: a patch's share of its map's score, up to ${percent(most)}, `
-      + 'brighter by its square root; blue and red where a map has two signs.');
+    write(this.find('.vv-one-scale'), `Shared scale: a patch's share of its map's total score, up to ${percent(most)}. `
+      + 'Brightness follows the square root. Signed maps use blue and red.');
     this.all('.vv-all canvas').forEach((canvas, place) => {
       const { signed } = made[place].found;
       this.small(canvas, shares[place], { vmin: signed ? -most : 0, vmax: most, signed }, 0.5);
@@ -404,19 +408,19 @@ export class Explain extends View {
     const unit = found?.unit === 'attention' ? percent : score;
     const scale = found && ownScale(found.values, found.signed);
     this.pane.say({ title: found?.title ?? method.title, answer: scene.said, low: scale ? unit(scale.vmin) : '',
-      high: scale ? unit(scale.vmax) : '', unit: found?.signed ? 'against · for' : found?.unit ?? '' });
+      high: scale ? unit(scale.vmax) : '', unit: found?.signed ? 'opposes · supports' : found?.unit ?? '' });
     const at = under && found ? `Row ${under[0] + 1}, column ${under[1] + 1}: ${
       unit(found.values[under[0] * scene.grid[1] + under[1]])}. ` : '';
-    write(this.find('.vv-note'), running ? progressWords(running, `${method.title} is being computed`)
+    write(this.find('.vv-note'), running ? progressWords(running, `Computing ${method.title}`)
       : `${at}${method.about}`);
     const clipped = scale ? clippedWords(scale, unit) : '';
     write(this.find('.vv-about'), [method.paper, clipped, found?.note].filter(Boolean).join(' · '));
     const run = this.find('[data-do=run]');
     run.hidden = !method.slow || Boolean(found);
-    write(run, running ? 'Stop' : `Run ${method.title}: this may take minutes`);
+    write(run, running ? 'Stop' : `Run ${method.title} (may take minutes)`);
   }
 
-  // Is it true?
+  // The test of the map
 
   /** @param {Scene} scene */
   verdict(scene) {
@@ -425,7 +429,7 @@ export class Explain extends View {
     const every = this.maps.running?.question[0] === 'faithfulness' ? this.maps.running : null;
     const running = every?.question[1].methods.includes(method.name) ? every : null;
     const count = running?.question[1].methods.length ?? 1;
-    const words = count > 1 ? `${count} maps are being tested` : `${method.title} is being tested`;
+    const words = count > 1 ? `Testing ${count} maps` : `Testing ${method.title}`;
     write(this.find('.vv-verdict'), test?.words ?? (running ? progressWords(running.progress, words) : UNTESTED));
     const button = this.find('[data-do=test]');
     button.hidden = Boolean(test);
@@ -434,8 +438,8 @@ export class Explain extends View {
     if (test === this.charted) return;
     this.charted = test;
     fill(this.find('.vv-charts'), test ? [
-      this.curve(test.deletion, 'Strongest patches taken away first', 'patches taken away'),
-      this.curve(test.insertion, 'Strongest patches shown first', 'patches shown')] : []);
+      this.curve(test.deletion, 'Deletion: strongest patches hidden first', 'patches hidden'),
+      this.curve(test.insertion, 'Insertion: strongest patches shown first', 'patches shown')] : []);
   }
 
   /** @param {any} curve @param {string} title @param {string} across @returns {import('../draw/charts.js').Chart} */
@@ -446,9 +450,9 @@ export class Explain extends View {
     return (width) => chart({
       title, across, x: curve.x, units: (value) => number(value, 2), steps: whole,
       range: rangeOf(manifest, [curve.y, curve.random, curve.low, curve.high]),
-      lines: [{ name: 'this map', y: curve.y }, { name: 'random, mean', y: curve.random, kind: 'quiet' }],
+      lines: [{ name: 'this map', y: curve.y }, { name: 'mean of random orders', y: curve.random, kind: 'quiet' }],
       band: { low: curve.low, high: curve.high, name: `${curve.n} random orders` },
-      words: `Area ${area(curve.area)}, of random orders ${area(curve.chance)}.`,
+      words: `Area ${area(curve.area)}; random orders: ${area(curve.chance)}.`,
     }, width);
   }
 
@@ -461,13 +465,14 @@ export class Explain extends View {
     write(slider.nextElementSibling, whole(removed / 100));
     this.find('[data-do=restore]').hidden = removed === 0 && erased.length === 0;
     const nothing = this.gone.length === grid[0] * grid[1];
-    if (nothing) write(this.find('.vv-bars'), 'Without any patch there is nothing to answer.');
+    if (nothing) write(this.find('.vv-bars'), 'All patches are hidden, so there is no prediction.');
     else if (answer && answer !== this.barred) {
       this.find('.vv-bars').innerHTML = moved(answer.classes, outputs(manifest));
     }
     this.barred = answer ?? this.barred;
   }
 }
+
 
 /** The curves of a test as a table. @param {any} test @returns {string} */
 function curvesCsv(test) {

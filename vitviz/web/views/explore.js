@@ -41,7 +41,7 @@ import { View } from './view.js';
 /** @typedef {{pane: Pane, scene: Scene | null, index: Uint8Array, signed: boolean}} Held - a pane and what it shows */
 
 const SIGNED = 'RdBu_r';
-const LABEL = 'Photograph. Arrow keys move the patch, c asks from CLS, question mark lists all keys.';
+const LABEL = 'Photograph. Arrow keys move the patch, c returns to CLS, question mark lists all keys.';
 const SAY_AFTER = 400; // milliseconds of rest before a screen reader is told
 const SLICE = 6; // milliseconds of a frame for work that takes several
 
@@ -309,11 +309,11 @@ export class Explore extends View {
     if (mode === 'rollout') {
       const lost = failed.has('rollout') || failed.has(`row ${question.token}`);
       const missing = lost ? 'Rollout could not be loaded' : !manifest.rollout && direction === 'column'
-        ? 'With so many patches rollout shows only what a query attends to' : '';
+        ? 'Rollout of so many patches is available only for “what it attends to”' : '';
       return { ...plain, missing, values: answers.rolloutOf(question) };
     }
     const map = manifest.maps.find(({ id }) => id === mode);
-    if (!map) return { ...plain, values: null, missing: 'This photograph has no such map' };
+    if (!map) return { ...plain, values: null, missing: 'This map does not exist for this photograph' };
     return { ...plain, signed: map.signed, unit: map.unit, name: map.title, note: map.note, patch: null,
       question: { token: -1, direction: 'row' }, values: Float32Array.from(map.values) };
   }
@@ -373,7 +373,7 @@ export class Explore extends View {
   advance(sweep, block, active) {
     if (sweep === null) return false;
     sweep.advance(SLICE);
-    if (active) write(this.find('.vv-note'), `Reading every row of layer ${block + 1}: ${whole(sweep.progress)} done.`);
+    if (active) write(this.find('.vv-note'), `Reading all rows of layer ${block + 1}: ${whole(sweep.progress)} done.`);
     return true;
   }
 
@@ -417,7 +417,7 @@ export class Explore extends View {
     const heads = draw(this.heads, ofHead);
     this.heads.say((item) => masses(ofHead(item), '\n'));
     this.heads.press((item) => mode === 'attention' && item.head === head);
-    const ofLayer = `Layer ${block + 1}: its ${count(manifest.heads, 'head')}, ${from}`;
+    const ofLayer = `Layer ${block + 1}: ${count(manifest.heads, 'head')}, ${from}`;
     this.titled('.vv-heads-title', ofLayer, scaleWords(heads));
     const layers = draw(this.layers, (item) => answers.map(item.block, fusion, question));
     this.layers.press((item) => mode === 'attention' && item.block === block);
@@ -429,7 +429,7 @@ export class Explore extends View {
       this.grid.press((item) => mode === 'attention' && item.block === block && item.head === head);
       const name = thumbnail && `Layer ${thumbnail.block + 1}, head ${Number(thumbnail.head) + 1}`;
       const words = thumbnail ? `${name}: ${masses(ofCell(thumbnail), ' · ') || from}`
-        : `Numbers are layers, ${from}; ${scaleWords(scale)}.`;
+        : `Rows are numbered by layer, ${from}; ${scaleWords(scale)}.`;
       write(this.find('.vv-scale-words'), words);
     }
     return sweep !== null;
@@ -495,6 +495,6 @@ function nextSweep(answers, block, fusion, question) {
 
 /** @param {import('../draw/color.js').Scale | null} scale */
 function scaleWords(scale) {
-  if (scale === null) return 'each on its own scale: compare shapes, not brightness';
-  return `one scale for all: ${percent(scale.vmin)} to ${percent(scale.vmax)} a patch`;
+  if (scale === null) return 'one scale per map: compare shapes, not brightness';
+  return `shared scale: ${percent(scale.vmin)} to ${percent(scale.vmax)} per patch`;
 }

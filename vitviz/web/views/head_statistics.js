@@ -1,5 +1,5 @@
-// The heads as a table, layers down and heads across, colored by what tells them apart; the map of the one under the
-// pointer on the photograph; and the classes without some of them.
+// The Heads view: a table of all heads, layers down and heads across, colored by a statistic; the map of the head under
+// the pointer; and the prediction with heads switched off.
 import { dots, fill, moved } from '../draw/charts.js';
 import { beyond, indices, ownScale, scaleOver } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
@@ -26,10 +26,10 @@ import { View } from './view.js';
 
 const FIRST = 'distance';
 const SIGNED = 'RdBu_r';
-const DARK = 0.179; // luminance; on lighter colors dark words have more contrast than white ones
-const NAMED = 12; // heads a row; in longer rows there is no room for numbers, which are then in the titles alone
-const NONE_OFF = 'All heads are on. Tick “a click switches heads off” and click some: the bars show what happens to '
-  + 'the classes.';
+const DARK = 0.179; // luminance above which black text has more contrast than white
+const NAMED = 12; // heads per row; in longer rows there is no room for numbers, which then appear only in tooltips
+const NONE_OFF = 'All heads are on. Tick “Click to switch heads off” and click some heads: the bars show how the '
+  + 'prediction changes.';
 const LABEL = 'Photograph with the map of a head. Point at a head in the table to see its map.';
 
 /** Relative luminance of an sRGB color of 0..255, as WCAG counts it. @param {number[]} color */
@@ -164,7 +164,7 @@ export class Heads extends View {
     this.colored = this.barred = null;
     this.find('.vv-bars').innerHTML = '';
     this.find('[data-ask=statistic]').innerHTML = this.known(scene).map(({ name, title: words, unit, slow }) => `<option
-      value="${name}">${escaped(words)}${unit ? ` (${unit})` : ''}${slow ? ' · takes a while' : ''}</option>`).join('');
+      value="${name}">${escaped(words)}${unit ? ` (${unit})` : ''}${slow ? ' · slow' : ''}</option>`).join('');
     if (before?.depth === depth && before.heads === heads) return;
     const across = Array.from({ length: heads }, (_, head) => `<b role="columnheader">${head + 1}</b>`).join('');
     const rows = Array.from({ length: depth }, (_, layer) => `<div role="row"><b role="rowheader">${layer + 1}</b>${
@@ -184,7 +184,7 @@ export class Heads extends View {
     const running = this.numbers.progress(scene, ask);
     const missing = this.numbers.answer(scene, ask)?.missing[name] ?? '';
     this.root.classList.toggle('vv-waiting', running !== null);
-    const waits = running && `${progressWords(running, `${words} is being computed`)}.`;
+    const waits = running && `${progressWords(running, `Computing ${words}`)}.`;
     write(this.find('.vv-about'), [about, missing, waits].filter(Boolean).join(' '));
   }
 
@@ -235,7 +235,7 @@ export class Heads extends View {
     side('.vv-bar').getContext('2d').putImageData(pixels, 0, 0);
     /** @type {Parameters<typeof dots>[0] | null} */
     const given = scale && { title: statistic.title, across: `layer, 1 to ${values.length}`, values, units: unit,
-      range: [Math.min(0, scale.vmin), scale.vmax], words: `One dot for each of ${count} heads.` };
+      range: [Math.min(0, scale.vmin), scale.vmax], words: `One dot per head, ${count} in all.` };
     fill(this.find('.vv-charts'), given ? [(width) => dots(given, width)] : []);
   }
 

@@ -1,5 +1,5 @@
-// What each layer adds: the class that would be read after it, from the image and from every patch, and what patches
-// are alike in. One map is large over the photograph: that of the layer on show.
+// The Layers view: the prediction after each layer, from the image and from each patch, and principal components of the
+// patches. The map of the chosen layer is drawn large over the photograph.
 import { chart, fill, rangeOf } from '../draw/charts.js';
 import { colorGrid } from '../draw/color.js';
 import { Pane } from '../draw/photo.js';
@@ -21,6 +21,7 @@ import { View } from './view.js';
 
 /** @type {import('../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
+const ALIKE = 'Patches that look alike to the model';
 
 /**
  * The largest of some probabilities or values that came as bytes.
@@ -38,7 +39,7 @@ export class Layers extends View {
     super(root, page);
     this.requests = new Requests(page.backend, page.changed);
     this.pane = new Pane(this.find('.vv-pane'), { hover() {}, lift() {}, pick() {}, resized: () => page.changed() },
-      'Photograph with what the patches of a layer are alike in, or with a class that is read from every patch.');
+      'Photograph with the principal components of a layer’s patches, or the prediction from each patch.');
     this.kept = 0; // the class of the select while colors are shown
     const select = this.find('[data-ask=class]');
     select.addEventListener('change', () => this.change({ lensClass: Number(select.value) }));
@@ -75,7 +76,7 @@ export class Layers extends View {
       const choice = { words: 'Picture (PNG)', ending: 'png', make: () => {
         const maps = this.all(`.vv-${kind} canvas`);
         const labels = this.all(`.vv-${kind} span`).map(({ textContent }) => textContent);
-        const title = kind === 'read' ? `${this.read}, read from every patch` : 'What the patches are alike in';
+        const title = kind === 'read' ? `${this.read}, predicted from each patch` : ALIKE;
         return maps.length ? withWords(together(maps, labels, 6), title, [aboutOf(this.scene)]) : null;
       } };
       saveMenu(page, this.find(`.vv-${kind}`), 'the small maps', [choice], () => nameOf(this.scene, kind),
@@ -108,8 +109,8 @@ export class Layers extends View {
     write(this.slider.nextElementSibling, `${layer} of ${scene.manifest.depth}`);
     const running = this.requests.progress(scene, LAYERS);
     this.pane.element.classList.toggle('vv-waiting', running !== null);
-    write(this.find('.vv-note'), running ? progressWords(running, 'The layers are being read')
-      : 'Click a small map to see it large.');
+    write(this.find('.vv-note'), running ? progressWords(running, 'Reading the layers')
+      : 'Click a small map to enlarge it.');
     if (answer) this.show(state, scene, answer);
     return false;
   }
@@ -136,7 +137,7 @@ export class Layers extends View {
     this.find('[data-ask=class]').innerHTML = names
       .map((name, place) => `<option value="${place}">${escaped(name)}</option>`).join('');
     if (names.length) fill(this.find('.vv-charts'), [(width) => this.lines(width, answer)]);
-    else write(this.find('.vv-charts'), 'This model has no classifier: there is no class to read.');
+    else write(this.find('.vv-charts'), 'This model has no classifier, so there are no predictions.');
     this.wall('alike', layers, (at) => percent(explained[at], 2), (at, out) => out.set(this.colors(at)));
   }
 
@@ -216,8 +217,8 @@ export class Layers extends View {
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.element.classList.toggle('vv-no-scale', kind === 'alike');
     const [low, high] = range.map((end) => outputs(scene.manifest)(end));
-    this.pane.say({ title: `Layer ${layer}: ${kind === 'read' ? `${names[chosen]}, read from every patch`
-      : 'what the patches are alike in'}`, answer: scene.said, low, high, unit: '' });
+    this.pane.say({ title: `Layer ${layer}: ${kind === 'read' ? `${names[chosen]}, predicted from each patch`
+      : ALIKE.toLowerCase()}`, answer: scene.said, low, high, unit: '' });
     this.press('[data-layer]', (data) => data.kind === kind && Number(data.layer) === layer - 1);
   }
 }

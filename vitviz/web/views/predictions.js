@@ -1,8 +1,8 @@
-// What the model says of a photograph: the panel with probabilities and all classes.
-import { classCount, describe, outputs, percent } from '../compute/format.js';
+// The predictions panel: probabilities, and the list of all classes.
+import { aligned, classCount, describe, outputs, percent, things } from '../compute/format.js';
 import { write } from '../draw/dom.js';
 
-const MOST = 400; // classes that are listed at once; a search finds the others
+const MOST = 400; // classes listed at once; the search box finds the others
 
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 
@@ -27,16 +27,19 @@ export class Predictions {
   show(manifest) {
     const { predictions, labels, sureAbove, known, caveat } = manifest;
     const single = manifest.problemType === 'single_label_classification';
-    const sure = single && known !== false && (sureAbove === null || predictions[0]?.[1] >= sureAbove);
-    const heading = sure ? `Closest of ${classCount(labels.length)}` : describe(manifest);
-    this.say('h2', predictions.length ? heading : caveat && 'What the model sees');
-    this.find('ol').replaceChildren(...predictions.map(([label, share]) => row(label, share, manifest)));
-    this.say('.vv-sure', predictions.length && sureAbove ? `Not sure under ${percent(sureAbove, 2)}. From there on at `
-      + 'least 90\u00a0% of validation images were right.' : '');
+    const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
+    const heading = single && known !== false && !unsure ? `Best match among the ${things(labels.length)} this model knows`
+      : describe(manifest);
+    this.say('h2', predictions.length ? heading : caveat && 'No predictions');
+    const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
+    this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
+      row(label, share, numbers[place], manifest))));
+    this.say('.vv-sure', unsure ? `The best match is below ${percent(sureAbove, 2)}. At and above that, at least `
+      + '90\u00a0% of the predictions on validation images were right.' : '');
     this.say('.vv-caveat', caveat);
     this.find('.vv-known').hidden = labels.length === 0 || manifest.problemType === 'regression';
-    write(this.find('.vv-known summary'), `All ${classCount(labels.length)} that it knows`);
-    this.labels = [...labels].sort((one, other) => one.localeCompare(other, 'en'));
+    write(this.find('.vv-known summary'), `All ${classCount(labels.length)} this model knows`);
+    this.labels = [...labels].sort((label, other) => label.localeCompare(other, 'en'));
     this.list();
   }
 
@@ -51,28 +54,31 @@ export class Predictions {
   list() {
     if (!this.find('.vv-known').open) return;
     const wanted = this.search.value.trim().toLowerCase();
-    const found = this.labels.filter((label) => label.toLowerCase().includes(wanted));
-    this.find('.vv-known ul').replaceChildren(...found.slice(0, MOST).map((label) => {
+    const matches = this.labels.filter((label) => label.toLowerCase().includes(wanted));
+    this.find('.vv-known ul').replaceChildren(...matches.slice(0, MOST).map((label) => {
       const item = document.createElement('li');
       item.textContent = label;
       return item;
     }));
-    const cut = found.length > MOST ? `, the first ${MOST} listed` : '';
-    const none = found.length === 0 ? '. It can only name the closest one that it knows' : '';
-    const [count, all] = [found.length, this.labels.length].map((one) => one.toLocaleString('en'));
-    write(this.find('.vv-known p'), wanted || cut ? `${count} of ${all}${cut}${none}.` : `${all}, by name.`);
+    const cut = matches.length > MOST ? `, the first ${MOST} listed` : '';
+    const none = matches.length === 0 ? '. The model can only return one of these classes' : '';
+    const [count, all] = [matches.length, this.labels.length].map((number) => number.toLocaleString('en'));
+    write(this.find('.vv-known p'), wanted || cut ? `${count} of ${all}${cut}${none}.` : `${all} in alphabetical order.`);
   }
 }
 
-/** @param {string} label @param {number} share - or a value, which has no bar @param {Manifest} manifest */
-function row(label, share, manifest) {
+/**
+ * @param {string} label @param {number} share - or a value, which has no bar @param {string} number - as text
+ * @param {Manifest} manifest
+ */
+function row(label, share, number, manifest) {
   const item = document.createElement('li');
   item.innerHTML = '<span class="vv-name"></span><i></i><span></span>';
-  const [name, bar, number] = /** @type {any} */ (item.children);
+  const [name, bar, column] = /** @type {any} */ (item.children);
   name.textContent = label;
   name.title = label;
   bar.style.setProperty('--share', share.toFixed(4));
   bar.hidden = manifest.problemType === 'regression';
-  number.textContent = outputs(manifest)(share);
+  column.textContent = number;
   return item;
 }

@@ -36,7 +36,7 @@ export function saveMenu(page, place, what, choices, name, where = 'afterbegin')
     const { ending, make } = choices[Number(chosen.dataset.save)];
     const content = make();
     if (content) save(content, fileName(['vitviz', ...name()], ending), TYPES[ending], page.store);
-    else page.store.dispatch({ type: 'message', texts: [`There are no numbers yet to save of ${what}.`] });
+    else page.store.dispatch({ type: 'message', texts: [`There is nothing to save of ${what} yet.`] });
   });
   menu.addEventListener('keydown', (event) => {
     if (event.key !== 'Escape' || !menu.open) return;

@@ -1,4 +1,4 @@
-// Which photograph: dropped, pasted, chosen, taken with a webcam, or an example; and how finely it is cut.
+// The photograph (dropped, pasted, chosen, taken with a webcam, or an example) and the input size.
 import { escaped } from '../compute/format.js';
 import { pictureOf } from '../compute/readback.js';
 import { write } from '../draw/dom.js';
@@ -8,9 +8,9 @@ import { View } from './view.js';
 
 /** @type {Record<string, string>} */
 const WEBCAM = {
-  NotAllowedError: 'The browser was not allowed to use the webcam. Allow it beside the address, then try again.',
-  NotFoundError: 'Expected a webcam, found none. Connect one, or choose a file.',
-  NotReadableError: 'The webcam is in use by another program. Close that, then try again.',
+  NotAllowedError: 'The browser may not use the camera. Allow it in the address bar, then try again.',
+  NotFoundError: 'No camera found. Connect one, or choose a file.',
+  NotReadableError: 'Another program is using the camera. Close it, then try again.',
 };
 const QUALITY = 0.92; // of a photograph taken with the webcam
 
@@ -85,16 +85,16 @@ export class Source extends View {
         const type = item.types.find((one) => one.startsWith('image/'));
         if (type) return void await this.take(await item.getType(type));
       }
-      this.tell('Expected a photograph on the clipboard, found none. Copy one first.');
+      this.tell('No photograph on the clipboard. Copy one first.');
     } catch { // not allowed, or an old browser
-      this.tell('The browser does not let the page read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.');
+      this.tell('The browser does not allow this page to read the clipboard. Press Ctrl+V, or Cmd+V on a Mac.');
     }
   }
 
   // The webcam
 
   async start() {
-    write(this.find('dialog p'), 'Waiting for the webcam');
+    write(this.find('dialog p'), 'Waiting for the camera …');
     this.find('[data-do=shutter]').disabled = true;
     this.dialog.showModal();
     try {
@@ -109,8 +109,8 @@ export class Source extends View {
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      write(this.find('dialog p'), WEBCAM[name] ?? 'This page may not use a webcam: browsers give it to pages with '
-        + 'https only. Choose a file.');
+      write(this.find('dialog p'), WEBCAM[name] ?? 'This page cannot use the camera: browsers allow it only over https. '
+        + 'Choose a file.');
     }
   }
 
@@ -168,6 +168,6 @@ export class Source extends View {
     this.seen = scene;
     const { seen, grid } = scene.manifest;
     if (seen) this.find('.vv-seen img').src = seen.url;
-    write(this.find('.vv-seen p'), `Cut into ${grid[0]} x ${grid[1]} patches`);
+    write(this.find('.vv-seen p'), `Cut into ${grid[0]} × ${grid[1]} patches`);
   }
 }

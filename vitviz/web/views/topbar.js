@@ -1,4 +1,4 @@
-// The top bar: which model, where it ran, and the form for models that are not in the menu.
+// The top bar: the model, where it ran, and the form for models that are not in the menu.
 import { duration, escaped } from '../compute/format.js';
 import { find, write } from '../draw/dom.js';
 import { uploadCheckpoint } from '../effects/upload.js';
@@ -10,7 +10,7 @@ import { View } from './view.js';
 /** @typedef {import('../effects/scene.js').Scene} Scene */
 
 const OTHER = 'another model'; // no source has a space
-const TYPING = 700; // milliseconds: arrow keys walk through the menu, and nothing is loaded until they rest
+const TYPING = 700; // milliseconds without a key press before the chosen model loads: arrow keys step through the menu
 
 export class TopBar extends View {
   /** @param {HTMLElement} root - the bar @param {import('./explore.js').Page} page */
@@ -21,9 +21,9 @@ export class TopBar extends View {
     this.form = find(page.root, '.vv-another');
     this.larger = find(page.root, '.vv-larger');
     /** @type {Entry[]} */
-    this.brought = []; // the visitor's own, until the page is left
+    this.brought = []; // the visitor's own models, until the page is closed
     /** @type {string | null} */
-    this.chosen = null; // what a person chose and has not got yet
+    this.chosen = null; // the chosen model while it loads
     this.pause = 0;
     this.value = ''; // of the menu
     let typing = false;
@@ -54,7 +54,7 @@ export class TopBar extends View {
     this.list();
   }
 
-  /** Show the form, or put it away. @param {boolean} open */
+  /** Show or hide the form. @param {boolean} open */
   ask(open) {
     this.form.hidden = !open;
     (open ? this.form.querySelector('input:not([hidden])') : this.select).focus();
@@ -103,7 +103,7 @@ export class TopBar extends View {
   }
 
   list() {
-    const groups = [...this.models.groups, { title: 'Brought by you', entries: this.brought }];
+    const groups = [...this.models.groups, { title: 'Your models', entries: this.brought }];
     const { typed, upload } = this.models.more;
     this.select.innerHTML = groups.filter(({ entries }) => entries.length).map(({ title, entries }) => `<optgroup
       label="${escaped(title)}">${entries.map(({ source, words, tip }) => `<option value="${escaped(source)}"
@@ -112,14 +112,14 @@ export class TopBar extends View {
     this.select.value = this.value;
   }
 
-  /** Models that know more classes, a click away. */
+  /** List models with more classes. */
   propose() {
     /** @param {Larger} model */
     const button = ({ source, words, tip }, before = '') => `<button type="button" data-source="${escaped(source)}"
       title="${escaped(tip ?? '')}">${escaped(before + words)}</button>`;
     const [best, ...others] = this.models.larger ?? [];
     if (!best) return;
-    const words = `Know ${best.classes.toLocaleString('en')} classes: `;
+    const words = `Use a model with ${best.classes.toLocaleString('en')} classes: `;
     this.larger.querySelector('.vv-best').innerHTML = button(best, words);
     this.larger.querySelector('.vv-others').innerHTML = others.map((one) => button(one)).join('');
     this.larger.querySelector('details').hidden = others.length === 0;
@@ -146,13 +146,13 @@ export class TopBar extends View {
     const option = this.select.selectedOptions[0];
     this.select.title = option ? [option.textContent, option.title].filter(Boolean).join(': ') : '';
     if (before !== undefined && before !== model) this.form.hidden = true;
-    if (this.chosen === model) { // one's own models are gone at the next visit
+    if (this.chosen === model) { // the visitor's own models are not kept between visits
       this.page.home.set(model && this.listed(model) && model !== this.models.default ? model : null);
     }
     this.chosen = null;
     const { badge, grid } = manifest;
     write(this.find('.vv-badge'), badge
-      ? `${badge.device} · ${duration(badge.seconds)} · ${grid[0]} x ${grid[1]} patches` : '');
+      ? `${badge.device} · ${duration(badge.seconds)} · ${grid[0]} × ${grid[1]} patches` : '');
     this.larger.hidden = !(this.models.larger ?? []).some(({ classes }) => classes > manifest.labels.length);
   }
 }

@@ -1,5 +1,5 @@
-// Step 5 of the lecture. One head at work for one patch: query times key, scaled, softmax, and the sum of values.
-// Every number can be looked at, and adds up to the next one.
+// Step 5 of the lecture: one head computed for one patch, from query times key to the sum of values. Each number can be
+// inspected and is derived from those before it.
 import { attend, dotTerms, largest, parseValues, roundedToSum, sumTerms } from '../../compute/lecture_numbers.js';
 import { escaped, percent } from '../../compute/format.js';
 import { indices, scaleOver } from '../../draw/color.js';
@@ -25,16 +25,16 @@ const SIGNED = 'RdBu_r';
 /** @type {Record<string, Record<string, string>>} */
 const WORDS = {
   en: { layer: 'Layer', head: 'Head', from: 'from', map: 'Map', scaled: 'query · key / √d', weights: 'softmax',
-    given: 'softmax × length of value', first: 'Query times key', second: 'Divided by √d, and softmax',
-    third: 'The values, weighted and added', query: 'query of', key: 'key of', product: 'their products',
-    all: 'softmax of every token', token: 'token', dot: 'q · k', powers: 'e^(s − largest)', other: 'other tokens',
-    sum: 'sum', out: 'sum of values × softmax', beside: 'beside the picture',
-    waiting: 'The numbers of this layer are on their way.', looks: 'what the head attends to' },
+    given: 'softmax × norm of value', first: 'Query times key', second: 'Division by √d and softmax',
+    third: 'The weighted sum of the values', query: 'query of', key: 'key of', product: 'their products',
+    all: 'softmax over all tokens', token: 'token', dot: 'q · k', powers: 'e^(s − max)', other: 'other tokens',
+    sum: 'sum', out: 'sum of values × softmax', beside: 'outside the picture',
+    waiting: 'Loading the numbers of this layer …', looks: 'what the head attends to' },
   zh: { layer: '层', head: '头', from: '来自', map: '图', scaled: '查询 · 键 / √d', weights: 'softmax',
-    given: 'softmax × 值的长度', first: '查询乘以键', second: '除以 √d，再做 softmax', third: '对值加权求和',
+    given: 'softmax × 值的范数', first: '查询乘以键', second: '除以 √d，再做 softmax', third: '对值加权求和',
     query: '查询：', key: '键：', product: '逐项乘积', all: '每个词元的 softmax', token: '词元', dot: 'q · k',
     powers: 'e^(s − 最大值)', other: '个其他词元', sum: '总和', out: 'softmax × 值 的总和',
-    beside: '在图像之外', waiting: '正在载入这一层的数字。', looks: '这个头关注哪里' },
+    beside: '在图像之外', waiting: '正在载入这一层的数字……', looks: '这个头关注哪里' },
 };
 
 const HTML = `
@@ -254,7 +254,7 @@ export class Attention extends View {
     const shown = roundedToSum([...best.map((n) => terms[n]), ...(others ? [rest] : [])], 2);
     const sum = `q · k = ${sumWords(shown)} = <b data-sum="dot">${decimal(head.dots[looked])}</b>`;
     const more = lang === 'zh' ? `${TERMS} 个最大的乘积，以及其余 ${others} 个之和`
-      : `the ${TERMS} largest products, and the sum of the ${others} others`;
+      : `the ${TERMS} largest products and the sum of the other ${others}`;
     this.find('.vv-dot-sum').innerHTML = `${one}<br>${sum}${others ? ` <small>(${more})</small>` : ''}`;
   }
 

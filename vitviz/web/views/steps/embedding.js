@@ -36,21 +36,21 @@ const HTML = `
 const WORDS = {
   en: {
     patch: 'the patch', filter: 'the filter', terms: 'the products',
-    map: 'What filter {0} says of every patch', sum: 'Patch times filter {0}: one number',
-    adds: 'Sum of {0} products {1}, plus bias {2} = {3}',
+    map: 'Response of filter {0} at every patch', sum: 'Patch times filter {0}: one number',
+    adds: 'The {0} products add up to {1}; plus the bias {2}, this gives {3}',
     vector: 'All {0} filters: the patch as a vector of {0} numbers',
-    wall: 'The {0} filters as pictures: click one', unit: 'answer of the filter', slider: 'Number of the filter',
-    aria: 'Photograph with the answers of a filter. Arrow keys move the patch.',
-    some: 'There are {0} filters, too many for this page: these are the {1} with the largest norm.',
+    wall: 'The {0} filters as pictures: click one', unit: 'filter response', slider: 'Filter number',
+    aria: 'Photograph with the responses of a filter. Arrow keys move the patch.',
+    some: 'The model has {0} filters, too many for this page. These are the {1} with the largest norm.',
   },
   zh: {
     patch: '图块', filter: '滤波器', terms: '乘积',
-    map: '第 {0} 个滤波器对每个图块的回答', sum: '图块乘以第 {0} 个滤波器：一个数',
+    map: '第 {0} 个滤波器对每个图块的响应', sum: '图块乘以第 {0} 个滤波器：一个数',
     adds: '{0} 个乘积之和 {1}，加偏置 {2} = {3}',
     vector: '全部 {0} 个滤波器：图块成为 {0} 维向量',
-    wall: '{0} 个滤波器的图像：点击一个', unit: '滤波器的回答', slider: '滤波器编号',
-    aria: '带滤波器回答的照片。方向键移动图块。',
-    some: '共有 {0} 个滤波器，这一页放不下：这里是范数最大的 {1} 个。',
+    wall: '{0} 个滤波器的图像：点击一个', unit: '滤波器响应', slider: '滤波器编号',
+    aria: '叠加了滤波器响应的照片。用方向键移动图块。',
+    some: '共有 {0} 个滤波器，本页无法全部显示，这里是范数最大的 {1} 个。',
   },
 };
 

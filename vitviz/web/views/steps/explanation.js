@@ -1,5 +1,5 @@
-// Step 8 of the lecture. Where attention went and what the answer rests on, beside each other: two maps, the test of
-// both, and the patches of this picture where they disagree most, found by search.
+// Step 8 of the lecture: a map of attention (rollout) beside a map of a class (GAE), the test of both, and the patches
+// where they disagree most.
 import { escaped, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement } from '../../compute/lecture_numbers.js';
 import { chart, fill } from '../../draw/charts.js';
@@ -21,26 +21,26 @@ const NAMES = ['Rollout', 'GAE'];
 /** @type {Record<string, any>} */
 const WORDS = {
   en: {
-    titles: ['Rollout: where attention came from', 'GAE: what the class rests on, by gradients'],
-    test: 'Show the patches one by one, and see which map is right', stop: 'Stop', random: 'random order',
-    band: 'random orders, from – to', chart: 'Insertion', across: 'patches shown', found: 'Where they disagree most',
-    without: 'Without them, and the eight patches around', none: 'This model names no classes, so that there is no '
-      + 'answer to explain.', waiting: 'The maps are being computed.', testing: 'Testing both maps',
-    alike: (/** @type {string} */ value) => `Rank correlation of the two maps: ${value} (1: the same order, 0: none).`,
+    titles: ['Rollout: where attention comes from', 'GAE: evidence for the class, from gradients'],
+    test: 'Show the patches one by one and compare the maps', stop: 'Stop', random: 'mean of random orders',
+    band: 'range of random orders', chart: 'Insertion', across: 'patches shown', found: 'Where they disagree most',
+    without: 'Without them and their eight neighbours', none: 'This model has no class names, so there is no '
+      + 'prediction to explain.', waiting: 'Computing the maps', testing: 'Testing both maps',
+    alike: (/** @type {string} */ value) => `Rank correlation of the two maps: ${value} (1: same order, 0: unrelated).`,
     /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
-    differ: (number, patch, ranks, of) => `Patch ${number}, ${patch}: number ${ranks[0]} of ${of} for rollout, number `
-      + `${ranks[1]} for GAE.`,
+    differ: (number, patch, ranks, of) => `Patch ${number}, ${patch}: rank ${ranks[0]} of ${of} in rollout, rank `
+      + `${ranks[1]} in GAE.`,
     /** @param {number} number @param {string} label @param {string} before @param {string} after */
-    lost: (number, label, before, after) => `Without patch ${number} and the patches around it: ${label} ${before} → `
+    lost: (number, label, before, after) => `Without patch ${number} and its neighbours: ${label} ${before} → `
       + `${after}.`,
     /** @param {number[]} areas @param {number} chance */
     areas: (areas, chance) => `Area under the curve: rollout ${areas[0].toFixed(2)}, GAE ${areas[1].toFixed(2)}, random`
-      + ` ${chance.toFixed(2)}. The larger, the sooner the map names what the answer rests on.`,
+      + ` ${chance.toFixed(2)}. A larger area means that the map ranks the decisive patches earlier.`,
   },
   zh: {
-    titles: ['Rollout：注意力来自哪里', 'GAE：类别依据什么（用梯度）'], test: '逐个显示图块，检验哪张图正确', stop: '停止',
-    random: '随机顺序', band: '随机顺序的范围', chart: '插入曲线', across: '已显示的图块', found: '分歧最大的地方',
-    none: '这个模型没有类别名称，因此没有可解释的答案。', waiting: '正在计算这些图。', testing: '正在检验两张图',
+    titles: ['Rollout：注意力来自哪里', 'GAE：类别的依据（基于梯度）'], test: '逐个显示图块，比较两张图', stop: '停止',
+    random: '随机顺序的平均', band: '随机顺序的范围', chart: '插入曲线', across: '已显示的图块', found: '分歧最大的地方',
+    none: '这个模型没有类别名称，因此没有可以解释的预测。', waiting: '正在计算两张图', testing: '正在检验两张图',
     alike: (/** @type {string} */ value) => `两张图的等级相关：${value}（1 表示顺序相同，0 表示无关）。`,
     /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
     differ: (number, patch, ranks, of) => `图块 ${number}（${patch}）：在 ${of} 个图块中，rollout 排第 ${ranks[0]}，GAE 排第 ${
@@ -49,7 +49,7 @@ const WORDS = {
     lost: (number, label, before, after) => `去掉图块 ${number} 及其周围的图块：${label} ${before} → ${after}。`,
     /** @param {number[]} areas @param {number} chance */
     areas: (areas, chance) => `曲线下面积：rollout ${areas[0].toFixed(2)}，GAE ${areas[1].toFixed(2)}，随机 ${
-      chance.toFixed(2)}。面积越大，图越早指出答案所依据的图块。`,
+      chance.toFixed(2)}。面积越大，说明图把关键图块排得越靠前。`,
   },
 };
 

@@ -33,16 +33,16 @@ const WORDS = {
   en: {
     grid: 'The grid: click a patch', pixels: 'its pixels', which: 'The patch in row {0}, column {1}',
     reading: '{0}, row {1}, column {2} of the patch: {3} (level {4})',
-    count: 'Its {0} × {0} × 3 = {1} numbers, laid in one row',
-    all: 'The row of all patches, read like a page: this is number {0} of {1}',
+    count: 'Its {0} × {0} × 3 = {1} numbers in one row',
+    all: 'All patches in reading order: this is number {0} of {1}',
     aria: 'Photograph with the grid of patches. Arrow keys move the patch.',
   },
   zh: {
     grid: '网格：点击一个图块', pixels: '它的像素', which: '第 {0} 行第 {1} 列的图块',
     reading: '{0}，图块内第 {1} 行第 {2} 列：{3}（亮度 {4}）',
     count: '它的 {0} × {0} × 3 = {1} 个数，排成一行',
-    all: '所有图块排成一行，像读书一样：这是第 {0} 个，共 {1} 个',
-    aria: '带图块网格的照片。方向键移动图块。',
+    all: '所有图块按阅读顺序排成一行：这是第 {0} 个，共 {1} 个',
+    aria: '带图块网格的照片。用方向键移动图块。',
   },
 };
 

@@ -25,31 +25,31 @@ const TILES = [7, 11]; // at most so many maps down and across
 const WORDS = {
   en: {
     tokens: '{0} tokens, each of {1} numbers',
-    start: '{0}: not cut from the photograph. What they begin with was learned and is the same for every photograph; '
-      + 'in the blocks they gather from the patches.',
-    alone: 'This model has no tokens in front of the patches: its answer is taken from all patches.',
+    start: '{0}: not cut from the photograph. These tokens start from learned values that are the same for every '
+      + 'photograph; the blocks then add information from the patches.',
+    alone: 'This model has no tokens in front of the patches; it predicts from all patches.',
     learned: 'This model: learned positions', sincos: 'This model: sine and cosine, fixed',
-    sincos1d: 'This model: sine and cosine of the place in reading order, fixed',
+    sincos1d: 'This model: sine and cosine of the position in reading order, fixed',
     rotary: 'This model: rotary positions, in every layer', none: 'This model has no positions',
     sine: 'For comparison: sine and cosine',
-    similar: 'How alike the position in row {0}, column {1} is to every other one: the cosine of the two vectors. '
-      + 'No pixel of the photograph is in it.',
-    wall: 'The same map for positions all over the grid, each in its place', unit: 'cosine', patch: 'patch',
-    aria: 'Similarity of positions, laid over the photograph. Arrow keys move the patch.',
-    missing: 'The positions of this model are not here; the maps are those of sine and cosine.',
+    similar: 'Similarity of the position in row {0}, column {1} to every other position: the cosine of the two '
+      + 'vectors. The map does not depend on the photograph.',
+    wall: 'The same map for positions across the grid', unit: 'cosine', patch: 'patch',
+    aria: 'Similarity of positions over the photograph. Arrow keys move the patch.',
+    missing: 'This model’s positions are not available; the maps show sine and cosine positions.',
   },
   zh: {
     tokens: '{0} 个词元，每个 {1} 个数',
-    start: '{0}：不是从照片上切下来的。它们的初值是学来的，对每张照片都一样；在各层中从图块收集信息。',
-    alone: '这个模型在图块前没有其他词元：答案取自所有图块。',
+    start: '{0}：不是从照片上切下来的。它们的初值由训练得到，对每张照片都一样；各层再从图块中收集信息。',
+    alone: '这个模型在图块前没有其他词元，预测取自所有图块。',
     learned: '这个模型：学习得到的位置', sincos: '这个模型：固定的正弦和余弦',
     sincos1d: '这个模型：按阅读顺序的固定正弦和余弦',
     rotary: '这个模型：每层中的旋转位置', none: '这个模型没有位置',
     sine: '对照：正弦和余弦',
-    similar: '第 {0} 行第 {1} 列的位置与其他每个位置有多像：两个向量的余弦。其中没有照片的任何像素。',
-    wall: '网格各处位置的同样的图，各在其位', unit: '余弦', patch: '图块',
-    aria: '叠加在照片上的位置相似度。方向键移动图块。',
-    missing: '这里没有这个模型的位置；图是正弦和余弦的。',
+    similar: '第 {0} 行第 {1} 列的位置与其他各位置的相似度：两个向量的余弦。它与照片内容无关。',
+    wall: '网格各处位置的相似度图', unit: '余弦', patch: '图块',
+    aria: '叠加在照片上的位置相似度。用方向键移动图块。',
+    missing: '无法取得这个模型的位置，图中显示的是正弦和余弦位置。',
   },
 };
 

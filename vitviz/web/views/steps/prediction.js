@@ -20,17 +20,17 @@ const LAYERS = ['layers', {}];
 
 /** @type {Record<string, Record<string, string>>} */
 const WORDS = {
-  en: { after: 'After layer', says: 'the classifier would read', rest: 'all other classes', each: 'After each layer',
-    image: 'Read from the whole image', patch: 'Read from', layer: 'layer', class: 'Class',
-    map: 'read from every patch', last: 'This is the model’s answer.',
-    alone: 'Each patch is read as if the classifier had only this one. Late layers copy the summary into all patches: '
-      + 'one color everywhere does not mean that every patch shows the class.',
-    none: 'This model names no classes: there is none to read.',
-    waiting: 'The layers are being read.' },
-  zh: { after: '第', says: '层之后，分类器会读出', rest: '所有其他类别', each: '每一层之后', image: '从整张图像读出',
-    patch: '读自', layer: '层', class: '类别', map: '从每个图块读出', last: '这就是模型的答案。',
-    alone: '读取每个图块时，就好像分类器只看到它一个。靠后的层会把整体信息复制到所有图块：处处同色并不表示每个图块都显示这个类别。',
-    none: '这个模型没有类别名称，无法读出类别。', waiting: '正在读取各层。' },
+  en: { after: 'After layer', says: 'the classifier would predict', rest: 'all other classes', each: 'After each layer',
+    image: 'Predicted from the whole image', patch: 'Predicted from', layer: 'layer', class: 'Class',
+    map: 'predicted from each patch', last: 'This is the model’s prediction.',
+    alone: 'The classifier is applied to each patch as if it were the only one. Late layers copy global information '
+      + 'into all patches, so a uniform colour does not mean that every patch shows the class.',
+    none: 'This model has no class names, so there are no predictions.',
+    waiting: 'Reading the layers' },
+  zh: { after: '第', says: '层之后，分类器会预测', rest: '所有其他类别', each: '每一层之后', image: '由整张图像预测',
+    patch: '预测自', layer: '层', class: '类别', map: '由每个图块预测', last: '这就是模型的预测。',
+    alone: '分类器单独应用于每个图块。靠后的层会把全局信息复制到所有图块，因此处处同色并不表示每个图块都属于这个类别。',
+    none: '这个模型没有类别名称，因此没有预测。', waiting: '正在读取各层' },
 };
 
 const HTML = `
