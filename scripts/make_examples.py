@@ -152,13 +152,13 @@ ITEMS = (
 
 README = """# Example photographs
 
-The app shows these, in the order of `index.json`, which also holds the name that a screen reader says. All are in the
-public domain or under CC0, come from the packages named here, and were only made smaller (at most {longer} pixels on
-the longer side) and stored as JPEG (quality {quality}) without metadata. `scripts/make_examples.py` makes this folder,
-this text included.
+The app shows these photographs in the order of `index.json`, which also contains their descriptions for screen readers. All
+are in the public domain or under CC0 and come from the packages named here. They were only scaled down (to at most {longer} pixels
+on the longer side) and saved as JPEG (quality {quality}) without metadata. `scripts/make_examples.py` writes this folder, including
+this text.
 
-"Right" are the classes by which a model may call what is shown. Where a model has none of them, or names another first,
-the page says so beside its predictions: the example is there to show what a model makes of what it does not know.
+The column "right" lists the classes that count as correct. If a model has none of them, or predicts another class, the page
+says so beside its predictions.
 
 | file | what | right | pixels | author | licence | origin | package |
 |---|---|---|---|---|---|---|---|

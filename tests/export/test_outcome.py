@@ -123,7 +123,7 @@ def test_the_card_says_what_is_needed_to_do_it_again(data: Data) -> None:
         "vitviz train --data noise", "seed 3", "a slide rule, 2 processes", "66.7 minutes",
         f"vitviz {vitviz.__version__}",
         f"torch {torch.__version__}", "44 MB", "81.82 %", "cross entropy 0.5000", 'Our own: see "terms" #2',
-        "12 images to train on", "33 to validate on", "Seven images", "from scratch", "![words \\[x\\]](a.png)",
+        "12 training images", "33 validation images", "Seven images", "from scratch", "![words \\[x\\]](a.png)",
     ):  # fmt: skip
         assert wanted in text
     rows = [line for line in text.splitlines() if line.startswith("| ") and "%" in line]

@@ -132,7 +132,7 @@ def test_the_description_has_every_class_and_count(
     data = open_data(photos, size=(8, 8), progress=True)
     assert capsys.readouterr() == ("", "")  # progress is for terminals
     lines = data.describe().splitlines()
-    assert all(words in lines[0] for words in ("3 classes", "10 images to train on, 7 to validate on"))
+    assert all(words in lines[0] for words in ("3 classes", "10 training images, 7 validation images"))
     counts = [["class", "train", "val"], ["cat", "3", "2"], ["dog", "5", "2"], ["owl", "2", "3"]]
     assert [line.split() for line in lines[-4:]] == counts
     assert data.name == "pets"

@@ -25,12 +25,14 @@ if TYPE_CHECKING:
     "--statistics",
     cls=Several,
     type=Names("vitviz.analysis.heads", "STATISTICS", "all"),
-    help="default: those that read rows of attention",
+    help="default: those computed from rows of attention",
 )
-@click.option("--query", help="the token whose row is measured (default: the mean over all patches)")
-@click.option("--target", metavar="CLASS", help="the class that importances are about (default: the best)")
-@click.option("--limit", type=int, help="of a folder: at most so many images, spread over its subfolders")
-@click.option("-o", "--output", type=PATH, metavar="FILE.csv", help="write a table; layers and heads from 0 in it")
+@click.option("--query", help="the query token (default: the mean over all patches)")
+@click.option("--target", metavar="CLASS", help="the class for importances (default: the most probable)")
+@click.option("--limit", type=int, help="for a folder: the maximum number of images, spread over its subfolders")
+@click.option(
+    "-o", "--output", type=PATH, metavar="FILE.csv", help="write a table, with layers and heads counted from 0"
+)
 @shared.size
 @shared.model
 def heads(args: Args) -> None:
@@ -62,7 +64,7 @@ def heads(args: Args) -> None:
 
 
 def _heads(found: HeadStatistics) -> list[dict[str, Any]]:
-    """Return what JSON says of every head; layers and heads count from 1."""
+    """Return the JSON entries of all heads; layers and heads count from 1."""
     means = found.values
     return [
         {"layer": block + 1, "head": head + 1, **{name: means[name][at, head] for name in found.present}}
@@ -78,7 +80,7 @@ def _heads(found: HeadStatistics) -> list[dict[str, Any]]:
     "--output",
     type=PATH,
     metavar="FILE.npz",
-    help="write probabilities, those of each patch, and the patches' colors",
+    help="write the probabilities of the image and of each patch, and the patches' colors",
 )
 @shared.photo
 def lens(args: Args) -> None:
@@ -119,16 +121,14 @@ def lens(args: Args) -> None:
 
 
 @click.command(cls=Command)
-@click.option("--data", type=PATH, required=True, help="the folder, one subfolder a class")
+@click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class")
 @click.option("--methods", cls=Several, metavar="NAME", default=["all"], help="names, or all (default: all)")
-@click.option("--limit", type=int, help="at most so many images, spread over the classes")
-@click.option("--aim", type=click.Choice(["true", "predicted"]), default="true", help="which class is explained")
-@click.option("--seed", type=int, default=0, help="of the random orders (default: 0)")
-@click.option(
-    "--out", type=PATH, metavar="FILE.jsonl", help="append results at once, and continue from those that are there"
-)
-@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; may be repeated")
-@click.option("--table", type=PATH, metavar="FILE", help="write the table: .md or .csv")
+@click.option("--limit", type=int, help="the maximum number of images, spread over the classes")
+@click.option("--aim", type=click.Choice(["true", "predicted"]), default="true", help="the class to explain")
+@click.option("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
+@click.option("--out", type=PATH, metavar="FILE.jsonl", help="append each result, and continue from existing ones")
+@click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated")
+@click.option("--table", type=PATH, metavar="FILE", help="write the table as .md or .csv")
 @shared.model
 def evaluate(args: Args) -> None:
     """Measure the faithfulness of attribution methods over a folder."""
@@ -157,7 +157,7 @@ def evaluate(args: Args) -> None:
 
 
 def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return the options of methods that `--set` gives."""
+    """Parse the method options of `--set`."""
     options: dict[str, dict[str, Any]] = {}
     for text in texts:
         name, value = shared.parse_setting(text)
@@ -171,5 +171,5 @@ def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> 
 
 
 def _methods(found: Evaluation) -> list[dict[str, Any]]:
-    """Return what JSON says of every method, the best first."""
+    """Return the JSON entries of all methods, best first."""
     return [{"method": row.method, **row.means, "errors": dict(row.errors)} for row in found.rows]

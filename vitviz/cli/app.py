@@ -11,16 +11,16 @@ from vitviz.cli.options import PATH, Args, Command
 from vitviz.extras import extra
 
 DEFAULT = (
-    "the model that the page opens with: one of its menu, or as in `vitviz predict --model` (default: the first "
-    "--model, else the bundled one); where it cannot be had, the page says so and opens with the bundled one"
+    "the page's first model: one of its menu, or as in `vitviz predict --model` (default: the first --model, else the "
+    "bundled one); if it cannot be loaded, the page says so and opens with the bundled one"
 )
-MODEL = "one more model for the menu: a folder, a file, or as in `vitviz predict --model`; may be repeated"
-LECTURE = "your own texts for the lecture: Markdown files such as en/1-pixels.md, which take the place of those here"
-TYPED = "let visitors name any model of torchvision, timm and Hugging Face (default: on this machine only)"
+MODEL = "add a model to the menu: a folder, a file, or as in `vitviz predict --model`; can be repeated"
+LECTURE = "your own texts for the lecture: Markdown files such as en/1-pixels.md, which replace the bundled ones"
+TYPED = "let visitors enter any model of torchvision, timm and Hugging Face (default: on localhost only)"
 
 
 @click.command(cls=Command)
-@click.option("--host", help="address to listen on (default: GRADIO_SERVER_NAME, else this machine only)")
+@click.option("--host", help="address to listen on (default: GRADIO_SERVER_NAME, else localhost)")
 @click.option("--port", type=int, help="port to listen on (default: GRADIO_SERVER_PORT or PORT, else 7860)")
 @click.option("--model", multiple=True, type=PATH, metavar="SOURCE", help=MODEL)
 @click.option("--default", type=PATH, metavar="MODEL", help=DEFAULT)
@@ -30,7 +30,7 @@ TYPED = "let visitors name any model of torchvision, timm and Hugging Face (defa
 @click.option(
     "--mcp/--no-mcp", default=None, help="serve the endpoints as tools of a Model Context Protocol server (default: no)"
 )
-@click.option("--max-side", type=int, metavar="PIXELS", help="largest input of a model (default: 2048)")
+@click.option("--max-side", type=int, metavar="PIXELS", help="maximum input size of a model (default: 2048)")
 @click.option("--lecture", type=PATH, metavar="FOLDER", help=LECTURE)
 @shared.quiet
 def app(args: Args) -> None:

@@ -18,33 +18,33 @@ HELP = """Look inside a Vision Transformer.
 
 \b
   vitviz predict photo.jpg                          the most probable classes
-  vitviz explain photo.jpg -o why.png               what the prediction rests on, over the photograph
-  vitviz explain photo.jpg --method gae --target church --test    why "church", and whether that is true
+  vitviz explain photo.jpg -o why.png               which patches support the prediction
+  vitviz explain photo.jpg --method gae --target church --test    which patches support "church", with a test
   vitviz explain photo.jpg --method attention --layer 12 --head 3 --query 7,4 -o look.png
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
-  vitviz figures photo.jpg -o figures --format pdf  the path it takes through the model, for print
-  vitviz film photo.jpg --over layers -o film.mp4   attention as GIF, WebP or MP4; also of a video clip
-  vitviz export photo.jpg -o page.html              the explorer as one file that opens without a network
-  vitviz export photos -o exported                  page, pictures and numbers of each; continues after a stop
-  vitviz export --static site                       the page for any file server; models run in the browser
-  vitviz explain photo.jpg -o why.csv               the numbers, with all that makes them again
-  vitviz replay why.csv                             make them again, and say whether they are equal
+  vitviz figures photo.jpg -o figures --format pdf  its path through the model, for print
+  vitviz film photo.jpg --over layers -o film.mp4   attention as GIF, WebP or MP4; also for a video clip
+  vitviz export photo.jpg -o page.html              the explorer as one file that opens offline
+  vitviz export photos -o exported                  page, pictures and numbers of each photograph
+  vitviz export --static site                       a static site; models run in the browser
+  vitviz explain photo.jpg -o why.csv               the numbers, with everything needed to reproduce them
+  vitviz replay why.csv                             reproduce and compare them
   vitviz heads photo.jpg                            statistics of the attention heads
   vitviz lens photo.jpg                             the prediction after each layer
   vitviz evaluate --data imagenette/val --limit 200 faithfulness of the attribution methods
   vitviz validate --data imagenette/val             top-1 and top-5 on a folder of images
-  vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny      from nothing, or --from another model
+  vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny      from scratch, or --from another model
   vitviz app                                        the page in a browser
 
 A photograph is a file, or - for standard input. Layers, heads, rows and columns count from 1.
 """
 EPILOG = """\b
-With --json, of one photograph and of several:
+With --json, for one photograph and for several:
   {"model": SOURCE, "input_size": [HEIGHT, WIDTH], "images": [{"photo": PATH, "input_size": [...], ...}, ...]}
-  and of a folder as one data set: "data": {"folder": PATH, "images": COUNT} in place of "images".
+  and for a folder as one data set: "data": {"folder": PATH, "images": COUNT} instead of "images".
 
 \b
-Completion in bash, zsh or fish, in the shell's start-up file:
+Completion: add this to the start-up file of bash, zsh or fish:
   eval "$(_VITVIZ_COMPLETE=bash_source vitviz)"     zsh_source; fish: _VITVIZ_COMPLETE=fish_source vitviz | source
 """
 

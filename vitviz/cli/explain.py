@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 OPTIONS: dict[str, tuple[str, click.ParamType[Any], str]] = {
     "block": ("layer", click.INT, "layer, counted from 1 (default: the method's own)"),
     "head": ("head", click.STRING, "head, counted from 1, or mean (attention: or max, min; default: mean)"),
-    "query": ("query", click.STRING, "cls, mean, a register's name, or a patch ROW,COLUMN from 1"),
-    "fuse": ("fuse", click.Choice(shared.FUSIONS), "how heads become one (default: mean)"),
-    "discard": ("discard", click.FLOAT, "share of the weakest entries to drop (default: 0)"),
+    "query": ("query", click.STRING, "cls, mean, a register's name, or a patch as ROW,COLUMN from 1"),
+    "fuse": ("fuse", click.Choice(shared.FUSIONS), "how to combine the heads (default: mean)"),
+    "discard": ("discard", click.FLOAT, "share of the weakest entries to discard (default: 0)"),
     "residual": ("residual", click.FLOAT, "weight of the skip connection (default: 0.5)"),
     "start": ("start", click.INT, "first layer, counted from 1 (default: 1)"),
 }
@@ -55,14 +55,14 @@ def _method_help(name: str, about: str) -> str:
     help="default: gae, as on the page; rollout for a model without classes",
 )
 @click.option(
-    "--target", metavar="CLASS", help="the class to explain: a label, or its number from 0 (default: the best)"
+    "--target", metavar="CLASS", help="the class to explain: a label, or its index from 0 (default: the most probable)"
 )
-@click.option("--rather-than", metavar="CLASS", help="why the target and not this class")
+@click.option("--rather-than", metavar="CLASS", help="explain why the target and not this class")
 @click.option(
     "--set",
     multiple=True,
     metavar="NAME=VALUE",
-    help="an option as in Python: blocks and heads from 0; may be repeated",
+    help="an option as in Python, with blocks and heads from 0; can be repeated",
 )
 @click.option("--test", is_flag=True, help="measure the faithfulness of the map (takes seconds)")
 @shared.together(
@@ -71,21 +71,21 @@ def _method_help(name: str, about: str) -> str:
         for name, (here, kind, about) in OPTIONS.items()
     )
 )
-@click.option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for maps of two signs)")
+@click.option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for signed maps)")
 @click.option("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
-@click.option("--spotlight", is_flag=True, help="let the opacity follow the value")
+@click.option("--spotlight", is_flag=True, help="make the opacity follow the value")
 @click.option(
     "--scale",
     type=click.Choice(["each", "full"]),
     default="each",
-    help="each: patches that outshine all others are clipped and marked; full: minimum to maximum (default: each)",
+    help="each: outliers are clipped and marked; full: minimum to maximum (default: each)",
 )
-@click.option("--caption", is_flag=True, help="add the title, what is not in the picture, and a color bar below it")
+@click.option("--caption", is_flag=True, help="add a title, the share outside the picture, and a color bar")
 @click.option("--grid", is_flag=True, help="draw the patch grid")
 @click.option("--smooth", is_flag=True, help="interpolate between patches")
 @shared.photo
 def explain(args: Args) -> None:
-    """Lay a map over a photograph: attention, or evidence for a class."""
+    """Draw a map over a photograph: attention, or evidence for a class."""
     from vitviz.attribution.registry import DEFAULT, WITHOUT_CLASS
     from vitviz.draw.colorbar import describe_clipped
     from vitviz.export import numbers
@@ -182,16 +182,16 @@ def _target(view: View, args: Args) -> dict[str, Any]:
 @click.command(cls=Command)
 @click.option("-o", "--output", type=PATH, default="sheet.png", help="the picture to write (default: sheet.png)")
 @click.option("--layer", type=int, help="show the heads of this layer, counted from 1 (default: all layers)")
-@click.option("--query", help="cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@click.option("--query", help="cls, mean, a register's name, or a patch as ROW,COLUMN from 1")
 @click.option(
     "--scale",
     type=click.Choice(["shared", "each", "both"]),
     default="shared",
-    help="one for all, each its own, or both side by side (default: shared)",
+    help="shared by all maps, one for each, or both side by side (default: shared)",
 )
-@click.option("--width", type=int, metavar="PIXELS", help="of the whole sheet, such as 1920 for a slide")
+@click.option("--width", type=int, metavar="PIXELS", help="width of the whole sheet, such as 1920 for a slide")
 @click.option("--cmap", default="viridis", help="any matplotlib color map (default: viridis)")
-@click.option("--dark", is_flag=True, help="light text on a dark ground")
+@click.option("--dark", is_flag=True, help="light text on a dark background")
 @shared.photo
 def sheet(args: Args) -> None:
     """Draw a contact sheet: every head of a layer, or every layer."""
@@ -204,6 +204,6 @@ def sheet(args: Args) -> None:
     else:
         picture = view.head_sheet(shared.parse_layer(args.layer, view.trace.depth), **options)
     picture.save(output)
-    shared.note(args, f"{picture.width} x {picture.height} pixels -> {output}")
+    shared.note(args, f"{picture.width} × {picture.height} pixels -> {output}")
     if args.json:
         shared.print_photo(args, view, output=str(output))

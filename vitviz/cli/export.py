@@ -26,22 +26,22 @@ METHODS = Names("vitviz.export.static", "BROWSER_METHODS")
     "--html",
     type=PATH,
     metavar="FILE",
-    help="the page to write (default: vitviz.html); of a folder: a folder (default: exported)",
+    help="the page to write (default: vitviz.html); for a folder: the output folder (default: exported)",
 )
-@click.option("--parts", cls=Several, type=click.Choice(PARTS), help="of a folder's photographs (default: all)")
+@click.option("--parts", cls=Several, type=click.Choice(PARTS), help="what to write for a folder (default: all)")
 @click.option(
-    "--static", type=PATH, metavar="DIR", help="write a site for any file server: visitors' photographs stay with them"
+    "--static", type=PATH, metavar="DIR", help="write a static site; visitors' photographs stay in their browsers"
 )
-@click.option("--space", is_flag=True, help="with --static: also what a static Hugging Face Space needs")
+@click.option("--space", is_flag=True, help="with --static: also the files of a static Hugging Face Space")
 @click.option(
     "--model",
     "models",
     type=PATH,
     multiple=True,
     metavar="SOURCE",
-    help=f"as for other commands; with --static any number of times (default: {DEFAULT})",
+    help=f"as for other commands; repeatable with --static (default: {DEFAULT})",
 )
-@click.option("--lecture", is_flag=True, help="with one photograph: also the lecture, with its numbers")
+@click.option("--lecture", is_flag=True, help="with one photograph: also the lecture")
 @click.option("--texts", type=PATH, metavar="FOLDER", help="with --static or --lecture: your own texts for the lecture")
 @click.option("--lang", type=click.Choice(LANGUAGES), help="with --static: the language of the lecture (default: en)")
 @click.option("--methods", cls=Several, type=METHODS, help="with --static (default: all)")
@@ -51,7 +51,7 @@ METHODS = Names("vitviz.export.static", "BROWSER_METHODS")
 def export(args: Args) -> None:
     """Write the explorer as one HTML file, the photographs of a folder one by one, or a site without a server.
 
-    A folder's photographs get a folder each with page, pictures and numbers. A run that was stopped continues.
+    For a folder, each photograph gets a subfolder with page, pictures and numbers. An interrupted run continues.
     """
     if args.static is not None:
         _write_site(args)
@@ -99,7 +99,7 @@ def _write_folder(args: Args) -> None:
             except ImageError as error:
                 broken[str(photo.path)] = str(error)
             bar.update()
-    done = f"{len(records)} photographs" + (f", {len(photos) - len(pending)} were there" * (pending != photos))
+    done = f"{len(records)} photographs" + (f", {len(photos) - len(pending)} existed already" * (pending != photos))
     shared.note(args, f"{done} -> {out}")
     if args.json:
         shared.print_json(args, shared.input_size(args, explorer), images=records)
@@ -109,7 +109,7 @@ def _write_folder(args: Args) -> None:
 
 
 def _hides(args: Args) -> bool | None:
-    """Return whether no progress is shown; None: only on a terminal."""
+    """Return whether to hide progress; None shows it only on a terminal."""
     return True if args.quiet else None
 
 
@@ -118,9 +118,9 @@ def _write_site(args: Args) -> None:
 
     if args.photo or args.output or args.lecture:
         other = args.photo or ("-o" if args.output else "--lecture")
-        raise VitvizError(f"Expected --static alone, got {other} too. Write them one by one.")
+        raise VitvizError(f"Expected --static alone, got {other} too. Use them one at a time.")
     if given := [name for name in FOR_ONE if getattr(args, name) is not None]:
-        raise VitvizError(f"Expected --static with models as they come, got --{given[0]}. Leave it out.")
+        raise VitvizError(f"Expected --static with unchanged models, got --{given[0]}. Leave it out.")
     folder = shared.output_path(args.static, option="--static", folder=True)
 
     def tell(text: str) -> None:

@@ -19,19 +19,21 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.option("-o", "--output", type=PATH, default="figures", metavar="FOLDER", help="default: figures")
 @click.option("--kind", cls=Several, type=Names("vitviz.draw.figures", "ALL_KINDS"), help="see above (default: path)")
-@click.option("--only", cls=Several, type=Names("vitviz.draw.figures", "NAMES"), help="of the path: some of them")
+@click.option("--only", cls=Several, type=Names("vitviz.draw.figures", "NAMES"), help="for path: only these figures")
 @click.option("--layer", type=int, help="layer of the map, counted from 1 (default: the last)")
 @click.option("--head", default="mean", help="head of the map, counted from 1, or mean, max, min (default: mean)")
-@click.option("--query", help="of the map: cls, mean, a register's name, or a patch ROW,COLUMN from 1")
-@click.option("--method", type=Names("vitviz.attribution.registry", "METHODS"), help="of overlay and curves")
-@click.option("--target", metavar="CLASS", help="a label, or its number from 0 (default: the best)")
+@click.option("--query", help="query token of the map: cls, mean, a register's name, or a patch ROW,COLUMN from 1")
+@click.option("--method", type=Names("vitviz.attribution.registry", "METHODS"), help="method for overlay and curves")
+@click.option("--target", metavar="CLASS", help="a label, or its index from 0 (default: the most probable)")
 @click.option("--format", type=Names("vitviz.draw.figures", "FORMATS"), default="png", help="default: png")
-@click.option("--dark", is_flag=True, help="light text on a dark ground")
-@click.option("--filters", type=int, default=24, help="of the path: how many feature maps are shown (default: 24)")
-@click.option("--filter", "chosen", cls=Several, type=int, metavar="N", help="of the path: these instead, from 1")
+@click.option("--dark", is_flag=True, help="light text on a dark background")
+@click.option("--filters", type=int, default=24, help="for path: number of feature maps (default: 24)")
+@click.option(
+    "--filter", "chosen", cls=Several, type=int, metavar="N", help="for path: these feature maps instead, from 1"
+)
 @click.option("--width", default="page", metavar="WIDTH", help="page, column or inches (default: page, 6.3 inches)")
-@click.option("--bare", is_flag=True, help="no title and caption, which are printed instead")
-@click.option("--limit", type=int, help="of folders: at most so many photographs")
+@click.option("--bare", is_flag=True, help="omit title and caption, and print them instead")
+@click.option("--limit", type=int, help="for folders: the maximum number of photographs")
 @shared.photos
 def figures(args: Args) -> None:
     """Draw figures of a model for print.
@@ -41,8 +43,8 @@ def figures(args: Args) -> None:
     overlay         one map
     heads           every head of every layer
     layers          each layer
-    components      the patches of each layer by color: principal components
-    matrix          one head's whole attention
+    components      the patches of each layer, colored by principal components
+    matrix          the full attention matrix of one head
     methods         attribution methods side by side, with their tests
     prediction      the photograph with its prediction
     curves          insertion and deletion
@@ -50,7 +52,7 @@ def figures(args: Args) -> None:
     decomposition   what each head and MLP adds to the logit
     statistics      attention distance, entropy and share on CLS of every head
     rollout-sheet   several photographs beside their rollout: figure 6 of the ViT paper
-    inside          filters, positions, attention distance by depth, of a photograph or a folder: its figure 7
+    inside          filters, positions, attention distance by depth, for a photograph or a folder: figure 7
     """  # noqa: D301 - click keeps the lines after a backspace as they are
     from vitviz.draw.figures import NAMES, save
     from vitviz.draw.figures.layouts import layout
@@ -84,7 +86,7 @@ def figures(args: Args) -> None:
 
 
 def _of_one(args: Args, explorer: Explorer, names: tuple[str, ...]) -> dict[str, Any]:
-    """Draw those of the figures that show one photograph."""
+    """Draw the figures of one photograph."""
     from vitviz.draw.figures import KINDS, NAMES, draw
 
     only = [name for name in names if name in (*NAMES, *KINDS)]
@@ -120,7 +122,7 @@ def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
 
 
 def _asked(args: Args, view: View) -> dict[str, Any]:
-    """Return what figures of maps and answers show, as Python counts it."""
+    """Return the options of figures, counted from 0."""
     found: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads), "target": args.target}
     found |= {"query": shared.parse_query(args.query, view.trace.grid)}
     if args.layer is not None:
@@ -131,7 +133,7 @@ def _asked(args: Args, view: View) -> dict[str, Any]:
 
 
 def _one(args: Args) -> str:
-    """Return the one photograph or folder that was given."""
+    """Return the single photograph or folder."""
     if len(args.photos) != 1:
         raise VitvizError(
             f"Expected one photograph or folder, got {len(args.photos)}. Only rollout-sheet takes several."
@@ -140,7 +142,7 @@ def _one(args: Args) -> str:
 
 
 def _files(args: Args) -> list[Path]:
-    """Return the photographs that were given, those in folders too."""
+    """Return the photographs, including those in folders."""
     from vitviz.images.folders import find_images, spread
 
     found = []

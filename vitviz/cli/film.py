@@ -21,10 +21,14 @@ if TYPE_CHECKING:
     "--over",
     type=click.Choice(["layers", "heads", "query"]),
     default="layers",
-    help="what changes: layers, the heads of --layer, or a patch that moves (default: layers)",
+    help="what changes: layers, the heads of --layer, or a moving patch (default: layers)",
 )
 @click.option(
-    "--models", cls=Several, type=PATH, metavar="SOURCE", help="over models: checkpoints of a training, in order"
+    "--models",
+    cls=Several,
+    type=PATH,
+    metavar="SOURCE",
+    help="run over these models, such as the checkpoints of a training",
 )
 @click.option("--layer", type=int, help="layer, counted from 1 (default: the last)")
 @click.option("--head", default="mean", help="head, counted from 1, or mean, max, min (default: mean)")
@@ -33,11 +37,13 @@ if TYPE_CHECKING:
     "--show",
     type=click.Choice(["attention", "similarity"]),
     default="attention",
-    help="of a clip: attention, or similarity to the patch --query of the first frame (default: attention)",
+    help="for a clip: attention, or similarity to the patch --query of the first frame (default: attention)",
 )
-@click.option("--frames", type=int, default=48, help="of a clip: at most so many, spread over it (default: 48)")
-@click.option("--seconds", type=float, default=0.5, help="how long a frame is shown (default: 0.5)")
-@click.option("--dark", is_flag=True, help="light text on a dark ground")
+@click.option(
+    "--frames", type=int, default=48, help="for a clip: the maximum number of frames, spread over it (default: 48)"
+)
+@click.option("--seconds", type=float, default=0.5, help="duration of a frame (default: 0.5)")
+@click.option("--dark", is_flag=True, help="light text on a dark background")
 @shared.photo
 def film(args: Args) -> None:
     """Make a film of attention: over layers, heads, a moving patch, models, or the frames of a clip."""
@@ -98,7 +104,7 @@ def _over_models(args: Args) -> Film:
 
 
 def _labels(models: tuple[str, ...]) -> list[str]:
-    """Return the last part of each path, with its folder where two would have one name."""
+    """Return the last part of each path, with its folder if names repeat."""
     names = [Path(one).name for one in models]
     return [
         name if names.count(name) == 1 else "/".join(Path(one).parts[-2:])
@@ -107,7 +113,7 @@ def _labels(models: tuple[str, ...]) -> list[str]:
 
 
 def _place(args: Args, depth: int, heads: int, grid: tuple[int, int] | None) -> dict[str, Any]:
-    """Return block, head and query as Python counts them."""
+    """Return block, head and query, counted from 0."""
     block = -1 if args.layer is None else shared.parse_layer(args.layer, depth)
     head = shared.parse_head(args.head, heads)
     return {"block": block, "head": head, "query": shared.parse_query(args.query, grid)}

@@ -26,25 +26,28 @@ def data_sets() -> str:
 
 
 def _data() -> str:
-    return f"the folder, one subfolder a class, or one with train/ and val/; or {data_sets()}"
+    return f"the folder, with one subfolder per class or with train/ and val/; or {data_sets()}"
 
 
 @click.command(cls=Command)
 @click.option("--data", cls=LazyHelp, type=PATH, required=True, compute_help=_data)
-@click.option("--root", type=PATH, metavar="FOLDER", help="where a named data set lies (default: the user's cache)")
-@click.option("--limit", type=int, help="at most so many images, spread over the classes")
-@click.option("--batch", type=int, default=32, help="images at once (default: 32)")
+@click.option("--root", type=PATH, metavar="FOLDER", help="folder of a named data set (default: the user's cache)")
+@click.option("--limit", type=int, help="the maximum number of images, spread over the classes")
+@click.option("--batch", type=int, default=32, help="batch size (default: 32)")
 @click.option(
     "--size",
     "sizes",
     cls=Several,
     type=int,
     metavar="PIXELS",
-    help="side of the model's input (default: its own); of several one table",
+    help="side of the model's input (default: its own); several give a table",
 )
-@click.option("--figure", type=PATH, metavar="FILE", help="draw accuracy against size: .png, .svg or .pdf")
+@click.option("--figure", type=PATH, metavar="FILE", help="plot accuracy against size as .png, .svg or .pdf")
 @click.option(
-    "--confusion", type=PATH, metavar="FILE", help="list the most frequent confusions, and write all: .png or .csv"
+    "--confusion",
+    type=PATH,
+    metavar="FILE",
+    help="list the most frequent confusions, and write the matrix as .png or .csv",
 )
 @click.option(
     "--width", metavar="WIDTH", help="of the picture: page, column or inches (default: page; the confusions' own width)"
@@ -128,7 +131,7 @@ def _validate_sizes(args: Args) -> None:
         data = {"folder": args.data, "images": first.images}
         shared.print_json(args, (own.height, own.width), data=data, sizes=rows)
     else:
-        print(f"{first.model}: {first.images:,} images; made for {own.height} x {own.width} pixels", end="\n\n")
+        print(f"{first.model}: {first.images:,} images; trained at {own.height} × {own.width} pixels", end="\n\n")
         print(sizes_table(rows))
     if output is not None:
         from vitviz.draw.figures import save
@@ -157,11 +160,11 @@ def sizes_table(rows: Sequence[Mapping[str, Any]]) -> str:
 @click.option(
     "--preset",
     type=Names("vitviz.model.config", "PRESETS"),
-    help="a published size instead of a model, without weights, at 224 pixels and with 1,000 classes",
+    help="a published size without weights instead of a model, at 224 pixels and with 1,000 classes",
 )
-@click.option("--batch", type=click.IntRange(1), default=1, help="images in the shapes and totals (default: 1)")
+@click.option("--batch", type=click.IntRange(1), default=1, help="batch size for shapes and totals (default: 1)")
 @click.option(
-    "--unfreeze-last", type=int, metavar="N", help="count as trainable what vitviz train --unfreeze-last N trains"
+    "--unfreeze-last", type=int, metavar="N", help="count as trainable what vitviz train --unfreeze-last N would train"
 )
 @shared.model
 def summary(args: Args) -> None:
@@ -193,7 +196,7 @@ def summary(args: Args) -> None:
 
 
 def _without_weights(name: str) -> ViT:
-    """Return a model of a published size whose tensors have shapes and no numbers."""
+    """Return a model of a published size on the meta device."""
     import torch
 
     from vitviz.model.config import preset
@@ -206,7 +209,7 @@ def _without_weights(name: str) -> ViT:
 @click.command(cls=Command)
 @shared.printed
 def models(args: Args) -> None:
-    """List the bundled models and those of the catalog."""
+    """List the bundled models and the catalog."""
     from vitviz.weights.catalog import CATALOG
     from vitviz.weights.zoo import bundled
 
@@ -217,7 +220,7 @@ def models(args: Args) -> None:
         print(json.dumps({"bundled": bundled(), "published": published}, indent=2, ensure_ascii=False))
         return
     print("\n".join(bundled()))
-    print("\nPublished ones, downloaded when first used:")
+    print("\nPublished models, downloaded when first used:")
     width = max(len(one.source) for one in CATALOG)
     for one in CATALOG:
         print(f"{one.source:<{width}}  {one.size / 1e6:4.0f} MB  {one.licence:<18}  {one.title}: {one.known_for}")

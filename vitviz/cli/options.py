@@ -1,4 +1,4 @@
-"""Define the options that several commands share, and convert what a person types."""
+"""Define the options that several commands share, and parse their values."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Command(click.Command):
 
 
 class LazyHelp(click.Option):
-    """Option whose help is computed when it is shown, because that imports torch."""
+    """Option whose help is computed on display, because computing it imports torch."""
 
     def __init__(self, *names: Any, compute_help: Callable[[], str], **settings: Any) -> None:
         super().__init__(*names, **settings)
@@ -78,7 +78,7 @@ class Several(click.Option):
         super().__init__(*names, **{**settings, "multiple": True})
 
     def make_metavar(self, ctx: click.Context) -> str:
-        """Return how its values are written in the help."""
+        """Return the placeholder of the values in the help."""
         return f"{super().make_metavar(ctx)}..."
 
 
@@ -115,18 +115,22 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
 
 
 PATH = click.Path()  # shells complete it
-quiet = click.option("--quiet", is_flag=True, help="print no progress and no notes, only what was asked for and errors")
+quiet = click.option("--quiet", is_flag=True, help="print only results and errors, no progress or notes")
 printed = together(
-    quiet, click.option("--json", is_flag=True, help="print JSON; layers, heads, rows and columns count from 1 in it")
+    quiet, click.option("--json", is_flag=True, help="print JSON, with layers, heads, rows and columns counted from 1")
 )
 kind = together(
-    click.option("--family", help="of a file whose tensors do not tell: vit, dinov3, clip, siglip, ..."),
-    click.option("--heads", type=int, help="of a file whose width does not tell: attention heads in each layer"),
+    click.option(
+        "--family", help="family of a weights file, if its tensors do not identify it: vit, dinov3, clip, siglip, ..."
+    ),
+    click.option(
+        "--heads", type=int, help="attention heads per layer, if the width of a weights file does not determine them"
+    ),
     click.option(
         "--labels",
         type=PATH,
         metavar="FILE",
-        help="names of the classes: one a line, a JSON list or a file with id2label",
+        help="class names: one per line, a JSON list, or a file with id2label",
     ),
     click.option(
         "--preprocess", type=PATH, metavar="FILE", help="a preprocessor_config.json; or imagenet, clip or half"
@@ -135,9 +139,9 @@ kind = together(
         "--problem-type",
         type=click.Choice(get_args(ProblemType)),
         metavar="TYPE",
-        help=f"what the outputs mean, where the model does not say it: {', '.join(get_args(ProblemType))}",
+        help=f"meaning of the outputs, if the model does not state it: {', '.join(get_args(ProblemType))}",
     ),
-    click.option("--device", help="cuda, mps or cpu (default: the best there is)"),
+    click.option("--device", help="cuda, mps or cpu (default: the best available)"),
 )
 model = together(
     click.option(
@@ -158,7 +162,7 @@ photos = together(
 
 
 def load_model(args: Args) -> ViT:
-    """Load the model that `--model` asks for, and print what was assumed of it to standard error."""
+    """Load the model of `--model`, and print assumptions to standard error."""
     from vitviz.weights.zoo import load
 
     told = {name: getattr(args, name) for name in ("family", "heads", "labels", "preprocess", "problem_type")}
@@ -170,7 +174,7 @@ def load_model(args: Args) -> ViT:
 
 
 def open_explorer(args: Args) -> Explorer:
-    """Load the model that `--model` asks for, on its device."""
+    """Load the model of `--model` onto `--device`."""
     from vitviz.explorer import Explorer
     from vitviz.model.devices import device_named
 
@@ -178,12 +182,12 @@ def open_explorer(args: Args) -> Explorer:
 
 
 def photograph(path: str | Path) -> str | Path | bytes:
-    """Return what opens a photograph: its path, or what comes from standard input for "-"."""
+    """Return the path of a photograph, or the bytes of standard input for "-"."""
     return sys.stdin.buffer.read() if str(path) == STANDARD_INPUT else path
 
 
 def open_view(args: Args) -> View:
-    """Open the photograph that `photo` asks for."""
+    """Open the photograph."""
     return open_explorer(args).open(photograph(args.photo), size=args.size)
 
 
@@ -214,7 +218,7 @@ def parse_head(text: str, heads: int) -> int | str:
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
-    """Parse NAME=VALUE: numbers, true, false and null are what they are in JSON, all else is text."""
+    """Parse NAME=VALUE; the value is JSON if it parses, else text."""
     name, equals, value = text.partition("=")
     if not (name and equals):
         raise VitvizError(f"Expected --set NAME=VALUE, got {text!r:.60}. Write it as block=3.")
@@ -225,7 +229,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
 
 
 def parse_layer(layer: int, depth: int, option: str = "--layer") -> int:
-    """Return the block of a layer that is counted from 1."""
+    """Return the block index (from 0) of a layer (from 1)."""
     if not 1 <= layer <= depth:
         raise VitvizError(f"Expected {option} from 1 to {depth}, got {layer}. Count layers from 1.")
     return layer - 1
@@ -250,7 +254,7 @@ def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = Fa
 
 
 def note(args: Args, text: str) -> None:
-    """Print a line about what was written, unless nobody asked for it."""
+    """Print a line about a written file, unless `--quiet` or `--json`."""
     if not (args.quiet or getattr(args, "json", False)):
         print(text)
 
@@ -275,7 +279,7 @@ def print_photo(args: Args, view: View, **more: Any) -> None:
 
 
 def photo_record(path: str | Path, view: View, **more: Any) -> dict[str, Any]:
-    """Return what JSON says of a photograph."""
+    """Return the JSON entry of a photograph."""
     return {"photo": str(path), "input_size": view.size, **more}
 
 

@@ -27,18 +27,18 @@ ON_A_SHEET = 60
 LONGEST = 255  # bytes of a file's name
 SHEET = re.compile(r"sheet(-\d+)?\.png")
 SIDE = 128  # of a picture on a sheet, in pixels
-ABOUT = "write a picture for each photograph, with its classes and the attention over it, and sheets of all"
+ABOUT = "write a picture of each photograph with its predictions and attention, and contact sheets"
 
 
 class Photo(NamedTuple):
-    """A photograph's path as it was typed or found, and where its picture goes below the output folder."""
+    """Path of a photograph, and the path of its picture below the output folder."""
 
     path: Path
     picture: Path
 
 
 @click.command(cls=Command)
-@click.option("-k", type=int, default=5, help="how many classes (default: 5)")
+@click.option("-k", type=int, default=5, help="number of classes (default: 5)")
 @click.option("-o", "--output", type=shared.PATH, metavar="FOLDER", help=ABOUT)
 @shared.photos
 def predict(args: Args) -> None:
@@ -82,7 +82,7 @@ def predict(args: Args) -> None:
 
 
 def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> dict[str, Any]:
-    """Return what JSON says of one photograph."""
+    """Return the JSON entry of one photograph."""
     about = {"summary": view.describe(), "classes": len(view.labels), "sure_above": view.sure_above}
     if (group := view.group()) is not None:
         about["group"] = {"name": group[0], "probability": group[1]}
@@ -110,9 +110,7 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
         path = Path(name)
         place = path if path.is_dir() else path.parent
         if out and out.resolve() == place.resolve():
-            raise VitvizError(
-                f"Expected -o as another folder than that of the photographs, got {str(out)!r}. Rename it."
-            )
+            raise VitvizError(f"Expected -o to differ from the folder of the photographs, got {str(out)!r}. Rename it.")
         if not path.is_dir():
             found.setdefault(path, Path("stdin" if name == shared.STANDARD_INPUT else path.name))
             continue
@@ -133,7 +131,7 @@ def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
 
 
 def _picture_names(places: Iterable[Path]) -> list[Path]:
-    """Return names of pictures: dog.jpg becomes dog.png, where there is no dog.webp too; never that of a sheet."""
+    """Return unique picture names (dog.png for dog.jpg) that differ from the names of the sheets."""
     names: list[Path] = []
     taken = set[str]()
     for place in places:
@@ -163,14 +161,14 @@ def _write_picture(view: View, ranked: list[tuple[str, float]], photo: Photo, ou
 
 
 def _write_sheets(predictions: Sequence[Prediction], explorer: Explorer, out: Path) -> str:
-    """Write sheets of at most `ON_A_SHEET` photographs each, and return their names for people."""
+    """Write sheets of at most `ON_A_SHEET` photographs each, and return their names as text."""
     from vitviz.draw.predictions import prediction_sheet
 
     about = explorer.model.pretrained
     pages = [predictions[start : start + ON_A_SHEET] for start in range(0, len(predictions), ON_A_SHEET)]
     names = ["sheet.png"] if len(pages) == 1 else [f"sheet-{number}.png" for number in range(1, len(pages) + 1)]
     title = f"{about.name if about else 'a model'}: {len(predictions)} photographs"
-    note = "Beside each photograph the attention of the last layer, mean of its heads; each map has its own scale."
+    note = "Each photograph with the attention of the last layer, mean of the heads. Each map has its own scale."
     for number, (name, page) in enumerate(zip(names, pages, strict=True), 1):
         part = f", {number} of {len(pages)}" if len(pages) > 1 else ""
         prediction_sheet(page, title=title + part, note=note, side=SIDE).save(out / name)

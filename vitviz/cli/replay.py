@@ -1,4 +1,4 @@
-"""Command that makes saved numbers again: replay."""
+"""Command that reproduces saved numbers: replay."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ DIFFERENT = 1  # exit code
 
 @click.command(cls=Command)
 @click.argument("file", type=PATH)
-@click.option("--photo", type=PATH, help="where the photograph is now (default: as the file says, or beside it)")
-@click.option("--model", type=PATH, metavar="SOURCE", help="where the model is now (default: as the file says)")
+@click.option("--photo", type=PATH, help="path of the photograph (default: from the file, or beside it)")
+@click.option("--model", type=PATH, metavar="SOURCE", help="path of the model (default: from the file)")
 @shared.kind
 @shared.printed
 def replay(args: Args) -> None:
-    """Make the map of a .npz or .csv file again, and say whether it is equal (else exit code 1)."""
+    """Reproduce the map of a .npz or .csv file and compare it (exit code 1 if it differs)."""
     from vitviz.export import numbers
     from vitviz.model.devices import device_named
 

@@ -1,4 +1,4 @@
-"""Train a model: from nothing, from another model, or from a teacher."""
+"""Train a model from scratch, from another model, or with a teacher."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ HELP = """Train a model, or fine-tune one.
 \b
   vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny
   vitviz train --data photos --from dinov2-s14-everyday --freeze backbone --out models/mine
-  vitviz train --resume --out models/mine            go on where it was stopped
+  vitviz train --resume --out models/mine            continue after an interruption
   vitviz train --extend 5 --from models/mine --out models/longer    five more epochs of a finished training
   torchrun --nproc-per-node 4 -m vitviz train ...    on four GPUs
 """
@@ -94,7 +94,7 @@ def train(args: Args) -> None:
 
 
 def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
-    """Refuse a folder whose model or card would be replaced, or that cannot be written."""
+    """Raise an error if a model or card would be overwritten, or the folder cannot be written."""
     from vitviz.export.training_folder import CARD
     from vitviz.training.state import find_state
     from vitviz.weights.checks import CONFIG
@@ -103,11 +103,11 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
     if resume and (out / CONFIG).exists() and not find_state(out):
         raise TrainingError(
             f"Expected the state of a training in {str(out)!r} for --resume, got a finished model without one. "
-            f"Train on from it in another folder: --from {out}."
+            f"Continue from it in another folder: --from {out}."
         )
     if first and not resume and (there := [name for name in (CONFIG, CARD) if (out / name).exists()]):
         raise TrainingError(
-            f"Expected a new folder for the model, got {str(out)!r} with a {there[0]}, which would be replaced. Name "
+            f"Expected a new folder for the model, got {str(out)!r} with a {there[0]}, which would be overwritten. Name "
             "another, or --resume its training."
         )
 
@@ -116,7 +116,7 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
 
 
 def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
-    """Return a new model of the sizes that the recipe or the options give, and the data at its size."""
+    """Return a new model with the sizes of the recipe or the options, and the data at its input size."""
     import torch
 
     from vitviz.model.vit import Pretrained, ViT
@@ -137,7 +137,7 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
 
 
 def _config(options: Options) -> ViTConfig:
-    """Return the sizes of the recipe or the preset, with what was given in their place, for two classes."""
+    """Return the sizes of the recipe or the preset, overridden by options, for two classes."""
     from vitviz.model.config import ViTConfig, preset
 
     sizes, name = _sizes(options), options.get("preset")
@@ -155,7 +155,7 @@ def _config(options: Options) -> ViTConfig:
 
 
 def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
-    """Return another model with a new head, and the data at its size."""
+    """Return the source model with a new head, and the data at its input size."""
     from vitviz.training.transfer import start_from
 
     sizes = _sizes(options)
@@ -185,7 +185,7 @@ def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
 
 
 def _sizes(options: Options) -> Options:
-    """Return the fields of `ViTConfig` that were given."""
+    """Return the fields of `ViTConfig` set by options."""
     sizes = {name: options[name] for name in SIZES - {"preset"} if name in options}
     if pixels := sizes.get("image_size"):
         if len(pixels) > 2:
@@ -204,7 +204,7 @@ def _source(options: Options) -> ViT:
 
 
 def _open(options: Options, size: tuple[int, int], seed: int) -> Data:
-    """Open the data at the model's size."""
+    """Open the data at the model's input size."""
     from vitviz.training.data import open_data
 
     names = ("root", "fit", "skip_broken", "allow_duplicates", "val_share")
@@ -220,7 +220,7 @@ def _name(options: Options) -> str:
 
 
 def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: str) -> str:
-    """Write the model, its card and pictures, and return how good it is."""
+    """Write the model, its card and pictures, and return a line with the accuracy."""
     from vitviz.export.training_folder import save_training
 
     before = _source(options).to(next(outcome.model.parameters()).device) if "source" in options else None
@@ -237,7 +237,7 @@ def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: st
 
 
 def _with_preprocessing_of(source: ViT, outcome: Outcome) -> Outcome:
-    """Return the outcome with its model preprocessing as the source does, and a note on that."""
+    """Return the outcome with the source's preprocessing, and a note about it."""
     from vitviz.training.transfer import resized
 
     own, theirs = outcome.model.pretrained, source.pretrained
@@ -246,7 +246,7 @@ def _with_preprocessing_of(source: ViT, outcome: Outcome) -> Outcome:
     size = outcome.model.config.image_size
     outcome.model.pretrained = replace(own, preprocess=resized(theirs.preprocess, size))
     note = (
-        f"Photographs are preprocessed in the source's way ({theirs.preprocess.mode}); the figures here are of images "
+        f"Photographs are preprocessed like the source's ({theirs.preprocess.mode}); the figures here are of images "
         f"that were brought to {size[0]} x {size[1]} pixels as in training ({own.preprocess.mode})."
     )
     return replace(outcome, notes=(*outcome.notes, note))

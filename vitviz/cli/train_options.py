@@ -1,4 +1,4 @@
-"""Options of `vitviz train`, the recipe they ask for, and the command that asks for the same again."""
+"""Options of `vitviz train`, their recipe, and the command line that reproduces them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from vitviz.training import TrainingError
 from vitviz.training.recipes import AUGMENTATION, RECIPES, Recipe
 
 Options = dict[str, Any]
-"""The options that were given, by the names of their values. Those that were not given are not in it."""
+"""The options given by the user, by the names of their values."""
 SETTINGS = "train.json"
-"""The options, in the folder of the training: `--resume` needs nothing else."""
+"""File with the options in the training folder, which `--resume` reads."""
 NOT_KEPT = ("resume", "out", "device", "quiet")
 _TEACHER = ("distill", "alpha", "temperature")
 _START = ("extend", "freeze", "unfreeze_last", "keep_head", "feed_as_source", "family")
 _FIELDS = {one.name: one for one in dataclasses.fields(Recipe) if one.name != "name"}
 SIZES = {"preset", *(one.name for one in dataclasses.fields(ViTConfig))} - set(_FIELDS)
-"""Names of the options for a model from nothing."""
+"""Names of the options for a new model."""
 
 
 def _count(about: str, *names: str) -> click.Option:
@@ -36,7 +36,7 @@ def _count(about: str, *names: str) -> click.Option:
 
 
 def _flag(name: str, about: str) -> click.Option:
-    """Return an option that is not among those given unless it is given."""
+    """Return an option that is absent from the parsed options unless the user gives it."""
     return click.Option([name], is_flag=True, default=None, help=about)
 
 
@@ -70,68 +70,68 @@ def _data() -> str:
 GROUPS: dict[str, list[click.Option]] = {
     "Data": [
         LazyHelp(["--data"], type=PATH, metavar="NAME_OR_FOLDER", compute_help=_data),
-        click.Option(["--root"], type=PATH, metavar="FOLDER", help="where a named data set lies (default: the cache)"),
-        _choice("--fit", ("squash", "crop"), "how a picture becomes the model's size (default: squash)"),
-        _flag("--skip-broken", "leave out files that cannot be read (default: refuse them)"),
+        click.Option(["--root"], type=PATH, metavar="FOLDER", help="folder of a named data set (default: the cache)"),
+        _choice("--fit", ("squash", "crop"), "how pictures are resized to the model's input (default: squash)"),
+        _flag("--skip-broken", "skip files that cannot be read (default: stop with an error)"),
         click.Option(
-            ["--val-share"], type=float, metavar="X", help="share of a folder of classes to validate on, by --seed"
+            ["--val-share"], type=float, metavar="X", help="share of a folder of classes held out for validation, by --seed"
         ),
-        _flag("--allow-duplicates", "take photographs in two classes or in both splits (default: refuse them)"),
+        _flag("--allow-duplicates", "allow photographs in two classes or in both splits (default: stop with an error)"),
     ],
-    "A model from nothing (default: the recipe's)": [
+    "A new model (default: the recipe's)": [
         _choice("--preset", PRESETS, "a published size"),
         _count("width of a token", "--dim", "width"),
         _count("blocks", "--depth"),
         _count("attention heads in each block", "--heads"),
         _count("width of a head (default: dim / heads)", "--head-dim", "head_width"),
-        _count("width of the MLP (default: 4 x dim)", "--mlp-dim", "mlp_width"),
+        _count("width of the MLP (default: 4 × dim)", "--mlp-dim", "mlp_width"),
         click.Option(["--patch", "patch_size"], type=int, metavar="PIXELS", help="side of a patch"),
         Several(["--image-size"], type=int, metavar="PIXELS", help="side of the input, or height and width"),
         _choice("--positions", CHOICES["positions"], "position embeddings (default: learned)"),
-        _choice("--pooling", CHOICES["pooling"], "what the classifier reads (default: cls)"),
+        _choice("--pooling", CHOICES["pooling"], "input of the classifier (default: cls)"),
         _count("register tokens", "--registers"),
-        _on_off("class-token", "whether there is a class token (default: yes)"),
-        _on_off("distillation-token", "whether there is a token that learns from a teacher"),
-        click.Option(["--layer-scale"], type=float, metavar="X", help="start value of layer scale (default: none)"),
+        _on_off("class-token", "use a class token (default: yes)"),
+        _on_off("distillation-token", "use a token that learns from a teacher"),
+        click.Option(["--layer-scale"], type=float, metavar="X", help="initial value of layer scale (default: none)"),
         _on_off("qk-norm", "layer norm on queries and keys"),
-        _choice("--mlp", CHOICES["mlp"], "two layers, or gated"),
-        _choice("--activation", CHOICES["activation"], "of the MLP: GELU exactly, by tanh, or by a sigmoid"),
+        _choice("--mlp", CHOICES["mlp"], "MLP with two layers, or gated"),
+        _choice("--activation", CHOICES["activation"], "activation of the MLP: exact GELU, its tanh approximation, or its sigmoid approximation"),
     ],
     "Or a model to start from": [
-        click.Option(["--from", "source"], type=PATH, metavar="SOURCE", help="a model, as --model elsewhere; new head"),
-        _choice("--freeze", ("backbone", "none"), "what does not learn (default: the recipe's)"),
+        click.Option(["--from", "source"], type=PATH, metavar="SOURCE", help="source model, as in --model of other commands; gets a new head"),
+        _choice("--freeze", ("backbone", "none"), "what to freeze (default: the recipe's)"),
         *_settings("unfreeze_last"),
         click.Option(
             ["--extend"], type=int, metavar="EPOCHS",
-            help="so many more of the finished training in --from, with its head, data and recipe",
+            help="continue the finished training in --from for EPOCHS more, with its head, data and recipe",
         ),
-        _flag("--keep-head", "keep the source's classifier, which has the same classes"),
-        _flag("--feed-as-source", "photographs come to the input as in the source, not as here"),
-        click.Option(["--family"], help="of a source file whose tensors do not tell (see vitviz predict --help)"),
+        _flag("--keep-head", "keep the source's classifier (same classes)"),
+        _flag("--feed-as-source", "preprocess photographs like the source"),
+        click.Option(["--family"], help="family of a source file (see vitviz predict --help)"),
     ],
     "A teacher": [
         click.Option(
             ["--teacher"], type=PATH, metavar="SOURCE",
-            help="a model that knows these classes; also any classifier as torchvision:NAME or timm:NAME",
+            help="a model that knows these classes, or any classifier as torchvision:NAME or timm:NAME",
         ),
         *_settings(*_TEACHER),
     ],
     "Recipe": [
-        _choice("--recipe", RECIPES, "settings to start from; what is given below changes them"),
+        _choice("--recipe", RECIPES, "base settings; the options below override them"),
         *_settings(*(one for one in _FIELDS if one not in (*_TEACHER, *AUGMENTATION, "unfreeze_last"))),
     ],
     "Augmentation": [
-        _flag("--no-augment", "none of the recipe's; what is given below is added"),
+        _flag("--no-augment", "start without the recipe's augmentation; the options below add to it"),
         *_settings(*AUGMENTATION),
     ],
     "Run": [
-        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="for model, card and pictures"),
-        _flag("--resume", "go on where it was stopped; needs no other option than --out"),
-        click.Option(["--device"], help="cuda, mps or cpu (default: the best there is); with torchrun on several"),
-        click.Option(["--name"], help="of the model, for people (default: the folder's name)"),
-        click.Option(["--licence"], help="of the model (default: the source's, else unknown)"),
-        click.Option(["--save-every"], type=float, metavar="MINUTES", help="how often the state is saved (default: 3)"),
-        _flag("--quiet", "print no progress and no notes"),
+        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="output folder for model, card and pictures"),
+        _flag("--resume", "continue an interrupted training; needs only --out"),
+        click.Option(["--device"], help="cuda, mps or cpu (default: the best available); torchrun uses several"),
+        click.Option(["--name"], help="display name of the model (default: the folder's name)"),
+        click.Option(["--licence"], help="licence of the model (default: the source's, else unknown)"),
+        click.Option(["--save-every"], type=float, metavar="MINUTES", help="interval between saved states (default: 3)"),
+        _flag("--quiet", "hide progress and notes"),
     ],
 }  # fmt: skip
 ALL = [option for group in GROUPS.values() for option in group]
@@ -151,7 +151,7 @@ class TrainCommand(Command):
 
 
 def given_options(options: Options) -> Options:
-    """Return the options that were given."""
+    """Return the options given by the user."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 

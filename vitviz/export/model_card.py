@@ -1,6 +1,6 @@
-"""A model card: what a trained model is, what it was trained on and how, how good it is, and how to do it again.
+"""Write model cards: the model, its data, training and accuracy, and how to reproduce it.
 
-Mitchell et al. 2019, "Model Cards for Model Reporting". The front matter is what Hugging Face reads.
+Mitchell et al. 2019, "Model Cards for Model Reporting". Hugging Face reads the front matter.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ LICENCES = {
     "apache-2.0", "mit", "bsd-2-clause", "bsd-3-clause", "cc0-1.0", "cc-by-4.0", "cc-by-sa-4.0", "cc-by-nc-4.0",
     "cc-by-nc-sa-4.0", "gpl-3.0", "lgpl-3.0", "agpl-3.0", "mpl-2.0", "openrail", "unknown", "unlicense", "wtfpl"
 }  # fmt: skip
-"""Those that Hugging Face knows by these names; all others are "other" there, with a name of their own."""
+"""Licence ids of Hugging Face; any other licence is "other" there, with its own name."""
 END = (
     "## Use\n\n```sh\nvitviz predict photo.jpg --model FOLDER\nvitviz app --model FOLDER\n```\n\n"
     '```python\nimport vitviz\n\nview = vitviz.Explorer(vitviz.load("FOLDER")).open("photo.jpg")\n'
-    "view.predictions()\n```\n\n`config.json` holds the sizes, the preprocessing and the labels, `model.safetensors` "
-    "the weights. Nothing in them is run when they are loaded.\n\n"
-    "## Limits\n\nIt knows {} classes. Shown anything else it names one of them all the same, sometimes with "
-    "confidence. The figures above are of images like those it was trained on; photographs of other cameras, places "
+    "view.predictions()\n```\n\n`config.json` contains the sizes, the preprocessing and the labels, and "
+    "`model.safetensors` the weights. Loading them runs no code from the files.\n\n"
+    "## Limits\n\nThe model knows {} classes. For anything else it still returns one of them, sometimes with high "
+    "confidence. The figures above apply to images like the training images; photographs from other cameras, places "
     "and times are harder.\n"
 )
 MANY = 30  # classes; more are folded away
@@ -48,11 +48,11 @@ def model_card(
 
     Args:
         outcome: the result of the training; its model has `pretrained`.
-        data: what it was trained on.
-        command: what trains the model again; empty where it was trained from Python.
-        base: what it started from, as `vitviz.load` takes it; empty for a model from scratch.
-        size: of the file of weights, in bytes.
-        pictures: names of the pictures beside the card, and what each shows.
+        data: the training data.
+        command: the command that trains the model again; empty if it was trained from Python.
+        base: the base model, as `vitviz.load` takes it; empty if trained from scratch.
+        size: size of the weights file in bytes.
+        pictures: file names of the pictures beside the card, with a description of each.
     """
     about = outcome.model.pretrained
     assert about is not None  # a model is saved before it has a card
@@ -70,7 +70,7 @@ def model_card(
 
 
 def _front_matter(outcome: Outcome, about: Pretrained, data: Data, base: str) -> str:
-    """Return what registries of models read, between two lines of dashes."""
+    """Return the YAML front matter for model registries."""
     from huggingface_hub import EvalResult, ModelCardData
 
     licence = about.licence.strip().lower()
@@ -102,25 +102,25 @@ def _front_matter(outcome: Outcome, about: Pretrained, data: Data, base: str) ->
 
 
 def _accuracies(outcome: Outcome) -> list[tuple[str, float]]:
-    """Return top-1, and top-5 where there are more than five classes."""
-    found = outcome.accuracy
-    return [("top-1", found.top1), *([("top-5", found.top5)] if len(found.labels) > 5 else [])]
+    """Return top-1, and top-5 if there are more than five classes."""
+    accuracy = outcome.accuracy
+    return [("top-1", accuracy.top1), *([("top-5", accuracy.top5)] if len(accuracy.labels) > 5 else [])]
 
 
 def _model(outcome: Outcome, about: Pretrained, base: str, size: int) -> str:
     config = outcome.model.config
     count = sum(parameter.numel() for parameter in outcome.model.parameters())
     megabytes = f"{size / 1e6:.0f}" if size >= 1e7 else f"{size / 1e6:.2g}"
-    sizes = f"{config.depth} blocks, {config.heads} heads, width {config.width}, patches of {config.patch_size} x "
+    sizes = f"{config.depth} blocks, {config.heads} heads, width {config.width}, patches of {config.patch_size} × "
     sizes += f"{config.patch_size} pixels, {config.positions} positions"
     sizes += f", {config.registers} registers" * bool(config.registers)
     sizes += ", a distillation token" * config.distillation_token
     start = f"It started from `{base}`." if base else "It was trained from scratch."
     classes = ", ".join(about.labels[:MANY]) + f" and {len(about.labels) - MANY} more" * (len(about.labels) > MANY)
     return (
-        f"A Vision Transformer: {sizes}; {count:,} parameters, {megabytes} MB. {start} It reads images of "
-        f"{config.image_size[0]} x {config.image_size[1]} pixels.\n\n"
-        f"It tells apart {len(about.labels)} classes: {classes}.\n\nLicence: {about.licence}.\n"
+        f"A Vision Transformer with {sizes}, {count:,} parameters, {megabytes} MB. {start} Its input is "
+        f"{config.image_size[0]} × {config.image_size[1]} pixels.\n\n"
+        f"It has {len(about.labels)} classes: {classes}.\n\nLicence: {about.licence}.\n"
     )
 
 
@@ -129,7 +129,7 @@ def _results(outcome: Outcome, data: Data) -> str:
     weights = "the running mean of the weights" if outcome.recipe.ema else "the last weights"
     text = (
         f"## How good it is\n\n{shares} on {outcome.accuracy.images:,} validation images of {data.name} (cross entropy "
-        f"{outcome.accuracy.loss:.4f}), with {weights} after the last epoch: no epoch was chosen by its accuracy.\n"
+        f"{outcome.accuracy.loss:.4f}), with {weights} after the last epoch; no epoch was selected by its accuracy.\n"
     )
     rows = [(label, f"{count:,}", percent(top1, 4)) for label, count, top1, _ in outcome.accuracy.per_class]
     table = _table(("class", "images", "right"), rows)
@@ -141,8 +141,8 @@ def _results(outcome: Outcome, data: Data) -> str:
 def _data(data: Data) -> str:
     train, val = (count_range(data.counts(split)) for split in (data.train, data.val))
     text = (
-        f"## Data\n\n{data.name} ({data.source}): {len(data.train):,} images to train on ({train} of a class), "
-        f"{len(data.val):,} to validate on ({val}). Licence of the images: {data.licence}.\n"
+        f"## Data\n\n{data.name} ({data.source}): {len(data.train):,} training images ({train} per class), "
+        f"{len(data.val):,} validation images ({val}). Licence of the images: {data.licence}.\n"
     )
     text += f"\n{len(data.left_out)} files could not be read and were left out.\n" * bool(data.left_out)
     if data.duplicates:

@@ -114,7 +114,7 @@ class Data(Dataset[Split]):
 
     def describe(self) -> str:
         """Return lines for a terminal: classes, counts, skipped files."""
-        splits = f"{len(self.train):,} images to train on, {len(self.val):,} to validate on"
+        splits = f"{len(self.train):,} training images, {len(self.val):,} validation images"
         lines = [f"{self.name}: {len(self.labels)} classes, {splits}", f"{self.source}; licence: {self.licence}"]
         lines += [f"in {self.folder}"] if self.folder is not None else []
         counts = [self.counts(self.train), self.counts(self.val)]
@@ -122,7 +122,7 @@ class Data(Dataset[Split]):
             rows = zip(self.labels, *([f"{count:,}" for count in split] for split in counts), strict=True)
             lines += ["", text_table([("class", "train", "val"), *rows])]
         else:
-            lines.append("a class has {} to train on, {} to validate on".format(*map(count_range, counts)))
+            lines.append("per class: {} training images, {} validation images".format(*map(count_range, counts)))
         if self.left_out:
             lines += ["", f"{len(self.left_out)} broken files are left out:", *(f"  {file}" for file in self.left_out)]
         if self.duplicates:

@@ -29,68 +29,75 @@ def _number(default: Any, least: float, most: float, about: str, kind: type = fl
 
 
 def _choice(default: bool | str, about: str) -> Any:
-    """Return a dataclass field for a flag, or for a word of a `Literal`."""
+    """Return a dataclass field for a flag or a `Literal`."""
     return field(default=default, metadata={"help": about})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Frozen settings of a training; the text beside each is also the help of its option.
+    """Training settings. The text of each field is also the help of its option.
 
     Raises:
-        TrainingError: for values out of range, or that exclude one another.
+        TrainingError: if values are out of range or exclude each other.
     """
 
     name: str = "custom"
-    epochs: int = _number(30, 1, INF, "passes over the data; warm-up keeps its share", int)
-    batch: int = _number(128, 1, INF, "images of a step, over all processes and parts", int)
-    lr: float = _number(1e-3, ABOVE_ZERO, INF, "learning rate after warm-up, for a step of a whole batch")
-    head_lr: float | None = _number(None, ABOVE_ZERO, INF, "that of the classifier (default: the same)")
-    layer_decay: float = _number(1.0, ABOVE_ZERO, 1, "rate of a block as a share of the next one's")
+    epochs: int = _number(30, 1, INF, "passes over the data; the warm-up scales with them", int)
+    batch: int = _number(128, 1, INF, "images per step, over all processes and parts", int)
+    lr: float = _number(1e-3, ABOVE_ZERO, INF, "learning rate after warm-up, for a full batch")
+    head_lr: float | None = _number(None, ABOVE_ZERO, INF, "learning rate of the classifier (default: the same)")
+    layer_decay: float = _number(1.0, ABOVE_ZERO, 1, "learning rate of a block relative to the next block")
     optimizer: Literal["adamw", "adam", "sgd"] = _choice(
-        "adamw", "AdamW; Adam, whose weight decay is part of the gradient; or SGD with Nesterov's momentum"
+        "adamw", "AdamW; Adam, with weight decay in the gradient; or SGD with Nesterov momentum"
     )
-    weight_decay: float = _number(0.05, 0, INF, "not of biases, norms, scales, tokens and positions")
-    betas: tuple[float, float] = _number((0.9, 0.999), 0, BELOW_ONE, "of Adam; the first is SGD's momentum", count=2)
-    schedule: Literal["cosine", "linear", "constant"] = _choice("cosine", "of the rate after warm-up")
-    warmup: float = _number(1.0, 0, INF, "epochs in which the rate grows linearly")
-    final_lr: float = _number(0.0, 0, 1, "rate at the end of the schedule, as a share of --lr")
+    weight_decay: float = _number(0.05, 0, INF, "weight decay, except for biases, norms, scales, tokens and positions")
+    betas: tuple[float, float] = _number(
+        (0.9, 0.999), 0, BELOW_ONE, "betas of Adam; the first is the momentum of SGD", count=2
+    )
+    schedule: Literal["cosine", "linear", "constant"] = _choice("cosine", "schedule of the learning rate after warm-up")
+    warmup: float = _number(1.0, 0, INF, "epochs of linear warm-up")
+    final_lr: float = _number(0.0, 0, 1, "learning rate at the end of the schedule, as a share of --lr")
     balance: float = _number(
-        0.0, 0, 1, "sample a class of n images by n^(1 - X), with replacement: 0.5 by square root, 1 evenly"
+        0.0,
+        0,
+        1,
+        "sample a class of n images in proportion to n^(1 - X), with replacement: 0.5: square root, 1: evenly",
     )
-    smoothing: float = _number(0.0, 0, BELOW_ONE, "label smoothing: share of the target that all classes get")
-    dropout: float = _number(0.0, 0, BELOW_ONE, "of tokens and branches")
-    attention_dropout: float = _number(0.0, 0, BELOW_ONE, "of attention probabilities")
-    path_dropout: float = _number(0.0, 0, BELOW_ONE, "stochastic depth of the last block; of others linearly less")
+    smoothing: float = _number(0.0, 0, BELOW_ONE, "label smoothing: share of the target spread over all classes")
+    dropout: float = _number(0.0, 0, BELOW_ONE, "dropout of tokens and branches")
+    attention_dropout: float = _number(0.0, 0, BELOW_ONE, "dropout of attention probabilities")
+    path_dropout: float = _number(
+        0.0, 0, BELOW_ONE, "stochastic depth of the last block, decreasing linearly to the first"
+    )
     patch_dropout: float = _number(
-        0.0, 0, BELOW_ONE, "share of patches that an image goes without; none in the last fifth"
+        0.0, 0, BELOW_ONE, "share of patches dropped from each image, except in the last fifth"
     )
-    ema: float = _number(0.0, 0, BELOW_ONE, "decay of the running mean of the weights, which is saved; 0 for none")
-    clip: float = _number(1.0, 0, INF, "largest norm of the gradient; 0 for any")
-    accumulate: int = _number(1, 1, INF, "parts of a batch, for less memory", int)
+    ema: float = _number(0.0, 0, BELOW_ONE, "decay of the running mean of the weights, which is what is saved; 0: none")
+    clip: float = _number(1.0, 0, INF, "maximum norm of the gradient; 0: no limit")
+    accumulate: int = _number(1, 1, INF, "split each batch into parts to save memory", int)
     precision: Literal["float32", "bfloat16", "float16"] = _choice(
-        "float32", "of matrix products; weights stay float32"
+        "float32", "precision of matrix products; weights stay float32"
     )
     compile: bool = _choice(False, "use torch.compile")
-    seed: int = _number(0, 0, 9e18, "of order, augmentation and dropout", int)
+    seed: int = _number(0, 0, 9e18, "seed of order, augmentation and dropout", int)
     unfreeze_last: int | None = _number(
-        None, 0, INF, "only the last K blocks and the head learn (default: everything)", int
+        None, 0, INF, "train only the last K blocks and the head (default: everything)", int
     )
     distill: Literal["none", "soft", "hard"] = _choice(
         "none", "learn the teacher's probabilities, or its most probable class"
     )
     alpha: float | None = _number(None, 0, 1, "teacher's share of the loss (default: 0.1 soft, 0.5 hard)")
-    temperature: float = _number(3.0, ABOVE_ZERO, INF, "of soft targets")
-    low_resolution: float = _number(0.0, 0, 1, "share of images made small (to a quarter at most) and large again")
+    temperature: float = _number(3.0, ABOVE_ZERO, INF, "temperature of soft targets")
+    low_resolution: float = _number(0.0, 0, 1, "share of images scaled down (to a quarter at most) and up again")
     resized_crop: tuple[float, float] | None = _number(
-        None, ABOVE_ZERO, 1, "cut out between these shares of the area", count=2
+        None, ABOVE_ZERO, 1, "crop between these shares of the area", count=2
     )
-    crop_padding: int = _number(0, 0, INF, "pixels to pad with black before a window is cut out", int)
+    crop_padding: int = _number(0, 0, INF, "black padding in pixels before a random crop", int)
     flip: bool = _choice(False, "mirror half of the images")
     policy: Literal["none", "trivial", "rand"] = _choice("none", "TrivialAugment Wide or RandAugment")
     erase: float = _number(0.0, 0, 1, "share of images with an erased rectangle")
-    mixup: float = _number(0.0, 0, INF, "blend pairs of images; alpha of the Beta distribution of shares")
-    cutmix: float = _number(0.0, 0, INF, "paste a part of another image; with --mixup one or the other by chance")
+    mixup: float = _number(0.0, 0, INF, "blend pairs of images; alpha of the Beta distribution")
+    cutmix: float = _number(0.0, 0, INF, "paste a part of another image; with --mixup, each batch uses one of the two")
 
     def __post_init__(self) -> None:
         ranges = {one.name: one.metadata["range"] for one in dataclasses.fields(self) if "range" in one.metadata}
@@ -134,12 +141,12 @@ class KnownRecipe:
     """A recipe by name.
 
     Args:
-        recipe: what to train with.
-        about: a sentence for people.
+        recipe: the settings.
+        about: a description in one sentence.
         model: fields of `ViTConfig` that it was made for, beside the data's image size and classes; empty for a
             recipe that starts from a pretrained model.
-        reached: top-1 of the last weights on the validation images, and how it was made; empty where nobody has run it
-            to its end. The commands are in docs/training.md.
+        reached: top-1 of the last weights on the validation images, and how it was made; empty if it has not
+            been run completely. The commands are in docs/training.md.
     """
 
     recipe: Recipe
@@ -158,19 +165,19 @@ _V010 = "version 0.1.0 on two cores of an AMD EPYC"
 _ALL = (
     KnownRecipe(
         recipe=Recipe(name="tiny-cifar10", epochs=60, batch=128, lr=2e-3, warmup=5.0, ema=0.999, **_CROP_FLIP),
-        about="The tutorial's size, from scratch on two cores: 4 blocks of width 48.",
+        about="A small ViT from scratch, on two cores: 4 blocks of width 48.",
         model={**_CIFAR, "width": 48, "depth": 4, "heads": 4},
         reached=f"76.40 % in 43 minutes, {_V010}",
     ),
     KnownRecipe(
         recipe=Recipe(name="vit-cifar10", epochs=50, lr=1e-3, warmup=2.0, **_SMALL_STEPS),
-        about="A plain ViT from scratch, small enough for two cores: 6 blocks of width 192.",
+        about="A plain ViT from scratch, on two cores: 6 blocks of width 192.",
         model={**_CIFAR_MEAN, "width": 192, "depth": 6, "heads": 6, "positions": "sincos"},
         reached=f"82.31 % in 3.9 hours, {_V010}",
     ),
     KnownRecipe(
         recipe=Recipe(name="vit-cifar10-more", epochs=32, lr=6e-4, warmup=1.0, mixup=0.2, cutmix=1.0, **_SMALL_STEPS),
-        about="Further, --from a model that vit-cifar10 made: a second cosine, with images mixed.",
+        about="Continue --from a model of vit-cifar10: a second cosine schedule with mixed images.",
         reached=f"84.21 % in 1.5 hours, {_V010}",
     ),
     KnownRecipe(
@@ -178,25 +185,25 @@ _ALL = (
             name="vit-cifar10-gpu", epochs=200, batch=512, lr=1e-3, warmup=10.0, policy="trivial", erase=0.25,
             mixup=0.2, cutmix=1.0, **_CROP_FLIP, **_REGULARIZED,
         ),
-        about="The same, larger, for longer, with the augmentation that so few images need: for a GPU.",
+        about="A larger ViT, trained longer with stronger augmentation, on a GPU.",
         model={**_CIFAR_MEAN, "width": 256, "depth": 7, "heads": 4},
     ),
     KnownRecipe(
         recipe=Recipe(name="fashion-mnist", epochs=5, batch=128, lr=5e-3, warmup=0.5, weight_decay=0.0),
-        about="Two blocks of width 8 on 7 x 7 patches: minutes on any laptop.",
+        about="Two blocks of width 8 on 7 × 7 patches: about a minute on a laptop.",
         model={"image_size": (28, 28), "patch_size": 4, "width": 8, "depth": 2, "heads": 2, "positions": "sincos"},
         reached=f"81.05 % in 1.4 minutes, {_V010}",
     ),
     KnownRecipe(
         recipe=Recipe(name="head", epochs=5, batch=16, lr=1e-2, warmup=0.5, weight_decay=0.0, unfreeze_last=0),
-        about="A new classifier on a frozen pretrained backbone, whose features are computed once.",
+        about="A new classifier on a frozen pretrained backbone; its features are computed once.",
         reached=f"96.00 % on three classes of 75 images in 2.5 minutes, {_V010}",
     ),
     KnownRecipe(
         recipe=Recipe(
             name="finetune", epochs=3, batch=32, lr=5e-5, head_lr=1e-3, warmup=0.3, layer_decay=0.75, unfreeze_last=4
         ),
-        about="The last four blocks of a pretrained model, gently, so that its attention stays object-shaped.",
+        about="The last four blocks of a pretrained model at a low rate, which preserves its attention.",
         reached=f"97.12 % on Imagenette in 43 minutes, {_V010}",
     ),
 )  # fmt: skip
