@@ -152,13 +152,13 @@ ITEMS = (
 
 README = """# Example photographs
 
-The app shows these photographs in the order of `index.json`, which also contains their descriptions for screen readers. All
-are in the public domain or under CC0 and come from the packages named here. They were only scaled down (to at most {longer} pixels
-on the longer side) and saved as JPEG (quality {quality}) without metadata. `scripts/make_examples.py` writes this folder, including
-this text.
+The app shows these photographs in the order of `index.json`, which also contains their descriptions for screen
+readers. All are in the public domain or under CC0 and come from the packages named here. They were only scaled down
+(to at most {longer} pixels on the longer side) and saved as JPEG (quality {quality}) without metadata.
+`scripts/make_examples.py` writes this folder, including this text.
 
-The column "right" lists the classes that count as correct. If a model has none of them, or predicts another class, the page
-says so beside its predictions.
+The column "right" lists the classes that count as correct. If a model has none of them, or predicts another class,
+the page says so beside its predictions.
 
 | file | what | right | pixels | author | licence | origin | package |
 |---|---|---|---|---|---|---|---|

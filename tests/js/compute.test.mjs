@@ -47,7 +47,7 @@ test('a file is named by what it shows', () => {
 
 test('a caption says how rollout was made, and gamma where it is not 1; no share is a dash', () => {
   const shown = { mode: 'rollout', discard: 0.2, residual: 0.5, gamma: 0.4 };
-  assert.equal(settings(shown), 'skip connection 50 % · weakest 20 % dropped · gamma 0.4');
+  assert.equal(settings(shown), 'skip connection 50 % · weakest 20 % discarded · gamma 0.4');
   assert.equal(settings({ ...shown, discard: 0, gamma: 1 }), 'skip connection 50 %');
   assert.equal(settings({ ...shown, mode: 'attention', gamma: 1 }), '');
   for (const share of [NaN, Infinity, -Infinity]) assert.equal(percent(share), '–');

@@ -185,7 +185,7 @@ test('what is looked at is loaded first, then rollout, then the others, though i
   assert.deepEqual(asked, [8]); // nothing beside it
   await next();
   assert.deepEqual(asked, [8, 'rollout', 7]); // then two at a time, from the last one
-  assert.deepEqual(store.get().messages, ['Could not be loaded: layer 9. It broke.']);
+  assert.deepEqual(store.get().messages, ['Could not load layer 9. It broke.']);
   change({ thumbnail: { block: 2, head: 0 } });
   change({ block: 1 });
   for (let i = 0; i < 3; i += 1) await next();

@@ -154,7 +154,7 @@ def test_it_opens_alive_without_the_model_and_says_what_that_needs(browser: Chro
         page.add_init_script(MEMORY % 8)
         ready(page, site.url)
         complete(page)
-        expect(page.locator(".vv-needs")).to_have_text(re.compile(r"stays in this browser.* \d+ MB, once\.$"))
+        expect(page.locator(".vv-needs")).to_have_text(re.compile(r"stays in this browser.* once \(\d+ MB\)\.$"))
         expect(page.locator(".vv-predictions ol li").first).to_contain_text("thing")
         before = len(site.log)
         box = page.locator(".vv-pane canvas").first.bounding_box()
@@ -352,7 +352,7 @@ def test_it_works_offline_after_the_first_visit(browser: Chromium, site: Site, m
     with new_page(browser) as page:
         page.add_init_script(MEMORY % 0.25)
         ready(page, site.url)
-        expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25")
+        expect(page.locator(".vv-needs")).to_contain_text("0.2 GB of memory, and this machine has 0.25 GB")
         page.wait_for_function("navigator.serviceWorker.controller")
         page.reload()
         ready(page, site.url)

@@ -107,7 +107,7 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
         )
     if first and not resume and (there := [name for name in (CONFIG, CARD) if (out / name).exists()]):
         raise TrainingError(
-            f"Expected a new folder for the model, got {str(out)!r} with a {there[0]}, which would be overwritten. Name "
+            f"Expected a new folder for the model, got {str(out)!r} with a {there[0]}, which it would overwrite. Name "
             "another, or --resume its training."
         )
 

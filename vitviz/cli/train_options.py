@@ -74,7 +74,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _choice("--fit", ("squash", "crop"), "how pictures are resized to the model's input (default: squash)"),
         _flag("--skip-broken", "skip files that cannot be read (default: stop with an error)"),
         click.Option(
-            ["--val-share"], type=float, metavar="X", help="share of a folder of classes held out for validation, by --seed"
+            ["--val-share"], type=float, metavar="X", help="share of a folder of classes for validation, by --seed"
         ),
         _flag("--allow-duplicates", "allow photographs in two classes or in both splits (default: stop with an error)"),
     ],
@@ -95,10 +95,10 @@ GROUPS: dict[str, list[click.Option]] = {
         click.Option(["--layer-scale"], type=float, metavar="X", help="initial value of layer scale (default: none)"),
         _on_off("qk-norm", "layer norm on queries and keys"),
         _choice("--mlp", CHOICES["mlp"], "MLP with two layers, or gated"),
-        _choice("--activation", CHOICES["activation"], "activation of the MLP: exact GELU, its tanh approximation, or its sigmoid approximation"),
+        _choice("--activation", CHOICES["activation"], "GELU, or its tanh or sigmoid approximation"),
     ],
     "Or a model to start from": [
-        click.Option(["--from", "source"], type=PATH, metavar="SOURCE", help="source model, as in --model of other commands; gets a new head"),
+        click.Option(["--from", "source"], type=PATH, metavar="SOURCE", help="source model; gets a new head"),
         _choice("--freeze", ("backbone", "none"), "what to freeze (default: the recipe's)"),
         *_settings("unfreeze_last"),
         click.Option(
@@ -125,12 +125,12 @@ GROUPS: dict[str, list[click.Option]] = {
         *_settings(*AUGMENTATION),
     ],
     "Run": [
-        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="output folder for model, card and pictures"),
+        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="for model, card and pictures"),
         _flag("--resume", "continue an interrupted training; needs only --out"),
         click.Option(["--device"], help="cuda, mps or cpu (default: the best available); torchrun uses several"),
         click.Option(["--name"], help="display name of the model (default: the folder's name)"),
         click.Option(["--licence"], help="licence of the model (default: the source's, else unknown)"),
-        click.Option(["--save-every"], type=float, metavar="MINUTES", help="interval between saved states (default: 3)"),
+        click.Option(["--save-every"], type=float, metavar="MINUTES", help="interval of saving the state (default: 3)"),
         _flag("--quiet", "hide progress and notes"),
     ],
 }  # fmt: skip

@@ -23,8 +23,8 @@ const SIGNED = 'RdBu_r';
 const NUMERALS = ['no', 'one', 'two', 'three', 'four', 'five', 'six'];
 /** @type {Record<string, [number, number]>} */
 const STEPS = Object.freeze({ ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] });
-const UNTESTED = 'The test hides the patches that the map ranks highest. If the map is faithful, the probability of the '
-  + 'class falls faster than with random patches.';
+const UNTESTED = 'The test hides the patches that the map ranks highest. If the map is faithful, the probability of '
+  + 'the class falls faster than with random patches.';
 const LABEL = 'Photograph with the map of a method. Arrow keys read the map patch by patch, Enter hides a patch.';
 
 /** How much better than random orders, as area. @param {{gain: number}} test */
@@ -101,7 +101,10 @@ export class Explain extends View {
 
   // What is asked
 
-  /** The method and classes of the state that exist for the model. @param {State} state @param {Scene} scene @returns {Chosen} */
+  /**
+   * The chosen method and classes that exist for the model.
+   * @param {State} state @param {Scene} scene @returns {Chosen}
+   */
   chosen({ method, target, against }, { manifest: { predictions, labels } }) {
     const classifies = predictions.length > 0;
     const usable = this.methods.filter(({ specific }) => classifies || !specific);
@@ -157,7 +160,7 @@ export class Explain extends View {
     const same = value('target') === value('against');
     const against = same || value('against') === '' ? null : Number(value('against'));
     this.change({ target: Number(value('target')), against,
-      messages: same ? ['A class cannot be compared with itself. It is now compared with all others.'] : [] });
+      messages: same ? ['A class cannot be compared with itself, so it is compared with all others.'] : [] });
   }
 
   /** @param {DOMStringMap | undefined} what */

@@ -28,8 +28,8 @@ export class Predictions {
     const { predictions, labels, sureAbove, known, caveat } = manifest;
     const single = manifest.problemType === 'single_label_classification';
     const unsure = single && known !== false && sureAbove !== null && predictions[0]?.[1] < sureAbove;
-    const heading = single && known !== false && !unsure ? `Best match among the ${things(labels.length)} this model knows`
-      : describe(manifest);
+    const heading = single && known !== false && !unsure
+      ? `Best match among the ${things(labels.length)} this model knows` : describe(manifest);
     this.say('h2', predictions.length ? heading : caveat && 'No predictions');
     const numbers = aligned(predictions.map(([, share]) => outputs(manifest)(share)));
     this.find('ol').replaceChildren(...predictions.map(([label, share], place) => (
@@ -63,7 +63,8 @@ export class Predictions {
     const cut = matches.length > MOST ? `, the first ${MOST} listed` : '';
     const none = matches.length === 0 ? '. The model can only return one of these classes' : '';
     const [count, all] = [matches.length, this.labels.length].map((number) => number.toLocaleString('en'));
-    write(this.find('.vv-known p'), wanted || cut ? `${count} of ${all}${cut}${none}.` : `${all} in alphabetical order.`);
+    write(this.find('.vv-known p'), wanted || cut ? `${count} of ${all}${cut}${none}.`
+      : `${all} in alphabetical order.`);
   }
 }
 

@@ -109,8 +109,8 @@ export class Source extends View {
       this.find('[data-do=shutter]').disabled = false;
     } catch (error) {
       const { name } = /** @type {Error} */ (error);
-      write(this.find('dialog p'), WEBCAM[name] ?? 'This page cannot use the camera: browsers allow it only over https. '
-        + 'Choose a file.');
+      write(this.find('dialog p'), WEBCAM[name] ?? 'This page cannot use the camera: browsers allow it only over '
+        + 'https. Choose a file.');
     }
   }
 
