@@ -1,1 +1,1 @@
-"""The Vision Transformer, written out, and what one forward pass leaves behind."""
+"""The Vision Transformer, and the trace of its forward pass."""

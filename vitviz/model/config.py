@@ -1,4 +1,4 @@
-"""Define the sizes of a Vision Transformer, and the published ones by name.
+"""Define the configuration of a Vision Transformer, and published presets.
 
 Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words", table 1; Touvron et al. 2021, "Training data-efficient image
 transformers", table 1.
@@ -16,15 +16,15 @@ from vitviz.images.limits import MAX_PIXELS
 
 
 class ModelError(VitvizError):
-    """Sizes or inputs that do not fit the model."""
+    """Raised for sizes or inputs that do not fit the model."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ViTConfig:
-    """Frozen sizes of a Vision Transformer, saved beside the weights.
+    """Configuration of a Vision Transformer, saved beside the weights.
 
     Args:
-        image_size: (height, width) in pixels that the model is made for; other multiples of the patch work too.
+        image_size: native (height, width) in pixels; other multiples of the patch size work too.
         patch_size: side of a square patch in pixels.
         channels: color channels of the image.
         width: D, length of a token.
@@ -33,22 +33,22 @@ class ViTConfig:
         head_width: d; `None` means width // heads.
         mlp_width: hidden width of the MLP; `None` means 4 x width.
         classes: C; 0 for a model without a classifier.
-        class_token, distillation_token: whether these prefix tokens are there.
+        class_token, distillation_token: whether the model has these prefix tokens.
         registers: number of register tokens.
-        pooling: what the classifier reads: the class token, the mean over patches, both one after the other, or what
-            a learned query attends to.
-        positions: learned, fixed sine and cosine of row and column or of the place in reading order (sincos1d), rotary
-            (turning queries and keys), or none.
-        position_grid: (rows, columns) the learned positions were trained on; `None` means that of `image_size`.
-        position_antialias: whether positions are low-pass filtered when they are interpolated to fewer patches.
-        layer_scale: start value of the per-channel scale after attention and MLP; `None` for none.
-        rotary_base: of rotary positions; the slowest of n rotations takes rotary_base^(1 - 1/n) times as long as the
-            fastest, n = head width / 4.
+        pooling: input of the classifier: the class token, the mean over patches, both concatenated, or attention
+            pooling with a learned query.
+        positions: learned; fixed sine and cosine of row and column (sincos) or of reading order (sincos1d); rotary
+            (rotates queries and keys); or none.
+        position_grid: (rows, columns) of the learned positions; `None` for the grid of `image_size`.
+        position_antialias: whether to low-pass filter positions when interpolating to fewer patches.
+        layer_scale: initial per-channel scale after attention and MLP; `None` for none.
+        rotary_base: base of rotary positions; the period of the slowest of n rotations is rotary_base^(1 - 1/n) times
+            that of the fastest, n = head width / 4.
         qkv_bias, patch_bias, mlp_bias: whether these linear maps have a bias.
-        qk_norm: whether queries and keys of each head are layer-normed.
-        mlp: two layers, or gated ("swiglu"); `activation` is the non-linearity of the former.
-        norm_pre: whether the tokens are layer-normed before the first block (CLIP).
-        norm_pooled: whether the final norm acts on what was pooled, not on every token.
+        qk_norm: whether to apply a layer norm to queries and keys of each head.
+        mlp: two layers with `activation`, or gated ("swiglu").
+        norm_pre: whether to apply a layer norm before the first block (CLIP).
+        norm_pooled: whether the final norm is applied after pooling instead of to every token.
         norm_eps: epsilon of every layer norm.
         dropout, attention_dropout, path_dropout: probabilities in training; path_dropout grows linearly with depth.
     """
@@ -89,7 +89,7 @@ class ViTConfig:
         self._check_combinations()
 
     def _check_combinations(self) -> None:
-        """Check the fields against one another."""
+        """Check combinations of fields."""
         if self.head_width is None and self.width % self.heads:
             raise ModelError(
                 f"Expected a width that is a multiple of {self.heads} heads, got {self.width}. "
@@ -143,7 +143,7 @@ class ViTConfig:
 
     @property
     def distillation_at(self) -> int:
-        """Return the index of the distillation token, in models that have one: behind the class token, if any."""
+        """Return the index of the distillation token, which follows the class token, if any."""
         return int(self.class_token)
 
     def grid_of(self, height: int, width: int) -> tuple[int, int]:
@@ -167,7 +167,7 @@ class ViTConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "ViTConfig":
-        """Return the config that `to_dict` wrote. Unknown names are refused."""
+        """Return the config written by `to_dict`; raise `ModelError` for unknown names."""
         check_names(data, [field.name for field in dataclasses.fields(cls)], ModelError, complete=False)
         return cls(**data)
 
@@ -177,11 +177,11 @@ RANGES: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("width", "depth", "heads", "head_width", "mlp_width"), (1, math.inf)),
     **dict.fromkeys(("classes", "registers"), (0, math.inf)),
     **dict.fromkeys(("dropout", "attention_dropout", "path_dropout"), (0.0, 0.999)),
-    "norm_eps": (1e-30, 1.0),  # 0 would let a layer norm divide by zero
-    "rotary_base": (1.0, 1e12),  # the slowest rotation takes this many times as long as the fastest, in float32
+    "norm_eps": (1e-30, 1.0),  # with 0, a layer norm could divide by zero
+    "rotary_base": (1.0, 1e12),  # ratio of periods, in float32
     "layer_scale": (0.0, 1e6),
 }
-"""Least and most of every number in `ViTConfig`, both included."""
+"""Inclusive range of every number in `ViTConfig`."""
 
 
 CHOICES: dict[str, tuple[str, ...]] = {

@@ -10,17 +10,17 @@ import torch
 from vitviz.errors import VitvizError
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8  # of malloc.h, see mallopt(3)
-SMALL = 2**17  # numbers in a layer's output: below, the threads of a CPU spend their time waiting for one another
+SMALL = 2**17  # numbers in a layer's output, below which CPU threads mostly wait for each other
 
 
 class DeviceError(VitvizError):
-    """Device that this machine does not have."""
+    """Raised for a device that this machine does not have."""
 
 
 def best_device() -> torch.device:
     """Return CUDA if there is one, then Apple's MPS, then the CPU.
 
-    Under torchrun (LOCAL_RANK) every process of a machine gets a GPU of its own, if there are as many.
+    Under torchrun (LOCAL_RANK), each process of a machine gets its own GPU if there are enough.
     """
     best, rank = _kinds()[0], os.environ.get("LOCAL_RANK", "")
     if best == "cuda" and rank.isdigit() and int(rank) < torch.cuda.device_count():
@@ -29,7 +29,7 @@ def best_device() -> torch.device:
 
 
 def device_named(name: str | None) -> torch.device:
-    """Return the device of a name such as "cuda:1"; the best there is for `None`.
+    """Return the device with a name such as "cuda:1", or the best device for `None`.
 
     Raises:
         DeviceError: if this machine has no such device.
@@ -47,7 +47,7 @@ def device_named(name: str | None) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Return a device in words, such as "CPU, 2 threads"."""
+    """Return a description such as "CPU, 2 threads"."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     threads = torch.get_num_threads()
@@ -61,9 +61,9 @@ def _kinds() -> list[str]:
 
 @contextmanager
 def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
-    """Use one thread of a CPU while layers are small: where other programs run too, two took forty times as long.
+    """Use one CPU thread for small layers: on a busy machine, two took forty times as long.
 
-    `numbers` are those in a layer's output, such as B * N * D.
+    `numbers` is the size of a layer's output, such as B * N * D.
     """
     before = torch.get_num_threads()
     if device.type == "cpu" and numbers < SMALL:
@@ -75,32 +75,32 @@ def threads_for(numbers: int, device: torch.device) -> Iterator[None]:
 
 
 def double(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor in double precision, on the CPU where its device has none (Apple's MPS)."""
+    """Return a tensor in double precision, on the CPU if its device lacks it (Apple's MPS)."""
     return (tensor.cpu() if tensor.device.type == "mps" else tensor).double()
 
 
 def keep_freed_memory() -> bool:
-    """Let this process keep the memory that it frees, until it ends; return whether its C library can.
+    """Keep freed memory in this process; return whether the C library supports it.
 
-    A training step takes and frees the same hundreds of megabytes again and again. glibc hands them back each time, and
-    the kernel clears every page anew: 14 % of a step of a ViT of width 192 on a CPU.
+    Each training step allocates and frees the same hundreds of megabytes. By default glibc returns them to the kernel,
+    which clears every page again: 14 % of a step of a ViT of width 192 on a CPU.
     """
-    return _set_allocator((M_TRIM_THRESHOLD, 2**31 - 1), (M_MMAP_THRESHOLD, 2**25))  # the most that it takes
+    return _set_allocator((M_TRIM_THRESHOLD, 2**31 - 1), (M_MMAP_THRESHOLD, 2**25))  # the maximum values
 
 
 def share_freed_memory() -> bool:
-    """Let all threads use the memory that any of them frees; return whether the C library can.
+    """Use one memory arena for all threads; return whether the C library supports it.
 
-    glibc has an arena for each thread, which keeps what it freed: a page that had opened many photographs held 4.4 GB,
-    of which 0.4 GB were in use. See `return_freed_memory` for what becomes of the one arena.
+    By default glibc keeps freed memory in one arena per thread: a server that had opened many photographs held 4.4 GB,
+    with 0.4 GB in use. `return_freed_memory` trims the shared arena.
     """
     return _set_allocator((M_ARENA_MAX, 1), (M_MMAP_THRESHOLD, 2**25))
 
 
 def return_freed_memory() -> bool:
-    """Give the memory that is free to the system; return whether the C library can.
+    """Return free memory to the system; return whether the C library supports it.
 
-    Between blocks that stay are blocks that were freed: without this they grow with the hours of a server.
+    Without this, free blocks between used ones accumulate over hours on a server.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim
@@ -111,7 +111,7 @@ def return_freed_memory() -> bool:
 
 
 def _set_allocator(*settings: tuple[int, int]) -> bool:
-    """Set parameters of glibc's allocator; return whether all were taken."""
+    """Set parameters of glibc's allocator; return whether it accepted all."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # Windows, macOS and musl

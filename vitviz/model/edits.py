@@ -1,6 +1,6 @@
-"""Describe changes inside a run: heads silenced, edges of attention cut, patches taken out. Data, not hooks.
+"""Describe edits of a forward pass as data: heads silenced, edges of attention cut, patches removed.
 
-`ViT.forward`, `ViT.run` and `ViT.trace` take `Edits` as an argument, and the model stays as it is.
+`ViT.forward`, `ViT.run` and `ViT.trace` take `Edits` as an argument; the model is not changed.
 
 Shapes: B images, H heads, N tokens = P prefix tokens followed by n = gh x gw patches, K patches that stay, D width, d
 head width.
@@ -23,20 +23,20 @@ HeadMode = Literal["zero", "mean"]
 
 
 class EditError(ModelError):
-    """Edits that this model or these images do not admit."""
+    """Raised for edits that do not fit the model or the images."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cut:
-    """Edges of attention to cut, from each of `queries` to each of `keys`: masked before the softmax.
+    """Edges of attention to mask before the softmax, from each of `queries` to each of `keys`.
 
-    What is left of a row is rescaled to sum to 1.
+    The rest of each row is rescaled to sum to 1.
 
     Args:
-        block: counted from 0, negative from the last; `None` for every block.
-        head: counted from 0; `None` for every head.
-        queries, keys: tokens, counted from 0 in the whole sequence (prefix first, then patches in reading order), also
-            where patches were removed; `None` for all tokens.
+        block: index from 0, negative from the last; `None` for every block.
+        head: index from 0; `None` for every head.
+        queries, keys: token indices in the full sequence (prefix first, then patches in reading order), even if patches
+            are removed; `None` for all tokens.
     """
 
     block: int | None = None
@@ -56,29 +56,28 @@ class Cut:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Edits:
-    """Changes inside a run. `a | b` applies both, in any order.
+    """Edits of a forward pass. `a | b` applies both, in any order.
 
     >>> both = Edits(heads={(-1, 2): "zero"}) | Edits(cuts=[Cut(block=0, queries=(0,), keys=(5, 6))])
     >>> len(both.heads), len(both.cuts)
     (1, 1)
 
     Args:
-        heads: (block, head) -> "zero" or "mean": the head's output (B, N, d), which enters the output projection,
-            becomes zero, or at every token its mean over the tokens (prefix too) of the same image. A negative block
-            counts from the last.
-        cuts: edges of attention that are cut.
-        keep: (B, K) or (1, K), whole numbers: the patches that stay, in reading order from 0 to n - 1. The others are
-            removed from the sequence after the embedding, so that those that stay keep their positions.
+        heads: (block, head) -> "zero" or "mean": replaces the head's output (B, N, d), before the output projection, by
+            zero, or by its mean over all tokens of the image. A negative block counts from the last.
+        cuts: edges of attention to cut.
+        keep: (B, K) or (1, K), indices from 0 to n - 1 of the patches that stay. The others are removed from the
+            sequence after the embedding, so the remaining patches keep their positions.
 
     Raises:
-        EditError: here for what makes no sense for any model; when the edits are applied for what this model, grid or
-            batch does not have, and for cuts that leave a token nothing to attend to.
+        EditError: on construction, if the edits are invalid for any model; when applied, if the model, grid or batch
+            does not fit, or cuts leave a token nothing to attend to.
     """
 
     heads: Mapping[tuple[int, int], HeadMode] = field(default_factory=dict)
     cuts: Sequence[Cut] = ()
     keep: Tensor | None = None
-    _highest: int = field(default=-1, init=False, repr=False)  # of `keep`: looked up once, not in each run
+    _highest: int = field(default=-1, init=False, repr=False)  # maximum of `keep`, cached
 
     def __post_init__(self) -> None:
         heads: dict[tuple[int, int], HeadMode] = {}
@@ -109,10 +108,10 @@ class Edits:
         return Edits(heads={**self.heads, **other.heads}, cuts=(*self.cuts, *other.cuts), keep=keep)
 
     def gather(self, tokens: Tensor, angles: Angles | None, config: ViTConfig) -> tuple[Tensor, Angles | None]:
-        """Remove patches from the sequence: (B, P + n, D) -> (B, P + K, D), and from the rotations.
+        """Remove patches from the tokens, (B, P + n, D) -> (B, P + K, D), and from the rotations.
 
         Raises:
-            EditError: if `keep` does not fit the tokens, or leaves nothing to classify.
+            EditError: if `keep` does not fit the tokens, or leaves no tokens.
         """
         if self.keep is None:
             return tokens, angles
@@ -125,10 +124,10 @@ class Edits:
         return torch.cat([tokens[:, :prefix], tokens[:, prefix:].gather(1, index)], dim=1), angles
 
     def by_block(self, config: ViTConfig, batch: int, tokens: int, device: torch.device) -> dict[int, BlockEdit]:
-        """Return the edits of each block that has any, for a batch of B images with N tokens before any is removed.
+        """Return the edits by block, for B images with N tokens before removal.
 
         Raises:
-            EditError: if there is no such block, head or token, or a token is left with nothing to attend to.
+            EditError: if a block, head or token does not exist, or a token has nothing to attend to.
         """
         modes: dict[int, dict[int, HeadMode]] = {}
         for (block, head), mode in self.heads.items():
@@ -151,10 +150,10 @@ class Edits:
         return edits
 
     def grid(self, grid: tuple[int, int]) -> tuple[int, int]:
-        """Return the grid of the patches that stay.
+        """Return the grid of the remaining patches.
 
         Raises:
-            EditError: if they are no full rectangle of the same size in every image.
+            EditError: unless they form a rectangle of the same size in every image.
         """
         if self.keep is None:
             return grid
@@ -193,7 +192,7 @@ class Edits:
             raise EditError(f"Expected patches among 0..{patches - 1} in keep, got {self._highest}. Leave it out.")
 
     def _mask(self, block: int, cuts: Sequence[Cut], config: ViTConfig, batch: int, tokens: int) -> Tensor:
-        """Return which edges of a block are left: (1 or B, 1 or H, N, N), of the tokens that stay."""
+        """Return the mask of remaining edges between remaining tokens: (1 or B, 1 or H, N, N)."""
         every = all(cut.head is None for cut in cuts)
         left = torch.ones(1, 1 if every else config.heads, tokens, tokens, dtype=torch.bool)
         for cut in cuts:
@@ -222,9 +221,9 @@ class BlockEdit:
     """Checked edits of one block.
 
     Args:
-        zero, mean: (H, 1, 1), true for the heads whose output becomes zero, or its mean over the tokens.
+        zero, mean: (H, 1, 1), true for heads whose output is replaced by zero, or by its mean over tokens.
         mask: (1 or B, 1 or H, N, N), false where an edge is cut.
-        scale: (B, H, 1, 1), factors of the heads' outputs.
+        scale: (B, H, 1, 1), factors for the heads' outputs.
     """
 
     zero: Tensor | None = None
@@ -242,7 +241,7 @@ class BlockEdit:
 
 
 def _whole(name: str, value: object) -> int:
-    """Return a whole number, such as NumPy's, as Python's own."""
+    """Convert a whole number, such as NumPy's, to int."""
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -259,7 +258,7 @@ def _index(name: str, value: int, count: int, negative: bool = False) -> int:
 
 
 def _tokens(some: tuple[int, ...] | None, count: int) -> Tensor:
-    """Return tokens of the whole sequence as indices."""
+    """Return token indices of the full sequence as a tensor."""
     if some is None:
         return torch.arange(count)
     return torch.tensor([_index("token", token, count) for token in some], dtype=torch.long)
@@ -271,7 +270,7 @@ def _same_mode(place: tuple[int, int], first: HeadMode, second: HeadMode) -> Non
 
 
 def _sorted_patches(keep: object) -> Tensor:
-    """Check `keep` and sort each row: (B, K), long. The order has no meaning, as positions go with their patches."""
+    """Check `keep` and sort each row: (B, K), long. The order does not matter, because positions move with patches."""
     if not isinstance(keep, Tensor) or keep.ndim != 2 or keep.is_floating_point() or keep.dtype == torch.bool:
         got = f"{keep.dtype} {tuple(keep.shape)}" if isinstance(keep, Tensor) else repr(keep)
         raise EditError(f"Expected keep as a tensor (batch, K), got {got}. List the whole numbers of patches in it.")
@@ -284,7 +283,7 @@ def _sorted_patches(keep: object) -> Tensor:
 
 
 def _intersection(first: Tensor, second: Tensor) -> Tensor:
-    """Return the patches that stay in both: (B, K), (B, L) -> (B, M)."""
+    """Return the patches in both: (B, K), (B, L) -> (B, M)."""
     batch = max(len(first), len(second))
     if {len(first), len(second)} - {1, batch}:
         raise EditError(

@@ -1,7 +1,6 @@
 """Define the parts of a Vision Transformer: patch embedding, attention, MLP, block, attention pooling.
 
-Each part writes its arithmetic as calls of an `Ops` object, which decides how an operation is done: see
-`vitviz.model.ops`.
+Each part calls the operations of an `Ops` object, which implements them: see `vitviz.model.ops`.
 
 Shapes: B images, H heads, N tokens, D width, d head width. Parameter names follow timm's.
 """
@@ -19,7 +18,7 @@ from vitviz.model.positions import Angles, rotate
 
 
 class PatchEmbed(nn.Module):
-    """Patches, each projected to a token by one strided convolution."""
+    """Patch embedding by one strided convolution."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -34,7 +33,7 @@ class PatchEmbed(nn.Module):
 
 
 def make_norm(config: ViTConfig, width: int) -> nn.LayerNorm:
-    """Return the norm of this model for vectors of a width."""
+    """Return the model's norm for vectors of a width."""
     return nn.LayerNorm(width, eps=config.norm_eps)
 
 
@@ -55,13 +54,13 @@ class Attention(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def project(self, x: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, (B, H, N, d) each, before the scale of the logits: from (B, N, D)."""
+        """Return unscaled queries, keys and values: (B, N, D) -> 3 x (B, H, N, d)."""
         qkv = ops.linear(self.qkv, x).unflatten(-1, (3, self.heads, self.head_width))  # (B, N, 3, H, d)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)  # -> 3 x (B, H, N, d)
         return *self.place(q, k, angles, ops), v
 
     def place(self, q: Tensor, k: Tensor, angles: Angles | None, ops: Ops = PLAIN) -> tuple[Tensor, Tensor]:
-        """Norm and rotate queries and keys, (B, H, N, d) each."""
+        """Apply norm and rotation to queries and keys, (B, H, N, d) each."""
         q, k = ops.norm(self.q_norm, q), ops.norm(self.k_norm, k)
         if angles is None:
             return q, k
@@ -74,7 +73,7 @@ class Attention(nn.Module):
         return self.dropout(ops.linear(self.proj, joined))  # type: ignore[no-any-return]
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
-        """Attend: (B, N, D) -> (B, N, D), or (B, first, D) where only the first tokens are to be computed."""
+        """Attend: (B, N, D) -> (B, N, D), or (B, first, D) to compute only the first tokens."""
         q, k, v = self.project(x, angles, ops)
         rate = self.attention_dropout if self.training else 0.0
         mixed = ops.attend(q[:, :, :first], k, v, self.scale, dropout=rate)
@@ -82,7 +81,7 @@ class Attention(nn.Module):
 
 
 def quick_gelu(x: Tensor) -> Tensor:
-    """Return the sigmoid approximation of GELU that OpenAI's CLIP was trained with."""
+    """Apply the sigmoid approximation of GELU used by OpenAI's CLIP."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -94,9 +93,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class MLP(nn.Module):
-    """Two linear layers with a non-linearity between them; for "swiglu" a gated one (Shazeer 2020).
+    """Two linear layers with a non-linearity, or a gated MLP for "swiglu" (Shazeer 2020).
 
-    The gate and what it multiplies are the two halves of `fc1`.
+    The gate and its factor are the two halves of `fc1`.
     """
 
     def __init__(self, config: ViTConfig) -> None:
@@ -108,7 +107,7 @@ class MLP(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Transform each token by itself: (B, N, D) -> (B, N, D)."""
+        """Transform each token: (B, N, D) -> (B, N, D)."""
         hidden = ops.linear(self.fc1, x)
         if self.gated:
             gate, value = hidden.chunk(2, dim=-1)
@@ -131,14 +130,14 @@ class LayerScale(nn.Module):
 
 
 class DropPath(nn.Module):
-    """Stochastic depth: whole residual branches are dropped for some images (Huang et al. 2016)."""
+    """Stochastic depth: drops residual branches for some images (Huang et al. 2016)."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drop the branch of some images: (B, N, D) -> (B, N, D); kept ones grow by 1 / (1 - rate)."""
+        """Drop the branch of some images and scale the others by 1 / (1 - rate): (B, N, D) -> (B, N, D)."""
         if not self.training or self.rate == 0.0:
             return x
         keep = torch.rand(x.shape[0], 1, 1, device=x.device) >= self.rate  # (B, 1, 1)
@@ -160,12 +159,12 @@ class Block(nn.Module):
         self.drop_path = DropPath(path_dropout)
 
     def forward(self, x: Tensor, angles: Angles | None = None, ops: Ops = PLAIN, first: int | None = None) -> Tensor:
-        """Run the block on the residual stream (B, N, D), or for the first tokens only, prefix ones: (B, first, D)."""
+        """Run the block: (B, N, D) -> (B, N, D), or (B, first, D) to compute only the first tokens."""
         attended = self.attn(ops.norm(self.norm1, x), angles, ops, first)
         return self.finish(x[:, :first], attended, ops)
 
     def finish(self, x: Tensor, attended: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Add what attention found (B, N, D) to the stream (B, N, D), then the MLP: each token by itself."""
+        """Add the attention output (B, N, D) to the stream (B, N, D), then the MLP."""
         x = ops.add(x, self.drop_path(ops.scale(self.ls1, attended)))
         branch = self.mlp(ops.norm(self.norm2, x), ops)
         return ops.add(x, self.drop_path(ops.scale(self.ls2, branch)))
@@ -186,7 +185,7 @@ class AttentionPool(nn.Module):
 
     def forward(self, x: Tensor, ops: Ops = PLAIN) -> Tensor:
         """Pool the tokens: (B, N, D) -> (B, D)."""
-        latent = self.latent.expand(x.shape[0], -1, -1)  # not len(x), which is a constant in an exported graph
+        latent = self.latent.expand(x.shape[0], -1, -1)  # not len(x), which would be a constant in an exported graph
         q = self.q(latent).unflatten(2, (self.heads, -1)).transpose(1, 2)  # (B, H, 1, d)
         k, v = ops.linear(self.kv, x).unflatten(2, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)  # 2 x (B, H, N, d)
         mixed = ops.attend(q, k, v, q.shape[-1] ** -0.5, learned_query=True)  # (B, H, 1, d)

@@ -1,6 +1,6 @@
-"""Estimate how much memory a trace takes, and how much there is, before a large image runs.
+"""Estimate the memory of a trace, and the available memory, before running a large image.
 
-On Linux a process that asks for more memory than there is gets no error; it is killed.
+On Linux, a process that exceeds the memory is killed without an error.
 """
 
 import sys
@@ -14,34 +14,34 @@ import torch
 from vitviz.model.config import ViTConfig
 from vitviz.model.trace import keeps_queries
 
-# Memory at the peak of a block, beside what the trace keeps, in numbers for each token: so many times the width D (its
-# norm, its output), so many times the heads' inner width H * d (queries, keys, values, the heads' outputs and temporary
-# copies), and more of these where queries and keys are normed or rotated.
+# Peak memory of a block in addition to the trace, in numbers per token: multiples of the width D (norm, output), of the
+# heads' width H * d (queries, keys, values, outputs and temporary copies), and more of these if queries and keys are
+# normed or rotated.
 WIDE, INNER, PLACED = 2, 5, 5
-# Fragmentation of the allocator, and what does not grow with the image: the pieces of the MLP and of attention, and the
-# libraries' own buffers. With these numbers the estimate was 1.1 to 1.8 times the peak of the resident memory on two
-# CPU cores, over 40 MB: ViT-Ti, S, B and H, 512 to 2,048 pixels, float32 and bfloat16, all positions, batches of 1, 4.
+# Fragmentation, and memory that does not depend on the image: pieces of the MLP and of attention, and library buffers.
+# With these numbers the estimate was 1.1 to 1.8 times the peak resident memory on two CPU cores, over 40 MB: ViT-Ti, S,
+# B and H, 512 to 2,048 pixels, float32 and bfloat16, all positions, batches of 1 and 4.
 FRAGMENTATION, SPARE_BYTES = 0.15, 32 * 2**20
 
 
 def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
-    """Return about how many bytes a trace of all blocks takes at its peak, over the model's own weights.
+    """Estimate the peak memory in bytes of a trace of all blocks, without the model's weights.
 
-    For images of N tokens, B at once; `itemsize` are the bytes of one number in the model's precision.
+    `tokens` is N per image, `batch` is B, and `itemsize` the bytes per number in the model's precision.
     """
     inner = config.heads * config.head_size
     one = batch * tokens * itemsize  # bytes of one number a token
     kept = kept_bytes(config, tokens, batch, itemsize)
     placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
     work = one * (WIDE * config.width + (INNER + placed) * inner)
-    # A question to half-precision weights takes queries and keys as they are and both in float32, queries twice.
+    # With half-precision weights, a query needs the stored queries and keys plus float32 copies of both.
     question = one * (config.width + 2 * inner) + 12 * batch * tokens * inner
     pixels = batch * tokens * config.channels * config.patch_size**2
     return int((1 + FRAGMENTATION) * (kept + max(work, question))) + pixels * (4 + itemsize) + SPARE_BYTES
 
 
 def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
-    """Return how many bytes a trace of all blocks keeps, see `forward_bytes`."""
+    """Return the bytes that a trace of all blocks keeps, see `forward_bytes`."""
     one = batch * tokens * itemsize  # bytes of one number a token
     kept = config.depth * (one * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
     both = 2 * config.depth * one * config.heads * config.head_size  # queries and keys
@@ -49,15 +49,15 @@ def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4
 
 
 def available_bytes(device: torch.device | str) -> int | None:
-    """Return how many bytes may still be taken on a device; `None` where that is not known.
+    """Return the available bytes on a device; `None` if unknown.
 
-    On the CPU the least of three: what the machine has free, what the container may still take, and what is left of the
-    process's address space (`ulimit -v`).
+    On the CPU, the minimum of the machine's free memory, the container's remaining limit, and the process's remaining
+    address space (`ulimit -v`).
     """
     device = torch.device(device)
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
-        # Memory that PyTorch has reserved and does not use is free as well.
+        # Memory that PyTorch has reserved but does not use is also available.
         return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     if device.type == "mps":
         return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
@@ -68,7 +68,7 @@ def available_bytes(device: torch.device | str) -> int | None:
 
 
 def container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Return what this process's control group, and every group around it, may still take; `None` without a limit."""
+    """Return the bytes left in this process's control group and its parents; `None` without a limit."""
     left = []
     for line in _lines(groups):
         _, controllers, path = line.split(":", 2)
@@ -81,14 +81,14 @@ def container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/p
         else:
             continue
         parts = Path(path.lstrip("/")).parts
-        # A container may see only its own group, mounted at the top, under a path that is valid outside.
+        # A container may see only its own group, mounted at the root, although the path is that of the host.
         places = [top.joinpath(*parts[:count]) for top in tops for count in range(len(parts) + 1)]
         left += [free for place in places if (free := _group_bytes(place, *names)) is not None]
     return min(left, default=None)
 
 
 def _group_bytes(place: Path, limit: str, usage: str, cached: tuple[str, ...]) -> int | None:
-    """Return what one control group may still take. Cached pages of files count as used, but go when needed."""
+    """Return the bytes left in one control group. Cached file pages count as free, because they can be evicted."""
     most, used = (next(_lines(place / name), "max").strip() for name in (limit, usage))
     if not (most.isdigit() and used.isdigit()):
         return None
@@ -97,7 +97,7 @@ def _group_bytes(place: Path, limit: str, usage: str, cached: tuple[str, ...]) -
 
 
 def address_bytes() -> int | None:
-    """Return what is left of the process's address space; `None` without a limit, and where there are none."""
+    """Return the remaining address space of the process in bytes; `None` without a limit."""
     if not sys.platform.startswith("linux"):
         return None
     process = psutil.Process()
@@ -106,7 +106,7 @@ def address_bytes() -> int | None:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a file of the kernel's; none where it cannot be read."""
+    """Yield the lines of a kernel file; none if it cannot be read."""
     try:
         yield from path.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -114,15 +114,15 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def largest_side(bytes_at: Callable[[int], int], free: int, multiple: int, below: int) -> int | None:
-    """Return the largest size of an image in pixels, a multiple below `below`, that fits; `None` if none does.
+    """Return the largest image size in pixels below `below`, a multiple of `multiple`, that fits; `None` if none does.
 
-    `bytes_at(size)` is what an image takes, more for a larger one; `free` are the bytes that there are.
+    `bytes_at(size)` is the memory of an image, increasing with the size; `free` is the available memory in bytes.
     """
     fitting = bisect_right(range(1, -(-below // multiple)), free, key=lambda patches: bytes_at(patches * multiple))
     return fitting * multiple or None
 
 
-# Texts of plain RuntimeErrors: the CPU's allocator on Linux, macOS and Windows, and Apple's devices.
+# Messages of plain RuntimeErrors from the CPU allocator on Linux, macOS and Windows, and from Apple's devices.
 OUT_OF_MEMORY = (
     "DefaultCPUAllocator: can't allocate memory",
     "DefaultCPUAllocator: not enough memory",
@@ -131,7 +131,7 @@ OUT_OF_MEMORY = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Say whether an error reports that memory ran out, as PyTorch, NumPy or Python do."""
+    """Return whether an error of PyTorch, NumPy or Python reports that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)

@@ -1,9 +1,9 @@
-"""Define the operations of a forward pass, which its variants replace.
+"""Define the operations of a forward pass, which variants override.
 
-The arithmetic of the model is written once, in `layers.py` and `vit.py`, as calls of an `Ops` object:
-`ops.linear(layer, x)`, `ops.add(x, branch)`. `Ops` is the plain pass. Its subclasses do something else at an operation:
-`Explicit` computes attention with plain matrix products, `ReadTokens` shortens the last block, `tracing.Tracer` keeps
-what a `Trace` needs, and the LRP rules of `vitviz.attribution` replace the backward pass.
+`layers.py` and `vit.py` contain the model's arithmetic once, as calls of an `Ops` object: `ops.linear(layer, x)`,
+`ops.add(x, branch)`. `Ops` is the plain pass. Subclasses override operations: `Explicit` computes attention with matrix
+products, `ReadTokens` shortens the last block, `tracing.Tracer` records a `Trace`, and the LRP rules of
+`vitviz.attribution` replace the backward pass.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
 """
@@ -23,14 +23,14 @@ from vitviz.model.edits import BlockEdit
 from vitviz.model.positions import Angles
 from vitviz.model.trace import BlockTrace
 
-EXPLICIT_TOKENS = 1_024  # the most whose N x N probabilities are kept for a backward pass, see `attention`
+EXPLICIT_TOKENS = 1_024  # maximum N for keeping N x N probabilities for a backward pass, see `attention`
 
 
 class Ops:
     """Operations of the plain forward pass.
 
     Args:
-        edit: what to change in the attention of the block that runs with these operations.
+        edit: edit of the attention of the current block.
     """
 
     def __init__(self, edit: BlockEdit | None = None) -> None:
@@ -51,7 +51,7 @@ class Ops:
         return layer(x)  # type: ignore[no-any-return]
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """Apply a norm, or the identity where the model has none: (..., D) -> (..., D)."""
+        """Apply a norm, or the identity if the model has none: (..., D) -> (..., D)."""
         return layer(x)  # type: ignore[no-any-return]
 
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -69,7 +69,7 @@ class Ops:
     def product(
         self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
     ) -> Tensor:
-        """Apply a function that is linear in `a` and in `b`; `constant` says that `a` is the same for every image."""
+        """Apply a function that is linear in `a` and in `b`; with `constant`, `a` is the same for every image."""
         return function(a, b)
 
     def add(self, x: Tensor, branch: Tensor) -> Tensor:
@@ -85,8 +85,8 @@ class Ops:
             q: (B, H, n, d).
             k, v: (B, H, N, d).
             scale: factor of the logits.
-            dropout: share of the probabilities that become 0.
-            learned_query: whether the queries are parameters, the same for every image.
+            dropout: share of the probabilities to set to 0.
+            learned_query: whether the queries are parameters.
 
         Returns:
             (B, H, n, d).
@@ -102,21 +102,21 @@ PLAIN = Ops()
 
 
 class ReadTokens(Ops):
-    """Operations that compute in the last block only the tokens that the classifiers read.
+    """Operations that compute only the tokens read by the classifiers in the last block.
 
-    A model that is read at its class token needs keys and values of all tokens there, but the output projection and the
-    MLP of one or two tokens. Logits and gradients differ from the plain ones by rounding; the patches' final tokens are
+    If the classifier reads the class token, the last block needs keys and values of all tokens, but output projection
+    and MLP of only one or two. Logits and gradients equal the plain ones up to rounding; the patches' final tokens are
     not computed.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.last = config.depth - 1
-        # From the first on; None for all.
+        # Number of first tokens; None for all.
         self.count = 1 + config.distillation_token if config.pooling == "cls" else None
 
     def block(self, index: int, block: Any, x: Tensor, angles: Angles | None) -> Tensor:
-        """Run a block; of the last one only the first tokens: (B, N, D) -> (B, n, D)."""
+        """Run a block, the last one only for the first tokens: (B, N, D) -> (B, n, D)."""
         return block(x, angles, self, self.count if index == self.last else None)  # type: ignore[no-any-return]
 
 
@@ -130,9 +130,9 @@ class Attended(NamedTuple):
 
 
 class Explicit(Ops):
-    """Operations that compute attention with plain matrix products, through which gradients flow.
+    """Operations that compute attention with differentiable matrix products.
 
-    `seen` lists what each attention was computed from, in the order in which they ran.
+    `seen` lists the inputs and probabilities of each attention, in order of execution.
     """
 
     def __init__(self, edit: BlockEdit | None = None) -> None:
@@ -146,7 +146,7 @@ class Explicit(Ops):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, learned_query: bool = False
     ) -> Tensor:
-        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`. Active dropout is refused."""
+        """Return softmax(scale * q @ k.T) @ v; see `Ops.attend`. Active dropout raises an error."""
         if dropout:
             raise ModelError(f"Expected no dropout in explicit attention, got {dropout}. Call model.eval().")
         q = self.scale(lambda x: x * scale, q)
@@ -163,10 +163,10 @@ class Explicit(Ops):
 def attention(
     q: Tensor, k: Tensor, v: Tensor, scale: float, *, dropout: float = 0.0, mask: Tensor | None = None
 ) -> Tensor:
-    """Compute `Ops.attend`, by PyTorch's fused attention except where that is slow to train.
+    """Compute `Ops.attend` with PyTorch's fused attention, except where its backward pass is slow.
 
-    On the CPU its backward pass in bfloat16 takes ten times as long as plain matrix products at 32 tokens and 1.7 times
-    at 1,025 (torch 2.13; see benchmarks/README.md), in float16 no longer than they. The products keep the N x N
+    On the CPU, its backward pass in bfloat16 takes ten times as long as matrix products at 32 tokens and 1.7 times as
+    long at 1,025 (torch 2.13; see benchmarks/README.md); float16 is not affected. Matrix products keep the N x N
     probabilities for the backward pass. `mask` (1 or B, 1 or H, n, N) is false where an edge is cut.
     """
     trains = torch.is_grad_enabled() and v.requires_grad and mask is None
@@ -177,17 +177,17 @@ def attention(
 
 
 def attention_and_lse(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Return softmax(scale * q @ k.T) @ v, and the log-sum-exp of each row of logits, without an N x N matrix.
+    """Return softmax(scale * q @ k.T) @ v and the log-sum-exp of each row of logits, without an N x N matrix.
 
-    All are (B, H, N, d), in the input's precision; the log-sum-exps are (B, H, N), in float32, or float64 for float64.
+    The first is (B, H, N, d), in the input's precision; the second is (B, H, N), in float32, or float64 for float64.
     """
     if q.device.type == "cpu":
-        # The CPU kernel behind scaled_dot_product_attention has the row sums at hand, so keeping them is free.
+        # The CPU kernel behind scaled_dot_product_attention computes the row sums anyway.
         mixed, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=scale)
         return mixed, lse
     mixed = F.scaled_dot_product_attention(q, k, v, scale=scale)
-    # Elsewhere the kernel depends on the device and on d, so the row sums are computed beside it, some rows at a time,
-    # from the logits that `BlockTrace.rows` will use, also under autocast.
+    # Elsewhere the kernel depends on the device and on d, so the row sums are computed separately, in chunks, from the
+    # logits that `BlockTrace.rows` will use, also under autocast.
     zeros = torch.zeros(q.shape[:-1], device=q.device)
     rows = BlockTrace(q.to(torch.promote_types(q.dtype, torch.float32)) * scale, k, zeros)
     return mixed, torch.cat([rows.logits(*chunk).logsumexp(-1) for chunk in rows.chunks()], dim=2)

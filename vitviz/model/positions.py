@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Angles = tuple[Tensor, Tensor]
-"""Cosine and sine of each patch's rotation: (gh * gw, d), or (B, 1, K, d) where each image has K patches of its own."""
+"""Cosine and sine of each patch's rotation: (gh * gw, d), or (B, 1, K, d) if each image keeps its own K patches."""
 
 
 def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
-    """Return fixed two-dimensional positions, (1, gh * gw, D): a quarter each of sin x, cos x, sin y, cos y.
+    """Return fixed two-dimensional positions (1, gh * gw, D): a quarter each of sin x, cos x, sin y, cos y.
 
     As in Chen et al. 2021 (MoCo v3) and Beyer et al. 2022, "Better plain ViT baselines for ImageNet-1k".
     """
@@ -26,10 +26,9 @@ def sincos_positions(grid: tuple[int, int], width: int, temperature: float = 10_
 
 
 def sincos1d_positions(grid: tuple[int, int], width: int, temperature: float = 10_000.0) -> Tensor:
-    """Return fixed positions in reading order, (1, gh * gw, D): sine and cosine by turns, as in text.
+    """Return fixed positions in reading order (1, gh * gw, D): alternating sine and cosine, as in text.
 
-    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. A patch is one number in the sequence: the patch
-    below it is as far away as the one that lies gw patches to the right.
+    Vaswani et al. 2017, "Attention Is All You Need", section 3.5. The patch below is gw positions away.
     """
     place = torch.arange(grid[0] * grid[1])[:, None].float()  # (gh * gw, 1)
     angles = place * temperature ** (-torch.arange(width // 2) * 2 / width)  # (gh * gw, D / 2)
@@ -37,7 +36,7 @@ def sincos1d_positions(grid: tuple[int, int], width: int, temperature: float = 1
 
 
 FIXED = {"sincos": sincos_positions, "sincos1d": sincos1d_positions}
-"""Positions that are computed from the grid, by their name in `ViTConfig.positions`."""
+"""Fixed positions computed from the grid, by name in `ViTConfig.positions`."""
 
 
 def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], antialias: bool) -> Tensor:
@@ -50,9 +49,9 @@ def resize_positions(table: Tensor, old: tuple[int, int], new: tuple[int, int], 
 def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> Angles:
     """Return cosine and sine of each patch's rotation, (gh * gw, d) each.
 
-    A quarter of the channels turns with y and a quarter with x; the second half of the channels, with which the first
-    forms the rotated pairs, has the same angles. Siméoni et al. 2025 (DINOv3), after Su et al. 2021 (RoFormer): patch
-    centres lie in -1..1 whatever the grid, and the angle is 2 pi times the coordinate, divided by base ** (4 i / d).
+    A quarter of the channels rotates with y and a quarter with x. The second half of the channels, which forms pairs
+    with the first, has the same angles. Siméoni et al. 2025 (DINOv3), after Su et al. 2021 (RoFormer): patch centres
+    lie in -1..1 for any grid, and the angle is 2 pi times the coordinate, divided by base ** (4 i / d).
     """
     y, x = ((torch.arange(count) + 0.5) / count * 2 - 1 for count in grid)  # (gh,), (gw,)
     y, x = torch.meshgrid(y, x, indexing="ij")  # (gh, gw) each
@@ -63,7 +62,7 @@ def rotary_angles(grid: tuple[int, int], head_width: int, base: float) -> Angles
 
 
 def rotate(x: Tensor, angles: Angles) -> Tensor:
-    """Rotate the patches among the tokens (B, H, N, d); prefix tokens have no position and stay as they are."""
+    """Rotate the patch tokens of (B, H, N, d); prefix tokens have no position."""
     cos, sin = (angle.to(x) for angle in angles)
     count = cos.shape[-2]
     prefix, patches = x.split([x.shape[2] - count, count], dim=2)

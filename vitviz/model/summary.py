@@ -19,11 +19,11 @@ from vitviz.model.vit import ViT
 
 @dataclass(frozen=True)
 class Row:
-    """One module: its name in the model, its class, shapes of its input and output, parameters and multiply-adds.
+    """One module: name, class, input and output shapes, parameters and multiply-adds.
 
-    `trainable` are those of the parameters that learn; `run_on_meta` leaves it at 0, `rows` counts it in the model.
-    Multiply-adds are those of matrix products, convolutions and attention, half of torch's floating-point operations;
-    norms, activations and sums are not counted, in torchinfo and papers neither.
+    `trainable` counts the parameters that require gradients; `run_on_meta` leaves it at 0. Multiply-adds count matrix
+    products, convolutions and attention (half of torch's floating-point operations), but not norms, activations and
+    sums, as in torchinfo and papers.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Row:
 
 
 def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: Ops = PLAIN) -> list[Row]:
-    """Run a model of this config on the meta device, which takes no time and no memory, and record shapes.
+    """Run a model of this config on the meta device, without computing, and record shapes.
 
-    Return one row for each module, in the order in which they finish; that of the whole model has no name. `size` is
-    (height, width) in pixels; `ops` of an own class can record more.
+    Return one row per module, in order of completion; the row of the whole model has no name. `size` is (height, width)
+    in pixels; a custom `ops` can record more.
     """
     found: list[Row] = []
-    began = {"": 0}  # operations before a module, by its name
+    began = {"": 0}  # operations counted before each module
 
     def record(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
@@ -56,7 +56,7 @@ def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: O
         return lambda *_: began.update({name: counter.get_total_flops()})
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model = ViT(config).eval().requires_grad_(False)  # the counter's hooks want gradients of what has some
+        model = ViT(config).eval().requires_grad_(False)  # the counter's hooks would need gradients
         for name, module in model.named_modules():
             if name and not isinstance(module, nn.ModuleList):
                 module.register_forward_pre_hook(begin(name))
@@ -68,7 +68,7 @@ def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: O
 
 
 def rows(model: ViT, batch: int = 1) -> list[Row]:
-    """Return one row for each module that computes something, down to the parts of the blocks, in running order."""
+    """Return one row for each module that computes something, down to the parts of blocks, in order of execution."""
     idle = {one.__name__ for one in (nn.Dropout, nn.Identity, DropPath)}
     table = run_on_meta(model.config, model.config.image_size, batch)
     shown = [row for row in table if row.name and row.kind not in idle and row.name.count(".") <= 2]
@@ -76,21 +76,21 @@ def rows(model: ViT, batch: int = 1) -> list[Row]:
 
 
 def _trainable(parameters: Iterable[nn.Parameter]) -> int:
-    """Return how many numbers of the parameters learn."""
+    """Count the trainable numbers."""
     return sum(p.numel() for p in parameters if p.requires_grad)
 
 
 def totals(model: ViT, batch: int = 1) -> dict[str, int]:
-    """Return sums over a model, for `batch` images of its own size.
+    """Return the totals of a model for `batch` images of its native size.
 
-    "parameters", "trainable", "multiply_adds", and in bytes "input_bytes", "output_bytes" (what the modules return, as
-    training keeps it) and "parameter_bytes".
+    "parameters", "trainable", "multiply_adds", and in bytes "input_bytes", "output_bytes" (the outputs of the modules,
+    which training keeps) and "parameter_bytes".
     """
     table = run_on_meta(model.config, model.config.image_size, batch)
     parameters = [*model.parameters()]
     itemsize = parameters[0].dtype.itemsize
     names = {row.name for row in table}
-    inner = {name.rpartition(".")[0] for name in names if name}  # of these the parts are counted
+    inner = {name.rpartition(".")[0] for name in names if name}  # their parts are counted instead
     return {
         "parameters": sum(p.numel() for p in parameters),
         "trainable": _trainable(parameters),
@@ -103,7 +103,7 @@ def totals(model: ViT, batch: int = 1) -> dict[str, int]:
 
 @check_arguments(ModelError)
 def summary(model: ViT, batch: int = 1) -> str:
-    """Return a table of modules, shapes in and out, parameters and trainable ones, multiply-adds, and totals, to print.
+    """Return a printable table of modules: shapes, parameters, trainable parameters, multiply-adds, and totals.
 
     >>> from vitviz.model.config import preset
     >>> print(*summary(ViT(preset("tiny", depth=1))).splitlines()[-6].split())

@@ -1,8 +1,8 @@
-"""Hold what one forward pass of a Vision Transformer computed, and answer questions about its attention.
+"""Store the trace of one forward pass, and compute its attention on demand.
 
-A `Trace` keeps what enters each block and the log-sum-exp of every attention row: memory grows with the number of
-tokens N, not with N². Queries and keys are computed from it again on demand (and kept while they are small), rows of
-probabilities from those: A = softmax(q @ k.T). A single column is exp(q @ k.T - lse), which needs no rows.
+A `Trace` stores the input of each block and the log-sum-exp of every attention row, so memory grows with the number of
+tokens N, not with N². Queries and keys are recomputed on demand (and kept while they are small); rows of probabilities
+are A = softmax(q @ k.T), and a single column is exp(q @ k.T - lse).
 
 Shapes: B images, L blocks, H heads, N tokens = P prefix tokens (CLS, distillation, registers) followed by gh x gw
 patches, n rows, D width, d head width.
@@ -23,28 +23,28 @@ from vitviz.fields import matches_type
 from vitviz.formatting import short_repr
 from vitviz.model.positions import Angles
 
-# The largest part of an N x N matrix that is held at once while rows are summed, in bytes: what a core's cache holds,
-# because the sums read each part three times (4 MB take 0.6 of the time of 64 MB at 4,097 tokens on a CPU).
+# Maximum size in bytes of a chunk of an N x N matrix while rows are summed. It fits a core's cache, because the sums
+# read each chunk three times (4 MB take 0.6 of the time of 64 MB at 4,097 tokens on a CPU).
 CHUNK_BYTES = 4 * 2**20
 
-# From here on the fused kernel computes weighted sums of rows on the CPU: chunks have too few rows to be fast.
+# From this N on, the fused kernel computes weighted sums of rows on the CPU: chunks would have too few rows.
 MANY_TOKENS = 6_000
 
-# Queries and keys of all kept blocks together stay in memory up to so many bytes: of ViT-B up to 1,820 tokens.
-# Above, each question computes those of its block again, a hundredth of the work of the forward pass.
+# Queries and keys of all blocks stay in memory up to this total in bytes: for ViT-B, up to 1,820 tokens. Above, each
+# query recomputes those of its block, at a hundredth of the cost of the forward pass.
 KEEP_BYTES = 128 * 2**20
 
 Query = str | int | tuple[int, int]
-"""A token: "cls" or another prefix token's name, "mean" over the patches, a patch (row, column), or an index."""
+"""A token: the name of a prefix token ("cls"), "mean" over the patches, a patch (row, column), or an index."""
 
 
 def keeps_queries(nbytes: int) -> bool:
-    """Say whether a trace keeps queries and keys that take so many bytes in all blocks together."""
+    """Return whether a trace keeps queries and keys of this total size in bytes."""
     return nbytes <= KEEP_BYTES
 
 
 class TraceError(VitvizError):
-    """Question that this trace cannot answer."""
+    """Raised for a query that this trace cannot answer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,12 +52,11 @@ class BlockTrace:
     """Attention of one block.
 
     Args:
-        queries: (B, H, N, d), with the scale (and the norm or rotation of the model): logits are `queries @ keys.T`.
+        queries: (B, H, N, d), scaled (and normed or rotated): logits are `queries @ keys.T`.
         keys: (B, H, N, d).
-        lse: (B, H, N), log-sum-exp of each row of logits, float32; float64 of a model in float64.
-        probabilities: (B, H, N, N), only in a trace with `grad=True`, where gradients flow through it, and where edges
-            were cut.
-        cut: whether edges were cut, which queries and keys do not show.
+        lse: (B, H, N), log-sum-exp of each row of logits, float32, or float64 for a float64 model.
+        probabilities: (B, H, N, N), only with `grad=True`, where gradients flow through it, or if edges were cut.
+        cut: whether edges were cut.
     """
 
     queries: Tensor
@@ -76,34 +75,34 @@ class BlockTrace:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this holds."""
+        """Return the size in bytes."""
         held = (self.queries, self.keys, self.lse, self.probabilities)
         return sum(tensor.nbytes for tensor in held if tensor is not None)
 
     def log_rows(self, start: int, stop: int) -> Tensor:
-        """Return the logarithm of rows start..stop-1 of the attention: (B, H, n, N), float32, all finite.
+        """Return the logarithm of attention rows start..stop-1: (B, H, n, N), float32, finite.
 
-        A cut edge, whose attention is 0, has the logarithm of the smallest float32.
+        A cut edge has the logarithm of the smallest float32.
         """
         if self.cut:
             return self.rows(start, stop).clamp_min(torch.finfo(torch.float32).tiny).log()
         return self.logits(start, stop).log_softmax(-1).float()
 
     def rows(self, start: int, stop: int) -> Tensor:
-        """Return rows start..stop-1 of the attention: (B, H, n, N), float32, each sums to 1."""
+        """Return attention rows start..stop-1: (B, H, n, N), float32; each sums to 1."""
         if self.probabilities is not None:
             return self.probabilities[:, :, start:stop].float()
         return self.logits(start, stop).softmax(-1).float()
 
     def logits(self, start: int, stop: int) -> Tensor:
-        """Return rows start..stop-1 of `queries @ keys.T`: (B, H, n, N), float32, or float64 of a model in float64."""
+        """Return rows start..stop-1 of `queries @ keys.T`: (B, H, n, N), float32, or float64 for a float64 model."""
         with self._exact():
             return self._wide(self.queries[:, :, start:stop]) @ self._wide(self.keys).mT  # (B, H, n, d) @ (B, H, d, N)
 
     def column(self, key: int) -> Tensor:
-        """Return how strongly every token attends to token `key`: (B, H, N), float32. It does not sum to 1.
+        """Return the attention of every token to token `key`: (B, H, N), float32, not normalised.
 
-        The numbers are those of `rows` up to the rounding of `lse`: 1e-4 of a probability in float32 and below.
+        It equals `rows` up to the rounding of `lse`: 1e-4 of a probability in float32 and below.
         """
         if self.probabilities is not None:
             return self.probabilities[:, :, :, key].float()
@@ -113,7 +112,7 @@ class BlockTrace:
         return logits.sub_(self.lse).exp_().float()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
-        """Yield row ranges (start, stop) of which (B, H, n, N) takes no more than `CHUNK_BYTES`."""
+        """Yield row ranges (start, stop) whose (B, H, n, N) takes at most `CHUNK_BYTES`."""
         batch, heads, tokens, _ = self.queries.shape
         step = max(1, CHUNK_BYTES // (4 * batch * heads * tokens))
         for start in range(0, tokens, step):
@@ -131,13 +130,13 @@ class BlockTrace:
         return total
 
     def _propagate_fused(self, weights: Tensor) -> Tensor:
-        """Compute `propagate` by the fused kernel, queries and keys exchanged: half the time at 21,000 tokens.
+        """Compute `propagate` with the fused kernel and exchanged queries and keys: half the time at 21,000 tokens.
 
-        sum_n w_n exp(q_n . k_m - lse_n) is the exponential of a log-sum-exp over n of k_m . q_n + (log w_n - lse_n):
-        what the kernel computes for a "query" k_m over "keys" q_n, beside values that are not used. The sum in brackets
-        is one more channel, against ones; as a mask the kernel would write it out for every pair.
+        sum_n w_n exp(q_n . k_m - lse_n) is the exponential of a log-sum-exp over n of k_m . q_n + (log w_n - lse_n),
+        which the kernel computes for "query" k_m and "keys" q_n. The term in brackets is an additional channel; as a
+        mask, the kernel would materialise it for every pair.
         """
-        tiny = torch.finfo(torch.float32).tiny  # a weight of zero would be minus infinity everywhere, if all were zero
+        tiny = torch.finfo(torch.float32).tiny  # log(0) would give minus infinity everywhere if all weights were 0
         shift = weights.float().clamp_min(tiny).log()[:, None] - self.lse.float()  # (B, H, N)
         keys = torch.cat([self.keys.float(), torch.ones_like(shift)[..., None]], dim=-1)  # (B, H, N, d + 1)
         queries = torch.cat([self.queries.float(), shift[..., None]], dim=-1)
@@ -145,25 +144,25 @@ class BlockTrace:
         return cast(Tensor, sums).exp()  # (B, H, N)
 
     def _wide(self, tensor: Tensor) -> Tensor:
-        """Return a tensor in float32, or as it is in float64."""
+        """Return a tensor in float32; float64 is unchanged."""
         return tensor if tensor.dtype == torch.float64 else tensor.float()
 
     def _exact(self) -> AbstractContextManager[Any]:
-        """Switch autocast off: float32 stays float32."""
+        """Disable autocast, so float32 stays float32."""
         kind = self.lse.device.type
         return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
 
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """State of one block that a trace keeps: enough to compute its attention again.
+    """State of one block from which a trace recomputes its attention.
 
     Args:
-        stream: (B, N, D), what entered the block.
+        stream: (B, N, D), the input of the block.
         lse: (B, H, N), log-sum-exp of each row of logits, as in `BlockTrace`.
         project: (stream, angles) -> queries and keys, (B, H, N, d) each, as the block computed them.
         angles: rotations of the patches.
-        attention: the computed attention, where it is small enough to keep or part of a graph.
+        attention: the attention, if it is small enough to keep or part of a graph.
     """
 
     stream: Tensor
@@ -181,32 +180,32 @@ class Kept:
     def image(self, index: int) -> Kept:
         """Return one image of the batch, as a batch of one (views, not copies)."""
         one, angles = slice(index, index + 1), self.angles
-        if angles is not None and angles[0].ndim == 4:  # each image has patches, and rotations, of its own
+        if angles is not None and angles[0].ndim == 4:  # each image has its own patches and rotations
             angles = angles[0][one], angles[1][one]
         attention = self.attention and self.attention.image(index)
         return Kept(self.stream[one], self.lse[one], self.project, angles, attention)
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this holds."""
+        """Return the size in bytes."""
         return self.stream.nbytes + (self.lse.nbytes if self.attention is None else self.attention.nbytes)
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One forward pass of a model, kept for questions about its attention.
+    """Trace of one forward pass, which answers queries about its attention.
 
-    Where queries and keys were too large to keep they are computed again from the model's weights: questions after the
-    weights were changed are refused.
+    Queries and keys that are too large to keep are recomputed from the model's weights; after a change of the weights,
+    such queries raise an error.
 
     Args:
-        logits: (B, C), what `model(images)` returns; `None` when the model has no classifier.
+        logits: (B, C), as returned by `model(images)`; `None` without a classifier.
         tokens: (B, N, D), the tokens after the final norm.
         grid: (gh, gw), rows and columns of patches.
         prefix: names of the P tokens in front of the patches, e.g. `("CLS", "register 1")`.
-        blocks: which blocks of the model were kept, counted from 0.
-        kept: what was kept of each of `blocks`.
-        depth: L, how many blocks the model has.
+        blocks: indices of the kept blocks, from 0.
+        kept: the state of each of `blocks`.
+        depth: L, the number of blocks of the model.
     """
 
     logits: Tensor | None
@@ -238,31 +237,31 @@ class Trace:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this holds."""
+        """Return the size in bytes."""
         return self.tokens.nbytes + sum(kept.nbytes for kept in self.kept)
 
     @property
     def attentions(self) -> Attentions:
-        """Return the probabilities (B, H, N, N) of every kept block, each computed when it is indexed."""
+        """Return the probabilities (B, H, N, N) of all kept blocks, computed on access."""
         return Attentions(self)
 
     @property
     def default_query(self) -> Query:
-        """Return "cls" where the model has a class token, else "mean"."""
+        """Return "cls" if the model has a class token, else "mean"."""
         return "cls" if "CLS" in self.prefix else "mean"
 
     def block(self, block: int) -> BlockTrace:
-        """Return the attention of a block, counted from 0, or from the last block of the model by negative numbers.
+        """Return the attention of a block; negative indices count from the last block of the model.
 
-        For several questions about one block call this once: queries and keys of a large input are computed each time.
+        Call this once for several queries about one block: for large inputs, each call recomputes queries and keys.
 
         Raises:
-            TraceError: if the model has no such block, it was not kept, or the model's weights have changed since.
+            TraceError: if the block does not exist or was not kept, or the model's weights have changed since.
         """
         return self._kept(block).open()
 
     def stream(self, block: int) -> Tensor:
-        """Return what entered a block, the residual stream (B, N, D); blocks are counted as in `block`."""
+        """Return the input of a block, the residual stream (B, N, D); indices as in `block`."""
         return self._kept(block).stream
 
     def _kept(self, block: int) -> Kept:
@@ -275,12 +274,12 @@ class Trace:
         return self.kept[self.blocks.index(index)]
 
     def attention(self, block: int) -> Tensor:
-        """Return all attention of a block: (B, H, N, N), float32, rows sum to 1."""
+        """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1."""
         kept = self.block(block)
         return kept.rows(0, kept.queries.shape[2])
 
     def row(self, block: int, query: Query = "cls") -> Tensor:
-        """Return what `query` attends to in `block`: (B, H, N), sums to 1; "mean" averages over the patches."""
+        """Return the attention from `query` in `block`: (B, H, N), sums to 1; "mean" averages over the patches."""
         kept = self.block(block)
         if query == "mean":
             return kept.propagate(self.weights(query))
@@ -288,7 +287,7 @@ class Trace:
         return kept.rows(token, token + 1).squeeze(2)
 
     def column(self, block: int, key: Query = "cls") -> Tensor:
-        """Return how strongly each token attends to `key` in `block`: (B, H, N); "mean" averages over the patches."""
+        """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
         kept = self.block(block)
         if key == "mean":
             # Mean over the patch keys, row by row: chunks of (B, H, n, N).
@@ -297,10 +296,10 @@ class Trace:
         return kept.column(self.token(key))
 
     def token(self, query: Query) -> int:
-        """Return the index, 0..N-1, of a token named as "cls", another prefix token, a patch (row, column) or an index.
+        """Return the index 0..N-1 of a token: a prefix token's name, a patch (row, column) or an index.
 
         Raises:
-            TraceError: if there is no such token.
+            TraceError: if the token does not exist.
         """
         rows, columns = self.grid
         count = len(self.prefix) + rows * columns
@@ -323,7 +322,7 @@ class Trace:
         )
 
     def weights(self, query: Query) -> Tensor:
-        """Return a query as weights over tokens, (B, N), summing to 1: one token, or the mean over all patches."""
+        """Return a query as weights over tokens (B, N) that sum to 1: one token, or the mean over all patches."""
         weights = torch.zeros(self.tokens.shape[:2], device=self.tokens.device)
         if query == "mean":
             weights[:, len(self.prefix) :] = 1.0 / (self.grid[0] * self.grid[1])
@@ -332,10 +331,10 @@ class Trace:
         return weights
 
     def image(self, index: int) -> Trace:
-        """Return the trace of one image of the batch, counted from 0, as a batch of one (views, not copies).
+        """Return the trace of one image of the batch as a batch of one (views, not copies).
 
         Raises:
-            TraceError: if the batch has no such image.
+            TraceError: if the index is out of range.
         """
         if not 0 <= index < len(self.tokens):  # a slice would be empty
             last = len(self.tokens) - 1
@@ -347,7 +346,7 @@ class Trace:
 
 
 class Attentions(Sequence[Tensor]):
-    """Sequence of the probabilities (B, H, N, N) of all kept blocks that holds none of them."""
+    """Lazy sequence: computes each kept block's probabilities (B, H, N, N) on access."""
 
     def __init__(self, trace: Trace) -> None:
         self._trace = trace

@@ -1,4 +1,4 @@
-"""Run blocks and keep what a `Trace` needs of each, in memory that grows with the number of tokens N.
+"""Run blocks and record a `Trace`, in memory that grows with the number of tokens N.
 
 Shapes: B images, H heads, N tokens, n of them, D width, d head width.
 """
@@ -13,19 +13,19 @@ from vitviz.model.ops import Explicit, Ops, attention_and_lse
 from vitviz.model.positions import Angles
 from vitviz.model.trace import BlockTrace, Kept, TraceError, keeps_queries
 
-# A trace runs an MLP on some tokens at a time: its hidden layer then takes so many bytes at once, not 4 to 8 (N, D).
+# A trace runs an MLP in pieces of tokens, so its hidden layer takes this many bytes instead of 4 to 8 (N, D).
 PIECE_BYTES = 2 * 2**20
-PIECE_TOKENS = 256  # below so many, reading the weights anew costs more than the smaller hidden layer saves
+PIECE_TOKENS = 256  # in smaller pieces, reading the weights again costs more than the smaller hidden layer saves
 
 
 class Tracer(Ops):
-    """Operations that keep the attention of some blocks.
+    """Operations that record the attention of some blocks.
 
     Args:
-        blocks: which ones, counted from 0.
+        blocks: indices from 0.
         grad: compute probabilities (B, H, N, N) explicitly, in the autograd graph.
 
-    `kept` lists what was kept of each of them, in order.
+    `kept` lists the recorded state of each of them, in order.
     """
 
     def __init__(self, blocks: tuple[int, ...], grad: bool, edit: BlockEdit | None = None) -> None:
@@ -34,7 +34,7 @@ class Tracer(Ops):
         self.kept: list[Kept] = []
 
     def block(self, index: int, block: Block, x: Tensor, angles: Angles | None) -> Tensor:
-        """Run a block, and keep its attention if it is one of `blocks`: (B, N, D) -> (B, N, D)."""
+        """Run a block, and record its attention if it is one of `blocks`: (B, N, D) -> (B, N, D)."""
         if index not in self.blocks:
             return super().block(index, block, x, angles)
         if self.grad:
@@ -49,7 +49,7 @@ class Tracer(Ops):
         return out
 
     def _attend(self, block: Block, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, BlockTrace | None]:
-        """Return the heads' outputs (B, H, N, d), log-sum-exps (B, H, N), and the attention where it is kept."""
+        """Return the heads' outputs (B, H, N, d), log-sum-exps (B, H, N), and the attention if it is kept."""
         attn = block.attn
         if self.edit is not None and self.edit.mask is not None:
             explicit = Explicit(self.edit)
@@ -60,7 +60,7 @@ class Tracer(Ops):
         q, k, v = attn.project(block.norm1(x), angles)
         q = q * attn.scale
         mixed, lse = attention_and_lse(q, k, v)
-        # The keys are a view of the block's qkv buffer: a copy frees the rest of it.
+        # The keys are a view of the qkv buffer; copying them frees the rest.
         return mixed, lse, BlockTrace(q, k.contiguous(), lse)
 
     def _explicit_trace(self, explicit: Explicit) -> tuple[Tensor, BlockTrace | None]:
@@ -70,11 +70,11 @@ class Tracer(Ops):
 
 
 class Recall:
-    """Function that computes a block's queries and keys again from what entered it, as the block did in this run.
+    """Function that recomputes a block's queries and keys from its input.
 
     Args:
-        block: which ran.
-        x: (B, N, D), what entered it.
+        block: the block.
+        x: (B, N, D), its input.
     """
 
     def __init__(self, block: Block, x: Tensor) -> None:
@@ -83,10 +83,10 @@ class Recall:
         self._weights = self._versions()
 
     def __call__(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
-        """Return queries with the scale, and keys: (B, N, D) -> (B, H, N, d) each.
+        """Return scaled queries and keys: (B, N, D) -> (B, H, N, d) each.
 
         Raises:
-            TraceError: if the block's weights were changed.
+            TraceError: if the block's weights have changed.
         """
         if self._versions() != self._weights:
             raise TraceError(
@@ -97,22 +97,22 @@ class Recall:
         with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):
             q, k = project_part(attn, self._block.norm1(x), parts=slice(0, 2))
             q, k = attn.place(q, k, angles)
-        # In half precision a scaled query would be rounded again, and its row would not sum to 1.
+        # In half precision, a scaled query would be rounded again, and its row would not sum to 1.
         return q.to(torch.promote_types(q.dtype, torch.float32)) * attn.scale, k
 
     def _versions(self) -> list[tuple[int, int]]:
-        """Return where each weight lies in memory, and how often it was written to."""
+        """Return the address and version counter of each weight."""
         parts = (self._block.norm1, self._block.attn)
         return [(weight.data_ptr(), weight._version) for part in parts for weight in part.parameters()]
 
 
 def tokens_per_piece(batch: int, tokens: int, hidden: int) -> int:
-    """Return how many of N tokens of each of B images go through an MLP at a time: pieces of about PIECE_BYTES.
+    """Return the number of tokens per image for each piece of about PIECE_BYTES in an MLP.
 
-    `hidden` are the bytes that one token takes in the hidden layer of the MLP.
+    `hidden` is the size in bytes of one token in the MLP's hidden layer.
     """
     most = max(PIECE_BYTES, PIECE_TOKENS * hidden)
-    # Rounded to the nearest count and divided evenly: a last piece of two tokens would read all weights for them.
+    # Pieces of equal size: a last piece of two tokens would read all weights for only two tokens.
     count = max(1, round(batch * tokens * hidden / most))
     return -(-tokens // count)
 
@@ -122,22 +122,22 @@ def _step(block: Block, x: Tensor) -> int:
 
 
 def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
-    """Run the second half of a block, some tokens at a time: (B, N, D), (B, H, N, d) -> (B, N, D).
+    """Run the second half of a block in pieces of tokens: (B, N, D), (B, H, N, d) -> (B, N, D).
 
-    No more than about 5 (B, N, D) are held at once beside the result.
+    It holds at most about 5 (B, N, D) in addition to the result.
     """
     out, step = torch.empty_like(x), _step(block, x)
-    # Views (B, n, D) and (B, H, n, d) of some tokens: none needs another one.
+    # Views (B, n, D) and (B, H, n, d) of independent tokens.
     for into, stream, some in zip(*(t.split(step, -2) for t in (out, x, mixed)), strict=True):
         into.copy_(block.finish(stream, block.attn.merge(some)))
     return out
 
 
 def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor]:
-    """Return the heads' outputs (B, H, N, d) and log-sum-exps (B, H, N), one head after the other.
+    """Return the heads' outputs (B, H, N, d) and log-sum-exps (B, H, N), computed head by head.
 
-    Queries, keys, values and the normed input of all heads would take as much as four blocks of a trace keep: the norm
-    is applied to some tokens of x (B, N, D) at a time, anew for each head.
+    Queries, keys, values and the normed input of all heads would take the memory of four blocks of a trace. Instead,
+    the norm is applied to pieces of x (B, N, D), once per head.
     """
     attn, step = block.attn, _step(block, x)
     mixed, sums = x.new_empty(*x.shape[:2], attn.heads, attn.head_width), []
@@ -152,7 +152,7 @@ def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Ten
 
 
 def project_part(attn: Attention, x: Tensor, parts: slice = slice(None), heads: slice = slice(None)) -> Tensor:
-    """Return some of queries, keys and values of some heads, not placed yet: (B, N, D) -> (parts, B, h, N, d)."""
+    """Return some of queries, keys and values of some heads, before rotation: (B, N, D) -> (parts, B, h, N, d)."""
     weight, bias = (
         None if t is None else t.unflatten(0, (3, attn.heads, -1))[parts, heads]
         for t in (attn.qkv.weight, attn.qkv.bias)

@@ -32,25 +32,25 @@ from vitviz.progress import advance
 
 @dataclass(frozen=True, kw_only=True)
 class Pretrained:
-    """Facts that travel with weights: how images are preprocessed, what the outputs mean, where the weights come from.
+    """Metadata of weights: preprocessing, meaning of the outputs, and origin.
 
     Args:
-        name: short name, shown to people.
+        name: short display name.
         preprocess: from a photograph to normalised pixels.
-        labels: one word or more for each class, in the order of the logits; empty without a classifier.
+        labels: the classes' names in the order of the logits; empty without a classifier.
         class_ids: names of the class folders in the training data (such as WordNet ids), in the same order.
         licence: SPDX name or a sentence.
         source: where the weights come from.
-        sure_above: probability of the first class from which on at least 90 % of validation images are right; `None`
-            where nobody has measured it.
-        known_above: log-sum-exp of the logits (their negative energy, Liu et al. 2020) below which a photograph is
-            taken for something outside the classes; `None` where nobody has measured it.
-        groups: sets of classes with one word for all: each a name, then two labels or more. A group's probability is
-            the sum of its classes'.
-        assumed: what neither weights nor settings say and was taken from convention, in words: "norm epsilon 1e-06".
-            Of preprocessing and labels it begins with these words: "preprocessing: ImageNet's mean ...".
-        problem_type: what the outputs mean, see `vitviz.outputs`; `None` means classes. One output that is no
-            label of several is a value, as in transformers.
+        sure_above: probability of the first class at and above which at least 90 % of validation images are right;
+            `None` if not measured.
+        known_above: log-sum-exp of the logits (negative energy, Liu et al. 2020) below which a photograph counts as
+            outside the classes; `None` if not measured.
+        groups: named sets of classes: each a name, then two or more labels. A group's probability is the sum of its
+            classes' probabilities.
+        assumed: settings that neither weights nor configuration state, as text: "norm epsilon 1e-06". Entries about
+            preprocessing and labels start with these words: "preprocessing: ImageNet's mean ...".
+        problem_type: meaning of the outputs, see `vitviz.outputs`; `None` means classes. A single output is a value,
+            as in transformers, unless `problem_type` says otherwise.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Pretrained:
 
     @property
     def group_above(self) -> float:
-        """Return the probability from which on a group of classes is named: `sure_above`, or 0.5 without one."""
+        """Return the minimum probability for naming a group: `sure_above`, or 0.5 without it."""
         return 0.5 if self.sure_above is None else self.sure_above
 
 
@@ -87,8 +87,8 @@ class ViT(nn.Module):
     torch.Size([2, 3, 7, 7])
 
     Args:
-        config: sizes and parts.
-        pretrained: facts about the weights; `None` for a model made from a config.
+        config: the configuration.
+        pretrained: metadata of the weights; `None` for new weights.
     """
 
     def __init__(self, config: ViTConfig, pretrained: Pretrained | None = None) -> None:
@@ -100,7 +100,7 @@ class ViT(nn.Module):
         self.config, self.pretrained = config, pretrained
         width = config.width
         self.patch_embed = PatchEmbed(config)
-        # A prefix token never moves, so its position embedding would only add to its start value: it has none.
+        # Prefix tokens have no position embedding: it would only add to their initial value.
         self.cls_token = nn.Parameter(torch.zeros(1, 1, width)) if config.class_token else None
         self.dist_token = nn.Parameter(torch.zeros(1, 1, width)) if config.distillation_token else None
         self.reg_token = nn.Parameter(torch.zeros(1, config.registers, width)) if config.registers else None
@@ -108,25 +108,25 @@ class ViT(nn.Module):
         learned = config.positions == "learned"
         self.pos_embed = nn.Parameter(torch.zeros(1, rows * columns, width)) if learned else None
         self.dropout = nn.Dropout(config.dropout)
-        # Plain numbers, not torch.linspace: a model can then be made on the meta device, where tensors hold none.
+        # Plain numbers instead of torch.linspace, whose tensors have no values on the meta device.
         rates = (config.path_dropout * index / max(1, config.depth - 1) for index in range(config.depth))
         blocks = nn.ModuleList(Block(config, rate) for rate in rates)
-        self.blocks = cast("Sequence[Block]", blocks)  # for the type checker: a ModuleList holds any module
+        self.blocks = cast("Sequence[Block]", blocks)  # for the type checker
         self.norm_pre = make_norm(config, width) if config.norm_pre else nn.Identity()
         self.norm = make_norm(config, width)
         self.attn_pool = AttentionPool(config) if config.pooling == "attention" else None
         pooled = 2 * width if config.pooling == "cls+mean" else width
         self.head = nn.Linear(pooled, config.classes) if config.classes else None
-        # DeiT: the distillation token has a classifier of its own; the prediction is the mean of the two.
+        # DeiT: the distillation token has its own classifier; the prediction is the mean of the two.
         both = config.distillation_token and config.classes > 0
         self.head_dist = nn.Linear(width, config.classes) if both else None
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Initialise as the paper's JAX code: Xavier for attention and MLP, LeCun for patches, zeros for the head."""
+        """Initialise like the paper's JAX code: Xavier for attention and MLP, LeCun for patches, zeros for the head."""
         if self.norm.weight.is_meta:
-            return  # there is nothing to fill, and nn.init would import PyTorch's compiler for seconds
+            return  # nothing to fill, and nn.init would import PyTorch's compiler, which takes seconds
         for name, parameter in self.named_parameters():
             if name.endswith(("cls_token", "head.weight", "head.bias", "head_dist.weight", "head_dist.bias")):
                 nn.init.zeros_(parameter)
@@ -134,11 +134,11 @@ class ViT(nn.Module):
                 nn.init.normal_(parameter, std=0.02)
             elif name == "patch_embed.proj.weight":
                 fan_in = parameter[0].numel()
-                # A normal distribution cut at two deviations has 0.8796 of the deviation given.
+                # Truncation at two deviations reduces the deviation of a normal distribution to 0.8796.
                 deviation = fan_in**-0.5 / 0.87962566103423978
                 nn.init.trunc_normal_(parameter, std=deviation, a=-2 * deviation, b=2 * deviation)
             elif name.endswith(("attn.qkv.weight", "kv.weight")):
-                # Queries, keys and values are several matrices in one: the fan-out is that of one of them.
+                # Queries, keys and values are one matrix each: the fan-out is that of one of them.
                 parts = 3 if name.endswith("qkv.weight") else 2
                 bound = math.sqrt(6.0 / (parameter.shape[0] // parts + parameter.shape[1]))
                 nn.init.uniform_(parameter, -bound, bound)
@@ -150,7 +150,7 @@ class ViT(nn.Module):
                 nn.init.zeros_(parameter)
 
     def embed(self, images: Tensor) -> tuple[Tensor, tuple[int, int]]:
-        """Return the tokens that enter the first block, and their grid: (B, channels, H, W) -> (B, N, D), (gh, gw)."""
+        """Return the input tokens of the first block and their grid: (B, channels, H, W) -> (B, N, D), (gh, gw)."""
         grid = self.check(images)
         patches = self.patch_embed(images)  # (B, gh * gw, D)
         if (positions := self.positions(grid)) is not None:
@@ -161,7 +161,7 @@ class ViT(nn.Module):
         return out, grid
 
     def angles(self, grid: tuple[int, int]) -> Angles | None:
-        """Return the rotations of rotary positions for a grid of patches; `None` for models with others."""
+        """Return the rotations of rotary positions for a grid of patches; `None` for other positions."""
         if self.config.positions != "rotary":
             return None
         cos, sin = rotary_angles(grid, self.config.head_size, self.config.rotary_base)
@@ -184,7 +184,7 @@ class ViT(nn.Module):
         return self.config.grid_of(*images.shape[2:])
 
     def positions(self, grid: tuple[int, int]) -> Tensor | None:
-        """Return position embeddings for a grid of patches, (1, gh * gw, D); `None` for a model without."""
+        """Return the position embeddings of a grid of patches, (1, gh * gw, D), or `None`."""
         if fixed := FIXED.get(self.config.positions):
             return fixed(grid, self.config.width).to(self.norm.weight)
         if self.pos_embed is None or grid == self.config.learned_grid:
@@ -194,7 +194,7 @@ class ViT(nn.Module):
     def forward(self, images: Tensor, edits: Edits | None = None) -> Tensor:
         """Classify normalised pixels: (B, channels, H, W) -> logits (B, C), or features (B, D) without a classifier.
 
-        `edits` change what happens inside this run alone: see `vitviz.model.edits`.
+        `edits` change only this forward pass: see `vitviz.model.edits`.
         """
         tokens, grid = self.embed(images)
         return self.run(tokens, self.angles(grid), edits)
@@ -202,23 +202,23 @@ class ViT(nn.Module):
     def run(
         self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
     ) -> Tensor:
-        """Classify embedded tokens, as `forward`; the arguments are those of `encode`."""
+        """Classify embedded tokens; arguments as in `encode`, result as in `forward`."""
         return self.classify(self.encode(tokens, angles, edits, ops=ops, start=start), ops)
 
     def encode(
         self, tokens: Tensor, angles: Angles | None, edits: Edits | None = None, *, ops: Ops = PLAIN, start: int = 0
     ) -> Tensor:
-        """Run the blocks and the final norm: (B, N, D) -> (B, N, D), what `classify` reads.
+        """Run the blocks and the final norm, whose output `classify` reads: (B, N, D) -> (B, N, D).
 
         Args:
-            tokens: (B, N, D), of `embed`; or what enters block `start`, such as `trace.stream(start)`.
-            angles: of `angles(grid)`.
-            edits: what to change; with `keep`, the patches are taken out of `tokens` here.
-            ops: how operations are done: see `vitviz.model.ops`.
-            start: the first block to run, counted from 0; edits of earlier ones are refused.
+            tokens: (B, N, D), from `embed`, or the input of block `start`, such as `trace.stream(start)`.
+            angles: from `angles(grid)`.
+            edits: changes of the forward pass; `keep` removes patches from `tokens` here.
+            ops: implementation of the operations: see `vitviz.model.ops`.
+            start: the first block to run, from 0; edits of earlier blocks raise an error.
 
         Raises:
-            ModelError: if there is no such block, or the edits do not fit the model, the tokens or `start`.
+            ModelError: if the block does not exist, or the edits do not fit the model, the tokens or `start`.
         """
         if not 0 <= start < self.config.depth:
             raise ModelError(f"Expected a first block among 0..{self.config.depth - 1}, got {start}. Choose one.")
@@ -239,7 +239,7 @@ class ViT(nn.Module):
         return tokens if self.config.norm_pooled else ops.norm(self.norm, tokens)
 
     def read_out(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Return what the classifier reads from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
+        """Return the classifier's input from final tokens: (B, N, D) -> (B, D), or (B, 2 D) for cls+mean."""
         if self.attn_pool is not None:
             pooled: Tensor = self.attn_pool(tokens, ops)
         else:
@@ -250,20 +250,20 @@ class ViT(nn.Module):
         return ops.norm(self.norm, pooled) if self.config.norm_pooled else pooled
 
     def classify(self, tokens: Tensor, ops: Ops = PLAIN) -> Tensor:
-        """Return logits (B, C) of final tokens; without a classifier what one would read, (B, D)."""
+        """Return the logits (B, C) of final tokens, or the pooled features (B, D) without a classifier."""
         if self.head is None:
             return self.read_out(tokens, ops)
         logits = self.heads_logits(tokens, ops)
         return logits[0] if len(logits) == 1 else ops.add(*(ops.scale(_half, one) for one in logits))
 
     def heads_logits(self, tokens: Tensor, ops: Ops = PLAIN) -> tuple[Tensor, ...]:
-        """Return the logits of each classifier by itself: (B, N, D) final tokens -> one or two of (B, C).
+        """Return the logits of each classifier separately: (B, N, D) final tokens -> one or two of (B, C).
 
-        The first reads what is pooled; the second, where there is a distillation token, reads that token (DeiT).
+        The first reads the pooled tokens; the second, if any, reads the distillation token (DeiT).
         `classify` returns their mean.
 
         Raises:
-            ModelError: if there is no classifier.
+            ModelError: without a classifier.
         """
         if self.head is None:
             raise ModelError("Expected a model with a classifier, got one without. Make it with classes > 0.")
@@ -274,30 +274,30 @@ class ViT(nn.Module):
 
     @property
     def problem_type(self) -> ProblemType:
-        """Return what the outputs of the classifier mean; see `Pretrained.problem_type`."""
+        """Return the meaning of the outputs; see `Pretrained.problem_type`."""
         told = (self.pretrained.problem_type if self.pretrained else None) or SINGLE
         alone = told == SINGLE and self.config.classes == 1  # a softmax of one output is always 1
         return REGRESSION if alone else told
 
     @property
     def distilled(self) -> bool:
-        """Say whether the logits read the distillation token by a classifier with weights other than zero."""
+        """Return whether the logits depend on the distillation token through non-zero weights."""
         return self.head_dist is not None and bool(self.head_dist.weight.any())
 
     def trace(
         self, images: Tensor, *, blocks: Iterable[int] | None = None, grad: bool = False, edits: Edits | None = None
     ) -> Trace:
-        """Run once and keep what is needed to answer questions about attention.
+        """Run the model and return the trace of its attention.
 
         Args:
             images: (B, channels, H, W) normalised pixels.
-            blocks: which blocks to keep, counted from 0, negative from the end; all by default.
+            blocks: the blocks to keep, from 0, negative from the end; all by default.
             grad: keep probabilities (B, H, N, N) in the autograd graph, for gradient methods.
-            edits: what to change. The attention of the trace is the one that was used; where edges are cut its
-                probabilities (B, H, N, N) are kept. The patches that stay must be a rectangle: the trace's grid.
+            edits: changes of the forward pass. The trace contains the edited attention; if edges are cut, it keeps
+                the probabilities (B, H, N, N). The remaining patches must form a rectangle, the trace's grid.
 
         Raises:
-            ModelError: if the images do not fit, a block does not exist, dropout is active, or the edits do not fit.
+            ModelError: if images or edits do not fit, a block does not exist, or dropout is active.
         """
         chosen = self._chosen(blocks)
         if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
@@ -323,7 +323,7 @@ class ViT(nn.Module):
 
 @contextmanager
 def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Let a module predict, without dropout; it then trains again if it did before."""
+    """Put a module into eval mode, and restore its mode afterwards."""
     training = module.training
     module.eval()
     try:
