@@ -1,6 +1,6 @@
-"""Statistics of the attention of one block, head by head, from pieces of its N x N matrix.
+"""Compute statistics of one block's attention per head, in chunks of its N x N matrix.
 
-Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches; n queries at once.
+Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches; n queries per chunk.
 """
 
 import math
@@ -17,13 +17,13 @@ from vitviz.model.trace import BlockTrace, Query, Trace
 
 @dataclass(frozen=True, eq=False)
 class QueryRange:
-    """Range of query tokens, and where all tokens lie.
+    """Range of query tokens, with the layout of all tokens.
 
     Args:
         first, last: the queries are the tokens first..last-1.
         prefix: names of the P prefix tokens.
         grid: (gh, gw).
-        patch_pixels: (B or 1, 2), (height, width) of a patch in pixels of the photograph; `None` if not known.
+        patch_pixels: (B or 1, 2), (height, width) of a patch in pixels of the photograph; `None` if unknown.
     """
 
     first: int
@@ -36,11 +36,11 @@ class QueryRange:
     def of(
         cls, trace: Trace, geometry: Geometry | Sequence[Geometry] | None = None, query: Query | None = None
     ) -> "QueryRange":
-        """Return the range that holds one token of a trace, or with `query=None` all patches.
+        """Return the range of one token of a trace, or of all patches for `query=None`.
 
         Raises:
-            AnalysisError: if there is not one geometry for each image, or the query is a mean.
-            TraceError: if there is no such token.
+            AnalysisError: unless there is one geometry for each image, or if the query is a mean.
+            TraceError: if the token does not exist.
         """
         batch, tokens = trace.tokens.shape[:2]
         if query == "mean":
@@ -59,14 +59,14 @@ class QueryRange:
 
     @property
     def are_patches(self) -> bool:
-        """Return whether the queries are patches; prefix tokens have no place in the image."""
+        """Return whether the queries are patches; prefix tokens have no position in the image."""
         return self.first >= len(self.prefix)
 
 
 def row_statistics(kept: BlockTrace, queries: QueryRange) -> dict[str, Tensor]:
-    """Return all statistics of attention rows as means over the queries: name -> (B, H), float64.
+    """Compute all statistics of attention rows as means over the queries: name -> (B, H), float64.
 
-    Memory is a few pieces of `trace.CHUNK_BYTES`, whatever N is.
+    The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
     """
     sums: dict[str, Tensor] = {}
     for start, stop in kept.chunks():
@@ -104,8 +104,8 @@ def _measure_rows(log: Tensor, start: int, queries: QueryRange) -> dict[str, Ten
     found["mass_neighbors"] = (patches * near).sum(-1)
     far = patches.sum(-1) - found["mass_self"] - found["mass_neighbors"]
     found["mass_elsewhere"] = far.clamp_min(0.0)  # rounding
-    # From logarithms: where prefix tokens take nearly all, the probabilities of patches underflow in float32.
-    patches = log[..., prefix:].softmax(-1)  # the row without its prefix tokens, rescaled to sum to 1
+    # From logarithms: if prefix tokens take nearly all attention, the patches' probabilities underflow in float32.
+    patches = log[..., prefix:].softmax(-1)  # rescaled to sum to 1 without prefix tokens
     found["distance"] = (patches * torch.hypot(down, across)).sum(-1)
     if queries.patch_pixels is not None:
         height, width = queries.patch_pixels.to(log)[:, :, None, None].unbind(1)  # (B or 1, 1, 1) each
@@ -115,7 +115,7 @@ def _measure_rows(log: Tensor, start: int, queries: QueryRange) -> dict[str, Ten
 
 
 def _offsets(own: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return rows down and columns across from each query patch (n,) to every patch: (n, gh * gw) each."""
+    """Return the row and column offsets from each query patch (n,) to every patch: (n, gh * gw) each."""
     every = torch.arange(grid[0] * grid[1], device=own.device)
     down = every // grid[1] - own[:, None] // grid[1]
     across = every % grid[1] - own[:, None] % grid[1]
@@ -123,10 +123,10 @@ def _offsets(own: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
 
 
 def effective_rank(kept: BlockTrace) -> Tensor:
-    """Return the effective rank of each head's attention matrix over all tokens: (B, H), float64, 1..N.
+    """Compute the effective rank of each head's attention matrix: (B, H), float64, 1..N.
 
     The exponential of the entropy of the singular values, scaled to sum to 1 (Roy and Vetterli 2007, "The effective
-    rank: a measure of effective dimensionality"). Needs all (H, N, N) of an image at once, and O(H N³) time.
+    rank: a measure of effective dimensionality"). It needs (H, N, N) of an image and O(H N³) time.
     """
     ranks = []
     for index in range(len(kept.queries)):

@@ -1,9 +1,9 @@
-"""Decompose a class's logit into what each head and each MLP adds to it: direct logit attribution.
+"""Decompose a class's logit into contributions of heads and MLPs: direct logit attribution.
 
 Elhage et al. 2021, "A Mathematical Framework for Transformer Circuits"; on CLIP: Gandelsman et al. 2024, "Interpreting
 CLIP's Image Representation via Text-Based Decomposition". The residual stream is a sum, the classifier is
-linear, and the final norm is linear once its standard deviation is held at what it was: so the logit is a sum too.
-Only direct effects are counted, not what a head adds for later blocks to read.
+linear, and the final norm is linear for a fixed standard deviation, so the logit is a sum too. Only direct effects
+count, not contributions that later blocks read.
 
 Shapes: L blocks, H heads, N tokens, D width, d head width.
 """
@@ -32,17 +32,17 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Decomposition:
-    """Summands of a class's logit above the mean of all logits; of the output itself where there is no softmax.
+    """Contributions to a class's logit minus the mean of all logits, or to the output itself without a softmax.
 
     Args:
-        blocks: the L blocks, counted from 0.
-        heads: (L, H), what each head adds.
-        mlps: (L,), what each MLP adds.
-        biases: (L,), what the bias of each attention's output adds, which belongs to no head.
-        start: what the tokens add that enter the first block.
-        constant: the biases of final norm and classifier.
-        total: the sum of all, which is the logit above the mean of the logits.
-        target: the class, by index; `name` for people.
+        blocks: the L block indices, from 0.
+        heads: (L, H), contributions of the heads.
+        mlps: (L,), contributions of the MLPs.
+        biases: (L,), contributions of the output biases of attention.
+        start: contribution of the first block's input tokens.
+        constant: contribution of the biases of final norm and classifier.
+        total: the sum of all, equal to the logit minus the mean of the logits.
+        target: index of the class; `name` is its display name.
     """
 
     blocks: tuple[int, ...]
@@ -60,19 +60,19 @@ class Decomposition:
 
 @torch.no_grad()
 def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decomposition:
-    """Return what each head and each MLP of each block adds to a class's logit above the mean of all logits.
+    """Compute the contribution of each head and MLP to a class's logit minus the mean of all logits.
 
-    The mean is taken away because a number that is added to all logits changes no prediction of a softmax. For several
-    labels and for values, which have no softmax, the output itself is decomposed.
+    The mean is subtracted because a constant added to all logits does not change a softmax. For several labels and for
+    values, which have no softmax, the output itself is decomposed.
 
     Args:
-        model: that made the trace.
-        trace: of one image, with all blocks.
-        target: the class, by index or label; by default the predicted one.
+        model: the model of the trace.
+        trace: trace of one image with all blocks.
+        target: the class, as index or label; by default the predicted class.
 
     Raises:
-        AnalysisError: if there is no classifier, its pooling is not linear, or a block was not kept.
-        ExplainError: if there is no such class.
+        AnalysisError: without a classifier, or if its pooling is not linear or a block was not kept.
+        ExplainError: if the class does not exist.
     """
     check_one_image(trace)
     if trace.logits is None:
@@ -109,8 +109,8 @@ def decompose(model: ViT, trace: Trace, target: Named | None = None) -> Decompos
 
 
 def _readers(model: ViT, trace: Trace, index: int) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Return which tokens a logit reads, as pairs of weights (N,) and direction (D,), and the classifier's bias."""
-    assert model.head is not None  # the caller looked
+    """Return the tokens that a logit reads, as pairs of weights (N,) and direction (D,), and the classifier's bias."""
+    assert model.head is not None  # checked by the caller
     prefix, kind = len(trace.prefix), model.config.pooling
     count = trace.tokens.shape[1]
     heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
@@ -134,17 +134,17 @@ def _readers(model: ViT, trace: Trace, index: int) -> tuple[list[tuple[Tensor, T
 
 
 def _slope(model: ViT, trace: Trace, index: int, last: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how the logit depends on the residual stream, (N, D), with the norm's deviation held; and the rest of it.
+    """Return the logit's gradient in the residual stream (N, D) for a fixed deviation of the norm, and the constant.
 
-    `last` are the tokens (N, D) after the last block.
+    `last` is the output (N, D) of the last block.
     """
     norm, slope = model.norm, torch.zeros_like(last)
     gain = double(norm.weight)
     readers, constant = _readers(model, trace, index)
     for weights, direction in readers:
         aim = gain * direction
-        aim = aim - aim.mean()  # the norm takes the mean of the channels away
-        read = (weights @ last)[None] if model.config.norm_pooled else last  # what the norm sees: (1, D) or (N, D)
+        aim = aim - aim.mean()  # the norm subtracts the mean of the channels
+        read = (weights @ last)[None] if model.config.norm_pooled else last  # input of the norm: (1, D) or (N, D)
         deviation = (read.var(-1, unbiased=False) + norm.eps).sqrt()  # (1,) or (N,)
         slope += (weights / deviation)[:, None] * aim
         constant = constant + double(norm.bias) @ direction
@@ -152,7 +152,7 @@ def _slope(model: ViT, trace: Trace, index: int, last: Tensor) -> tuple[Tensor, 
 
 
 def _attention_part(model: ViT, trace: Trace, block: int, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what each head of a block adds, (H,), and what the bias of the output adds."""
+    """Return the contributions of a block's heads, (H,), and of its output bias."""
     layer, kept = model.blocks[block], trace.block(block)
     scale = double(layer.ls1.gamma) if isinstance(layer.ls1, LayerScale) else 1.0
     aims = slope * scale  # (N, D)

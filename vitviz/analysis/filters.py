@@ -1,4 +1,4 @@
-"""Learned weights without an image: position embeddings and filters of the patch embedding.
+"""Analyse learned weights without an image: position embeddings and filters of the patch embedding.
 
 Dosovitskiy et al. 2021, figure 7, left and centre. Shapes: gh x gw patches, D width, p patch size.
 """
@@ -20,14 +20,14 @@ Floats = NDArray[np.float32]
 
 @torch.no_grad()
 def position_similarity(model: ViT, grid: tuple[int, int] | None = None) -> Floats:
-    """Return the cosine of each patch's position embedding with that of each other patch: (gh, gw, gh, gw), -1..1.
+    """Return the cosine similarity between the position embeddings of all patches: (gh, gw, gh, gw), -1..1.
 
     Args:
         model: with learned or sine-cosine positions.
-        grid: (gh, gw), to which learned positions are interpolated; by default that of the native image size.
+        grid: (gh, gw) for interpolating learned positions; by default the grid of the native image size.
 
     Raises:
-        AnalysisError: if the model adds no positions to its tokens, or the grid is empty.
+        AnalysisError: if the model does not add positions to its tokens, or the grid is empty.
     """
     chosen = model.config.grid if grid is None else grid
     if min(chosen) < 1:
@@ -48,9 +48,9 @@ class PatchFilters:
     """Principal components of the D filters of the patch embedding.
 
     Args:
-        components: (K, channels, p, p), unit vectors, the strongest first.
+        components: (K, channels, p, p), unit vectors, strongest first.
         pictures: (K, p, p, 3), the components as RGB, see `filter_pictures`.
-        explained: (K,), share of the filters' variance in each.
+        explained: (K,), explained share of the filters' variance.
     """
 
     components: Floats
@@ -62,7 +62,7 @@ class PatchFilters:
 
 @torch.no_grad()
 def patch_filters(model: ViT, count: int = 28) -> PatchFilters:
-    """Return the first `count` principal components of the filters of the patch embedding (fewer if there are fewer).
+    """Return at most `count` principal components of the filters of the patch embedding.
 
     Raises:
         AnalysisError: if `count` is below 1, or the channels are not 3 (colors) or 1 (shown in grey).
@@ -81,7 +81,7 @@ def patch_filters(model: ViT, count: int = 28) -> PatchFilters:
 
 
 def filter_pictures(filters: Floats) -> Floats:
-    """Return filters (K, 3 or 1, p, p) as RGB (K, p, p, 3): 0.5 is a weight of zero, 0 or 1 a filter's largest."""
+    """Convert filters (K, 3 or 1, p, p) to RGB (K, p, p, 3): 0.5 is zero, 0 or 1 a filter's largest weight."""
     largest = np.abs(filters).max((1, 2, 3), keepdims=True).clip(np.finfo(np.float32).tiny)
     colors: Floats = 0.5 + np.float32(0.5) * filters / largest
     return np.broadcast_to(colors, (len(colors), 3, *colors.shape[2:])).transpose(0, 2, 3, 1)

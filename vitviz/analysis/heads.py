@@ -1,4 +1,4 @@
-"""Statistics of attention heads: where they look, how sharply, at what, and how much the prediction rests on them.
+"""Compute statistics of attention heads: distance, entropy, targets, and importance for the prediction.
 
 Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x gw patches.
 """
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 
-RANK_TOKENS = 600  # largest number for which the effective rank is computed: its singular values take O(N³)
+RANK_TOKENS = 600  # maximum N for the effective rank, which takes O(N³)
 
 
 @dataclass(frozen=True)
 class Statistic:
-    """Description of one number per head, as the page, the command line and the documents give it.
+    """Description of a statistic for page, command line and documents.
 
     Args:
-        name: in code and in tables.
-        title: for people.
-        unit: of the number; empty for pure numbers.
-        about: its definition, in a sentence or two.
-        low, high: its bounds, or `None`: for the ends of a color scale.
-        reads: "rows" of attention are cheap, the whole "matrix" is O(N³), the "model" is run again.
-        not_in_browser: why the static site cannot compute it; empty where it can.
+        name: name in code and tables.
+        title: display name.
+        unit: the unit; empty for pure numbers.
+        about: definition in one or two sentences.
+        low, high: bounds for color scales, or `None`.
+        reads: its input: "rows" of attention (cheap), the full "matrix" (O(N³)), or the "model" (run again).
+        not_in_browser: why the static site cannot compute it; empty if it can.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Statistic:
 
     @property
     def heading(self) -> str:
-        """Return name and unit, as the heading of a column."""
+        """Return name and unit as a column heading."""
         return f"{self.name} [{self.unit}]" if self.unit else self.name
 
 
@@ -125,14 +125,14 @@ CHEAP = tuple(one.name for one in _ALL if one.reads == "rows")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class HeadStatistics:
-    """Statistics of every head, over one image or several.
+    """Statistics of every head over one or several images.
 
     Args:
-        samples: name -> (B, L, H), of each image; NaN where a statistic is missing.
-        missing: name -> reason why its values are NaN.
-        blocks: the L blocks, counted from 0.
-        query: the query tokens: "patches", or the one token, e.g. "cls" or "(3, 4)".
-        target: the class of the importances, for people; empty if none was asked for.
+        samples: name -> (B, L, H), per image; NaN if missing.
+        missing: name -> reason for NaN values.
+        blocks: the L block indices, from 0.
+        query: the query: "patches", or a token such as "cls" or "(3, 4)".
+        target: display name of the class of the importances; empty without importances.
     """
 
     samples: Mapping[str, Array]
@@ -162,7 +162,7 @@ class HeadStatistics:
         """Return the mean of one statistic over the images, (L, H).
 
         Raises:
-            AnalysisError: if it was not computed.
+            AnalysisError: if the statistic was not computed.
         """
         if name not in self.samples:
             names = ", ".join(self.samples)
@@ -177,7 +177,7 @@ class HeadStatistics:
 
     @property
     def header(self) -> list[str]:
-        """Return the headings of the columns of `rows`, with units."""
+        """Return the column headings of `rows`, with units."""
         names = ["block (from 0)", "head (from 0)"]
         for name in self.present:
             heading = STATISTICS[name].heading
@@ -187,13 +187,13 @@ class HeadStatistics:
         return names
 
     def rows(self) -> list[list[float]]:
-        """Return one row per head with the columns of `header`; missing statistics have no column."""
+        """Return one row per head; missing statistics have no column."""
         kinds = [self.values, self.deviations] if self.images > 1 else [self.values]
         columns = [kind[name].ravel().tolist() for name in self.present for kind in kinds]  # of L * H numbers each
         return [[*place, *numbers] for place, *numbers in zip(self._places(), *columns, strict=True)]
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return `header` and `rows` as a table, with plain names for columns: block, head, distance, ...
+        """Return `rows` as a table with columns named block, head, distance, ...
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -207,7 +207,7 @@ class HeadStatistics:
             csv.writer(file).writerows([self.header, *self.rows()])
 
     def table(self) -> str:
-        """Return the means as lines for a terminal; layers and heads count from 1 there."""
+        """Return the means as text for a terminal, with layers and heads from 1."""
         means = [[f"{mean:.4g}" for mean in self[name].ravel()] for name in self.present]
         rows = [
             [str(block + 1), str(head + 1), *row] for (block, head), *row in zip(self._places(), *means, strict=True)
@@ -231,20 +231,20 @@ def head_statistics(
     query: Query | None = None,
     target: Named | Sequence[Named] | Tensor | None = None,
 ) -> HeadStatistics:
-    """Compute statistics of every head of the blocks that a trace kept.
+    """Compute statistics of every head of a trace.
 
     Args:
-        model: that made the trace, in eval mode.
-        trace: of one image or several. What reads the model ("gradient" and the ablations) needs one without edits.
-        geometry: of the patches in the photograph, for `distance_pixels`: one, or one for each image.
-        names: of `STATISTICS`; by default those that read rows of attention. `list(STATISTICS)` for all.
-        query: the token whose row is measured; by default the mean over the rows of all patches.
-        target: the class of the importances; by default the predicted one.
+        model: the model of the trace, in eval mode.
+        trace: trace of one or several images; "gradient" and the ablations need one without edits.
+        geometry: geometry for `distance_pixels`, one for all images or one for each.
+        names: names of `STATISTICS`; by default those that read rows of attention.
+        query: the query token; by default the mean over all patches.
+        target: the class of the importances; by default the predicted class.
 
     Raises:
-        AnalysisError: if there is no such statistic, the geometries do not fit, or the query is a mean.
+        AnalysisError: if a statistic does not exist, the geometries do not fit, or the query is a mean.
         TraceError: if the trace lacks the token or a block.
-        ExplainError: if there is no such class.
+        ExplainError: if the class does not exist.
     """
     unknown = sorted(set(names) - set(STATISTICS))
     if unknown or not names:
@@ -270,7 +270,7 @@ def head_statistics(
             arrays["ablation_probability"], arrays["ablation_logit"] = head_ablations(model, trace, asked)
             if model.problem_type == REGRESSION:
                 del arrays["ablation_probability"]
-    chosen = [name for name in STATISTICS if name in names]  # in one order, whatever was asked
+    chosen = [name for name in STATISTICS if name in names]  # in a fixed order
     blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan)
     return HeadStatistics(
         samples={name: arrays.get(name, blank).numpy() for name in chosen},
@@ -311,23 +311,23 @@ def folder_statistics(
     size: int | None = None,
     progress: bool = True,
 ) -> HeadStatistics:
-    """Compute mean and deviation of the statistics of every head over the images of a folder.
+    """Compute statistics of every head over the images of a folder.
 
-    Every image goes through `decode` and the model's own `Preprocess`, and its pixels are those of its own photograph.
+    Each image goes through `decode` and the model's `Preprocess`; pixel distances refer to its own photograph.
 
     Args:
-        model: with `pretrained`; runs where it is, in eval mode.
-        folder: images in it and anywhere below.
+        model: model with `pretrained`; runs on its device in eval mode.
+        folder: folder of images, searched recursively.
         names, query: as for `head_statistics`.
-        target: the class of the importances; by default the one that is predicted for each image.
-        batch_size: images at once; only images of one size run together.
-        limit: largest number of images, spread evenly over the subfolders.
-        size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default.
-        progress: count up on standard error, in a terminal or a notebook.
+        target: the class of the importances; by default each image's predicted class.
+        batch_size: images per batch; only images of equal size run together.
+        limit: maximum number of images, spread evenly over the subfolders.
+        size: input size in pixels, see `Preprocess.at`; the model's own by default.
+        progress: show progress in a terminal or notebook.
 
     Raises:
-        AnalysisError: if the model has no preprocessing, a number is below 1, or no statistic has that name.
-        DataError: if there are no images, or files cannot be decoded.
+        AnalysisError: if the model has no preprocessing, a number is below 1, or a statistic does not exist.
+        DataError: without images, or if files cannot be decoded.
     """
     if (about := model.pretrained) is None:
         raise AnalysisError("Expected a model with preprocessing (`pretrained`), got one without. Load it by name.")
@@ -342,7 +342,7 @@ def folder_statistics(
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
             found.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
             bar.update(len(batch.images))
-    first = found[0]  # there is one: the folder has images
+    first = found[0]  # the folder has images
     return replace(
         first,
         samples={name: np.concatenate([one.samples[name] for one in found]) for name in first.samples},

@@ -1,6 +1,4 @@
-"""Importance of heads: by gradient (Michel et al. 2019), and by ablation.
-
-Both start from what a trace kept of every block.
+"""Compute the importance of heads by gradient (Michel et al. 2019) and by ablation, from a trace.
 
 Shapes: B images, L blocks, H heads, N tokens, D width, d head width, C classes.
 """
@@ -16,18 +14,18 @@ from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import ProblemType, activate
 
-# Copies of the image, each without another head, run together while the widest tensor of a block stays below this.
+# Maximum size of a block's widest tensor when copies of an image, each without one head, run together.
 TOGETHER_BYTES = 32 * 2**20
 
 
 def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
-    """Return the importance of each head by gradient: (B, L, H), float64, at least 0, for the blocks of the trace.
+    """Compute the importance of each head by gradient: (B, L, H), float64, non-negative.
 
-    |dS / dm| where m scales the head's output and is 1: Michel et al. 2019, "Are Sixteen Heads Really Better than
-    One?", equation 2. It equals |sum of A * dS / dA| over the head's attention A, but needs no N x N matrix. S is the
-    target's score; the paper takes the loss, which is near 0 for every head where a single image is predicted surely.
+    |dS / dm| where m = 1 scales the head's output: Michel et al. 2019, "Are Sixteen Heads Really Better than One?",
+    equation 2. It equals |sum of A * dS / dA| over the head's attention A, but needs no N x N matrix. S is the target's
+    score; the paper uses the loss, whose gradient is near 0 for a confident prediction of a single image.
 
-    The trace has no edits, and every block from its first one to the last.
+    The trace must have no edits, and contain every block from its first one to the last.
 
     Raises:
         AnalysisError: if dropout is active.
@@ -36,7 +34,7 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
     check_ready(model, trace)
     found: list[Tensor] = []
     above: Tensor | None = None  # dS / d(what entered the block above), (B, N, D)
-    # From the last block down, each run again from its own input: the graph of one block is in memory, not of all.
+    # Run each block again from its stored input, last to first: only one block's graph is in memory.
     with torch.inference_mode(False), torch.enable_grad():
         angles = model.angles(trace.grid)
         for index in range(trace.depth - 1, trace.blocks[0] - 1, -1):
@@ -55,14 +53,13 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
 
 @torch.no_grad()
 def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Tensor]:
-    """Return the target's exact loss of probability and logit without each head by itself: its output becomes zero.
+    """Compute the exact drop of the target's probability and logit when each head's output is zero.
 
-    The blocks up to the head's are those of the trace, which has no edits; only the rest runs, for several heads side
-    by side.
+    Earlier blocks come from the trace, which must have no edits; the rest runs for several heads at once.
 
     Returns:
-        Falls of probability and logit: (B, L, H) each, float64, for the blocks of the trace; negative where the target
-        gains. For a contrast those of the difference of the two classes.
+        Drops of probability and logit: (B, L, H) each, float64; negative for a gain. For a contrast, the drops of the
+        difference of the two classes.
 
     Raises:
         AnalysisError: if dropout is active.
@@ -86,7 +83,7 @@ def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Te
 
 
 def _lost(target: Target, whole: Tensor, without: Tensor, problem_type: ProblemType) -> Tensor:
-    """Return the target's loss of probability and logit, from logits (B, C) to (B * h, C): (2, B, h)."""
+    """Return the drop of the target's probability and logit, from logits (B, C) to (B * h, C): (2, B, h)."""
     times = len(without) // len(whole)
     before, after = whole.cpu().double(), without.cpu().double()
     each = target.repeat(times)
@@ -99,7 +96,7 @@ def _lost(target: Target, whole: Tensor, without: Tensor, problem_type: ProblemT
 
 
 def _together(model: ViT, stream: Tensor) -> int:
-    """Return how many copies of a batch (B, N, D) run at once."""
+    """Return the number of copies of a batch (B, N, D) per run."""
     config = model.config
     widest = max(3 * config.heads * config.head_size, config.hidden * (2 if config.mlp == "swiglu" else 1))
     return max(1, TOGETHER_BYTES // (stream.shape[0] * stream.shape[1] * widest * stream.element_size()))

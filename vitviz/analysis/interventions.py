@@ -1,8 +1,8 @@
-"""Interventions: silence heads, cut attention, remove or cover patches, swap a region, and compare predictions.
+"""Intervene in a model: silence heads, cut attention, remove or cover patches, swap a region, compare predictions.
 
-`intervene` runs the model as it is and with the changes: an effect that it shows has been caused.
+`intervene` runs the model with and without the changes, so the effect is causal.
 
-Shapes: B images, C classes, gh x gw patches, K patches that stay. Pixels are the model's input: (B, channels, H, W),
+Shapes: B images, C classes, gh x gw patches, K remaining patches. Pixels are the model's input: (B, channels, H, W),
 normalised.
 """
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Drop = Literal["remove", "blur", "mean", "zero", "black"]
-"""What becomes of a dropped patch: it leaves the sequence, or shows a baseline (`vitviz.attribution.baselines`)."""
+"""How to drop a patch: remove it from the sequence, or show a baseline (`vitviz.attribution.baselines`)."""
 
 
 @dataclass(frozen=True)
 class ClassChange:
-    """Probability of one class before and after: its index, its label (empty without labels), and the numbers."""
+    """Probability of one class before and after, with its index and label (empty without labels)."""
 
     index: int
     label: str
@@ -41,7 +41,7 @@ class ClassChange:
 
     @property
     def change(self) -> float:
-        """Return the gain in probability; below zero for a loss."""
+        """Return the change of the probability."""
         return self.after - self.before
 
 
@@ -51,8 +51,8 @@ class Change:
 
     Args:
         logits_before, logits_after: (B, C), float64.
-        labels: of the classes; empty where the model has none.
-        problem_type: what the outputs mean; the values themselves stand for probabilities in regression.
+        labels: labels of the classes; empty if the model has none.
+        problem_type: meaning of the outputs; for regression, values replace probabilities.
     """
 
     logits_before: NDArray[np.float64]
@@ -69,14 +69,14 @@ class Change:
 
     @property
     def after(self) -> NDArray[np.float64]:
-        """Return the probabilities with it: (B, C)."""
+        """Return the probabilities with the intervention: (B, C)."""
         return np.asarray(activate(torch.from_numpy(self.logits_after), self.problem_type))
 
     def top(self, k: int = 5, image: int = 0) -> tuple[ClassChange, ...]:
-        """Return the `k` classes of one image whose probabilities changed most, up or down, the largest first.
+        """Return the `k` classes of one image with the largest absolute changes, largest first.
 
         Raises:
-            AnalysisError: if the batch has no such image.
+            AnalysisError: if the image does not exist.
         """
         if not 0 <= image < len(self.logits_before):
             raise AnalysisError(
@@ -90,10 +90,10 @@ class Change:
         )
 
     def to_pandas(self, image: int = 0) -> "pd.DataFrame":
-        """Return all classes of one image as a table, the largest change first: index, label, before, after, change.
+        """Return all classes of one image as a table, largest change first: index, label, before, after, change.
 
         Raises:
-            AnalysisError: if the batch has no such image.
+            AnalysisError: if the image does not exist.
             MissingExtraError: if pandas is not installed.
         """
         ranked = self.top(self.logits_before.shape[1], image)
@@ -103,11 +103,11 @@ class Change:
 
 @dataclass(frozen=True, eq=False)
 class Swap:
-    """Region to take from other images, at the same place.
+    """Region to copy from other images at the same position.
 
     Args:
         images: (B, channels, H, W) or (1, channels, H, W), normalised pixels of the same size.
-        box: (left, top, right, bottom) in pixels of the model's input; its edges are those of patches.
+        box: (left, top, right, bottom) in pixels of the model's input, aligned with patches.
     """
 
     images: Tensor
@@ -126,24 +126,24 @@ def intervene(
     swap: Swap | None = None,
     before: Tensor | None = None,
 ) -> Change:
-    """Run with changes and compare with the run without. All of them may be given at once.
+    """Run the model with changes and compare with the unchanged run. Changes can be combined.
 
-    A region is swapped first; then patches are dropped, also swapped ones; heads and edges are changed in the run over
-    the rest.
+    Regions are swapped first, then patches are dropped (including swapped ones); heads and edges are changed in the
+    run over the rest.
 
     Args:
-        model: in eval mode, with a classifier. It is not changed.
+        model: model in eval mode with a classifier; not changed.
         images: (B, channels, H, W) normalised pixels.
         heads: (block, head) -> "zero" or "mean", see `Edits`; a plain list of (block, head) means "zero".
-        cuts: edges of attention, see `Cut`.
-        drop: patches to be dropped, (row, column).
-        mode: "remove" takes them out of the sequence; the others paint over them, see `baseline_images`.
-        swap: a region to be taken from other images.
-        before: (B, C), the logits of these images without changes, if they are known.
+        cuts: edges of attention to cut, see `Cut`.
+        drop: patches (row, column) to drop.
+        mode: "remove" removes them from the sequence; the others paint over them, see `baseline_images`.
+        swap: region to copy from other images.
+        before: (B, C), the unchanged logits of these images, if known.
 
     Raises:
-        AnalysisError: if the model has no classifier or is training, or a patch, mode or swap does not fit.
-        EditError: if a head or a cut does not fit, or no token would be left to classify.
+        AnalysisError: without a classifier, in training mode, or if a patch, mode or swap does not fit.
+        EditError: if a head or cut does not fit, or no token remains.
         ExplainError: for "black" with a model without preprocessing.
     """
     check_predicts(model, mode)
@@ -166,7 +166,7 @@ def intervene(
 
 
 def check_predicts(model: ViT, mode: Drop) -> None:
-    """Raise `AnalysisError` unless the model has a classifier, is in eval mode, and the mode exists."""
+    """Raise `AnalysisError` without a classifier, in training mode, or for an unknown mode."""
     if model.head is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Load one that predicts classes.")
     if model.training:
@@ -176,7 +176,7 @@ def check_predicts(model: ViT, mode: Drop) -> None:
 
 
 def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
-    """Return the dropped patches as bools (gh, gw)."""
+    """Return the mask of dropped patches, bools (gh, gw)."""
     mask = torch.zeros(grid, dtype=torch.bool)
     for patch in drop:
         if len(patch) != 2 or not (0 <= patch[0] < grid[0] and 0 <= patch[1] < grid[1]):
@@ -188,7 +188,7 @@ def _mask(drop: Iterable[tuple[int, int]], grid: tuple[int, int]) -> Tensor:
 
 
 def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:
-    """Return the images with a region from others."""
+    """Return the images with a region copied from others."""
     height, width = images.shape[2:]
     if swap.images.shape[1:] != images.shape[1:] or len(swap.images) not in (1, len(images)):
         raise AnalysisError(

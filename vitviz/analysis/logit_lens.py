@@ -1,4 +1,4 @@
-"""Logit lens: the classifier applied to the tokens after each block, for the image and for each patch.
+"""Apply the logit lens: the classifier on the tokens after each block, for the image and for each patch.
 
 nostalgebraist 2020, "interpreting GPT: the logit lens"; on Vision Transformers: Vilas et al. 2023, "Analyzing Vision
 Transformers for Image Classification in Class Embedding Space".
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float32]
 
-CLASSES = 5  # read from the patches if none is named: the most probable ones
+CLASSES = 5  # number of most probable classes read from the patches by default
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,11 +35,11 @@ class LogitLens:
     """Readings of the classifier after each block.
 
     Args:
-        blocks: the L blocks, counted from 0; after the last one the reading is the model's own.
-        logits, probabilities: (L, C), for the image; the values themselves stand for probabilities in regression.
-        classes: the K chosen classes, by index.
-        names: their names for people.
-        patches: (L, gh, gw, K), the probability of these among all C, for each patch.
+        blocks: the L block indices, from 0; the reading after the last block is the model's prediction.
+        logits, probabilities: (L, C), for the image; for regression, values replace probabilities.
+        classes: indices of the K chosen classes.
+        names: their display names.
+        patches: (L, gh, gw, K), their probability among all C classes, for each patch.
         best: (L, gh, gw), the most probable class of each patch.
         best_probability: (L, gh, gw), its probability.
     """
@@ -56,7 +56,7 @@ class LogitLens:
     __repr__ = short_repr
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return the image's probability of each chosen class after each block, a column a class.
+        """Return the image's probability of each chosen class after each block, one column per class.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -69,17 +69,17 @@ class LogitLens:
 def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None) -> LogitLens:
     """Apply final norm and classifier to the tokens after each block.
 
-    The image is read by the model's own pooling, a patch as if it had been pooled alone (see `classify_patches`). In
-    early blocks the classifier sees tokens unlike those it was trained on: its readings are not the block's knowledge.
+    The image uses the model's pooling; a patch is classified as if it were pooled alone (see `classify_patches`). The
+    classifier was not trained on the tokens of early blocks, so its reading does not show all their information.
 
     Args:
-        model: that made the trace.
-        trace: of one image. A block whose successor was not kept is left out.
-        classes: those to read from the patches, by index or label; by default the most probable ones.
+        model: the model of the trace.
+        trace: trace of one image. Blocks whose successor was not kept are left out.
+        classes: classes to read from the patches, as index or label; by default the most probable ones.
 
     Raises:
-        AnalysisError: if there is no classifier, or several images.
-        ExplainError: if there is no such class.
+        AnalysisError: without a classifier, or for several images.
+        ExplainError: if a class does not exist.
     """
     check_one_image(trace)
     if trace.logits is None:
@@ -112,12 +112,12 @@ def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None)
 def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
     """Return the logits of each patch pooled alone: final tokens (B, N, D) -> (B, gh * gw, C).
 
-    By pooling: "cls": the patch stands in for the class token. "mean": it is the only patch. "cls+mean": it is the
-    only patch, and the class token stays. "attention": the pool's query has this one token to attend to. Where the
-    distillation token has a classifier, the patch stands in for both tokens. For "mean" and "cls+mean" with the norm
-    before the pooling, the mean of the patches' logits is the image's. Tokens are as `ViT.classify` takes them.
+    By pooling: "cls": the patch replaces the class token. "mean": it is the only patch. "cls+mean": it is the only
+    patch, with the class token. "attention": the pool's query attends only to this token. If the distillation token has
+    a classifier, the patch replaces both tokens. For "mean" and "cls+mean" with the norm before pooling, the image's
+    logits are the mean of the patches' logits. Tokens are those of `ViT.classify`.
     """
-    assert model.head is not None  # the callers looked
+    assert model.head is not None  # checked by the callers
     patches = tokens[:, len(model.config.prefix) :]  # (B, gh * gw, D)
     pooled = patches
     if model.attn_pool is not None:
@@ -133,7 +133,7 @@ def classify_patches(model: ViT, tokens: Tensor) -> Tensor:
 
 
 def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
-    """Yield each block and its tokens as the classifier takes them: (1, N, D)."""
+    """Yield each block with its normed output for the classifier: (1, N, D)."""
     for block in range(trace.depth - 1):
         if block + 1 in trace.blocks:
             yield block, model.finish(trace.stream(block + 1).detach())
@@ -141,6 +141,6 @@ def _final_tokens(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
 
 
 def check_one_image(trace: Trace) -> None:
-    """Raise `AnalysisError` unless the trace is of one image."""
+    """Raise `AnalysisError` unless the trace has one image."""
     if len(trace.tokens) != 1:
         raise AnalysisError(f"Expected the trace of one image, got {len(trace.tokens)}. Choose one: trace.image(0).")

@@ -1,4 +1,4 @@
-"""Tokens block by block: principal components as colors, norms and outliers, cosine similarity.
+"""Analyse tokens per block: principal components as colors, norms and outliers, cosine similarity.
 
 Shapes: L blocks, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
@@ -20,15 +20,15 @@ from vitviz.model.vit import ViT
 
 Floats = NDArray[np.float32]
 
-PERCENTILES = (1.0, 99.0)  # of a component's scores, which become 0 and 1 of its color
-RATIO, DEVIATIONS = 2.0, 6.0  # of outliers in norm, see `token_norms`
+PERCENTILES = (1.0, 99.0)  # of a component's scores, mapped to colors 0 and 1
+RATIO, DEVIATIONS = 2.0, 6.0  # thresholds of outliers, see `token_norms`
 
 
 @torch.no_grad()
 def block_outputs(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
-    """Yield each block and the tokens (B, N, D) after it, before any norm.
+    """Yield each block with its output tokens (B, N, D), before the final norm.
 
-    A trace keeps the tokens after the last block only normed, so the last block is run again: without edits.
+    A trace keeps only the normed tokens after the last block, so the last block runs again, without edits.
     """
     for block in range(trace.depth):
         if block + 1 in trace.blocks:
@@ -38,7 +38,7 @@ def block_outputs(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
 
 
 def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
-    """Return the blocks whose output is known, and the outputs (N, D) for a trace of one image."""
+    """Return the blocks with known outputs, and the outputs (N, D), for a trace of one image."""
     check_one_image(trace)
     found = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
     if not found:
@@ -56,10 +56,10 @@ class TokenPCA:
     """Three principal components of the patches of each block, as colors.
 
     Args:
-        blocks: the L blocks, counted from 0.
+        blocks: the L block indices, from 0.
         colors: (L, gh, gw, 3), red, green and blue in 0..1: the first, second and third component.
         components: (L, 3, D), unit vectors.
-        explained: (L, 3), share of the patches' variance in each; 0 where there are fewer than three.
+        explained: (L, 3), explained share of the patches' variance; 0 if there are fewer than three components.
     """
 
     blocks: tuple[int, ...]
@@ -72,14 +72,14 @@ class TokenPCA:
 
 @torch.no_grad()
 def token_pca(model: ViT, trace: Trace) -> TokenPCA:
-    """Return three principal components of the patches after each block (Oquab et al. 2024, DINOv2, figure 1).
+    """Compute three principal components of the patches after each block (Oquab et al. 2024, DINOv2, figure 1).
 
-    Tokens are taken after the final norm, without prefix tokens. Signs are chosen so that components of successive
-    blocks correlate. Outliers in norm (see `token_norms`) are left out of components and scale; the scale runs from the
-    1st to the 99th percentile of the rest.
+    It uses patch tokens after the final norm. Signs are chosen so that components of successive blocks correlate.
+    Outliers (see `token_norms`) are excluded from components and scale; the scale runs from the 1st to the 99th
+    percentile of the rest.
 
     Raises:
-        AnalysisError: if there are several images, or no block that can be read.
+        AnalysisError: for several images, or without a readable block.
     """
     blocks, outputs = _outputs(model, trace)
     first = len(trace.prefix)
@@ -108,13 +108,13 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
 
 
 def principal_components(samples: Tensor, count: int = 3) -> tuple[Tensor, Tensor]:
-    """Return the first principal components of samples (n, D): unit vectors (count, D), and shares of the variance.
+    """Return the principal components of samples (n, D), unit vectors (count, D), and their shares of the variance.
 
-    Where the samples have fewer dimensions the rest is 0.
+    Missing dimensions are 0.
     """
     centered = samples - samples.mean(0)  # (n, D)
     wide = len(centered) < centered.shape[1]
-    # Eigenvectors of the smaller square, (n, n) or (D, D): a third of the time of a singular value decomposition.
+    # Eigenvectors of the smaller Gram matrix, (n, n) or (D, D), take a third of the time of an SVD.
     variance, vectors = torch.linalg.eigh(centered @ centered.T if wide else centered.T @ centered)
     variance, vectors = variance.flip(0)[:count].clamp_min(0.0), vectors.flip(1)[:, :count]  # largest first
     axes = F.normalize((centered.T @ vectors).T if wide else vectors.T, dim=1)  # (m, D), m = min(count, n, D)
@@ -126,12 +126,12 @@ def principal_components(samples: Tensor, count: int = 3) -> tuple[Tensor, Tenso
 
 
 def point_up(axes: Tensor) -> Tensor:
-    """Return each vector (..., D) with the sign for which the cubes of its entries sum to more than 0."""
+    """Flip each vector (..., D) so that the sum of the cubes of its entries is positive."""
     return torch.where((axes**3).sum(-1, keepdim=True) < 0, -axes, axes)
 
 
 def _as_colors(scores: Tensor, usual: Tensor) -> Tensor:
-    """Scale scores (..., 3) to 0..1 by the percentiles of `usual` (n, 3); the middle where a component is constant."""
+    """Scale scores (..., 3) to 0..1 by the percentiles of `usual` (n, 3); constant components become 0.5."""
     low, high = (torch.from_numpy(np.percentile(usual.numpy(), share, axis=0)) for share in PERCENTILES)  # (3,) each
     flat = high - low <= 1e-9 * torch.maximum(low.abs(), high.abs())
     return torch.where(flat, 0.5, ((scores - low) / torch.where(flat, 1.0, high - low)).clamp(0.0, 1.0))
@@ -145,10 +145,10 @@ class TokenNorms:
     """Norms of the tokens after each block, and the outliers among them.
 
     Args:
-        blocks: the L blocks, counted from 0.
+        blocks: the L block indices, from 0.
         norms: (L, N), Euclidean norm, before the final norm; prefix tokens first.
-        outliers: (L, N) bools; prefix tokens never are: they are meant to be different.
-        thresholds: (L,), the norm above which a patch is an outlier.
+        outliers: (L, N) bools; false for prefix tokens.
+        thresholds: (L,), norms above which a patch is an outlier.
     """
 
     blocks: tuple[int, ...]
@@ -161,15 +161,15 @@ class TokenNorms:
 
 @torch.no_grad()
 def token_norms(model: ViT, trace: Trace) -> TokenNorms:
-    """Return the norm of every token after each block, and which patches are outliers.
+    """Compute the norm of every token after each block, and find outlier patches.
 
-    Large models without registers keep global information in a few patches of little content, whose norm is several
-    times that of the others (Darcet et al. 2024, "Vision Transformers Need Registers", who cut by eye at 150 for one
-    model). Here a patch is an outlier if its norm is above `RATIO` times the median of the patches of its block, and
-    also above that median by `DEVIATIONS` robust standard deviations (1.4826 times the median distance from it).
+    Large models without registers store global information in a few patches with little content, whose norm is several
+    times that of the others (Darcet et al. 2024, "Vision Transformers Need Registers", with a threshold of 150 for one
+    model). Here a patch is an outlier if its norm exceeds `RATIO` times its block's median, and exceeds the
+    median by `DEVIATIONS` robust standard deviations (1.4826 times the median absolute deviation).
 
     Raises:
-        AnalysisError: if there are several images, or no block that can be read.
+        AnalysisError: for several images, or without a readable block.
     """
     blocks, outputs = _outputs(model, trace)
     norms = np.stack([tokens.cpu().double().norm(dim=-1).numpy() for tokens in outputs])  # (L, N)
@@ -192,16 +192,16 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
 
 @torch.no_grad()
 def token_similarity(model: ViT, trace: Trace, query: Query) -> Floats:
-    """Return the cosine of one token with every token after each block, all after the final norm: (L, N), -1..1.
+    """Return the cosine similarity of one token to all tokens after each block and the final norm: (L, N), -1..1.
 
     Args:
         model: that made the trace.
-        trace: of one image.
+        trace: trace of one image.
         query: "cls", a prefix token's name, a patch (row, column) or a token index.
 
     Raises:
-        AnalysisError: if there are several images, no block that can be read, or the query is a mean.
-        TraceError: if there is no such token.
+        AnalysisError: for several images, without a readable block, or if the query is a mean.
+        TraceError: if the token does not exist.
     """
     if query == "mean":
         raise AnalysisError("Expected one token as the query, got 'mean'. Choose a patch (row, column).")

@@ -1,1 +1,1 @@
-"""Attribution: which patches an answer rests on. One family of methods a file, all over a `Trace`."""
+"""Attribution methods: score patches for a prediction. One module per family of methods."""

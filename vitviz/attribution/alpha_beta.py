@@ -1,10 +1,10 @@
 """Propagate relevance by the rules of Chefer, Gur & Wolf 2021 (CVPR), "Transformer Interpretability Beyond Attention
 Visualization".
 
-The rules of the authors' program: alpha-beta with alpha = 1 on linear maps (biases take nothing); each input's share of
-a product, half of it for each factor; sums split in proportion, then scaled by the size of each branch; unchanged
-through norms, softmax, activations and layer scale. Operations for which that program has no rule (rotations, gated
-MLPs, the mean over patches, attention pooling, two classifiers) follow the same rules.
+The rules of the authors' program: alpha-beta with alpha = 1 on linear maps (biases take nothing); products split half
+and half between their factors; sums split in proportion, then scaled by the size of each branch; norms, softmax,
+activations and layer scale pass relevance unchanged. The same rules apply to operations that the program does not have
+(rotations, gated MLPs, the mean over patches, attention pooling, two classifiers).
 
 Shapes: B images, D width.
 """
@@ -20,16 +20,16 @@ from torch.autograd.function import once_differentiable
 
 from vitviz.model.ops import Explicit
 
-TINY = 1e-9  # of the authors' program
+TINY = 1e-9  # as in the authors' program
 
 Rule = Callable[..., tuple[Tensor | None, ...]]
-"""(relevance of the output, output, *inputs) -> relevance of each input, or `None` for one that takes none."""
+"""(relevance of the output, output, *inputs) -> relevance of each input, or `None`."""
 
 
 class AlphaBeta(Explicit):
-    """Operations of the plain forward pass whose backward pass propagates gradients, or relevance.
+    """Plain forward pass whose backward pass propagates gradients or relevance.
 
-    `relevance` chooses which of the two `torch.autograd.grad` returns; both can be asked of one graph.
+    `relevance` selects what `torch.autograd.grad` returns; one graph gives both.
     """
 
     def __init__(self) -> None:
@@ -53,17 +53,17 @@ class AlphaBeta(Explicit):
         return self._apply(function, _unchanged, x)
 
     def softmax(self, logits: Tensor) -> Tensor:
-        """Turn logits into probabilities; relevance passes unchanged."""
+        """Apply softmax; relevance passes unchanged."""
         return self._apply(super().softmax, _unchanged, logits)
 
     def fixed(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Apply a fixed linear map; relevance goes to the inputs in proportion to what they add."""
+        """Apply a fixed linear map; relevance goes to the inputs in proportion to their contributions."""
         return self._apply(function, _proportional, x)
 
     def product(
         self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
     ) -> Tensor:
-        """Multiply; half of the relevance goes to each factor, all of it to `b` if `a` is constant."""
+        """Multiply; each factor gets half of the relevance, or `b` all of it if `a` is constant."""
         return self._apply(function, _second if constant else _halves, a, b)
 
     def add(self, x: Tensor, branch: Tensor) -> Tensor:
@@ -77,9 +77,9 @@ class AlphaBeta(Explicit):
 
 
 class _Operation(torch.autograd.Function):
-    """Function with a gradient and, while `ops.relevance` is set, a relevance in its place.
+    """Function with a gradient or, while `ops.relevance` is set, a relevance.
 
-    The function runs in an autograd graph of its own, which both passes use.
+    The function runs in its own autograd graph, which both passes use.
     """
 
     @staticmethod
@@ -119,7 +119,7 @@ def _second(relevance: Tensor, out: Tensor, _a: Tensor, b: Tensor) -> tuple[None
 def _linear(layer: nn.Linear, relevance: Tensor, out: Tensor, x: Tensor) -> tuple[Tensor]:
     """Apply the alpha-beta rule with alpha = 1: only positive contributions w_ij x_i count.
 
-    max(0, w x) = (w x + |w x|) / 2, and the sum over w x is known: three products instead of four.
+    max(0, w x) = (w x + |w x|) / 2 with a known sum over w x needs three products instead of four.
     """
     weight, sizes = layer.weight, layer.weight.abs()
     plain = out if layer.bias is None else out - layer.bias
@@ -132,10 +132,10 @@ def _sum(relevance: Tensor, _out: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor,
 
 
 def split_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
-    """Split the relevance of a sum between its terms: in proportion, then scaled so that each image's total stays.
+    """Split the relevance of a sum between its terms in proportion, scaled to conserve each image's total.
 
-    The total alone: where two terms nearly cancel, their shares are large and of opposite signs, and rounding decides
-    about them. The authors' program does the same, and so this method's maps are less steady than others'.
+    Only the total is conserved: where two terms nearly cancel, their shares are large with opposite signs and depend on
+    rounding. The authors' program does the same, which makes this method's maps less stable than others.
     """
     share = safe_divide(relevance, a + b)
     a, b = a * share, b * share
@@ -149,12 +149,12 @@ def split_sum(a: Tensor, b: Tensor, relevance: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def safe_divide(a: Tensor, b: Tensor) -> Tensor:
-    """Return a / b, 0 where b is 0 and finite elsewhere, with the small number of the authors' program."""
+    """Return a / b, 0 where b is 0, with the epsilon of the authors' program."""
     below = b + TINY
     below = torch.where(below == 0, TINY, below)
     return torch.where(b == 0, 0.0, a / below)
 
 
 def _total(x: Tensor) -> Tensor:
-    """Return the sum over each image, with the axes kept: (B, ...) -> (B, 1, ...)."""
+    """Return the sum over each image: (B, ...) -> (B, 1, ...)."""
     return x.sum(dim=tuple(range(1, x.ndim)), keepdim=True)

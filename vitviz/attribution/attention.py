@@ -1,8 +1,8 @@
 """Attribute by raw attention and by attention rollout (Abnar & Zuidema 2020, "Quantifying Attention Flow in
 Transformers").
 
-Both read a `Trace`; the model does not run again. Attention says where information was taken from, not why a class was
-predicted: rollout follows it through all blocks, and is the same for every class.
+Both read a `Trace` without running the model again. Attention shows where information comes from, not why a class is
+predicted. Rollout combines the attention of all blocks and is the same for every class.
 
 Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 """
@@ -21,24 +21,23 @@ from vitviz.model.trace import BlockTrace, Query, Trace
 Fusion = Literal["mean", "max", "min"]
 Rescale = Literal["attention", "sum"]
 
-# The most that one step of rollout holds of N x N matrices at once, in bytes, whatever the number of tokens: fused
-# attention up to half of it, the rest for temporary chunks (`trace.CHUNK_BYTES` each).
+# Maximum memory of N x N matrices in one step of rollout, in bytes, for any number of tokens: up to half for fused
+# attention, the rest for temporary chunks (`trace.CHUNK_BYTES` each).
 WORK_BYTES = 64 * 2**20
 
 
 def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> TokenScores:
-    """Return what a token attends to in one block.
+    """Return the attention of a token in one block.
 
     Args:
-        trace: of the model.
-        block: counted from 0; negative from the last.
-        head: one head, counted from 0, or how heads are fused: "mean", "max" or "min" (then rows are rescaled to
-            sum to 1).
+        trace: trace of the model.
+        block: index from 0; negative from the last.
+        head: index from 0, or how to fuse heads: "mean", "max" or "min" (rows are then rescaled to sum to 1).
         query: "cls", a prefix token's name, a patch (row, column), "mean" over the patches, or a token index;
-            the class token by default, the mean where there is none.
+            the class token by default, or the mean without one.
 
     Returns:
-        Scores that sum to 1 over patches and prefix tokens: a row of attention.
+        A row of attention: scores that sum to 1 over patches and prefix tokens.
     """
     query = trace.default_query if query is None else query
     options: dict[str, Any] = {"block": block, "head": head, "query": query}
@@ -50,7 +49,7 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
 
 
 def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> tuple[TokenScores, ...]:
-    """Return what a token attends to in one block, for every head by itself, at the cost of one `attention`."""
+    """Return the attention of a token in one block for each head, at the cost of one `attention`."""
     query = trace.default_query if query is None else query
     row = trace.row(block, query)  # (B, H, N)
     return tuple(
@@ -60,7 +59,7 @@ def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -
 
 
 def check_head(trace: Trace, head: int) -> None:
-    """Raise `ExplainError` unless the model has this head."""
+    """Raise `ExplainError` if the head does not exist."""
     if not 0 <= head < trace.heads:
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min, got {head}. Choose one.")
 
@@ -75,27 +74,26 @@ def rollout(
     start: int = 0,
     rescale: Rescale = "attention",
 ) -> TokenScores:
-    """Roll attention out: follow the information that ends in `query` back through all blocks.
+    """Compute attention rollout: one row of the product of all blocks' attention.
 
-    One row of the product A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity.
-    The row is carried as a vector from the last block to the first: O(L N²) time, three times that with
-    discard above a few thousand tokens. Never more than `WORK_BYTES` of N x N matrices are held at once.
+    The product is A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity. The row is carried
+    as a vector from the last block to the first: O(L N²) time, three times that with discard above a few thousand
+    tokens. N x N matrices take at most `WORK_BYTES`.
 
     Args:
-        trace: of the model, with all blocks from `start` on.
+        trace: trace of the model with all blocks from `start` on.
         query: as for `attention`.
-        fuse: how heads become one: "mean" (the paper), "max" or "min" (Gildenblat 2020).
-        discard: share of the weakest attention entries to drop in each block, per image (Gildenblat 2020). Attention
-            to prefix tokens and each row's strongest entry are never dropped.
+        fuse: how to fuse heads: "mean" (the paper), "max" or "min" (Gildenblat 2020).
+        discard: share of the weakest attention entries to discard in each block, per image (Gildenblat 2020), except
+            attention to prefix tokens and each row's strongest entry.
         residual: weight of the residual connection, 0..1; 0.5 in the paper.
-        start: first block to include, counted from 0.
-        rescale: what sums to 1 in each row where "max", "min" or discard leave more or less. "attention": the fused
-            attention, before the identity is added: `residual` is the share of the skip connection in every row.
-            "sum": only attention and identity together, as in Gildenblat's program (2020), where rows that lost much
-            attention keep more of themselves.
+        start: first block to include, from 0.
+        rescale: what to rescale to a row sum of 1 after "max", "min" or discard. "attention": the fused attention,
+            before adding the identity, so `residual` is the share of the skip connection in every row. "sum": attention
+            plus identity, as in Gildenblat's program (2020), where rows that lost attention keep more of themselves.
 
     Returns:
-        Scores that sum to 1 over patches and prefix tokens, whatever the options.
+        Scores that sum to 1 over patches and prefix tokens.
     """
     _check_rollout(trace, fuse, discard, residual, start)
     if rescale not in get_args(Rescale):
@@ -129,30 +127,29 @@ def rollout_matrix(
 
 
 def fuse_heads(kept: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:
-    """Return attention rows start..stop-1 with fused heads: (B, n, N), each row rescaled to sum to 1."""
+    """Return attention rows start..stop-1 with fused heads: (B, n, N); rows sum to 1."""
     if fuse == "mean":
         return kept.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
-    # In logarithms: where heads disagree everywhere their minimum would underflow, and the row would be empty.
+    # In logarithms, because the minimum over heads could underflow and leave an empty row.
     rows = kept.log_rows(start, stop)
     fused = rows.amax(1) if fuse == "max" else rows.amin(1)
     return fused.softmax(dim=-1) if rescale else fused.exp()
 
 
 def fused_matrix(kept: BlockTrace, fuse: Fusion, discard: float, prefix: int) -> Tensor:
-    """Return one block's attention with fused heads and weak entries dropped: (B, N, N), each row sums to 1."""
+    """Return one block's attention with fused heads and without weak entries: (B, N, N); rows sum to 1."""
     fused = torch.cat([fuse_heads(kept, fuse, start, stop) for start, stop in kept.chunks()], dim=1)  # (B, N, N)
     if discard:
         fused = discard_weakest(fused, discard, prefix)
-        # keepdim: dividing by the sum of the wrong axis is the classic fault of rollout code.
+        # keepdim: divide by the sum of each row, not of each column
         fused = fused / fused.sum(dim=-1, keepdim=True)
     return fused
 
 
 def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
-    """Set the weakest `share` of the entries of (B, N, N) to 0, for each image by itself.
+    """Set the weakest `share` of the entries of (B, N, N) to 0, per image.
 
-    Columns of prefix tokens and the strongest entry of each row stay, so that no row becomes empty and the class
-    token is never cut off.
+    Columns of prefix tokens and the strongest entry of each row stay, so no row becomes empty.
     """
     count = int(share * fused[0].numel())
     if count == 0:
@@ -161,9 +158,9 @@ def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
 
 
 def drop_below(rows: Tensor, least: Tensor, prefix: int) -> Tensor:
-    """Set entries of rows (B, n, N) below `least` (B,) to 0, but for the prefix's columns and each row's strongest.
+    """Set entries of rows (B, n, N) below `least` (B,) to 0, except prefix columns and each row's strongest entry.
 
-    Entries equal to `least` stay: where many are equal, dropping them would drop more than the share.
+    Entries equal to `least` stay: discarding many equal entries could exceed the share.
     """
     weak = rows < least[:, None, None]
     weak[..., :prefix] = False
@@ -172,15 +169,14 @@ def drop_below(rows: Tensor, least: Tensor, prefix: int) -> Tensor:
 
 
 def entry_in_order(pieces: Callable[[], Iterable[Tensor]], position: int) -> Tensor:
-    """Return the entry at a position, counted from 0, of all entries in ascending order, for each image: (B,), exact.
+    """Return the entry at an index of all entries in ascending order, for each image: (B,), exact.
 
-    Floats that are not negative have the order of their bits. So counting twice (the upper bits of all entries, then
-    the lower bits of those that share the upper ones) replaces sorting N² entries, and needs one piece of them at a
-    time.
+    Non-negative floats are ordered like their bits. Two counts (the upper bits of all entries, then the lower bits of
+    those that share the upper ones) replace sorting N² entries, and need only one piece of them at a time.
 
     Args:
-        pieces: returns the same pieces (B, n, m) each time it is called; float32, none below 0.
-        position: the same for each image.
+        pieces: returns the same pieces (B, n, m) on each call; float32, non-negative.
+        position: index from 0, the same for each image.
     """
 
     def bits() -> Iterator[Tensor]:
@@ -193,28 +189,28 @@ def entry_in_order(pieces: Callable[[], Iterable[Tensor]], position: int) -> Ten
     return (upper << LOWER | lower).int().view(torch.float32)
 
 
-LOWER = 15  # bits counted second, of the 31 that vary among floats that are not negative
+LOWER = 15  # bits of the second count, of the 31 that vary among non-negative floats
 
 
 def _lower(bits: Tensor, upper: Tensor) -> list[Tensor]:
-    """Return of each image the lower bits of those entries (B, m) that have the upper bits `upper` (B,)."""
+    """Return, per image, the lower bits of the entries (B, m) whose upper bits are `upper` (B,)."""
     return [image[image >> LOWER == top] & 2**LOWER - 1 for image, top in zip(bits, upper, strict=True)]
 
 
 def _count(digits: Iterable[Tensor], bins: int) -> Tensor:
-    """Count how often each digit occurs in each image: (B, bins)."""
+    """Count the occurrences of each digit per image: (B, bins)."""
     return torch.stack([torch.bincount(image, minlength=bins) for image in digits])
 
 
 def _find(counts: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the bin (B,) in which the entry at `position` (B,) lies, and its position inside that bin (B,)."""
+    """Return the bin (B,) of the entry at `position` (B,), and its position inside that bin (B,)."""
     until = counts.cumsum(1)
     found = torch.searchsorted(until, position[:, None], right=True)  # (B, 1), the first bin that ends after it
     return found[:, 0], position - (until - counts).gather(1, found)[:, 0]
 
 
 def _step(kept: BlockTrace, flow: Tensor, fuse: Fusion) -> Tensor:
-    """Return `flow @ fused attention`, some rows at a time: (B, N) -> (B, N)."""
+    """Return `flow @ fused attention`, in chunks of rows: (B, N) -> (B, N)."""
     chunks = used_rows(kept, flow)
     if fuse == "mean" and len(chunks) > 1:
         return kept.propagate(flow).mean(1)  # (B, H, N) -> (B, N)
@@ -225,19 +221,19 @@ def _step(kept: BlockTrace, flow: Tensor, fuse: Fusion) -> Tensor:
 
 
 def _step_discard(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int) -> Tensor:
-    """Return `flow @ fused attention` without its `count` weakest entries, some rows at a time: (B, N) -> (B, N)."""
+    """Return `flow @ fused attention` without its `count` weakest entries, in chunks of rows: (B, N) -> (B, N)."""
     make = partial(fuse_heads, kept, fuse)
-    # Each chunk is computed once where all together are not too large, else three times.
+    # Chunks are computed once if all of them fit in memory, else three times.
     rows = cache(make) if 4 * len(flow) * flow.shape[1] ** 2 <= WORK_BYTES // 2 else make
     chunks = list(kept.chunks())
     least = entry_in_order(lambda: (rows(start, stop) for start, stop in chunks), count)  # (B,)
     used, total = flow.ne(0).any(dim=0), torch.zeros_like(flow)  # (N,)
     for start, stop in chunks:
-        # Whole chunks, though one row may be enough: only the same product gives the last bit that was counted.
+        # Use whole chunks: only the same matrix product reproduces the counted bits.
         if not used[start:stop].any():
             continue
         fused = drop_below(rows(start, stop), least, prefix)  # (B, n, N)
-        weights = flow[:, start:stop] / fused.sum(dim=-1)  # (B, n): each row sums to 1 again
+        weights = flow[:, start:stop] / fused.sum(dim=-1)  # (B, n), to rescale rows to sum to 1
         total += mix(weights, fused)
     return total
 
@@ -257,13 +253,13 @@ def _step_sum(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: 
 
 
 def used_rows(kept: BlockTrace, weights: Tensor) -> list[tuple[int, int]]:
-    """Return ranges of the rows (start, stop) to read for weights (B, N): one row where one token alone has any."""
+    """Return ranges (start, stop) of the rows with non-zero weights (B, N)."""
     used = weights.ne(0).any(dim=0).nonzero().flatten().tolist()
     return [(used[0], used[0] + 1)] if len(used) == 1 else list(kept.chunks())
 
 
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
-    """Return the weighted sum of rows, as precise under autocast: (..., n), (..., n, N) -> (..., N)."""
+    """Return the weighted sum of rows in full precision: (..., n), (..., n, N) -> (..., N)."""
     with torch.autocast(rows.device.type, enabled=False):
         return (weights[..., None, :] @ rows).squeeze(-2)  # (..., 1, n) @ (..., n, N)
 
@@ -286,7 +282,7 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
 
 
 def _of_trace(function: Callable[..., TokenScores]) -> Callable[..., Tensor]:
-    """Return a function of a case, with the same options, from one of a trace."""
+    """Convert a function of a trace to a function of a case with the same options."""
 
     @wraps(function)
     def score(case: Case, **options: Any) -> Tensor:

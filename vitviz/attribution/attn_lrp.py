@@ -1,22 +1,21 @@
 """Propagate relevance by the rules of AttnLRP (Achtibat et al. 2024): gradient times input is the relevance.
 
-Every value z of the network carries a relevance R = z * g. The paper's rules say what of R goes to each input; divided
-by the input that is a gradient, so the operations here have an ordinary forward pass and a backward pass of their own:
+Every value z of the network has a relevance R = z * g. The paper's rules distribute R to the inputs. Divided by the
+input, relevance is a gradient, so the operations here have the ordinary forward pass and a modified backward pass:
 
 - linear map: the epsilon or the gamma rule (paper, eq. 8; Montavon et al. 2019).
 - softmax: its Taylor expansion at the logits (proposition 3.1). Bilinear product: half to each factor (3.2, 3.3); a
-  factor that is the same for every image takes nothing, and the other takes all.
-- layer norm: linear, its deviation a constant (3.4). Activation f: the slope f(x) / x (eq. 9). Residual sum and layer
+  constant factor takes nothing, and the other takes all.
+- layer norm: linear, with a constant deviation (3.4). Activation f: the slope f(x) / x (eq. 9). Residual sum and layer
   scale: the ordinary gradient.
 
-Biases, the constant of the softmax's expansion and epsilon take relevance that reaches no input. Each rule says how
-much: it is the gradient of `absorbed`. With `conserve` the classifier's bias takes none: its relevance goes to the
-inputs in proportion to |w_ij x_i|, and nowhere where all weights are zero.
+Biases, the constant of the softmax's expansion and epsilon absorb relevance; the gradient of `absorbed` is its amount.
+With `conserve`, the classifier's bias absorbs none: its relevance goes to the inputs in proportion to |w_ij x_i|.
 
 Shapes: B images, H heads, N keys, n queries, D width, d head width.
 """
 
-# ruff: noqa: ARG002 - the arguments are those of `Ops`
+# ruff: noqa: ARG002 - arguments of `Ops`
 
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
@@ -33,20 +32,20 @@ from vitviz.model.vit import ViT
 Softmax = Literal["taylor", "constant"]
 
 KINDS = {"qkv": "qkv", "kv": "qkv", "proj": "proj", "fc1": "mlp", "fc2": "mlp", "head": "head", "head_dist": "head"}
-"""The kind of a linear map by the last part of its name."""
+"""Kind of a linear map by the last part of its name."""
 
 
 class AttnLRP(Ops):
     """Operations of the plain forward pass whose gradient follows the rules.
 
     Args:
-        model: that runs with these operations.
-        absorbed: (B, 1), zeros; its gradient is the relevance that reaches no token.
-        gammas: how much more the contributions of the output's own sign count in each kind of linear map ("qkv",
-            "proj", "mlp", "head"); 0 is the epsilon rule.
-        epsilon: added to denominators, with their sign; it takes a share of the relevance.
-        softmax: by its Taylor expansion, or attention taken as a constant, as in CP-LRP (Ali et al. 2022).
-        conserve: whether the classifier's bias passes its relevance on to the inputs; else it absorbs it like others.
+        model: the model.
+        absorbed: (B, 1), zeros; its gradient is the absorbed relevance.
+        gammas: extra weight of contributions with the output's sign, for each kind of linear map ("qkv", "proj",
+            "mlp", "head"); 0 is the epsilon rule.
+        epsilon: added to denominators with their sign; absorbs a share of the relevance.
+        softmax: Taylor expansion, or constant attention as in CP-LRP (Ali et al. 2022).
+        conserve: whether the classifier's bias passes its relevance to the inputs instead of absorbing it.
     """
 
     def __init__(
@@ -65,17 +64,17 @@ class AttnLRP(Ops):
         self.gammas = {module: gammas[KINDS[name]] for module, name in names if name in KINDS}
 
     def linear(self, layer: nn.Linear, x: Tensor) -> Tensor:
-        """Apply a linear layer by the gamma rule; a classifier's bias may pass its relevance to the inputs."""
+        """Apply a linear layer with the gamma rule; a classifier's bias may pass its relevance to the inputs."""
         absorbed = None if layer in self.passing else self.absorbed
         bias = None if layer.bias is None else layer.bias.detach()
         numbers = self.gammas[layer], self.epsilon
         return cast(Callable[..., Tensor], _Linear.apply)(x, layer.weight.detach(), bias, absorbed, *numbers)
 
     def norm(self, layer: nn.Module, x: Tensor) -> Tensor:
-        """Apply a layer norm, its deviation a constant.
+        """Apply a layer norm with a constant deviation.
 
         Raises:
-            TypeError: for another norm, which needs a rule of its own here.
+            TypeError: for another norm, which has no rule here.
         """
         if isinstance(layer, nn.Identity):
             return x
@@ -85,14 +84,14 @@ class AttnLRP(Ops):
         return cast(Callable[..., Tensor], _Norm.apply)(x, weight, bias, self.absorbed, layer.eps)
 
     def activation(self, function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        """Multiply by the constant slope f(x) / x. Every f here is x times a gate that is 1/2 at 0."""
+        """Multiply by the constant slope f(x) / x. Every f here is x times a gate with value 1/2 at 0."""
         fixed = x.detach()
         return x * torch.where(fixed == 0, 0.5, function(fixed) / fixed)
 
     def product(
         self, function: Callable[[Tensor, Tensor], Tensor], a: Tensor, b: Tensor, *, constant: bool = False
     ) -> Tensor:
-        """Multiply; half of the relevance goes to each factor, all of it to `b` if `a` is constant."""
+        """Multiply; each factor gets half of the relevance, or `b` all of it if `a` is constant."""
         if constant:
             return function(a.detach(), b)
         return (function(a, b.detach()) + function(a.detach(), b)) / 2
@@ -116,7 +115,7 @@ class _Linear(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, absorbed: Tensor | None, gamma: float, epsilon: float
     ) -> Tensor:
         z = F.linear(x, weight, bias)
-        # Sum over inputs of |w_ij x_i|: with the plain sum it gives the positive and the negative part of each.
+        # With the plain sum, the sum over inputs of |w_ij x_i| gives the positive and the negative part.
         sizes = F.linear(x.abs(), weight.abs()) if gamma or absorbed is None else None
         ctx.save_for_backward(x, weight, bias, z, sizes)
         ctx.gamma, ctx.epsilon, ctx.absorbs = gamma, epsilon, absorbed is not None
@@ -127,7 +126,7 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, z, sizes = ctx.saved_tensors
         gamma, sign = ctx.gamma, z.sign()
-        own = z.new_zeros(()) if bias is None else bias + gamma * bias * (bias * sign > 0)  # what the bias counts for
+        own = z.new_zeros(()) if bias is None else bias + gamma * bias * (bias * sign > 0)  # weighted bias
         kept = own + ctx.epsilon * sign
         share = grad
         if gamma or ctx.epsilon:
@@ -144,7 +143,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Norm(torch.autograd.Function):
-    """Layer norm whose deviation is a constant."""
+    """Layer norm with a constant deviation."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, _absorbed: Tensor, eps: float) -> Tensor:
@@ -161,7 +160,7 @@ class _Norm(torch.autograd.Function):
 
 
 class _Attend(torch.autograd.Function):
-    """Attention. Nothing of the size N x N is kept: the backward pass computes it again, some rows at a time."""
+    """Attention whose backward pass recomputes probabilities in chunks of rows instead of keeping N x N."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, _absorbed: Tensor) -> Tensor:
@@ -203,5 +202,5 @@ def _total(x: Tensor) -> Tensor:
 
 
 def _divide(a: Tensor, b: Tensor) -> Tensor:
-    """Return a / b, and 0 where b is 0: there was nothing to divide."""
+    """Return a / b, and 0 where b is 0."""
     return torch.where(b == 0, 0.0, a / b)

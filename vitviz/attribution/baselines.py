@@ -1,4 +1,4 @@
-"""Make the pixels that hidden patches show.
+"""Compute baseline pixels for hidden patches.
 
 Shapes: B images, gh x gw patches of p x p pixels. Pixels are the model's input: (B, channels, H, W), normalised.
 """
@@ -14,18 +14,17 @@ from vitviz.model.vit import ViT
 Baseline = Literal["blur", "mean", "zero", "black"]
 
 BLUR = 1.0
-"""Standard deviation of the blur, in patches: nothing finer than a patch is left, the colors around it are."""
+"""Standard deviation of the blur in patches: it removes detail finer than a patch, but keeps colors."""
 
 
 def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur") -> Tensor:
-    """Return images with everything hidden: (B, channels, H, W).
+    """Return baseline images: (B, channels, H, W).
 
     Args:
-        model: whose patch size and preprocessing count.
+        model: its patch size and preprocessing are used.
         images: (B, channels, H, W) normalised pixels.
-        kind: "blur", the image after a Gaussian of `BLUR` patches (at the border its weights are those inside,
-            rescaled); "mean", the image's own mean color; "zero", zero in normalised pixels, which is the mean color of
-            the training data; "black".
+        kind: "blur", a Gaussian blur of `BLUR` patches (weights rescaled at the border); "mean", the image's own mean
+            color; "zero", zero in normalised pixels, the mean color of the training data; "black".
 
     Raises:
         ExplainError: for an unknown kind, or "black" with a model without preprocessing.

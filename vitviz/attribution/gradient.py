@@ -1,12 +1,11 @@
 """Attribute a class's score to tokens by gradients through the attention of the blocks.
 
-The gradient is propagated from the last block to the first, and each block runs once more from what had entered it
-(`Trace.stream`): the probabilities of one block are in memory at a time, not those of all. There are no hooks, and
-weights get no gradient.
+The gradient is propagated from the last block to the first, and each block runs again from its stored input
+(`Trace.stream`), so only one block's probabilities are in memory. No hooks are used, and weights get no gradient.
 
-Rollouts and Grad-CAM of attention read the row of the class token in their papers. Here they read the rows that the
-classifier reads: the class token's (and the distillation token's, half each), the mean over the rows of all patches,
-or, for class token and mean together, half each. Attention pooling is one attention more, with one row.
+In their papers, rollouts and Grad-CAM of attention read the row of the class token. Here they read the rows that the
+classifier uses: the class token's (half each with the distillation token's), the mean over all patches, or half each
+for class token and mean. Attention pooling is an additional attention with one row.
 
 Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patches, D width.
 """
@@ -29,7 +28,7 @@ Pooling = Literal["model", "tokens"]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One attention of the model and the score's gradient in it, both (B, H, N, N), or (B, H, 1, N) of the pooling."""
+    """One attention matrix and its gradient, both (B, H, N, N), or (B, H, 1, N) for attention pooling."""
 
     attention: Tensor
     gradient: Tensor
@@ -37,11 +36,11 @@ class Step:
 
 
 def backward(case: Case, stop: int = 0) -> Iterator[Step]:
-    """Yield every attention and the gradient of the score in it: of the pooling, if any, then from the last block on.
+    """Yield each attention with the score's gradient: attention pooling first, if any, then from the last block on.
 
     Args:
         case: images, model and target.
-        stop: the first block of the model to reach, counted from 0.
+        stop: the first block of the model to reach, from 0.
     """
     model, trace, flow = case.model, case.trace, None
     angles = model.angles(trace.grid)
@@ -51,24 +50,24 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flow is None:  # the last block: on to the score
+            if flow is None:  # the last block: continue to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
         inputs = [seen.probabilities for seen in ops.seen]
         ops.seen.clear()  # it holds the logits too
         gradients = torch.autograd.grad(out, inputs + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
         steps = [Step(one.detach(), gradients[number], pooling=number > 0) for number, one in enumerate(inputs)]
-        del out, inputs, gradients  # or they would be in memory beside those of the next block
+        del out, inputs, gradients  # free them before the next block
         while steps:
             yield steps.pop()
 
 
 def fuse(step: Step, clamp: bool = False) -> Tensor:
-    """Return the mean over heads of A * dA: (B, N, N), or (B, 1, N). One head at a time takes H times less memory.
+    """Return the mean over heads of A * dA: (B, N, N), or (B, 1, N), computed head by head to save memory.
 
     Args:
         step: attention and gradient.
-        clamp: whether each head is clamped at 0.
+        clamp: whether to clamp each head at 0.
     """
     fused = torch.zeros_like(step.attention[:, 0])
     for attention, gradient in zip(step.attention.unbind(1), step.gradient.unbind(1), strict=True):
@@ -80,23 +79,23 @@ def fuse(step: Step, clamp: bool = False) -> Tensor:
 def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5) -> Tensor:
     """Roll out attention weighted by its gradient (Gildenblat 2020).
 
-    In each block F = relu(mean over heads of A * dA), then a row of (1 - residual) F + residual I, rescaled to sum to
-    1. What a read token keeps of itself by skip connections alone is left out: no attention has carried it.
+    In each block, F = relu(mean over heads of A * dA); rows of (1 - residual) F + residual I are rescaled to sum to 1.
+    The path of a read token through skip connections only is excluded, because it involves no attention.
 
     Args:
         case: images, model and target.
-        discard: share of the weakest entries of F to drop in each block, for each image by itself. Columns of prefix
-            tokens and each row's strongest entry stay.
+        discard: share of the weakest entries of F to discard in each block, per image, except columns of prefix tokens
+            and each row's strongest entry.
         residual: weight of the skip connection, 0..1.
     """
     for name, value, fits in (("discard", discard, 0 <= discard < 1), ("residual", residual, 0 <= residual <= 1)):
         if not fits:
             raise ExplainError(f"Expected {name} in 0..1 (discard below 1), got {value}. Choose a share.")
-    skipped = case.read_rows()  # (B, N): passed by skip connections alone; `attended` passed some attention
+    skipped = case.read_rows()  # (B, N), through skip connections only; `attended` includes attention
     attended = torch.zeros_like(skipped)
     for step in backward(case):
         fused, pooling = fuse(step).clamp_min_(0), step.pooling
-        del step  # the next block's matrices come in its place
+        del step  # free the matrices before the next block
         if pooling:
             row = fused[:, 0]  # (B, N), rescaled to sum to 1
             attended = attended + (1 - skipped.sum(1, keepdim=True)) * _divide(row, row.sum(1, keepdim=True))
@@ -112,15 +111,15 @@ def gradient_rollout(case: Case, *, discard: float = 0.0, residual: float = 0.5)
 def gae(case: Case) -> Tensor:
     """Explain by generic attention explainability (Chefer, Gur and Wolf 2021, ICCV, equations 5 and 6).
 
-    R starts as the identity, and every block adds mean over heads of relu(A * dA) @ R. The result is the row that the
-    classifier reads, without the identity. One row is carried from the last block to the first: the same numbers as
-    the product of matrices in N² steps instead of N³.
+    R starts as the identity, and each block adds (mean over heads of relu(A * dA)) @ R. The result is the row that the
+    classifier reads, without the identity. Carrying one row from the last block to the first gives the same numbers as
+    the matrix product, in N² steps instead of N³.
     """
     skipped = case.read_rows()  # (B, N)
     attended = torch.zeros_like(skipped)
     for step in backward(case):
         fused, pooling = fuse(step, clamp=True), step.pooling
-        del step  # the next block's matrices come in its place
+        del step  # free the matrices before the next block
         attended = attended + (fused[:, 0] if pooling else mix(skipped + attended, fused))
     return attended
 
@@ -128,12 +127,12 @@ def gae(case: Case) -> Tensor:
 def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
     """Apply Grad-CAM to attention (the baseline of Chefer, Gur and Wolf 2021, CVPR).
 
-    The row that is read of each head of one block, times the mean of its gradient over the patches; the mean over
-    heads, without what is negative.
+    Each head's row of one block is weighted by its gradient's mean over the patches; the result is the mean over heads,
+    clamped at 0.
 
     Args:
         case: images, model and target.
-        block: counted from 0; negative from the last.
+        block: index from 0; negative from the last.
     """
     index = _index(case, block)
     rows = case.read_rows()  # (B, N)
@@ -149,14 +148,14 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
 
 
 def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
-    """Apply Grad-CAM (Selvaraju et al. 2017, equations 1 and 2) to the tokens that leave a block as the feature map.
+    """Apply Grad-CAM (Selvaraju et al. 2017, equations 1 and 2) to the output tokens of a block.
 
-    Channels are weighted by the mean of their gradient over the patches and added up, without what is negative.
+    Channels are weighted by the mean of their gradient over the patches and summed; the result is clamped at 0.
 
     Args:
         case: images, model and target.
-        block: counted from 0; negative from the last. By default the last one on whose patches the score depends: the
-            last but one where the classifier reads prefix tokens only.
+        block: index from 0; negative from the last. By default, the last block on whose patches the score depends: the
+            second to last if the classifier reads only prefix tokens.
     """
     model, trace = case.model, case.trace
     last = trace.depth - 1
@@ -179,16 +178,16 @@ def token_gradcam(case: Case, *, block: int | None = None) -> Tensor:
 def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
     """Sum the score's sensitivity to each block's attention: LeGrad (Bousselham et al. 2025).
 
-    The score is computed from the tokens that leave a block as if it were the last: final norm, the model's own
-    pooling, classifier. Its gradient in that block's attention, without what is negative, is averaged over heads and
-    rows (only rows that are read have one), and added up over the blocks. With attention pooling the gradient is that
-    in the attention of the pooling when it reads the tokens that leave the block.
+    The score is computed from the output tokens of each block as if it were the last: final norm, the model's pooling,
+    classifier. Its gradient with respect to that block's attention is clamped at 0, averaged over heads and rows (only
+    rows that are read have a gradient), and summed over blocks. With attention pooling, the gradient is taken in the
+    pooling's attention over the block's output tokens.
 
     Args:
         case: images, model and target.
-        start: the first block, counted from 0; negative from the last.
-        pooling: "model", the tokens that the classifier reads: the default, since these give the score that is
-            explained; or "tokens", the mean over all tokens, as in the authors' program.
+        start: the first block, from 0; negative from the last.
+        pooling: "model", the tokens that the classifier reads, which give the explained score; or "tokens", the mean
+            over all tokens, as in the authors' program.
 
     Raises:
         ExplainError: for another pooling, or "tokens" with attention pooling.
@@ -203,7 +202,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
         with torch.enable_grad():
             if model.attn_pool is None:
                 tokens = model.finish(ops.block(index, model.blocks[index], trace.stream(index).detach(), angles))
-                if pooling == "tokens":  # whatever the classifier reads is their mean
+                if pooling == "tokens":  # the classifier then reads the mean
                     tokens = tokens.mean(1, keepdim=True).expand_as(tokens)  # (B, N, D)
             elif index < trace.depth - 1:
                 tokens = model.finish(trace.stream(index + 1).detach())
@@ -215,12 +214,12 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             gradient = torch.autograd.grad(score.sum(), probabilities)[0]  # (B, H, N, N) or (B, H, 1, N)
         total += gradient.clamp_min_(0).mean((1, 2))
         advance(trace.stream(index), 2 / trace.depth)
-        del ops, tokens, score, probabilities, gradient  # or they would be in memory beside those of the next block
+        del ops, tokens, score, probabilities, gradient  # free them before the next block
     return total
 
 
 def _index(case: Case, block: int) -> int:
-    """Return a block counted from 0."""
+    """Return a block index from 0."""
     depth = case.trace.depth
     if isinstance(block, bool) or not isinstance(block, int) or not -depth <= block < depth:
         raise ExplainError(f"Expected a block among 0..{depth - 1} (or -{depth}..-1), got {block!r}. Choose one.")
@@ -228,7 +227,7 @@ def _index(case: Case, block: int) -> int:
 
 
 def _divide(values: Tensor, by: Tensor) -> Tensor:
-    """Divide by totals that are not negative; 0 where the total is 0."""
+    """Divide by non-negative totals; return 0 where the total is 0."""
     return torch.where(by > 0, values / by, 0.0)
 
 

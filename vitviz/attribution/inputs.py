@@ -1,4 +1,4 @@
-"""Define the inputs of an attribution method (case and target), and its description.
+"""Define the inputs and the description of attribution methods.
 
 Shapes: B images, N tokens = P prefix tokens followed by gh x gw patches, C classes.
 """
@@ -18,19 +18,19 @@ from vitviz.model.vit import ViT
 from vitviz.outputs import rank
 
 SLOW = 20.0
-"""Forward passes above which a method is slow: it yields to other requests, and the page runs it only when asked."""
+"""Forward passes above which a method is slow: it yields to other requests, and the page runs it only on request."""
 Named = int | str
 """A class: its index, or its label."""
 
 
 @dataclass(frozen=True, eq=False)
 class Target:
-    """Target of an explanation, for each image: a class, or one class and not another.
+    """Target of an explanation for each image: a class, or one class rather than another.
 
     Args:
         classes: (B,), the class of each image.
-        against: (B,), the class that it is contrasted with, or `None`.
-        description: such as "church", or "church rather than gas pump".
+        against: (B,), the contrasted class, or `None`.
+        description: text such as "church", or "church rather than gas pump".
     """
 
     classes: Tensor
@@ -38,7 +38,7 @@ class Target:
     description: str = ""
 
     def score(self, logits: Tensor) -> Tensor:
-        """Return the number that is explained, for each image: (B, C) -> (B,), a logit or the difference of two."""
+        """Return the explained score, a logit or the difference of two: (B, C) -> (B,)."""
         score = logits.gather(1, self.classes[:, None].to(logits.device)).squeeze(1)  # (B,)
         if self.against is None:
             return score
@@ -50,21 +50,21 @@ class Target:
         return Target(self.classes[one], None if self.against is None else self.against[one], self.description)
 
     def repeat(self, times: int) -> "Target":
-        """Repeat each image's target `times` times, one after the other: (B,) -> (B * times,)."""
+        """Repeat each image's target `times` times: (B,) -> (B * times,)."""
         against = None if self.against is None else self.against.repeat_interleave(times)
         return Target(self.classes.repeat_interleave(times), against, self.description)
 
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """Images, their model, and the target of an explanation.
+    """Input of an attribution method: images, model and target.
 
     Args:
         model: in eval mode.
         images: (B, channels, H, W) normalised pixels, on the model's device.
-        resolved: the target, or `None` where the model has no classifier.
-        trace: of these images, without a graph.
-        notes: sentences that a method adds about this answer, such as how well it is known.
+        resolved: the target, or `None` without a classifier.
+        trace: trace of these images, without a graph.
+        notes: notes of a method about its result, such as its uncertainty.
     """
 
     model: ViT
@@ -78,7 +78,7 @@ class Case:
         """Return the target.
 
         Raises:
-            ExplainError: if the model has no classifier.
+            ExplainError: without a classifier.
         """
         if self.resolved is None:
             raise ExplainError(
@@ -88,10 +88,10 @@ class Case:
         return self.resolved
 
     def read_rows(self) -> Tensor:
-        """Return how much of each token's final row the classifiers read: (B, N), summing to 1.
+        """Return the weight of each token's final row in the classifiers' input: (B, N), summing to 1.
 
-        The class token, all patches, or both; with a distillation token that counts it is half. What attention pooling
-        reads is left out: the sum is smaller by it.
+        Class token, all patches, or both; an active distillation token has weight one half. Attention pooling is
+        excluded, which reduces the sum.
         """
         model, trace = self.model, self.trace
         names = {"cls": ["cls"], "mean": ["mean"], "cls+mean": ["cls", "mean"], "attention": []}[model.config.pooling]
@@ -103,26 +103,26 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """Attribution method, as the page, the command line and the documents describe it.
+    """Attribution method with its description for page, command line and documents.
 
     Args:
-        function: `function(case, **options)` -> (B, N), a score for each token, in the order of the trace. Raw.
-        title: as shown, e.g. "Generic attention explainability".
+        function: `function(case, **options)` -> (B, N), a raw score for each token, in the order of the trace.
+        title: display name, e.g. "Generic attention explainability".
         paper: authors, year, title and venue.
-        about: one sentence on what it does and what its scores mean.
-        cost: how many forward passes it takes for one image, roughly.
-        matrices: how many numbers it holds at once for each head and pair of tokens, see benchmarks/memory.py.
-        activations: how many numbers it holds at once for each block, token and channel, beside a forward pass.
-        per_patch: whether it takes a forward pass for each patch; `cost` is that of 256 patches then.
+        about: one sentence about the method and its scores.
+        cost: approximate number of forward passes for one image.
+        matrices: peak count of numbers per head and pair of tokens, see benchmarks/memory.py.
+        activations: peak count of numbers per block, token and channel, in addition to a forward pass.
+        per_patch: whether it needs a forward pass per patch; `cost` is then for 256 patches.
         class_specific: whether the scores depend on the target.
-        signed: whether negative scores mean evidence against.
-        unit: of the scores: "attention" for shares that sum to 1, else "score".
-        not_in_browser: why the static site cannot compute it; empty where it can.
+        signed: whether negative scores oppose the target.
+        unit: unit of the scores: "attention" for shares that sum to 1, else "score".
+        not_in_browser: why the static site cannot compute it; empty if it can.
 
     Attributes:
-        name: of the function: in code and in links, e.g. "gae".
-        family: the module of the function: attention, values, gradient, relevance or perturbation.
-        options: the options it takes, with their defaults: those of the function's signature.
+        name: name of the function in code and links, e.g. "gae".
+        family: module of the function: attention, values, gradient, relevance or perturbation.
+        options: keyword arguments of the function with their defaults.
     """
 
     function: Callable[..., Tensor]
@@ -149,13 +149,13 @@ class Method:
 
     @property
     def slow(self) -> bool:
-        """Return whether it takes more than `SLOW` forward passes."""
+        """Return whether the method takes more than `SLOW` forward passes."""
         return self.cost > SLOW
 
     def passes(self, patches: int, **options: Any) -> float:
-        """Return about how many forward passes it takes for one image of so many patches, with these options."""
+        """Estimate the forward passes for one image with this number of patches and these options."""
         passes = patches + 1.0 if self.per_patch else self.cost
-        for name in ("samples", "steps"):  # passes are in proportion to them
+        for name in ("samples", "steps"):  # the cost is proportional to them
             if isinstance(options.get(name), int) and self.options.get(name):
                 passes *= options[name] / self.options[name]
         return passes
@@ -167,19 +167,19 @@ def resolve_target(
     target: Named | Sequence[Named] | Tensor | None = None,
     contrast: tuple[Named, Named] | None = None,
 ) -> Target | None:
-    """Return the target of a class or contrast, named by index or label.
+    """Return the target for a class or contrast, given by index or label.
 
     Args:
-        model: whose classes they are.
-        logits: (B, C) of the images; `None` for a model without a classifier.
-        target: a class for all images, or one for each; by default the predicted one.
-        contrast: (A, B), why A and not B; in place of `target`.
+        model: the model with these classes.
+        logits: (B, C) of the images; `None` without a classifier.
+        target: a class for all images, or one for each; by default the predicted class.
+        contrast: (A, B), why A rather than B; instead of `target`.
 
     Returns:
-        `None` for a model without a classifier if nothing was named.
+        `None` without a classifier if no class is given.
 
     Raises:
-        ExplainError: if there is no such class, not one for each image, or both were named.
+        ExplainError: if a class does not exist, the number of classes does not match the images, or both are given.
     """
     if target is not None and contrast is not None:
         raise ExplainError(f"Expected a target or a contrast, got both: {target!r} and {contrast!r}. Leave one out.")
@@ -210,10 +210,10 @@ def resolve_target(
 
 
 def class_index(model: ViT, named: Named) -> int:
-    """Return the index of a class that is named by index or label.
+    """Return the index of a class given by index or label.
 
     Raises:
-        ExplainError: if there is none, or a label that several classes share.
+        ExplainError: if the class does not exist, or several classes share the label.
     """
     count, labels = model.config.classes, model.pretrained.labels if model.pretrained else ()
     if isinstance(named, int | np.integer) and not isinstance(named, bool):
@@ -228,7 +228,7 @@ def class_index(model: ViT, named: Named) -> int:
             return found[0]
         if found:
             raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {found}. Name an index.")
-        if text.isdecimal() and int(text) < count:  # typed by a person; labels may be numbers, so they come first
+        if text.isdecimal() and int(text) < count:  # after the labels, which may be numbers
             return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"
     raise ExplainError(f"Expected a class among 0..{count - 1} or a label ({known}), got {named!r}. Choose one.")

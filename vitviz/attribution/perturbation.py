@@ -1,8 +1,7 @@
-"""Attribute from outside the model: gradients of pixels and hidden patches, by captum, and Kernel SHAP.
+"""Attribute by pixels: gradients and hidden patches with captum, and Kernel SHAP.
 
-Prefix tokens have no pixels, so their scores are zero. A baseline is what a hidden patch looks like: "zero", the mean
-color of the training data, unless another one of `baselines.baseline_images` is chosen. The choice changes the scores,
-so it is recorded with them.
+Prefix tokens have no pixels, so their scores are zero. Hidden patches show a baseline of `baselines.baseline_images`,
+by default "zero", the mean color of the training data. The choice changes the scores, so it is recorded with them.
 
 Shapes: B images, C channels, N tokens = P prefix tokens followed by gh x gw patches of p x p pixels.
 """
@@ -25,9 +24,9 @@ Score = Callable[[Tensor], Tensor]
 
 
 def input_gradient(case: Case) -> Tensor:
-    """Sum the absolute gradient of the score in the pixels over each patch (Simonyan et al. 2014).
+    """Sum the absolute gradient of the score over each patch's pixels (Simonyan et al. 2014).
 
-    Color channels are summed, too; that paper takes the largest of the three.
+    Color channels are summed; the paper takes their maximum.
     """
     with extra("explain"):
         from captum.attr import Saliency
@@ -45,9 +44,9 @@ def integrated_gradients(case: Case, *, steps: int = 32, baseline: Baseline = "z
 
     Args:
         case: images, model and target.
-        steps: points of the integration (Gauss-Legendre).
+        steps: number of integration points (Gauss-Legendre).
         baseline: start of the path: "zero", "mean", "black" or "blur".
-        batch: how many points go through the model at once.
+        batch: number of points per forward pass.
     """
     with extra("explain"):
         from captum.attr import IntegratedGradients
@@ -63,14 +62,14 @@ def integrated_gradients(case: Case, *, steps: int = 32, baseline: Baseline = "z
 def occlusion(
     case: Case, *, window: int = 1, stride: int | None = None, baseline: Baseline = "zero", batch: int = 16
 ) -> Tensor:
-    """Return how far the score falls when a window of patches is hidden (Zeiler and Fergus 2014).
+    """Return the drop of the score when a window of patches is hidden (Zeiler and Fergus 2014).
 
     Args:
         case: images, model and target.
-        window: side of the window in patches. A patch gets its window's score; where windows overlap, their mean.
-        stride: patches from one window to the next, by default the window's side; not more.
-        baseline: what hidden patches show: "zero", "mean", "black" or "blur".
-        batch: how many hidden windows go through the model at once.
+        window: side of the window in patches. Each patch gets its window's score, or the mean of overlapping windows.
+        stride: step between windows in patches; at most, and by default, the window's side.
+        baseline: pixels of hidden patches: "zero", "mean", "black" or "blur".
+        batch: number of windows per forward pass.
     """
     with extra("explain"):
         from captum.attr import Occlusion
@@ -90,7 +89,7 @@ def occlusion(
         shape = (channels, window * side, window * side)
         pixels = Occlusion(score).attribute(image, shape, shift, base, perturbations_per_eval=batch)  # (1, C, H, W)
         found.append(pixels[:, :1])
-    return _to_tokens(case, torch.cat(found)) / side**2  # every pixel has its window's score
+    return _to_tokens(case, torch.cat(found)) / side**2  # every pixel has the score of its window
 
 
 def kernel_shap(
@@ -104,20 +103,20 @@ def kernel_shap(
 ) -> Tensor:
     """Estimate Shapley values of squares of patches by Kernel SHAP (Lundberg and Lee 2017).
 
-    A square's value is divided equally among its patches: the scores sum to score(image) - score(baseline). Samples are
-    paired with their complements, which needs far fewer of them (Covert and Lee 2021). How well maps of two seeds agree
-    is noted, told from two halves of the samples.
+    A square's value is divided equally among its patches; the scores sum to score(image) - score(baseline). Pairing
+    samples with their complements reduces their number (Covert and Lee 2021). A note estimates the agreement between
+    seeds from two halves of the samples.
 
     Args:
         case: images, model and target.
-        samples: how many random subsets of squares are run, with the full and the empty one; more than there are
+        samples: number of random subsets of squares, including the full and the empty one; more than the number of
             squares.
         superpixel: side of a square in patches; squares at the right and lower edge may be smaller. By default the
-            smallest side that makes no more than 20 of them: maps of two seeds then correlate 0.96 or more on both
-            bundled models, where 64 squares and as many samples give 0.55 to 0.71.
-        baseline: what hidden squares show: "zero", "mean", "black" or "blur".
-        batch: how many samples go through the model at once.
-        seed: of the samples, the same for each image.
+            smallest side with at most 20 squares: maps of two seeds then correlate 0.96 or more on both bundled models,
+            compared with 0.55 to 0.71 for 64 squares and as many samples.
+        baseline: pixels of hidden squares: "zero", "mean", "black" or "blur".
+        batch: number of samples per forward pass.
+        seed: seed of the samples, the same for each image.
     """
     squares, count = superpixels(case.trace.grid, superpixel)
     _at_least(1, batch=batch)
@@ -128,9 +127,9 @@ def kernel_shap(
         )
     subsets = draw_subsets(count, samples, seed)  # (S, F)
     root = torch.ones(samples, 1).double()
-    root[:2] = 1e3  # the full and the empty set count for all others together: the values sum to their difference
+    root[:2] = 1e3  # large weight of the full and the empty set: the values sum to their difference
     inputs = torch.cat([subsets.double(), torch.ones_like(root)], dim=1)  # (S, F + 1): the last is the intercept
-    half = torch.arange(samples) // 2 % 2  # pairs by turns
+    half = torch.arange(samples) // 2 % 2  # alternate pairs
     parts = [(half == part).index_fill(0, torch.arange(2), True) for part in (0, 1)]  # (S,) each
     solution, *halves = (_least_squares(inputs[rows], root[rows]) for rows in (half >= 0, *parts))  # (F, S) or (F, S')
     agreement = []
@@ -143,7 +142,7 @@ def kernel_shap(
         found.append(solution @ scores)
         one, other = (part @ scores[rows] for part, rows in zip(halves, parts, strict=True))
         agreement.append(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
-    if samples >= 16 * count:  # with fewer, half of them say too little
+    if samples >= 16 * count:  # with fewer samples, halves are unreliable
         case.notes.append(_describe_agreement(samples, agreement))
     each = torch.stack(found).to(case.images) / squares.flatten().bincount().to(case.images)  # (B, count)
     patches = each[:, squares.flatten().to(each.device)]  # (B, count) -> (B, gh * gw)
@@ -151,15 +150,15 @@ def kernel_shap(
 
 
 def _least_squares(inputs: Tensor, root: Tensor) -> Tensor:
-    """Return what makes the values of F squares from S scores, weighted by the root's square: (F, S)."""
+    """Return the least-squares solution that maps S scores to the values of F squares, weights root²: (F, S)."""
     solution: Tensor = torch.linalg.pinv(root * inputs)[:-1] * root.T
     return solution
 
 
 def _describe_agreement(samples: int, halves: list[float]) -> str:
-    """Return how well two maps of other samples would agree, from the correlation of two halves of these samples.
+    """Estimate the correlation of maps with other samples, from the correlation r of two halves of these samples.
 
-    Twice as many samples correlate 2 r / (1 + r) (Spearman 1910 and Brown 1910).
+    With twice as many samples, it is 2 r / (1 + r) (Spearman 1910 and Brown 1910).
     """
     known = [2 * r / (1 + r) if r > 0 else 0.0 for r in halves if math.isfinite(r)]
     if not known:
@@ -168,9 +167,9 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
 
 
 def superpixels(grid: tuple[int, int], side: int | None = None, most: int = 20) -> tuple[Tensor, int]:
-    """Return the square that each patch of a grid belongs to, (gh, gw) long, and the number of squares.
+    """Return the index of each patch's square, (gh, gw) long, and the number of squares.
 
-    `side` is that of a square, in patches; `None` for the smallest that makes no more than `most` of them.
+    `side` is the side of a square in patches; `None` for the smallest with at most `most` squares.
     """
     if side is None:
         side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= most)
@@ -181,9 +180,9 @@ def superpixels(grid: tuple[int, int], side: int | None = None, most: int = 20) 
 
 
 def draw_subsets(count: int, samples: int, seed: int) -> Tensor:
-    """Draw subsets of F things as Kernel SHAP weighs them, each followed by its complement: (S, F) bools.
+    """Draw subsets of F items with Kernel SHAP's weights, each followed by its complement: (S, F) bools.
 
-    The first two are the full and the empty set. A size k is drawn in proportion to 1 / (k (F - k)).
+    The first two are the full and the empty set. The probability of size k is proportional to 1 / (k (F - k)).
     """
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.arange(1.0, count)
@@ -195,7 +194,7 @@ def draw_subsets(count: int, samples: int, seed: int) -> Tensor:
 
 
 def _one_by_one(case: Case, baseline: Baseline) -> Iterator[tuple[Tensor, Tensor, Score]]:
-    """Yield each image and its baseline, (1, C, H, W) each, and its score function: (n, C, H, W) -> (n,)."""
+    """Yield each image with its baseline, (1, C, H, W) each, and its score function, (n, C, H, W) -> (n,)."""
     target, bases = case.target, baseline_images(case.model, case.images, baseline)
     for index in range(len(case.images)):
         one = slice(index, index + 1)
@@ -207,7 +206,7 @@ def _score(model: ViT, target: Target, pixels: Tensor) -> Tensor:
 
 
 def _to_tokens(case: Case, pixels: Tensor) -> Tensor:
-    """Sum scores of pixels (B, C, H, W) over each patch, zero for prefix tokens: (B, N)."""
+    """Sum pixel scores (B, C, H, W) over each patch; prefix tokens get zero: (B, N)."""
     rows, columns = case.trace.grid
     patches = pixels.detach().unflatten(3, (columns, -1)).unflatten(2, (rows, -1)).sum((1, 3, 5))  # (B, gh, gw)
     return F.pad(patches.flatten(1), (len(case.trace.prefix), 0))  # (B, gh * gw) -> (B, N)

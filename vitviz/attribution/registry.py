@@ -17,16 +17,16 @@ from vitviz.model.vit import ViT
 
 MODULES = (attention, values, gradient, relevance, perturbation)
 METHODS: dict[str, Method] = {method.name: method for module in MODULES for method in module.METHODS}
-"""Every method by its name, the cheap families first."""
+"""All methods by name, cheap families first."""
 DEFAULT, WITHOUT_CLASS = "gae", "rollout"
-"""The method that is used where none is named, and for a model without named classes."""
+"""Default method, and the default for models without class names."""
 
 
 def method_named(name: str) -> Method:
     """Return the method of this name.
 
     Raises:
-        ExplainError: if there is none.
+        ExplainError: if it does not exist.
     """
     if name not in METHODS:
         raise ExplainError(f"Expected one of the methods {', '.join(METHODS)}, got {name!r}. Choose one of them.")
@@ -34,10 +34,10 @@ def method_named(name: str) -> Method:
 
 
 def check_options(name: str, options: Mapping[str, Any]) -> Method:
-    """Return the method of this name, after a check of the names and types of its options.
+    """Check names and types of a method's options, and return the method.
 
     Raises:
-        ExplainError: if there is no such method or option, or an option contradicts the function's type hint.
+        ExplainError: if the method or an option does not exist, or an option contradicts its type hint.
     """
     method = method_named(name)
     if unknown := sorted(set(options) - set(method.options)):
@@ -68,19 +68,19 @@ def attribute(
 ) -> TokenScores:
     """Attribute a prediction to patches.
 
-    The model, its parameters, their `.grad` and the random number generators are afterwards as they were before.
+    The model, its parameters, their `.grad` and the random number generators are left unchanged.
 
     Args:
         model: in eval mode.
         images: (B, channels, H, W) normalised pixels.
-        target: the class to explain, by index or label, for all images or one for each; by default the predicted one.
+        target: the class to explain, as index or label, for all images or one for each; by default the predicted class.
         method: a name in `METHODS`.
-        contrast: (A, B) in place of `target`: why A and not B.
-        trace: of these images without a graph and without edits, if there is one already.
-        options: of the method, see `METHODS[method].options`.
+        contrast: (A, B) instead of `target`: why A rather than B.
+        trace: an existing trace of these images, without graph and edits.
+        options: options of the method, see `METHODS[method].options`.
 
     Raises:
-        ExplainError: if there is no such method, class or option.
+        ExplainError: if the method, a class or an option does not exist.
     """
     chosen = check_options(method, options)
     if contrast is not None and not chosen.class_specific:
@@ -101,7 +101,7 @@ def attribute(
 
 @contextmanager
 def untouched(device: torch.device | None = None) -> Iterator[None]:
-    """Restore the random number generators, also that of `device`, at the end, also after an exception."""
+    """Restore the random number generators on exit, including the one of `device`."""
     state = np.random.get_state()  # noqa: NPY002 - captum draws from the global generator
     with torch.random.fork_rng([device] if device is not None and device.type == "cuda" else []), torch.enable_grad():
         try:

@@ -23,31 +23,31 @@ from vitviz.progress import advance
 def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
     """Roll out relevance times gradient: transformer attribution (Chefer, Gur & Wolf 2021, CVPR, section 3).
 
-    In each block max(0, gradient x relevance of the probabilities), the mean over heads, plus the identity; of the
-    product of all blocks the rows that the classifiers read (`Case.read_rows`). As in the authors' program rows are not
-    rescaled, and the relevance of the class starts from 1. As there, too, rounding decides where the two terms of a
-    residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures how far a map rests on that.
+    Each block's matrix is the mean over heads of max(0, gradient x relevance of the probabilities), plus the identity.
+    The result is the rows of the product of all blocks that the classifiers read (`Case.read_rows`). As in the authors'
+    program, rows are not rescaled, the relevance of the class starts from 1, and rounding determines the split where
+    the two terms of a residual sum nearly cancel: `vitviz.evaluation.sensitivity.max_sensitivity` measures the effect.
 
-    Attention pooling is one more block, whose one row is read. A token's path to itself along the residual stream alone
-    is left out: it is the same for every class. With a contrast, the relevance is that of the first class, the gradient
-    that of the difference.
+    Attention pooling is an additional block with one row. A token's path to itself through the residual stream only is
+    excluded, because it is the same for every class. With a contrast, the relevance starts from the first class, and
+    the gradient from the difference.
 
     Args:
         case: model, images and target.
-        start: first block to include, counted from 0.
+        start: first block to include, from 0.
 
     Returns:
-        (B, N), none below 0.
+        (B, N), non-negative.
 
     Raises:
-        ExplainError: if there is no such block, or the model has no classifier.
+        ExplainError: if the block does not exist, or without a classifier.
     """
     model = case.model
     if not 0 <= start < model.config.depth:
         raise ExplainError(f"Expected a first block among 0..{model.config.depth - 1}, got start={start}. Choose one.")
     row = case.read_rows()[:, None]  # (B, 1, N)
     attended = torch.zeros_like(row)
-    # The product of all (step + identity), less the identity: carried along, because it can be far smaller than 1.
+    # The product of all (step + identity) minus the identity, carried separately because it can be far below 1.
     steps = _steps(case, start)
     if model.attn_pool is not None:
         attended = next(steps)
@@ -59,8 +59,8 @@ def transformer_lrp(case: Case, *, start: int = 0) -> Tensor:
 def _steps(case: Case, start: int) -> Iterator[Tensor]:
     """Yield the mean over heads of max(0, gradient x relevance): (B, N, N) from the last block to the first.
 
-    With attention pooling its (B, 1, N) come before them. Each block runs once more from what had entered it: the
-    matrices of one block are in memory at a time.
+    Attention pooling, if any, comes first with (B, 1, N). Each block runs again from its stored input, so only one
+    block's matrices are in memory.
     """
     model, trace, target = case.model, case.trace, case.target
     angles, flows = model.angles(trace.grid), None
@@ -70,7 +70,7 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         with torch.enable_grad():
             out = ops.block(index, model.blocks[index], entering, angles)
             advance(entering, 1 / trace.depth)
-            if flows is None:  # the last block: on to the logits (B, C)
+            if flows is None:  # the last block: continue to the logits (B, C)
                 out = model.classify(model.finish(out, ops), ops)
                 logits = out.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(target.score(logits).sum(), logits)  # 1 and, for a contrast, -1
@@ -81,8 +81,8 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
         relevances = torch.autograd.grad(out, inputs, flows[1])
         flows = gradients[0], relevances[0]
         steps = list(zip(gradients[1:], relevances[1:], strict=True))
-        ops.seen.clear()  # its tensors know the operations, which know them: only the garbage collector would free them
-        del ops, out, inputs, gradients, relevances  # or they would be in memory beside those of the next block
+        ops.seen.clear()  # breaks a reference cycle, so that the tensors are freed at once
+        del ops, out, inputs, gradients, relevances  # free them before the next block
         while steps:
             gradient, relevance = steps.pop()
             product = (gradient * relevance).clamp_(min=0)  # (B, H, n, N)
@@ -102,32 +102,32 @@ def attn_lrp(
     softmax: Softmax = "taylor",
     conserve: bool = True,
 ) -> Tensor:
-    """Share a logit, or the difference of two, out over the tokens: AttnLRP (Achtibat et al. 2024, ICML).
+    """Distribute a logit, or the difference of two, over the tokens: AttnLRP (Achtibat et al. 2024, ICML).
 
-    The score of a token is the relevance of what enters the first block: of a patch together with its position
-    embedding. Patches do not overlap, so the rule of the patch embedding would only move it inside a patch.
+    The score of a token is the relevance of the first block's input, a patch with its position embedding. Patches do
+    not overlap, so the rule of the patch embedding would only move relevance inside a patch.
 
-    Biases and the softmax absorb relevance, which is lost in the paper; passed on to the inputs of each layer it would
-    make the maps less faithful. With `conserve` it is summed and, because it belongs to no patch, given to the prefix
-    tokens in equal parts (without any, to all patches, which leaves their order): then all scores sum to the target's
-    score, up to rounding and to what `epsilon` takes at the classifier.
+    Biases and the softmax absorb relevance, which the paper discards; passing it to the inputs of each layer would make
+    the maps less faithful. With `conserve`, the absorbed relevance is divided equally between the prefix tokens
+    (or all patches if there are none, which keeps their order). All scores then sum to the target's score, up to
+    rounding and the share of `epsilon` at the classifier.
 
     Args:
         case: model, images and target.
-        gamma_qkv, gamma_proj, gamma_mlp, gamma_head: by how much contributions of the output's own sign are favoured in
-            the linear maps into and out of attention, of the MLPs, and of the classifier (Montavon et al. 2019, for
-            inputs of both signs). 0 is the epsilon rule. Above 0 the map is less grainy, and up to twice as slow.
+        gamma_qkv, gamma_proj, gamma_mlp, gamma_head: extra weight of contributions with the output's sign in the linear
+            maps into and out of attention, of the MLPs, and of the classifier (Montavon et al. 2019, for inputs of both
+            signs). 0 is the epsilon rule. Above 0, maps are less noisy but take up to twice the time.
         epsilon: added to the denominators of linear maps, with their sign. At 0 they cancel.
-        softmax: "taylor", the paper's rule; or "constant", attention as a constant, all relevance by the values: CP-LRP
-            (Ali et al. 2022), which the authors' own program uses for ViTs.
-        conserve: whether all scores sum to the target's score; `False` for the paper's numbers, in which every bias
-            absorbs relevance, the classifier's too.
+        softmax: "taylor", the paper's rule; or "constant", where all relevance goes to the values: CP-LRP (Ali et al.
+            2022), used by the authors' program for ViTs.
+        conserve: whether all scores sum to the target's score; `False` gives the paper's numbers, in which every bias
+            absorbs relevance.
 
     Returns:
         (B, N), signed.
 
     Raises:
-        ExplainError: if an option is out of range, or the model has no classifier.
+        ExplainError: if an option is out of range, or without a classifier.
     """
     model, target = case.model, case.target
     gammas = {"qkv": gamma_qkv, "proj": gamma_proj, "mlp": gamma_mlp, "head": gamma_head}

@@ -1,4 +1,4 @@
-"""Define what every attribution method returns: a score for each patch and each prefix token."""
+"""Define the result of attribution methods: scores of patches and prefix tokens."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,22 +12,22 @@ from vitviz.model.trace import Trace
 
 
 class ExplainError(VitvizError):
-    """Options that a method cannot take."""
+    """Raised for options that a method does not accept."""
 
 
 @dataclass(frozen=True, eq=False)
 class TokenScores:
-    """Raw scores over tokens: nothing is normalised, clipped or left out.
+    """Raw scores of all tokens, neither normalised nor clipped.
 
     Args:
         patches: (B, gh, gw), the score of each patch.
         prefix: (B, P), the score of each prefix token (CLS, registers), in the order of `names`.
         names: the P names of the prefix tokens.
         method: the method's name in the registry.
-        options: the options it ran with, as plain data.
-        signed: whether negative scores mean evidence against.
-        target: description of what was explained; empty where the method is the same for every class.
-        note: how well the scores are known, for methods that estimate them.
+        options: the options used, as plain data.
+        signed: whether negative scores oppose the target.
+        target: description of the target; empty if the method does not depend on the class.
+        note: uncertainty of the scores, for methods that estimate them.
     """
 
     patches: Tensor

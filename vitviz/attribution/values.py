@@ -1,7 +1,7 @@
 """Attribute by the norm of the value-weighted attention.
 
 Kobayashi et al. 2020, "Attention is Not Only a Weight: Analyzing Transformers with Vector Norms", EMNLP. A token with
-much attention may add almost nothing: what reaches the residual stream is attention times the transformed value.
+high attention may contribute little, because the residual stream receives attention times the transformed value.
 
 Shapes: B images, H heads, N tokens, D width, d head width.
 """
@@ -20,41 +20,40 @@ from vitviz.model.tracing import project_part
 
 @torch.no_grad()
 def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", query: Query | None = None) -> Tensor:
-    """Return how much each token adds to `query` in one block: the norm of a_ij f(x_j), f(x) = (x W_V + b_V) W_O.
+    """Return each token's contribution to `query` in one block: the norm of a_ij f(x_j), f(x) = (x W_V + b_V) W_O.
 
-    The layer scale, where there is one, is part of W_O; the bias of the output projection, which belongs to no token,
-    is left out, as in the authors' code.
+    W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded.
 
     Args:
         case: images and model.
-        block: counted from 0; negative from the last.
-        head: one head, counted from 0: the norm of what it adds (section 3 of the paper); "sum": the norm of what all
-            heads add together, as vectors (section 5); "mean": the mean over heads of their norms.
+        block: index from 0; negative from the last.
+        head: index from 0, for the norm of its contribution (section 3 of the paper); "sum", the norm of the sum over
+            heads (section 5); "mean", the mean of the norms over heads.
         query: "cls", a prefix token's name, a patch (row, column), "mean" for the mean of the norms over the patches,
-            or a token index; the class token by default, the mean where there is none.
+            or a token index; the class token by default, or the mean without one.
 
     Returns:
-        (B, N), none negative; they do not sum to 1.
+        (B, N), non-negative, not normalised.
     """
     trace = case.trace
     known = type(head) is int and 0 <= head < trace.heads
     if head not in ("sum", "mean") and not known:
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1}, 'sum' or 'mean', got {head!r}. Choose one.")
     query = trace.default_query if query is None else query
-    stream = trace.stream(block)  # (B, N, D), the first use of `block`: refused here if there is none
+    stream = trace.stream(block)  # (B, N, D), checks `block`
     products = _products(case.model.blocks[block], stream)  # (B, N, H, H)
     if head == "sum":
         return _norms_of_sums(case, block, query, products).to(stream)
     norms = products.diagonal(dim1=2, dim2=3).clamp_min(0).sqrt().transpose(1, 2)  # (B, N, H) -> (B, H, N)
-    added = double(trace.row(block, query)) * norms  # the norm is linear in an attention, which is not negative
+    added = double(trace.row(block, query)) * norms  # the norm is linear in the non-negative attention
     return (added.mean(1) if isinstance(head, str) else added[:, head]).to(stream)
 
 
 def _products(block: Block, stream: Tensor) -> Tensor:
     """Return f_h(x_j) . f_g(x_j) for all pairs of heads: (B, N, D) -> (B, N, H, H), in float64.
 
-    Norms of sums over heads need no more than these, and no vector of width D for each query and key. Differences of
-    squares lose half of the digits, hence the double precision.
+    These suffice for norms of sums over heads, without a vector of width D for each query and key. Differences of
+    squares lose half of the digits, hence double precision.
     """
     attn, scale = block.attn, block.ls1
     values = project_part(attn, block.norm1(stream), parts=slice(2, 3))[0]  # (B, H, N, d)
@@ -71,7 +70,7 @@ def _products(block: Block, stream: Tensor) -> Tensor:
 
 
 def _norms_of_sums(case: Case, block: int, query: Query, products: Tensor) -> Tensor:
-    """Return norms of what all heads together add, for the rows of a query: (B, N, H, H) -> (B, N)."""
+    """Return the norms of the sums over heads for a query: (B, N, H, H) -> (B, N)."""
     kept, weights = case.trace.block(block), case.trace.weights(query)  # (B, N)
     total = products.new_zeros(weights.shape)
     for start, stop in used_rows(kept, weights):

@@ -1,4 +1,4 @@
-"""Evaluation of classifiers and explanations: accuracy, faithfulness, sanity checks, localization."""
+"""Evaluate classifiers and explanations: accuracy, faithfulness, sanity checks, localization."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class EvaluationError(VitvizError):
-    """Evaluation that cannot be made; the text says what was expected, what came and what to do."""
+    """Raised if an evaluation is not possible."""
 
 
 def check_classifies(model: ViT) -> Pretrained:
-    """Return what travels with a model whose outputs are named classes, of which each photograph has one.
+    """Return the metadata of a model that chooses one of several named classes.
 
     Raises:
-        EvaluationError: for a model without labels, of several labels at once, or of values (regression).
+        EvaluationError: for a model without labels, with several labels per image, or with values (regression).
     """
     about = model.pretrained
     if about is None or not about.labels:

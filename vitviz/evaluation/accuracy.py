@@ -1,6 +1,6 @@
-"""Accuracy of a classifier: loss, top-1, top-5 and confusion over batches, a folder or a named data set.
+"""Measure accuracy: loss, top-1, top-5 and confusion over batches, a folder or a named data set.
 
-Shapes: n images, k of them at once, C classes, K classes that occur.
+Shapes: n images, k per batch, C classes, K classes that occur.
 """
 
 import os
@@ -29,15 +29,15 @@ Gather = Callable[[tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Accuracy:
-    """Predictions of a classifier for labelled images, and the measures that follow from them.
+    """Predictions of a classifier for labelled images, with derived measures.
 
     Args:
         labels: the C classes, in the order of the model's outputs.
-        true, predicted: (n,) int64, the class of each image and the most probable class.
-        in_top5: (n,) bools, whether the class is among the five most probable (all, if there are fewer).
-        losses: (n,), cross-entropy with the class of each image.
-        model: its name.
-        seconds: run time, with reading the images.
+        true, predicted: (n,) int64, true and most probable class of each image.
+        in_top5: (n,) bools, whether the true class is among the five most probable.
+        losses: (n,), cross-entropy.
+        model: name of the model.
+        seconds: run time, including reading the images.
     """
 
     labels: tuple[str, ...]
@@ -62,17 +62,17 @@ class Accuracy:
 
     @property
     def top1(self) -> float:
-        """Return the share of images whose class is the most probable one, 0..1."""
+        """Return the top-1 accuracy, 0..1."""
         return float((self.true == self.predicted).mean())
 
     @property
     def top5(self) -> float:
-        """Return the share of images whose class is among the five most probable, 0..1."""
+        """Return the top-5 accuracy, 0..1."""
         return float(self.in_top5.mean())
 
     @property
     def per_class(self) -> tuple[tuple[str, int, float, float], ...]:
-        """Return label, number of images, top-1 and top-5 accuracy of each class that occurs, in the model's order."""
+        """Return label, number of images, top-1 and top-5 accuracy of each class that occurs."""
         counts, top1, top5 = (
             np.bincount(self.true, weights=weights, minlength=len(self.labels))
             for weights in (None, self.true == self.predicted, self.in_top5)
@@ -84,10 +84,10 @@ class Accuracy:
         )
 
     def confusion(self) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-        """Return the labels of the K classes that occur, as truth or as prediction, and the confusion matrix.
+        """Return the labels of the K classes that occur, true or predicted, and the confusion matrix.
 
         Returns:
-            The labels, and counts (K, K): row i, column j, how many images of class i were predicted as class j.
+            The labels, and counts (K, K): entry (i, j) counts images of class i predicted as class j.
         """
         there, place = np.unique(np.concatenate([self.true, self.predicted]), return_inverse=True)
         counts = np.zeros((len(there), len(there)), np.int64)
@@ -102,7 +102,7 @@ class Accuracy:
         return [(self.labels[pairs[0, at]], self.labels[pairs[1, at]], int(counts[at])) for at in order]
 
     def table(self) -> str:
-        """Return the accuracy of each class and of all as lines for a terminal."""
+        """Return the accuracy of each class and of all classes as text for a terminal."""
         rows = [*self.per_class, ("all", self.images, self.top1, self.top5)]
         cells = [[label, f"{count:,}", percent(top1, 4), percent(top5, 4)] for label, count, top1, top5 in rows]
         title = f"{self.model}: {self.images:,} images in {self.seconds:.1f} s"
@@ -122,15 +122,15 @@ def measure_accuracy(
     """Measure a classifier on batches of labelled images.
 
     Args:
-        network: inputs -> logits (k, C); in eval mode while it runs here.
-        data: batches of inputs and their classes (k,), where the network is.
-        labels: of the C classes.
-        gather: joins tensors (k,) of all processes, e.g. `accelerate.Accelerator.gather_for_metrics`.
+        network: inputs -> logits (k, C); put into eval mode temporarily.
+        data: batches of inputs and their classes (k,), on the network's device.
+        labels: labels of the C classes.
+        gather: concatenates tensors (k,) of all processes, e.g. `accelerate.Accelerator.gather_for_metrics`.
         progress: called after each batch with the number of images and their top-1 accuracy.
-        model: its name.
+        model: name of the model.
 
     Raises:
-        EvaluationError: if there are no images, or logits are NaN or infinite.
+        EvaluationError: without images, or if logits are NaN or infinite.
     """
     began = time.perf_counter()
     found: list[tuple[Tensor, ...]] = []
@@ -171,26 +171,25 @@ def validate(
     limit: int | None = None,
     progress: bool = True,
 ) -> Accuracy:
-    """Measure accuracy on a folder with one subfolder of images for each class, or on a named data set.
+    """Measure accuracy on a folder with one subfolder per class, or on a named data set.
 
-    Every image goes through `decode` and the model's own `Preprocess`. The model runs where it is, in eval mode.
+    Each image goes through `decode` and the model's `Preprocess`. The model runs on its device in eval mode.
 
     Args:
-        model: a classifier with `pretrained`; its labels or class ids are the names of the subfolders.
-        data: FOLDER/CLASS/image; classes may be missing, unknown subfolders are refused. Of a folder with train/ and
-            val/ (or test/) it is the latter. Or a name in `vitviz.images.datasets.NAMES`, such as "cifar10".
+        model: a classifier with `pretrained`, whose labels or class ids name the subfolders.
+        data: FOLDER/CLASS/image, where classes may be missing; a folder with train/ and val/ (or test/),
+            of which the latter is used; or a name in `vitviz.images.datasets.NAMES`, such as "cifar10".
         root: folder of a named data set; by default the user's cache.
-        size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default. Learned positions are
-            interpolated to its grid.
-        batch_size: images at once; only images of one size run together.
-        limit: largest number of images, spread evenly over the classes.
-        progress: count up on standard error, in a terminal or a notebook.
+        size: input size in pixels, see `Preprocess.at`; the model's own by default. Learned positions are interpolated.
+        batch_size: images per batch; only images of equal size run together.
+        limit: maximum number of images, spread evenly over the classes.
+        progress: show progress in a terminal or notebook.
 
     Raises:
-        EvaluationError: if the model has no classifier or lacks classes of the data set, or logits are not finite.
-        ImageError: if the size is below one patch or absurdly large.
-        DataError: if a subfolder is no class of the model, there are no images, files cannot be decoded (all are
-            named), or there is no such data set.
+        EvaluationError: without a classifier, if the model lacks classes of the data set, or logits are not finite.
+        ImageError: if the size is below one patch or too large.
+        DataError: if a subfolder is not a class of the model, there are no images, files cannot be decoded (all are
+            named), or the data set does not exist.
     """
     about = check_classifies(model)
     if min(batch_size, 1 if limit is None else limit) < 1:
@@ -212,7 +211,7 @@ def validate(
 def _images(
     data: str | os.PathLike[str], root: str | os.PathLike[str] | None, about: Pretrained, size: int, limit: int | None
 ) -> tuple[int, Iterator[tuple[Tensor, Tensor]]]:
-    """Return the number of images, and batches of them for the model: (k, 3, H, W) and their classes (k,)."""
+    """Return the number of images, and their batches: images (k, 3, H, W) and classes (k,)."""
     folder, known = Path(data), class_names(about.labels, about.class_ids)
     if (isinstance(data, str) and data in NAMES) or ("train" not in known and (folder / "train").is_dir()):
         source = find_dataset(data, root)
@@ -234,7 +233,7 @@ def _images(
 
 
 def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
-    """Return the index of each class of a data set among the model's outputs."""
+    """Return the model's output index of each class of a data set."""
     pairs = zip(source.class_ids, source.labels, strict=True)
     places = [known.get(class_id, known.get(label)) for class_id, label in pairs]
     if missing := [label for label, place in zip(source.labels, places, strict=True) if place is None]:
@@ -248,8 +247,8 @@ def _places(source: Dataset[Samples], known: Mapping[str, int]) -> list[int]:
 def _from_memory(
     samples: Samples, chosen: Sequence[tuple[int, int]], preprocess: Preprocess, size: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of the images of an archive, which have one size."""
-    assert samples.images is not None  # a split has files, or images in memory
+    """Yield batches of in-memory images, which have equal size."""
+    assert samples.images is not None  # a split has either files or images in memory
     for start in range(0, len(chosen), size):
         some = chosen[start : start + size]
         photos = [decode(samples.images[at].permute(1, 2, 0).numpy()) for at, _ in some]  # (c, h, w) -> (h, w, c)

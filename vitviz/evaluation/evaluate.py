@@ -1,6 +1,6 @@
-"""Faithfulness of attribution methods over a data set of photographs, as one table.
+"""Measure the faithfulness of attribution methods over a data set, as one table.
 
-A run may be stopped at any time and continued; torchrun shares the images among processes and machines.
+A run can be interrupted and continued; torchrun distributes the images over processes and machines.
 """
 
 import json
@@ -46,29 +46,28 @@ def evaluate(
 ) -> Evaluation:
     """Measure the faithfulness of methods over a folder of photographs.
 
-    Every image is run by itself, and its random orders depend on its name and the seed alone: neither the other images,
-    nor the other methods, nor the number of processes change a result, so a file may be continued with more images or
-    methods.
+    Each image runs separately, and its random orders depend only on its name and the seed. Results do not depend on
+    other images, other methods or the number of processes, so a file can be continued with more images or methods.
 
-    Under torchrun (RANK, WORLD_SIZE) image i belongs to process i % world. Each writes a file of its own beside `out`;
-    at the end all records are shared, the first process writes `out`, and every process returns the same.
+    Under torchrun (RANK, WORLD_SIZE), process i % world evaluates image i and writes its own file beside `out`. Finally
+    all records are gathered, the first process writes `out`, and every process returns the same result.
 
     Args:
-        model: a classifier with `pretrained`. It runs where it is, in eval mode.
+        model: a classifier with `pretrained`; runs on its device in eval mode.
         folder: FOLDER/CLASS/image.
-        methods: names, or "all"; then those that do not support this model are left out, and listed as such.
-        limit: largest number of images, spread evenly over the classes.
-        seed: of the random orders.
-        out: a file of JSON lines, one for each image and method, appended at once. Existing records are not made again.
-        target: the class that is explained and scored: that of the folder, or the predicted one.
+        methods: names, or "all", which lists methods that do not support this model as left out.
+        limit: maximum number of images, spread evenly over the classes.
+        seed: seed of the random orders.
+        out: JSON lines file, one line per image and method, appended at once. Existing records are reused.
+        target: the explained class: that of the folder, or the predicted one.
         baseline, steps, random: as for `faithfulness`.
-        options: of methods, by name: {"rollout": {"fuse": "max"}}.
-        progress: count up on standard error, if that is a terminal.
+        options: options of methods by name: {"rollout": {"fuse": "max"}}.
+        progress: show progress on standard error if it is a terminal.
 
     Raises:
-        EvaluationError: if the model has no classes, or `out` is a file of other settings or of something else.
-        DataError: for a folder without images or with broken ones.
-        ExplainError: if there is no such method, or a named one does not support this model.
+        EvaluationError: if the model has no classes, or `out` has other settings or another format.
+        DataError: for a folder without images or with broken images.
+        ExplainError: if a method does not exist, or a named method does not support this model.
     """
     if target not in get_args(Aim) or (limit is not None and limit < 1):
         raise EvaluationError(
@@ -78,12 +77,12 @@ def evaluate(
     run = {"target": target, "baseline": baseline, "steps": steps, "random": random, "seed": seed}
     settings = _settings(model, run, options or {})
     about, strict = model.pretrained, methods != "all"
-    assert about is not None  # the settings name it
+    assert about is not None  # checked for the settings
     names = list(METHODS) if not strict else list(dict.fromkeys([methods] if isinstance(methods, str) else methods))
     for name in names:
         method_named(name)
     files = spread(find_classes(Path(folder), class_names(about.labels, about.class_ids)), limit)
-    keys = [path.relative_to(folder).as_posix() for path, _ in files]  # the same wherever the folder lies
+    keys = [path.relative_to(folder).as_posix() for path, _ in files]  # independent of the folder's path
     rank, world = processes()
     path = None if out is None else Path(out)
     records: dict[Key, Record] = {}
@@ -91,13 +90,13 @@ def evaluate(
     if path is not None:
         records = read_all(path, settings)
         journal = Journal(rank_file(path, rank) if world > 1 else path, settings)
-    if strict:  # a method that was left out of all methods was not asked for by name
+    if strict:  # with "all", unsupported methods are only listed
         records = {key: record for key, record in records.items() if "refused" not in record}
     mine = range(rank, len(files), world)
     lacking = {index: [name for name in [*names, CHANCE] if (keys[index], name) not in records] for index in mine}
     todo = [index for index in mine if lacking[index]]
     one_by_one = batches([(files[index][0], index) for index in todo], about.preprocess, 1)
-    disable = None if progress and rank == 0 else True  # None: where standard error is no terminal
+    disable = None if progress and rank == 0 else True  # None: hidden unless standard error is a terminal
     with eval_mode(model):
         for batch in tqdm(one_by_one, total=len(todo), unit=" images", disable=disable):
             index = int(batch.classes)
@@ -111,14 +110,14 @@ def evaluate(
     if journal is not None and path is not None:
         if rank == 0:
             write(path, settings, records.values())
-        gather([])  # wait until it is written
-        if journal.path != path and path.exists():  # other machines may have disks of their own
+        gather([])  # wait until the file is written
+        if journal.path != path and path.exists():  # other machines may have separate disks
             journal.path.unlink(missing_ok=True)
     return tabulate(keys, names, records, settings)
 
 
 def _settings(model: ViT, run: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return everything that a record depends on as plain data."""
+    """Return all settings that records depend on as plain data."""
     about = check_classifies(model)
     for name, changes in options.items():
         check_options(name, changes)
@@ -146,7 +145,7 @@ def _image_records(
     settings: Mapping[str, Any],
     strict: bool,
 ) -> list[Record]:
-    """Return the records of one image (1, channels, H, W), for methods and, if it is named, for chance."""
+    """Return the records of one image (1, channels, H, W) for methods, and for random orders if requested."""
     weight = next(model.parameters())
     images = images.to(weight.device, weight.dtype)
     chosen = int(base["class"])
@@ -165,7 +164,7 @@ def _image_records(
         try:
             maps[name] = attribute(model, images, chosen, name, **options).patches
         except ExplainError as error:
-            if strict or options:  # it was asked for, or asked for so
+            if strict or options:  # requested by name or with options
                 raise
             records.append({**base, "method": name, "refused": str(error)})
             continue
@@ -177,7 +176,9 @@ def _image_records(
     results = faithfulness(
         model,
         images,
-        torch.cat([*maps.values()]) if maps else torch.zeros(1, *model.check(images)),  # any brings the random orders
+        torch.cat([*maps.values()])
+        if maps
+        else torch.zeros(1, *model.check(images)),  # any map gives the random orders
         chosen,
         baseline=settings["baseline"],
         steps=settings["steps"],
@@ -190,7 +191,7 @@ def _image_records(
         numbers = {"deletion": result.deletion.area, "insertion": result.insertion.area, "gain": result.gain}
         numbers |= {"positive": result.positive, "negative": result.negative, "seconds": took}
         records.append({**base, "method": name, **numbers})
-    if CHANCE in names:  # both curves have one area, so that the gain is 0
+    if CHANCE in names:  # both curves have the same area, so the gain is 0
         areas = deletion.random_areas
         chance = {"deletion": deletion.random_area, "insertion": insertion.random_area, "gain": 0.0}
         chance |= {"positive": deletion.random_accuracy, "negative": insertion.random_accuracy}

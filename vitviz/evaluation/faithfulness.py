@@ -1,9 +1,9 @@
-"""Faithfulness of a map: insertion and deletion curves against random orders, without retraining.
+"""Measure the faithfulness of maps: insertion and deletion curves against random orders, without retraining.
 
 Petsiuk et al. 2018, "RISE: Randomized Input Sampling for Explanation of Black-box Models" (insertion and deletion);
 Chefer, Gur and Wolf 2021, "Transformer Interpretability Beyond Attention Visualization" (positive and negative
-perturbation). Patches are really removed from a Vision Transformer: the sequence gets shorter, and no black or grey
-square is shown that the model has never seen.
+perturbation). Patches are removed from the sequence instead of being replaced by grey squares, which the model has
+never seen.
 
 Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R random orders.
 """
@@ -34,28 +34,27 @@ Maps = Tensor | NDArray[np.floating[Any]]
 """Scores of patches, (M, gh, gw)."""
 
 RANDOM = 6
-"""Number of random orders by default. Each costs as much as one curve of the map itself."""
+"""Default number of random orders. Each costs as much as one curve of a map."""
 STEPS = 10
-"""Number of equal steps by default."""
+"""Default number of equal steps."""
 SEED = 0
-"""Seed of random orders by default, and of the order of equal scores."""
+"""Default seed of random orders and of the order of equal scores."""
 
-UNLIKELY = 0.1  # below this probability of the whole image there is hardly anything to take away
+UNLIKELY = 0.1  # probability of the whole image below which deletion says little
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Curve:
-    """Probability of the target while patches are removed or shown in the order of a map.
+    """Probability of the target as patches are removed or shown in the order of a map.
 
     Args:
-        kind: "deletion": from the whole image, the patches with the highest scores are removed first. "insertion": from
-            nothing, they are shown first.
-        fractions: (S,), rising, the share of the patches that was removed (deletion) or is visible (insertion).
-        probabilities: (S,), of the target.
-        correct: (S,) bools, whether the target was predicted; false throughout for values (regression).
+        kind: "deletion": patches with the highest scores are removed first. "insertion": they are shown first.
+        fractions: (S,), increasing share of removed (deletion) or visible (insertion) patches.
+        probabilities: (S,), probabilities of the target.
+        correct: (S,) bools, whether the target is predicted; false for values (regression).
         random: (R, S), the probabilities for R random orders.
         random_correct: (R, S) bools.
-        problem_type: what the outputs mean; the values themselves stand for probabilities in regression.
+        problem_type: meaning of the outputs; for regression, values replace probabilities.
     """
 
     kind: Literal["deletion", "insertion"]
@@ -72,13 +71,13 @@ class Curve:
     def area(self) -> float:
         """Return the area under the probabilities, 0..1, or under the values (regression).
 
-        Low is good for deletion, high for insertion.
+        Lower is better for deletion, higher for insertion.
         """
         return float(area(self.fractions, self.probabilities))
 
     @property
     def accuracy(self) -> float:
-        """Return the area under `correct`, 0..1; NaN for values (regression), which are neither right nor wrong."""
+        """Return the area under `correct`, 0..1; NaN for values (regression)."""
         return math.nan if self.problem_type == REGRESSION else float(area(self.fractions, self.correct))
 
     @property
@@ -103,13 +102,13 @@ class Curve:
 
     @property
     def gain(self) -> float:
-        """Return the area by which the map is better than random orders: above zero is better for both kinds."""
+        """Return the gain in area over random orders; positive is better for both kinds."""
         better = self.random_area - self.area
         return better if self.kind == "deletion" else -better
 
     @property
     def beaten(self) -> int:
-        """Return the number of random orders that are worse than the map."""
+        """Return the number of random orders that the map beats."""
         worse = self.random_areas > self.area if self.kind == "deletion" else self.random_areas < self.area
         return int(worse.sum())
 
@@ -120,23 +119,22 @@ class Curve:
         return f"area {area} against {chance} ({least}-{most})"
 
     def number(self, area: float) -> str:
-        """Format an area, of probabilities with two decimals."""
+        """Format an area; two decimals for probabilities."""
         return plain(area) if self.problem_type == REGRESSION else f"{area:.2f}"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Faithfulness:
-    """Insertion and deletion curves of one map, and their comparison with random orders.
+    """Insertion and deletion curves of one map, compared with random orders.
 
     The same runs give positive and negative perturbation. Removing the most relevant patches first is deletion;
-    removing the least relevant first passes the same masks as insertion, backwards, so that the areas are equal. What a
-    random order does to insertion its reverse does to deletion: the areas of the random orders are the same for both,
-    and `gain` is half the distance between the map's two areas.
+    removing the least relevant first uses the masks of insertion in reverse, so the areas are equal. A random order has
+    the same area for insertion as its reverse for deletion, so `gain` is half the difference of the map's two areas.
 
     Args:
         deletion, insertion: the curves.
-        baseline: what replaces a removed patch; "remove" is nothing.
-        target: the class or contrast that was scored, for people.
+        baseline: replacement of removed patches; "remove" means none.
+        target: display name of the class or contrast.
     """
 
     deletion: Curve
@@ -145,7 +143,7 @@ class Faithfulness:
     target: str
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Return both curves as a table, a row a step: kind, fraction, probability, correct, random (their mean).
+        """Return both curves as a table with one row per step: kind, fraction, probability, correct, mean of random.
 
         Raises:
             MissingExtraError: if pandas is not installed.
@@ -168,21 +166,21 @@ class Faithfulness:
 
     @property
     def positive(self) -> float:
-        """Return the area of accuracy, most relevant patches removed first, 0..1: low is good (Chefer et al.)."""
+        """Return the area of accuracy, most relevant patches removed first, 0..1; lower is better (Chefer et al.)."""
         return self.deletion.accuracy
 
     @property
     def negative(self) -> float:
-        """Return the area of accuracy, least relevant patches removed first, 0..1: high is good."""
+        """Return the area of accuracy, least relevant patches removed first, 0..1; higher is better."""
         return self.insertion.accuracy
 
     @property
     def gain(self) -> float:
-        """Return the mean gain of deletion and insertion over random orders: 0 is chance, below is worse."""
+        """Return the mean gain of deletion and insertion over random orders; 0 is chance level."""
         return (self.deletion.gain + self.insertion.gain) / 2
 
     def describe(self) -> str:
-        """Return the result as a sentence; two if the whole image is hardly the target in the first place."""
+        """Return the result as a sentence, with a second one if the whole image has a low probability."""
         deletion, insertion = self.deletion, self.insertion
         removing = "Removing" if self.baseline == "remove" else "Covering"
         sentence = (
@@ -211,32 +209,30 @@ def faithfulness(
 ) -> tuple[Faithfulness, ...]:
     """Compute insertion and deletion curves of maps and of random orders, in one batch.
 
-    The class that is scored is the target, not the most probable one along the way. With ten steps a curve costs
+    The score is the target's probability, even if another class becomes more probable. With ten steps, a curve costs
     4.5 forward passes if patches are removed, and 9 if they are painted over.
 
     Args:
-        model: in eval mode, with a classifier. It is not changed.
+        model: model in eval mode with a classifier; not changed.
         images: (B, channels, H, W) normalised pixels.
-        maps: the scores of patches (M, gh, gw), a map for each image; or any number of maps of one image, which share
-            the random orders.
-        target: the class, by index or label, for all images or one for each; by default the predicted one.
-        contrast: (A, B) in place of `target`: the probability is then that of A among the two. For values (regression)
-            it is their difference.
-        baseline: "remove" takes patches out of the sequence; "blur", "mean", "zero" and "black" paint over them.
-        steps: a number of equal steps, or the shares of patches that are visible at each. Where a model pools patches
-            alone, one stays.
+        maps: patch scores (M, gh, gw), one map per image, or several maps of one image, which share the random orders.
+        target: the class, as index or label, for all images or one for each; by default the predicted class.
+        contrast: (A, B) instead of `target`: the probability of A among the two, or for values (regression) their
+            difference.
+        baseline: "remove" removes patches from the sequence; "blur", "mean", "zero" and "black" paint over them.
+        steps: number of equal steps, or the visible share of patches at each. If a model pools only patches, one stays.
         random: number of random orders, at least one.
-        seed: of these, and of the order of equal scores (see `rank_patches`).
-        progress: called with (masked images that were run, all of them).
+        seed: seed of the random orders and of the order of equal scores (see `rank_patches`).
+        progress: called with (completed, total) masked images.
 
     Returns:
         One result per map, in order.
 
     Raises:
-        EvaluationError: if maps do not fit the images or are not finite, or logits are not; for a contrast of two of
-            several labels, which exclude one another in a softmax alone.
-        AnalysisError: for what `MaskedModel` refuses.
-        ExplainError: if there is no such class.
+        EvaluationError: if maps do not fit the images, maps or logits are not finite, or for a contrast in a model with
+            several labels per image.
+        AnalysisError: as `MaskedModel`.
+        ExplainError: if a class does not exist.
     """
     if random < 1:
         raise EvaluationError(f"Expected at least one random order to compare with, got {random}. Try {RANDOM}.")
@@ -245,14 +241,14 @@ def faithfulness(
     counts = visible_counts(masked.patches, steps, masked.least)  # S numbers, falling
     order = rank_patches(scores, seed)
     batch, many = len(masked.images), len(scores)
-    # For either curve the visible patches are the first of some order: for deletion, of the reverse.
+    # The visible patches are the first ones of the order (insertion) or of its reverse (deletion).
     orders = torch.cat([order, order.flip(1), random_orders(masked.patches, random, seed).repeat(batch, 1)])
     of = torch.cat([image, image, torch.arange(batch).repeat_interleave(random)])  # (2 M + B R,)
     visible = first_patches(orders, counts).flatten(0, 1)  # (2 M + B R, S, n) -> (rows, n)
     logits = masked.logits(visible, of.repeat_interleave(len(counts)), progress)  # (rows, C)
     whole = logits[[int((of == one).nonzero()[0]) * len(counts) for one in range(batch)]]  # (B, C)
     targets = resolve_target(model, whole, target, contrast)
-    assert targets is not None  # there is a classifier: MaskedModel looked
+    assert targets is not None  # MaskedModel checked that there is a classifier
     each = Target(targets.classes[of], None if targets.against is None else targets.against[of]).repeat(len(counts))
     kind = model.problem_type
     found = target_probability(each, logits, kind), is_predicted(each, logits, kind)
@@ -285,7 +281,7 @@ def curve_passes(
     random: int = RANDOM,
     **others: Any,
 ) -> float:
-    """Return about how many forward passes `faithfulness` takes of one image, with these options."""
+    """Estimate the forward passes of `faithfulness` for one image with these options."""
     counts = visible_counts(patches, steps, 0)
     each = sum(counts[1:-1]) / patches if baseline == "remove" else len(counts) - 2
     return (2 * maps + random) * each + 1
@@ -295,7 +291,7 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     """Return maps (M, gh, gw) as scores (M, n), float64 on the CPU, and the image of each (M,).
 
     Raises:
-        EvaluationError: if they do not fit the images, or are not finite.
+        EvaluationError: if maps do not fit the images or are not finite.
     """
     scores = torch.tensor(maps) if isinstance(maps, np.ndarray) else maps  # a copy: a heatmap's array is read-only
     scores = scores.detach().cpu().double()
@@ -312,14 +308,14 @@ def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
 
 
 def target_classes(model: ViT, images: Tensor, target: Named | Sequence[Named] | Tensor | None) -> Tensor | None:
-    """Return the named or else the predicted class of each image (B,); `None` for a model without a classifier."""
+    """Return the named or predicted class of each image (B,); `None` without a classifier."""
     with torch.no_grad():
         found = resolve_target(model, None if model.head is None else model(images), target)
     return None if found is None else found.classes
 
 
 def _of(beaten: int, count: int) -> str:
-    """Return how many of the random orders were beaten, as a phrase."""
+    """Return the number of beaten random orders as text."""
     orders = "random order" if count == 1 else "random orders"
     if beaten == count:
         return f"the {orders}" if count == 1 else f"all {count} {orders}"
@@ -327,9 +323,9 @@ def _of(beaten: int, count: int) -> str:
 
 
 def target_probability(target: Target, logits: Tensor, problem_type: ProblemType = SINGLE) -> Tensor:
-    """Return the probability of the target, for a contrast that of A among A and B: (R, C) -> (R,).
+    """Return the probability of the target, or of A among A and B for a contrast: (R, C) -> (R,).
 
-    For values (regression) it is the value, or the difference of two.
+    For values (regression), return the value or the difference of two.
     """
     if target.against is None or problem_type == REGRESSION:
         return target.score(activate(logits, problem_type))
@@ -341,9 +337,9 @@ def target_probability(target: Target, logits: Tensor, problem_type: ProblemType
 
 
 def is_predicted(target: Target, logits: Tensor, problem_type: ProblemType = SINGLE) -> Tensor:
-    """Return whether the target is the most probable class, for a contrast whether A is before B: (R, C) -> (R,).
+    """Return whether the target is the most probable class, or A is before B for a contrast: (R, C) -> (R,).
 
-    Of several labels each of 50 % and more is predicted, no value (regression) is.
+    With several labels per image, labels of 50 % and more count as predicted; values (regression) never do.
     """
     if problem_type == REGRESSION:
         return torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
@@ -353,45 +349,44 @@ def is_predicted(target: Target, logits: Tensor, problem_type: ProblemType = SIN
 
 
 def rank_patches(scores: Tensor, seed: int = 0) -> Tensor:
-    """Return the patches, highest score first: (M, n) -> (M, n) indices. Signed maps run from for to against.
+    """Return patch indices by decreasing score: (M, n) -> (M, n). Signed maps end with the opposing patches.
 
-    Equal scores come in a random order that depends on `seed` alone, so that a constant map is as good as chance; in
-    reading order it would begin with the sky.
+    Equal scores get a random order that depends only on `seed`, so a constant map is at chance level.
     """
     ties = random_orders(scores.shape[1], 1, seed, salt=1)[0]  # (n,)
     return ties[scores[:, ties].argsort(dim=1, descending=True, stable=True)]
 
 
 def random_orders(patches: int, count: int, seed: int, salt: int = 0) -> Tensor:
-    """Return random orders of the patches: (count, n), the same for the same seed on every machine."""
+    """Return random orders of the patches, (count, n), reproducible on every machine."""
     generator = torch.Generator().manual_seed((2 * seed + salt) % 2**63)
     return torch.stack([torch.randperm(patches, generator=generator) for _ in range(count)])
 
 
 def visible_counts(patches: int, steps: int | Sequence[float], least: int) -> list[int]:
-    """Return the number of visible patches at each step, falling from n to `least`.
+    """Return the number of visible patches at each step, decreasing from n to `least`.
 
     Args:
-        patches, least: n, and the smallest number.
-        steps: a number of equal steps, or shares of visible patches, 0..1. Both ends are always included.
+        patches, least: largest and smallest number.
+        steps: number of equal steps, or shares of visible patches, 0..1. Both ends are always included.
     """
     shares = list(steps) if not isinstance(steps, int) else [index / steps for index in range(steps + 1) if steps > 0]
-    if not shares or not all(0.0 <= share <= 1.0 for share in shares):  # so written that NaN is refused
+    if not shares or not all(0.0 <= share <= 1.0 for share in shares):  # also rejects NaN
         raise EvaluationError(f"Expected steps as a number of at least 1 or as shares 0..1, got {steps!r}. Try 10.")
     counts = {max(least, round(share * patches)) for share in [0.0, 1.0, *shares]}
     return sorted(counts, reverse=True)
 
 
 def first_patches(orders: Tensor, counts: Sequence[int]) -> Tensor:
-    """Return masks of the first patches of each order, for each count: (O, n), S counts -> (O, S, n) bools."""
+    """Return masks of the first patches of each order for each count: (O, n), S counts -> (O, S, n) bools."""
     place = orders.argsort(dim=1)  # (O, n): position of each patch in the order
     return place[:, None] < torch.tensor(counts)[None, :, None]  # (O, 1, n) < (1, S, 1)
 
 
 def area(fractions: Floats, values: ArrayLike) -> Floats:
-    """Return the mean height of curves: their area by the trapezoid rule over the range of x. (..., S) -> (...)."""
+    """Return the mean height of curves, by the trapezoid rule over the range of x: (..., S) -> (...)."""
     y = np.asarray(values, np.float64)
     width = fractions[-1] - fractions[0]
-    if width == 0:  # one patch that cannot be taken away: the curve is a point
+    if width == 0:  # a single patch, which cannot be removed: the curve is a point
         return np.asarray(y[..., 0])
     return np.asarray(((y[..., 1:] + y[..., :-1]) / 2 * np.diff(fractions)).sum(-1) / width)

@@ -1,11 +1,11 @@
-"""Localization: a map against a mask of the object, in the pixels of the photograph.
+"""Measure localization: compare a map with a mask of the object in pixels of the photograph.
 
 Zhang et al. 2018, "Top-down Neural Attention by Excitation Backprop" (the pointing game); Chefer, Gur and Wolf 2021,
 "Transformer Interpretability Beyond Attention Visualization" (segmentation by a threshold at the map's mean).
 
-A map on the object does not prove that the model used the object: these measures compare with what people expect.
+A map on the object does not prove that the model used it: these measures compare with human expectations.
 
-Shapes: gh x gw patches, H x W pixels of the upright photograph, n pixels that the model saw.
+Shapes: gh x gw patches, H x W pixels of the upright photograph, n pixels seen by the model.
 """
 
 from dataclasses import dataclass
@@ -23,14 +23,14 @@ Scores = NDArray[np.floating[Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class Segmentation:
-    """Agreement of the patches above a threshold with a mask, over the pixels that the model saw.
+    """Agreement of thresholded patches with a mask, over the pixels seen by the model.
 
     Args:
         iou: intersection over union of the mask and the patches above the map's mean.
-        background_iou: the same of the two complements: the mean of both is the literature's mIoU.
-        accuracy: the share of pixels that are inside both or outside both.
-        average_precision: area under precision over recall, as a sum of steps, equal scores together.
-        share: the part of the pixels in the mask: the average precision of chance.
+        background_iou: the same for the complements; the mean of both is the mIoU of the literature.
+        accuracy: share of pixels on which both agree.
+        average_precision: area under the precision-recall curve as a sum of steps; equal scores form one step.
+        share: share of pixels in the mask, the average precision at chance level.
     """
 
     iou: float
@@ -44,10 +44,10 @@ def pointing_game(values: Scores, geometry: Geometry, mask: Mask, tolerance: flo
     """Return whether the centre of the strongest patch lies on the mask.
 
     Args:
-        values: (gh, gw), the scores of the patches; of equal ones the first in reading order counts.
-        geometry: of the patches in the photograph.
+        values: (gh, gw), patch scores; the first in reading order of equal maxima counts.
+        geometry: geometry of the patches in the photograph.
         mask: (H, W) bools, the object in the upright photograph.
-        tolerance: allowed distance from the mask in pixels of the photograph; the paper allows 15.
+        tolerance: allowed distance from the mask in pixels of the photograph; 15 in the paper.
 
     Raises:
         EvaluationError: if values or mask do not fit.
@@ -57,22 +57,22 @@ def pointing_game(values: Scores, geometry: Geometry, mask: Mask, tolerance: flo
     box, seen = np.array(geometry.patch_box(row, col, (values.shape[0], values.shape[1]))), np.array(geometry.seen)
     low, high = np.maximum(box[:2], seen[:2]), np.minimum(box[2:], seen[2:])  # (x, y) each
     if (low >= high).any():
-        return False  # the strongest patch shows padding alone
+        return False  # the strongest patch contains only padding
     x, y = ((low + high) / 2).astype(int)
     rows, cols = mask.nonzero()
     return bool((np.hypot(rows - y, cols - x) <= tolerance).any())
 
 
 def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation:
-    """Measure the map as a segmentation: above its mean, and over all thresholds.
+    """Evaluate the map as a segmentation, at its mean and over all thresholds.
 
-    A pixel belongs to the patch that saw its centre; pixels that the model did not see are left out.
+    A pixel belongs to the patch that contains its centre; pixels not seen by the model are excluded.
 
     Args:
         values, geometry, mask: as for `pointing_game`.
 
     Raises:
-        EvaluationError: if values or mask do not fit, or the mask holds none or all of the pixels that the model saw.
+        EvaluationError: if values or mask do not fit, or the mask contains none or all of the seen pixels.
     """
     values, mask = _checked(values, geometry, mask)
     gh, gw = values.shape
@@ -85,9 +85,9 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
         raise EvaluationError(
             f"Expected a mask of some of the pixels the model saw, got {count:,} of {inside.size:,}. Take another one."
         )
-    # Rounding must not put the mean below a constant map.
+    # The rounded mean must not be below a constant map.
     above = scores > np.clip(scores.mean(), values.min(), values.max())
-    # All thresholds at once: pixels by falling score, those with equal scores together.
+    # All thresholds at once: pixels by decreasing score, grouped by equal scores.
     _, which = np.unique(-scores, return_inverse=True)
     found, taken = np.bincount(which, weights=inside).cumsum(), np.bincount(which).cumsum()
     return Segmentation(
@@ -100,14 +100,14 @@ def segmentation(values: Scores, geometry: Geometry, mask: Mask) -> Segmentation
 
 
 def _pixels(edges: list[float], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Return the pixels 0..count-1 whose centres lie between patch edges, and the patch of each, along one axis."""
+    """Return pixels 0..count-1 with centres between patch edges, and the patch of each, along one axis."""
     patch = np.searchsorted(edges, np.arange(count) + 0.5, side="right") - 1
     (pixels,) = ((patch >= 0) & (patch < len(edges) - 1)).nonzero()
     return pixels, patch[pixels]
 
 
 def _checked(values: Any, geometry: Geometry, mask: Any) -> tuple[NDArray[np.float64], Mask]:
-    """Return scores and mask as arrays that fit together."""
+    """Check scores and mask, and return them as arrays."""
     scores, mask = np.asarray(values, np.float64), np.asarray(mask)
     if scores.ndim != 2 or not scores.size or not np.isfinite(scores).all():
         raise EvaluationError(f"Expected finite scores (gh, gw), got shape {scores.shape}, or NaN. Take one map.")

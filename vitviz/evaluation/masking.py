@@ -1,4 +1,4 @@
-"""Predictions of a model for images of which only some patches are visible.
+"""Predict from images with only some patches visible.
 
 Shapes: B images, N tokens = P prefix tokens followed by n = gh x gw patches, D width, C classes, R masked images.
 """
@@ -15,29 +15,28 @@ from vitviz.model.vit import ViT
 
 Progress = Callable[[int, int], None]
 
-# Tokens that run at once. On a CPU they should fit its cache; a GPU wants more to do.
+# Tokens per batch: on a CPU they should fit the cache, on a GPU larger batches are faster.
 CPU_TOKENS, TOKENS = 4096, 65_536
 
 
 class MaskedModel:
     """Model that predicts from some patches of images.
 
-    With the baseline "remove" the other patches are taken out of the sequence: the images are embedded once, the tokens
-    of the visible patches gathered, and the blocks run over the short sequence. The other baselines paint over the
-    pixels (`baseline_images`) and run the whole image.
+    With the baseline "remove", images are embedded once, and the blocks run on the tokens of the visible patches. The
+    other baselines paint over the pixels (`baseline_images`) and run the whole image.
 
     Args:
-        model: in eval mode, with a classifier. It is not changed.
+        model: model in eval mode with a classifier; not changed.
         images: (B, channels, H, W) normalised pixels.
         baseline: "remove", "blur", "mean", "zero" or "black".
 
     Attributes:
         grid: (gh, gw).
         patches: n.
-        least: smallest number of visible patches: 1 if the model pools patches that would all be removed.
+        least: smallest number of visible patches: 1 if the model pools only patches, else 0.
 
     Raises:
-        AnalysisError: if the model has no classifier or is training, or there is no such baseline.
+        AnalysisError: without a classifier, in training mode, or for an unknown baseline.
         ExplainError: for "black" with a model without preprocessing.
     """
 
@@ -61,12 +60,12 @@ class MaskedModel:
         return self.logits(torch.ones(batch, self.patches, dtype=torch.bool), torch.arange(batch))
 
     def logits(self, visible: Tensor, image: Tensor, progress: Progress | None = None) -> Tensor:
-        """Return the logits of masked images. Equal ones run once, those with as many visible patches together.
+        """Return the logits of masked images; duplicates run once, and equal numbers of visible patches run together.
 
         Args:
             visible: (R, n) bools.
-            image: (R,), the image of each, counted from 0.
-            progress: called with (masked images done, all of them).
+            image: (R,), index of each image, from 0.
+            progress: called with (completed, total) masked images.
 
         Returns:
             Logits (R, C), float64, on the CPU.
@@ -100,7 +99,7 @@ class MaskedModel:
         return out[inverse]
 
     def _batches(self, counts: Tensor) -> Iterator[Tensor]:
-        """Yield indices of masked images that run together: of one sequence length, and not too many tokens."""
+        """Yield indices of masked images per batch, with equal sequence length and a limited number of tokens."""
         most = CPU_TOKENS if self.images.device.type == "cpu" else TOKENS
         if self.baseline != "remove":
             counts = torch.full_like(counts, self.patches)
@@ -109,7 +108,7 @@ class MaskedModel:
             yield from (counts == count).nonzero().flatten().split(max(1, most // tokens))
 
     def _run(self, visible: Tensor, image: Tensor) -> Tensor:
-        """Return logits (r, C) of masked images that fit together: visible (r, n), image (r,)."""
+        """Return the logits (r, C) of one batch of masked images: visible (r, n), image (r,)."""
         image, visible = image.to(self.images.device), visible.to(self.images.device)
         if self.baseline != "remove":
             mask = pixel_mask(visible.unflatten(1, self.grid), self.model.config.patch_size)  # (r, 1, H, W)

@@ -1,7 +1,7 @@
-"""Records on disk, one line of JSON each: appended at once, read again after a stop, shared between processes.
+"""Store records as JSON lines, which survive interruptions and are shared between processes.
 
-A file begins with a line that holds the settings; records of other settings are refused, not mixed. Lines are appended
-whole and flushed, so that a killed process leaves at most one broken line, the last.
+The first line holds the settings; records of other settings raise an error. Whole lines are appended and flushed, so a
+killed process leaves at most one broken line at the end.
 """
 
 import atexit
@@ -20,21 +20,21 @@ from vitviz.extras import extra
 
 Record = Mapping[str, Any]
 Key = tuple[str, str]
-"""An image, CLASS/NAME, and a method."""
+"""An image (CLASS/NAME) and a method."""
 
 FORMAT = "vitviz faithfulness 1"
-TIMEOUT = timedelta(days=7)  # for the other processes to finish their images
+TIMEOUT = timedelta(days=7)  # for other processes to finish
 
 
 class Journal:
-    """File of one process, which others may read at any time.
+    """File of one process, which other processes can read at any time.
 
     Args:
-        path: created if it does not exist, continued if it does.
+        path: file to create or continue.
         settings: plain data that records depend on.
 
     Raises:
-        EvaluationError: if the file was made with other settings, or is no such file.
+        EvaluationError: if the file has other settings or another format.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class Journal:
             path.write_bytes(_lines([{"format": FORMAT, "settings": settings}]))
 
     def add(self, records: Iterable[Record]) -> None:
-        """Append records in one piece, and wait until they are on disk."""
+        """Append records in one write, and wait until they are on disk."""
         data = _lines(records)
         file = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
@@ -60,15 +60,15 @@ class Journal:
 
 
 def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], int]:
-    """Return the records in a file, and how many of its bytes are whole lines.
+    """Return the records in a file, and the number of bytes of complete lines.
 
     Raises:
-        EvaluationError: if it was made with other settings, or is no such file.
+        EvaluationError: if the file has other settings or another format.
     """
     data = path.read_bytes()
     end = data.rfind(b"\n") + 1
     if end == 0 and _lines([{"format": FORMAT, "settings": settings}]).startswith(data):
-        return {}, 0  # empty, or its process was killed before it had written the first line
+        return {}, 0  # empty, or the process was killed while writing the first line
     header, *lines = data[:end].decode("utf-8", errors="replace").splitlines() or [""]
     first = _parse(header)
     if first.get("format") != FORMAT or not isinstance(first.get("settings"), dict):
@@ -93,7 +93,7 @@ def read(path: Path, settings: Mapping[str, Any]) -> tuple[dict[Key, Record], in
 
 
 def read_all(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
-    """Return all records on this machine: of the file, and of the files of each process."""
+    """Return all records on this machine, of the file and of all processes' files."""
     records: dict[Key, Record] = {}
     for file in [*([path] if path.exists() else []), *rank_files(path)]:
         records |= read(file, settings)[0]
@@ -101,9 +101,9 @@ def read_all(path: Path, settings: Mapping[str, Any]) -> dict[Key, Record]:
 
 
 def write(path: Path, settings: Mapping[str, Any], records: Iterable[Record]) -> None:
-    """Write a whole file at once, sorted; then remove the files of processes, whose records are in it.
+    """Write a sorted file atomically; then remove the processes' files, whose records it contains.
 
-    At any time there is the old file or the new one.
+    Either the old or the new file exists at any time.
     """
     ordered = sorted(records, key=lambda record: (record["image"], record["method"]))
     beside = path.with_name(f"{path.name}.new")
@@ -119,7 +119,7 @@ def rank_file(path: Path, rank: int) -> Path:
 
 
 def rank_files(path: Path) -> list[Path]:
-    """Return the existing files of processes beside a file."""
+    """Return the existing files of processes for a results file."""
     return sorted(path.parent.glob(f"{glob.escape(path.stem)}.rank*{glob.escape(path.suffix)}"))
 
 
@@ -127,7 +127,7 @@ def processes() -> tuple[int, int]:
     """Return the rank of this process and their number, as set by torchrun (RANK, WORLD_SIZE); 0 and 1 without it.
 
     Raises:
-        EvaluationError: for numbers that make no sense.
+        EvaluationError: for invalid numbers.
     """
     rank, world = os.environ.get("RANK", "0"), os.environ.get("WORLD_SIZE", "1")
     if not (rank.isdigit() and world.isdigit() and int(rank) < int(world)):
@@ -136,7 +136,7 @@ def processes() -> tuple[int, int]:
 
 
 def gather(records: Iterable[Record]) -> list[Record]:
-    """Return the records of all processes to each of them, after the last has called this."""
+    """Gather the records of all processes; blocks until all processes have called it."""
     if processes()[1] == 1:
         return list(records)
     with extra("train"):
@@ -144,8 +144,8 @@ def gather(records: Iterable[Record]) -> list[Record]:
         from accelerate.utils import gather_object
 
     is_joined = torch.distributed.is_initialized()
-    PartialState(cpu=True, timeout=TIMEOUT)  # joins the processes, unless they are joined already
-    if not is_joined:  # a group that is still there when the interpreter ends may abort the process
+    PartialState(cpu=True, timeout=TIMEOUT)  # initialises the process group if necessary
+    if not is_joined:  # a group that exists at interpreter exit may abort the process
         atexit.register(torch.distributed.destroy_process_group)
     found: list[Record] = gather_object([*records])
     return found
@@ -156,7 +156,7 @@ def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:
 
 
 def _parse(line: str) -> dict[str, Any]:
-    """Return a line as an object, empty if it is none."""
+    """Parse a line as a JSON object; return an empty one if it is invalid."""
     try:
         record = json.loads(line)
     except ValueError:

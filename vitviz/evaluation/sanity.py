@@ -1,7 +1,7 @@
-"""Sanity check: a map of a model whose weights are made random should not resemble the original.
+"""Run the sanity check: the map of a model with random weights should not resemble the original map.
 
-Adebayo et al. 2018, "Sanity Checks for Saliency Maps" (cascading model parameter randomization, section 3). A method
-whose map stays the same shows the image, not the model.
+Adebayo et al. 2018, "Sanity Checks for Saliency Maps" (cascading model parameter randomization, section 3). If the map
+stays the same, it depends on the image, not on the model.
 
 Shapes: B images, n = gh x gw patches, S stages.
 """
@@ -29,11 +29,10 @@ class Sanity:
     """Similarity of the maps of randomized models with the original map.
 
     Args:
-        parts: the S parts of the model, from the last to the first: "head", "block 11", ..., "embedding" (blocks
-            counted from 0). In a stage the named part and all before it in the list are random.
-        ranks: (S, B), Spearman's correlation with the original map; 1 is the same order, 0 none. NaN where a map is
-            constant and has no order.
-        method: of the maps.
+        parts: the S parts of the model, from last to first: "head", "block 11", ..., "embedding" (blocks from 0). At
+            each stage, the part and all earlier ones in the list are random.
+        ranks: (S, B), Spearman's correlation with the original map; NaN if a map is constant.
+        method: method of the maps.
     """
 
     parts: tuple[str, ...]
@@ -41,7 +40,7 @@ class Sanity:
     method: str
 
     def describe(self) -> str:
-        """Return the correlation with all weights random as a sentence."""
+        """Return the correlation for all-random weights as a sentence."""
         title, left = method_named(self.method).title, self.ranks[-1].mean()
         if not np.isfinite(left):
             return f"{title}, with all weights random, gives a map without any order."
@@ -62,18 +61,18 @@ def sanity(
 ) -> Sanity:
     """Randomize the weights of a copy, part by part from the head down to the embedding, and compare the maps.
 
-    Every tensor of weights is drawn again from a normal distribution with its own mean and deviation: what was learned
-    is gone, while tokens and attention keep their scale.
+    Each weight tensor is redrawn from a normal distribution with its own mean and deviation, so tokens and attention
+    keep their scale.
 
     Args:
-        model: in eval mode. It is not changed.
+        model: model in eval mode; not changed.
         images: (B, channels, H, W) normalised pixels.
-        target: the class, by index or label; by default the one that the model itself predicts, at all stages.
-        method: its name; `options` are the method's.
-        seed: of the random weights.
+        target: the class, as index or label; by default the class predicted by the original model.
+        method: name of the method; `options` are its options.
+        seed: seed of the random weights.
 
     Raises:
-        ExplainError: if there is no such method, class or option.
+        ExplainError: if the method, class or an option does not exist.
     """
     images = images.to(next(model.parameters()).device)
     classes = target_classes(model, images, target)  # (B,)
@@ -90,7 +89,7 @@ def sanity(
 
 
 def model_parts(model: ViT) -> dict[str, list[nn.Parameter]]:
-    """Return all weights of a model by part, from the head (final norm, pooling, classifier) to the embedding."""
+    """Return the weights of a model by part, from the head (final norm, pooling, classifier) to the embedding."""
     blocks = [f"block {index}" for index in reversed(range(model.config.depth))]
     parts: dict[str, list[nn.Parameter]] = {name: [] for name in ("head", *blocks, "embedding")}
     for name, weight in model.named_parameters():
@@ -102,8 +101,8 @@ def model_parts(model: ViT) -> dict[str, list[nn.Parameter]]:
 
 @torch.no_grad()
 def randomize(weights: Sequence[nn.Parameter], seed: int) -> None:
-    """Draw weights again, in place, each tensor with its own mean and deviation."""
+    """Redraw weights in place, each tensor with its own mean and deviation."""
     generator = torch.Generator().manual_seed(seed)
     for weight in weights:
-        noise = torch.randn(weight.shape, generator=generator)  # on the CPU: the same numbers for every device
+        noise = torch.randn(weight.shape, generator=generator)  # on the CPU, for the same numbers on every device
         weight.copy_(weight.mean() + weight.std(correction=0) * noise.to(weight))

@@ -1,6 +1,6 @@
-"""Sensitivity of scores: sums of scores against the loss of the target's logit, and changes of a map under noise.
+"""Measure the sensitivity of scores: sums of scores against drops of the target's logit, and maps under noise.
 
-Unlike insertion and deletion, which read the order of the patches alone, these read the scores.
+Unlike insertion and deletion, which use only the order of the patches, these measures use the scores.
 
 Shapes: B images, n = gh x gw patches, C classes, M maps, Z set sizes.
 """
@@ -22,16 +22,16 @@ from vitviz.evaluation.masking import MaskedModel
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
 
-TOGETHER = 4  # images at once for max-sensitivity: a gradient method holds all attention of each
+TOGETHER = 4  # images per batch for max-sensitivity: a gradient method holds all their attention
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SensitivityN:
-    """Correlation of sums of scores with the loss of the target's score when those patches are taken away.
+    """Correlation of sums of scores with the drop of the target's score without these patches.
 
     Args:
-        sizes: (Z,), numbers of patches taken away at once.
-        correlations: (M, Z), Pearson's, over the random sets of each size; NaN where a map gives all sets one sum.
+        sizes: (Z,), numbers of removed patches.
+        correlations: (M, Z), Pearson's, over the random sets of each size; NaN if all sums are equal.
     """
 
     sizes: tuple[int, ...]
@@ -49,16 +49,16 @@ def sensitivity_n(
     baseline: Drop = "remove",
     seed: int = 0,
 ) -> SensitivityN:
-    """Correlate the sum of a set's scores with the loss of the target's logit without it.
+    """Correlate the sum of a set's scores with the drop of the target's logit without it.
 
     Ancona et al. 2018, "Towards better understanding of gradient-based attribution methods for Deep Neural Networks",
     section 4 (sensitivity-n).
 
     Args:
         model, images, maps, target, baseline: as for `faithfulness`.
-        sizes: of the sets, in patches; by default six from 1 to 80 % of the patches, evenly by their logarithm.
+        sizes: sizes of the sets in patches; by default six from 1 to 80 % of the patches, evenly on a log scale.
         samples: number of random sets of each size, at least 2; the same for all maps.
-        seed: of the sets.
+        seed: seed of the sets.
 
     Raises:
         EvaluationError, AnalysisError: as `faithfulness`, or for sizes that leave nothing visible.
@@ -103,26 +103,26 @@ def max_sensitivity(
     seed: int = 0,
     **options: Any,
 ) -> Floats:
-    """Return the largest relative change of a method's map under small noise, by `captum.metrics.sensitivity_max`.
+    """Return the maximum relative change of a method's map under small noise, by `captum.metrics.sensitivity_max`.
 
     The maximum of `|map(x + noise) - map(x)| / |map(x)|` over random noise (Yeh et al. 2019, "On the (In)fidelity and
     Sensitivity of Explanations", definition 3.1). A constant map gets a perfect 0.
 
     Args:
-        model: in eval mode.
+        model: model in eval mode.
         images: (B, channels, H, W) normalised pixels.
-        target: the class, by index or label; by default the one that is predicted without noise.
-        method: its name; `options` are the method's.
-        radius: the noise is uniform in -radius..radius, in normalised pixels.
+        target: the class, as index or label; by default the class predicted without noise.
+        method: name of the method; `options` are its options.
+        radius: range of the uniform noise in normalised pixels, -radius..radius.
         samples: number of noisy images.
-        seed: of the noise.
+        seed: seed of the noise.
 
     Returns:
         (B,), one number per image.
 
     Raises:
-        ExplainError: if there is no such method, class or option.
-        EvaluationError: for a radius or number of samples that makes no noise.
+        ExplainError: if the method, class or an option does not exist.
+        EvaluationError: for an invalid radius or number of samples.
     """
     with extra("explain"):
         from captum.metrics import sensitivity_max
@@ -135,7 +135,7 @@ def max_sensitivity(
     fixed = target_classes(model, images, target)  # (B,)
 
     def explain(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor]:
-        """Return maps (b, gh, gw). captum repeats each image in turn, and would take a tensor for a tuple of rows."""
+        """Return maps (b, gh, gw) as a tuple, because captum would treat a tensor as a tuple of rows."""
         pixels = (inputs if isinstance(inputs, Tensor) else inputs[0]).to(images.dtype)  # the noise is in float32
         classes = None if fixed is None else fixed.repeat_interleave(len(pixels) // len(images))
         return (attribute(model, pixels, classes, method, **options).patches,)
@@ -153,19 +153,19 @@ def pearson(first: Tensor, second: Tensor) -> Tensor:
     """Return Pearson's correlation of rows (..., n), float64: (..., n), (..., n) -> (...)."""
     first, second = first.double(), second.double()
     x, y = (row - row.mean(-1, keepdim=True) for row in (first, second))
-    # What rounding leaves of a constant row is not a variation.
+    # Rounding errors of a constant row do not count as variation.
     flat = [moved.norm(dim=-1) <= 1e-12 * row.norm(dim=-1) for moved, row in ((x, first), (y, second))]
     found: Tensor = (x * y).sum(-1) / (x.norm(dim=-1) * y.norm(dim=-1))
     return found.masked_fill(flat[0] | flat[1], float("nan"))
 
 
 def spearman(first: Tensor, second: Tensor) -> Tensor:
-    """Return Spearman's rank correlation of rows; equal numbers share their mean rank: (B, n), (B, n) -> (B,)."""
+    """Return Spearman's rank correlation of rows, with mean ranks for ties: (B, n), (B, n) -> (B,)."""
     return pearson(*(torch.stack([_ranks(row) for row in rows]) for rows in (first, second)))
 
 
 def _ranks(row: Tensor) -> Tensor:
-    """Return the ranks of numbers, rising, equal ones with their mean rank: (n,) -> (n,), float64."""
+    """Return ascending ranks, with mean ranks for ties: (n,) -> (n,), float64."""
     _, which, counts = row.unique(return_inverse=True, return_counts=True)
     mean: Tensor = counts.cumsum(0) - (counts - 1) / 2
     return mean[which].double()

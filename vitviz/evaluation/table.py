@@ -1,4 +1,4 @@
-"""Table of an evaluation: one row per method and one for random orders, the best first."""
+"""Tabulate an evaluation: one row per method and one for random orders, best first."""
 
 import csv
 import io
@@ -13,10 +13,10 @@ from vitviz.evaluation.records import Key, Record
 from vitviz.formatting import text_table
 
 CHANCE = "random"
-"""The row of random orders."""
+"""Name of the row of random orders."""
 ENOUGH = 30
-"""Images from which on a result names the best method: a standard error from n is itself uncertain by
-1 / sqrt(2 (n - 1)), which is 71 % for two images and 13 % for thirty."""
+"""Minimum number of images for naming the best method: the relative uncertainty of a standard error is
+1 / sqrt(2 (n - 1)), 71 % for two images and 13 % for thirty."""
 
 COLUMNS = {
     "deletion": "area, lower is better",
@@ -33,8 +33,8 @@ class Row:
     """Results of one method over all images.
 
     Args:
-        method: its name, or "random".
-        images: their number.
+        method: name of the method, or "random".
+        images: number of images.
         means: the mean of each of `COLUMNS`; NaN for the seconds of random orders.
         errors: the standard error of each mean; NaN for a single image.
     """
@@ -45,7 +45,7 @@ class Row:
     errors: Mapping[str, float]
 
     def cell(self, column: str) -> str:
-        """Return a mean and its standard error, for people."""
+        """Return a mean and its standard error as text."""
         mean, error = self.means[column], self.errors[column]
         if np.isnan(mean):
             return "-"
@@ -59,11 +59,11 @@ class Evaluation:
     """Results of an evaluation.
 
     Args:
-        rows: one per method and one for random orders, the largest gain first.
-        images: their number.
-        settings: of the run, as plain data.
+        rows: one per method and one for random orders, largest gain first.
+        images: number of images.
+        settings: settings of the run as plain data.
         left_out: methods that do not support this model, and why.
-        records: a result for each image and method, as in the file.
+        records: one result per image and method, as in the file.
     """
 
     rows: tuple[Row, ...]
@@ -76,7 +76,7 @@ class Evaluation:
         """Return the row of a method.
 
         Raises:
-            EvaluationError: if there is none.
+            EvaluationError: if the method has no row.
         """
         rows = {row.method: row for row in self.rows}
         if method not in rows:
@@ -102,7 +102,7 @@ class Evaluation:
         )
 
     def markdown(self) -> str:
-        """Return the table for a document: means and standard errors."""
+        """Return means and standard errors as a Markdown table."""
         header, *rows = self._cells()
         lines = [f"| {' | '.join(header)} |", f"|---|{'---:|' * len(COLUMNS)}"]
         lines += [f"| {' | '.join(row)} |" for row in rows]
@@ -119,7 +119,7 @@ class Evaluation:
         return [["method", *COLUMNS], *([row.method, *map(row.cell, COLUMNS)] for row in self.rows)]
 
     def csv(self) -> str:
-        """Return the table for a program: a mean and a standard error in columns of their own."""
+        """Return the table as CSV, with separate columns for means and standard errors."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["method", "images", *(name for column in COLUMNS for name in (column, f"{column}_error"))])
@@ -132,7 +132,7 @@ class Evaluation:
 def tabulate(
     keys: Sequence[str], names: Sequence[str], records: Mapping[Key, Record], settings: Mapping[str, Any]
 ) -> Evaluation:
-    """Return the table of some images and methods, from the records of each."""
+    """Compute the table from the records of images and methods."""
     left_out: dict[str, str] = {}
     rows = []
     for name in [*names, CHANCE]:
