@@ -353,7 +353,7 @@ def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Requ
     slide(page, "start", 2)
     expect_map(page, view.rollout(fuse="min", start=1))
     page.check("input[data-key=direction][value=column]")
-    expect(page.locator(".vv-explore .vv-below")).to_contain_text("only what a query attends to")
+    expect(page.locator(".vv-explore .vv-below")).to_contain_text("available only for")
 
 
 KNOWN = {"chelsea.png": "cat", "motorcycle_left.png": "motorcycle"}
@@ -427,7 +427,7 @@ def test_what_an_example_says_depends_on_the_model() -> None:
     unknown = Example(CHURCH, "Church", "Church: a cathedral", ("church",))
     assert right.caveat(view) == ""
     assert other.caveat(view) == "The model gets this example wrong. Church: a cathedral."
-    assert "none of its classes fits" in unknown.caveat(view)
+    assert "None of this model's classes fits" in unknown.caveat(view)
     try:
         view.model.pretrained = replace(about, labels=tuple(f"church {one}, {one}" for one in about.labels))
         assert right.caveat(view) == ""  # one of two names

@@ -311,7 +311,7 @@ def test_a_saved_page_opens_offline_and_a_picture_has_a_caption(
     page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
     name, words, _ = captioned(page)
     assert "Rollout-of-layers-2-to-3-max-of-heads-from-CLS" in name
-    assert "skip connection 40 % · weakest 20 % dropped · gamma 0.5" in words
+    assert "skip connection 40 % · weakest 20 % discarded · gamma 0.5" in words
     page.get_by_label("Photograph only").check()
     page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
     name, words, _ = captioned(page)

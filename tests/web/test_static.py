@@ -164,9 +164,9 @@ def test_it_opens_alive_without_the_model_and_says_what_that_needs(browser: Chro
     with new_page(browser) as page:
         page.add_init_script(f"{MEMORY % 0.25}; WebAssembly.validate = () => false")
         ready(page, site.url)
-        expect(page.locator(".vv-needs")).to_contain_text("no WebAssembly SIMD")
+        expect(page.locator(".vv-needs")).to_contain_text("WebAssembly SIMD, which this browser does not have")
         upload(page, mine)
-        expect(page.locator("#notice")).to_contain_text("no WebAssembly SIMD")
+        expect(page.locator("#notice")).to_contain_text("WebAssembly SIMD, which this browser does not have")
         complete(page)  # the example is still there
     assert not [path for path in site.log if "weights" in path or path.endswith(".wasm")]
 

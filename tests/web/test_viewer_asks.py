@@ -198,7 +198,7 @@ def test_thumbnails_are_chosen_and_share_a_scale_on_request(explorer: Page) -> N
     explorer.locator(".vv-heads [data-value='2']").press("Enter")  # a head is attention
     assert title(explorer).startswith("Layer 2, head 3,")
     seen = view()
-    expect(explorer.locator(".vv-heads-title small")).to_contain_text("each on its own scale")
+    expect(explorer.locator(".vv-heads-title small")).to_contain_text("one scale per map")
     own = explorer.get_by_role("radio", name="per map")
     expect(own).to_be_checked()
     explorer.get_by_role("radio", name="shared").check()
@@ -238,7 +238,7 @@ def test_the_thumbnail_that_the_pointer_or_the_keyboard_is_at_is_named_and_enlar
         enlarged = pixels(explorer, "(view) => view.find('.vv-grid .vv-lens')")[..., :3]
         assert_colors(enlarged, Scale.own(values).indices(values), 1)
     explorer.mouse.move(5, 5)
-    expect(explorer.locator(".vv-scale-words")).to_contain_text("Numbers are layers")
+    expect(explorer.locator(".vv-scale-words")).to_contain_text("Rows are numbered by layer")
     expect(lens).to_be_hidden()
     explorer.locator(".vv-heads [data-value='0']").focus()
     explorer.keyboard.press("ArrowRight")  # the keyboard leads

@@ -240,7 +240,7 @@ def test_the_matrix_is_linked_both_ways(explorer: Page) -> None:
     seen = view()
     ask(explorer, head=2, block=1)
     explorer.get_by_text("The full attention matrix of one head").click()
-    expect(explorer.locator(".vv-matrix p")).to_contain_text("Layer 2, head 3, 81 x 81 tokens")
+    expect(explorer.locator(".vv-matrix p")).to_contain_text("Layer 2, head 3, 81 × 81 tokens")
     rest(explorer)
     shown = pixels(explorer, "() => document.querySelector('.vv-cells canvas')")[..., :3]
     values = np.stack([row_of(seen, 1, 2, token, "row", "attention") for token in range(81)])

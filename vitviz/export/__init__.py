@@ -1,1 +1,1 @@
-"""Files that leave the program."""
+"""Write files: pages, sites, films, numbers and model cards."""

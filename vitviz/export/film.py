@@ -1,6 +1,6 @@
 """Make films: maps of one model over layers, heads, a moving query, several models, or the frames of a clip.
 
-All frames have one scale, so that equal colors are equal numbers and nothing flickers that the model does not do.
+All frames share one scale, so equal colors mean equal numbers in every frame.
 
 >>> import numpy as np, vitviz
 >>> from vitviz.export.film import film_of
@@ -40,20 +40,20 @@ from vitviz.view import View, describe_query
 
 OVER = ("layers", "heads", "query", "models", "time")
 SUFFIXES = (".gif", ".webp", ".mp4")
-STEPS = 36  # of a moving query
-BEYOND = 0.002  # share of all numbers: a single patch would darken the whole film
-KEPT = 480  # pixels of the longer side of a clip's frame, which is kept until the scale is known
+STEPS = 36  # positions of a moving query
+BEYOND = 0.002  # clipped share of all numbers: one outlier would otherwise darken the whole film
+KEPT = 480  # pixels of the longer side of a clip's frame, kept until the scale is known
 LONGEST = 64  # letters of a label
 
 
 @dataclass(frozen=True, eq=False)
 class Film:
-    """Maps in the order of their frames, a label for each, and what stands above and below all of them.
+    """Maps in frame order, with a label for each, and a title and note for all.
 
     Args:
-        maps: one for each frame, over one photograph or a frame of a clip each.
-        labels: what changes: "layer 3".
-        title: what stays.
+        maps: one per frame, over the photograph or a frame of a clip.
+        labels: the part that changes: "layer 3".
+        title: the constant part.
         note: the model and the photograph.
     """
 
@@ -71,18 +71,18 @@ class Film:
 
     @property
     def scale(self) -> Scale:
-        """Return the scale of all frames; it ends where one number in `1 / BEYOND` lies beyond."""
+        """Return the shared scale, which clips a share `BEYOND` of all numbers."""
         values = np.concatenate([one.values.ravel() for one in self.maps])
         low, high = (float(np.quantile(values, share)) for share in (0.0, 1 - BEYOND))
         return Scale(low, max(low, high), "shared")
 
     def frames(self, *, side: int = 560, dark: bool = False, **options: Any) -> Iterator[Image.Image]:
-        """Yield the frames, all of one even size: title, map over the photograph, label, color bar.
+        """Yield frames of equal, even size: title, map over the photograph, label, color bar.
 
         Args:
             side: the longer side of the photograph in pixels.
-            dark: light words on a dark ground.
-            options: of `vitviz.draw.overlay.overlay`: cmap, alpha, spotlight, smooth, grid, gamma, gray.
+            dark: light text on a dark background.
+            options: options of `vitviz.draw.overlay.overlay`: cmap, alpha, spotlight, smooth, grid, gamma, gray.
         """
         scale, size, theme = self.scale, max(11, round(side / 32)), Theme.of(dark)
         unit, cmap = self.maps[0].unit, options.get("cmap")
@@ -108,15 +108,15 @@ class Film:
             )
 
     def save(self, path: str | os.PathLike[str], *, seconds: float = 0.5, **options: Any) -> Path:
-        """Write the film as GIF, WebP or MP4, by the ending of its name.
+        """Write the film as GIF, WebP or MP4, according to the file name.
 
         Args:
-            path: of the file.
-            seconds: how long a frame is shown, 0.02 to 10.
-            options: of `frames`.
+            path: path of the file.
+            seconds: duration of a frame, 0.02 to 10.
+            options: options of `frames`.
 
         Raises:
-            DrawError: for another ending or another duration.
+            DrawError: for another file type or duration.
             MissingExtraError: for MP4 without PyAV.
         """
         target = Path(path)
@@ -132,12 +132,12 @@ class Film:
 def film_of(
     view: View, over: str = "layers", *, block: int = -1, head: int | Fusion = "mean", query: Query | None = None
 ) -> Film:
-    """Return the attention of one photograph over "layers", "heads" of a block, or a moving "query".
+    """Make a film of one photograph's attention over "layers", "heads" of a block, or a moving "query".
 
     Args:
         view: the photograph and its trace.
-        over: what changes from frame to frame.
-        block, head, query: what stays; see `View.attention`. A moving query goes around the middle of the photograph.
+        over: what changes between frames.
+        block, head, query: the constant parts, see `View.attention`. A moving query circles the middle of the picture.
 
     Raises:
         DrawError: for another kind of film.
@@ -171,17 +171,17 @@ def film_over_models(
     query: Query | None = None,
     opened: Callable[[], object] = lambda: None,
 ) -> Film:
-    """Return the attention of several models on one photograph, such as the checkpoints of a training in their order.
+    """Make a film of several models' attention on one photograph, such as the checkpoints of a training.
 
     Args:
-        models: what `vitviz.load` takes; one is in memory at a time.
-        photo, size: as for `Explorer.open`. All models have to have one grid of patches at this size.
-        names: a label for each; by default what names the model.
+        models: sources for `vitviz.load`; one is in memory at a time.
+        photo, size: as for `Explorer.open`. All models must have the same grid at this size.
+        names: labels; by default the models' names.
         block, head, query: see `View.attention`.
         opened: called after each model.
 
     Raises:
-        DrawError: if the grids differ, or there is one model only.
+        DrawError: if the grids differ, or for a single model.
     """
     maps, labels, about = [], [], ""
     for index, model in enumerate(models):
@@ -207,24 +207,24 @@ def film_of_clip(
     query: Query | None = None,
     opened: Callable[[], object] = lambda: None,
 ) -> Film:
-    """Return maps of a clip's frames: attention, or the similarity of all patches to one patch of the first frame.
+    """Make a film of a clip: attention, or the similarity of all patches to one patch of the first frame.
 
-    Frames pass through the model one by one; of each the map and a small picture are kept.
+    Frames run one by one; only the map and a small picture of each are kept.
 
     Args:
         explorer: the model.
-        path: of the clip, see `vitviz.images.video.read_clip`.
+        path: path of the clip, see `vitviz.images.video.read_clip`.
         show: "attention" of a query, or "similarity": the cosine of each patch's final token with that of the query
             in the first frame.
-        frames: how many, spread evenly over the clip.
-        size: of the model's input.
-        block, head: of the attention.
+        frames: number of frames, spread evenly over the clip.
+        size: input size of the model.
+        block, head: block and head of the attention.
         query: as for `View.attention`; for similarity a patch, by default the middle one.
         opened: called after each frame.
 
     Raises:
-        ImageError: if it is no clip, or cannot be decoded.
-        DrawError: for something else to show.
+        ImageError: if the file is not a clip or cannot be decoded.
+        DrawError: for another value of `show`.
     """
     if show not in ("attention", "similarity"):
         raise DrawError(f"Expected 'attention' or 'similarity' of a clip, got {show!r}. Choose one of them.")
@@ -252,7 +252,7 @@ def film_of_clip(
 
 
 def _over(heatmap: Heatmap, photo: Image.Image) -> Heatmap:
-    """Return a map over a smaller picture of its photograph."""
+    """Return a map over a scaled-down photograph."""
     return Heatmap(
         heatmap.values,
         rescale(heatmap.geometry, photo.size),
@@ -266,7 +266,7 @@ def _over(heatmap: Heatmap, photo: Image.Image) -> Heatmap:
 
 
 def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
-    """Return patches (row, column) on an ellipse around the middle of a grid, each once in a row."""
+    """Return patches (row, column) on an ellipse around the middle of a grid, without repetitions."""
     gh, gw = grid
     found: list[tuple[int, int]] = []
     for step in range(steps):
@@ -279,20 +279,20 @@ def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
 
 
 def fit_size(photo: Image.Image, side: int) -> tuple[int, int]:
-    """Return (width, height) of a photograph whose longer side becomes `side`, as `fit_photo` makes it."""
+    """Return (width, height) of a photograph scaled to a longer side of `side`, as in `fit_photo`."""
     longest = max(photo.size)
     factor = side // longest if side >= 2 * longest else side / longest
     return max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
 
 
 def _about(view: View) -> str:
-    """Return the model and the photograph for people."""
+    """Return model and photograph as text."""
     name = view.model.pretrained.name if view.model.pretrained else "A Vision Transformer"
     return f"{name}. {view.name}." if view.name else f"{name}."
 
 
 def _even(picture: Image.Image) -> Image.Image:
-    """Return the picture with even sides, as H.264 needs them: at most one more row and column of the ground."""
+    """Pad the picture to even sides, as H.264 requires."""
     width, height = (length + length % 2 for length in picture.size)
     if (width, height) == picture.size:
         return picture
@@ -302,13 +302,13 @@ def _even(picture: Image.Image) -> Image.Image:
 
 
 def _write_gif(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
-    """Write a GIF with one palette for all frames: palettes of their own would flicker."""
+    """Write a GIF with a shared palette, which avoids flicker."""
     pictures = list(frames)
     some = pictures[:: max(1, len(pictures) // 6)]
     sample = Image.fromarray(np.concatenate([np.asarray(one) for one in some]))
     palette = sample.quantize(256, method=Image.Quantize.MAXCOVERAGE)
     first, *rest = [one.quantize(palette=palette, dither=Image.Dither.NONE) for one in pictures]
-    # A duration of one frame each, and none left out where two are equal.
+    # Write every frame with its duration, even if it equals the previous one.
     first.save(path, save_all=True, append_images=rest, duration=round(1000 * seconds), loop=0, disposal=1)
 
 
@@ -318,7 +318,7 @@ def _write_webp(frames: Iterable[Image.Image], path: Path, seconds: float) -> No
 
 
 def _write_mp4(frames: Iterable[Image.Image], path: Path, seconds: float) -> None:
-    """Write H.264 where the installed FFmpeg can, else MPEG-4, in the pixel format that every player has."""
+    """Write H.264 if the installed FFmpeg supports it, else MPEG-4, in a widely supported pixel format."""
     with extra("video"):
         import av
     codec, options = ("libx264", {"crf": "18"}) if "libx264" in av.codecs_available else ("mpeg4", {"qscale": "2"})

@@ -1,14 +1,14 @@
-"""Export photographs one by one into a folder each: the page, pictures, numbers. A run that was stopped continues.
+"""Export photographs into one folder each: page, pictures and numbers. An interrupted run continues.
 
-| file | what it is |
+| file | content |
 |---|---|
-| `page.html` | the explorer with the photograph, which opens without a network |
-| `attention.png`, `rollout.png`, `gae.png` | maps with caption and color bar; `gae` where the model names classes |
-| `attention.npz`, ... | their numbers with what makes them again: see `vitviz.export.numbers` |
+| `page.html` | the explorer with the photograph, which opens offline |
+| `attention.png`, `rollout.png`, `gae.png` | maps with caption and color bar; `gae` if the model has class names |
+| `attention.npz`, ... | their numbers with everything needed to reproduce them, see `vitviz.export.numbers` |
 | `predictions.csv` | the most probable classes |
 
-A photograph's folder appears when all its files are written, so one that is there is complete. `export.json` beside
-them says with which model and options they were made.
+A photograph's folder appears when all its files are written, so existing folders are complete. `export.json` beside
+them records model and options.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from vitviz.view import View
 PARTS = ("page", "pictures", "numbers")
 SETTINGS = "export.json"
 CLASSES = 10
-UNFINISHED = "{:08x}.unfinished"  # a longer name than the folder's own may be too long for a disk
+UNFINISHED = "{:08x}.unfinished"  # a name longer than the folder's could exceed the limit of the file system
 
 
 class ExportError(VitvizError):
-    """Error of a folder that another run with other options has begun."""
+    """Raised for a folder that was started with other options."""
 
 
 def begin(folder: Path, settings: dict[str, Any]) -> None:
-    """Make the folder, and write the settings of this run.
+    """Create the folder, and write the settings of this run.
 
     Raises:
-        ExportError: if other ones are there.
+        ExportError: if the folder has other settings.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, text = folder / SETTINGS, json.dumps(settings, indent=2, ensure_ascii=False) + "\n"
@@ -62,13 +62,13 @@ def maps_of(view: View) -> dict[str, Heatmap]:
 
 
 def export_photo(view: View, folder: Path, parts: Collection[str], *, model: str, photo: str) -> list[str]:
-    """Write the files of one photograph into a folder that must not be there yet; return their names.
+    """Write the files of one photograph into a new folder; return their names.
 
     Args:
-        view: of the photograph.
-        folder: that appears when all is written.
-        parts: some of `PARTS`.
-        model, photo: what opens them again, for the numbers.
+        view: view of the photograph.
+        folder: new folder, which appears when all files are written.
+        parts: a subset of `PARTS`.
+        model, photo: sources of model and photograph, for the record of the numbers.
     """
     beside = folder.with_name(UNFINISHED.format(zlib.crc32(folder.name.encode(errors="surrogateescape"))))
     shutil.rmtree(beside, ignore_errors=True)

@@ -37,7 +37,7 @@ END = (
     "confidence. The figures above apply to images like the training images; photographs from other cameras, places "
     "and times are harder.\n"
 )
-MANY = 30  # classes; more are folded away
+MANY = 30  # classes listed; more are folded
 TASK = "image-classification"
 
 
@@ -55,7 +55,7 @@ def model_card(
         pictures: file names of the pictures beside the card, with a description of each.
     """
     about = outcome.model.pretrained
-    assert about is not None  # a model is saved before it has a card
+    assert about is not None  # the model is saved before its card
     parts = [
         _front_matter(outcome, about, data, base),
         f"# {about.name}\n",
@@ -167,7 +167,7 @@ def _training(outcome: Outcome, command: str) -> str:
 
 
 def _machine() -> str:
-    """Return the machine in words: processor, cores, system."""
+    """Describe the machine: processor, cores, system."""
     name, cores = platform.processor() or platform.machine(), os.cpu_count() or 1
     if (info := Path("/proc/cpuinfo")).is_file():
         lines = info.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -196,5 +196,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Return a text that breaks neither a table nor a picture's description."""
+    """Escape a text for table cells and picture descriptions."""
     return re.sub(r"([\\|\[\]<`])", r"\\\1", " ".join(text.split()))

@@ -1,15 +1,15 @@
-"""Write a map's numbers with all that is needed to make them again, and compare them with what is made again.
+"""Write a map's numbers with everything needed to reproduce them, and compare them with a new computation.
 
-A file is NPZ (NumPy, without pickle) or CSV. Both hold a record in JSON: the question, the model with a checksum of its
-weights, the photograph with a checksum of its pixels, how the one became input of the other, and versions.
+A file is NPZ (NumPy, without pickle) or CSV. Both contain a JSON record: the question, the model with a checksum of its
+weights, the photograph with a checksum of its pixels, the preprocessing, and versions.
 
 | CSV | column |
 |---|---|
-| `row`, `column` | the patch, counted from 0 at the top left |
+| `row`, `column` | the patch, from 0 at the top left |
 | `value` | its number, with all digits of float32 |
 | `left`, `top`, `right`, `bottom` | its box in the photograph, in pixels |
 
-The first line of a CSV is `# ` and the record, which `pandas.read_csv(file, comment="#")` leaves out.
+The first line of a CSV is `# ` and the record, which `pandas.read_csv(file, comment="#")` skips.
 """
 
 from __future__ import annotations
@@ -49,37 +49,37 @@ from vitviz.weights.zoo import bundled
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
 COLUMNS = ("row", "column", "value", "left", "top", "right", "bottom")
-CALLS = ("attention", "rollout", "explain")  # methods of a `View` that a file may ask for
+CALLS = ("attention", "rollout", "explain")  # methods of a `View` that a file may contain
 LARGEST = 64_000_000  # bytes of a file; 1 MB is a map of 400 x 400 patches as CSV
-ROUNDING = 1e-4  # of the largest number: what another processor or number of threads may change
-HALF = 2e-2  # the same for numbers of the page, whose queries and keys are in half precision
-# Of models whose weights are where they were, unchanged: hashing takes as long as a forward pass.
+ROUNDING = 1e-4  # tolerance relative to the largest number, for other processors and thread counts
+HALF = 2e-2  # the same for numbers of the page, which uses half precision
+# Cached for unchanged weights: hashing takes as long as a forward pass.
 _CHECKSUMS: WeakKeyDictionary[ViT, tuple[list[tuple[int, int]], str]] = WeakKeyDictionary()
 
 
 class NumbersError(VitvizError):
-    """Error of a file that holds no map of ours, or of a photograph or model other than the file's."""
+    """Raised if a file contains no map, or photograph or model do not match it."""
 
 
 def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: str = "", photo: str = "") -> Path:
-    """Write a map of a view with its record to a .npz or .csv file; `Heatmap.load` reads the former too.
+    """Write a map with its record to a .npz or .csv file; `Heatmap.load` also reads .npz.
 
     Args:
-        view: that made the map.
-        heatmap: with a `question`, as `View.attention`, `View.rollout` and `View.explain` return it.
-        path: of the file.
-        model: what `vitviz.load` takes for the model; by default its bundled name, or where its weights come from.
-        photo: the photograph's path; by default its file's name.
+        view: view of the map.
+        heatmap: map with a `question`, from `View.attention`, `View.rollout` or `View.explain`.
+        path: path of the file.
+        model: source for `vitviz.load`; by default the bundled name, or the origin of the weights.
+        photo: path of the photograph; by default its file name.
 
     Raises:
-        NumbersError: for another ending.
+        NumbersError: for another file type.
     """
     target = Path(path)
     if target.suffix.lower() not in SUFFIXES:
         raise NumbersError(f"Expected a name ending in {' or '.join(SUFFIXES)}, got {target.name!r}. Rename it.")
     record = json.dumps(describe(view, heatmap, model=model, photo=photo), ensure_ascii=False)
     if target.suffix.lower() == ".npz":
-        with target.open("wb") as file:  # to a name, NumPy adds an ending of its own
+        with target.open("wb") as file:  # given a name, NumPy may add an ending
             np.savez(file, **heatmap.arrays(), boxes=boxes(heatmap), record=np.array(record))
     else:
         target.write_text(_as_csv(heatmap, record), encoding="utf-8")
@@ -87,7 +87,7 @@ def save(view: View, heatmap: Heatmap, path: str | os.PathLike[str], *, model: s
 
 
 def describe(view: View, heatmap: Heatmap, *, model: str = "", photo: str = "") -> dict[str, Any]:
-    """Return the record of a map: question, model, photograph, geometry and versions, ready for JSON."""
+    """Return the record of a map for JSON: question, model, photograph, geometry and versions."""
     about = view.model.pretrained
     name = about.name if about else ""
     known = name if name in bundled() else about.source if about else ""
@@ -115,7 +115,7 @@ def describe(view: View, heatmap: Heatmap, *, model: str = "", photo: str = "") 
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what computes."""
+    """Return the versions of the packages that compute."""
     return {
         "vitviz": vitviz.__version__,
         "torch": torch.__version__,
@@ -126,7 +126,7 @@ def versions() -> dict[str, str]:
 
 @torch.no_grad()
 def weights_checksum(model: ViT) -> str:
-    """Return the SHA-256 of a model's sizes and of all its weights: name, shape and bytes in float32."""
+    """Return the SHA-256 of a model's config and weights (name, shape and float32 bytes)."""
     state = [(tensor.data_ptr(), tensor._version) for tensor in model.state_dict().values()]
     if model in _CHECKSUMS and _CHECKSUMS[model][0] == state:
         return _CHECKSUMS[model][1]
@@ -139,7 +139,7 @@ def weights_checksum(model: ViT) -> str:
 
 
 def pixels_checksum(photo: Image.Image) -> str:
-    """Return the SHA-256 of a photograph's size and pixels, the same for every file with these pixels."""
+    """Return the SHA-256 of a photograph's size and pixels, independent of the file format."""
     return hashlib.sha256(f"{photo.size}".encode() + photo.convert("RGB").tobytes()).hexdigest()
 
 
@@ -168,12 +168,12 @@ def _as_csv(heatmap: Heatmap, record: str) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Replay:
-    """A map of a file, and the same question asked again.
+    """A saved map and the result of repeating its question.
 
     Args:
-        record: of the file.
-        saved: (gh, gw), the file's numbers.
-        heatmap: what is computed now.
+        record: record of the file.
+        saved: (gh, gw), saved numbers.
+        heatmap: new result.
     """
 
     record: Mapping[str, Any]
@@ -182,29 +182,29 @@ class Replay:
 
     @property
     def difference(self) -> float:
-        """Return the largest difference of two numbers; infinite where the grids differ."""
+        """Return the maximum absolute difference; infinite if the grids differ."""
         if self.saved.shape != self.heatmap.values.shape:
             return float("inf")
         return float(np.abs(self.saved.astype(np.float64) - self.heatmap.values).max())
 
     @property
     def identical(self) -> bool:
-        """Return whether all numbers are the same to the last bit."""
+        """Return whether all numbers are bitwise equal."""
         return self.difference == 0
 
     @property
     def allowed(self) -> float:
-        """Return the largest difference that counts as rounding."""
+        """Return the maximum difference that counts as rounding."""
         share = HALF if self.record.get("precision") == "float16" else ROUNDING
         return share * float(np.abs(self.saved).max())
 
     @property
     def equal(self) -> bool:
-        """Return whether all numbers are the same but for rounding."""
+        """Return whether all numbers are equal up to rounding."""
         return self.difference <= self.allowed
 
     def describe(self) -> str:
-        """Return the outcome in a sentence or two, with the versions that differ."""
+        """Return the outcome as text, with the versions that differ."""
         count = f"{self.saved.size:,} numbers"
         if self.identical:
             found = f"Equal: all {count} are the same to the last bit."
@@ -230,16 +230,16 @@ def replay(
     model: Any = None,
     device: torch.device | str | None = None,
 ) -> Replay:
-    """Ask the question of a file again, on the same photograph and the same weights.
+    """Repeat the question of a file on the same photograph and weights.
 
     Args:
-        path: of `save`.
-        photo: what `Explorer.open` takes; by default the file's own path, also beside the file.
-        model: what `vitviz.load` takes, or a `ViT`; by default the file's own.
-        device: where to run; by default where the model is.
+        path: file written by `save`.
+        photo: source for `Explorer.open`; by default the recorded path, or the same name beside the file.
+        model: source for `vitviz.load`, or a `ViT`; by default the recorded model.
+        device: device to run on; by default the model's.
 
     Raises:
-        NumbersError: if the file is none of ours, or photograph or weights are others than the file's.
+        NumbersError: if the file is invalid, or photograph or weights do not match it.
     """
     record, saved = read(path)
     source = model if model is not None else record["model"]["source"]
@@ -247,7 +247,7 @@ def replay(
         raise NumbersError("Expected a file that names its model, got one that does not. Name it: --model.")
     try:
         return _replay(record, saved, Explorer(source, device), photo, Path(path))
-    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field of another kind than we write
+    except (LookupError, TypeError, AttributeError, ArithmeticError) as error:  # a field of an unexpected type
         raise NumbersError(
             f"Expected a record of {FORMAT!r}, got wrong fields in {Path(path).name} ({type(error).__name__}). "
             "Save it anew."
@@ -255,7 +255,7 @@ def replay(
 
 
 def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explorer, photo: Any, path: Path) -> Replay:
-    """Ask the question of a record again."""
+    """Repeat the question of a record."""
     source = record["model"]["source"] or "of the file"
     _check(f"model {source}", record["model"].get("weights"), weights_checksum(explorer.model), "weights", "--model")
     if record["input"].get("preprocess"):
@@ -263,7 +263,7 @@ def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explor
             {name: tuple(one) if isinstance(one, list) else one for name, one in record["input"]["preprocess"].items()}
         )
     given = photo if photo is not None else _find_photo(record, path)
-    view = explorer.open(given, size=record["input"].get("asked"))  # of a page's file, which has no preprocessing
+    view = explorer.open(given, size=record["input"].get("asked"))  # files of the page have no preprocessing
     source = Path(record["photo"]["source"]).name or "of the file"
     _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
     question = dict(record["question"])
@@ -272,13 +272,13 @@ def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explor
         raise NumbersError(f"Expected a question for {', '.join(CALLS)}, got {call!r}. Save a map of a view.")
     try:
         return Replay(record, saved, getattr(view, call)(**question))
-    except TypeError as error:  # an argument that this version does not have
+    except TypeError as error:  # unknown argument in this version
         raise NumbersError(
             f"Expected a question that {call} answers, got {question}: {error}. Save it anew."
         ) from error
 
 
-# What damaged archives, tables and records are known to raise.
+# Errors raised for damaged archives, tables and records.
 _UNREADABLE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, EOFError, MemoryError,
     zipfile.BadZipFile, zlib.error, struct.error, csv.Error,
@@ -287,7 +287,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]|\\u00(?:[01][0-9a-f]|7f|[89
 
 
 def _check(what: str, then: str | None, now: str, part: str, option: str) -> None:
-    """Refuse other weights or pixels than the file's; a page's file may not know them."""
+    """Raise an error if weights or pixels do not match the file; files of the page may lack checksums."""
     if then and then != now:
         raise NumbersError(
             f"Expected the {what} as it was, got another one: its {part} have the checksum {now[:16]}…, not "
@@ -296,7 +296,7 @@ def _check(what: str, then: str | None, now: str, part: str, option: str) -> Non
 
 
 def _find_photo(record: Mapping[str, Any], path: Path) -> Path:
-    """Return the photograph of a file: at its own path, beside the file, or an example that a page names."""
+    """Return the photograph of a file: at its path, beside the file, or an example named by the page."""
     source = Path(str(record["photo"]["source"]))
     known = [one.path for one in examples() if one.name == str(source)]
     places = [source, path.parent / source.name, *known]
@@ -309,13 +309,13 @@ def _find_photo(record: Mapping[str, Any], path: Path) -> Path:
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np.float32]]:
-    """Return the record and the numbers (gh, gw) of a file of `save`, read without pickle.
+    """Read the record and the numbers (gh, gw) of a file, without pickle.
 
     Raises:
-        NumbersError: if it is no such file.
+        NumbersError: if the file is invalid.
     """
     path = Path(path)
-    if not path.is_file():  # reading a pipe or a device could wait for ever
+    if not path.is_file():  # reading a pipe or device could block forever
         raise NumbersError(f"Expected a file of numbers, got {path.name}, which is none. Name another one.")
     if path.stat().st_size > LARGEST:
         raise NumbersError(f"Expected a file of at most {LARGEST / 1e6:.0f} MB, got {path.name}. Save it anew.")

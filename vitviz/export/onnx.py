@@ -1,21 +1,21 @@
-"""Export a model as ONNX graphs of its parts, from which a browser puts together all that the page asks.
+"""Export a model as ONNX graphs of its parts, which the browser combines to answer the page's questions.
 
-One graph serves all blocks: weights are not in it, but in a file beside it, from which each block takes its own. So the
-graphs are small and few, and weights lie in memory once for the forward and once for the backward pass.
+One graph serves all blocks; the weights are in a separate file. The graphs are therefore small and few, and weights are
+in memory once for the forward and once for the backward pass.
 
 | graph | inputs | outputs |
 |---|---|---|
 | embed | pixels (1, channels, H, W) | tokens (1, N, D) |
 | block | tokens (1, n, D), heads (H) | tokens, queries and keys (H, n, d), lse, mean_row and mean_column (H, n) |
 | gradient | tokens and flow (1, N, D) | attention and its gradient (H, N, N), gradient of the tokens (1, N, D) |
-| relevance | tokens and flow (1, N, D) | gradient of the tokens by the rules of AttnLRP (1, N, D) |
-| values | tokens (1, N, D) | what each head would add of each token, weighted by 1: (H, N, D); values (H, N, d) |
+| relevance | tokens and flow (1, N, D) | gradient of the tokens with the rules of AttnLRP (1, N, D) |
+| values | tokens (1, N, D) | each head's contribution from each token with weight 1, (H, N, D); values (H, N, d) |
 | classify | tokens (1, n, D) | logits (1, C) |
-| slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits in the tokens (1, N, D) |
-| share | tokens (1, N, D), weights (1, C) | the same by the rules of AttnLRP |
+| slope | tokens (1, N, D), weights (1, C) | gradient of the weighted logits with respect to the tokens (1, N, D) |
+| share | tokens (1, N, D), weights (1, C) | the same with the rules of AttnLRP |
 | read | tokens (1, N, D) | logits of each patch (gh * gw, C), final tokens (1, N, D) |
 
-`n` is any number of tokens: patches may be left out. `heads` multiplies the output of each head, 0 switches it off.
+`n` is any number of tokens, because patches may be removed. `heads` multiplies the output of each head; 0 disables it.
 With rotary positions block, gradient and relevance also take the angles of the patches, cos and sin (n - P, d). With
 attention pooling slope also returns the attention of the pooling and its gradient, (H, N) each.
 Shapes: H heads, N tokens = P prefix tokens followed by gh x gw patches, D width, d head width, C classes.
@@ -44,16 +44,16 @@ from vitviz.outputs import SINGLE
 
 OPSET = 20
 MOST = 4096  # patches along an axis
-WEIGHTS = "weights"  # what graphs call the file that holds their weights
+WEIGHTS = "weights"  # name of the weights file in the graphs
 
 
 class StaticError(VitvizError):
-    """Model or site that cannot be exported; the text says what was expected, what came and what to do."""
+    """Raised for a model or site that cannot be exported."""
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Part of a model that has weights of its own.
+    """Part of a model with its weights.
 
     Args:
         name: "embed", "block 0", ..., "classify".
@@ -64,7 +64,7 @@ class Part:
     tensors: dict[str, Tensor]
 
     def offsets(self) -> Iterator[tuple[str, int, Tensor]]:
-        """Yield each weight's name, its place in the part, counted in numbers, and the weight."""
+        """Yield each weight's name, its offset in numbers, and the weight."""
         at = 0
         for name, tensor in sorted(self.tensors.items()):
             yield name, at, tensor
@@ -72,7 +72,7 @@ class Part:
 
     @property
     def count(self) -> int:
-        """Return how many numbers the part holds."""
+        """Return the number of weights of the part."""
         return sum(tensor.numel() for tensor in self.tensors.values())
 
 
@@ -101,16 +101,16 @@ def check_exportable(model: ViT) -> None:
 
 
 def parts(model: ViT) -> list[Part]:
-    """Return the parts of a model in the order in which they run."""
+    """Return the parts of a model in order of execution."""
     middle = [Part(f"block {index}", _named(block)) for index, block in enumerate(model.blocks)]
     return [Part("embed", _named(_Embed(model))), *middle, Part("classify", _named(_Classify(model)))]
 
 
 def save_graphs(model: ViT, folder: Path) -> list[Path]:
-    """Write the graphs of a model, without its weights, into a folder; return the files.
+    """Write the graphs of a model, without weights, into a folder; return the files.
 
     Raises:
-        StaticError: if the model has parts that these graphs have no form for.
+        StaticError: if the model has unsupported parts.
     """
     check_exportable(model)
     files = []
@@ -121,21 +121,21 @@ def save_graphs(model: ViT, folder: Path) -> list[Path]:
 
 
 def _graphs(model: ViT) -> Iterator[_Graph]:
-    """Yield the graphs of a model, with inputs whose sizes stand for any."""
+    """Yield the graphs of a model, with example inputs for dynamic sizes."""
     config = model.config
     side, prefix = config.patch_size, len(config.prefix)
     sizes = {size for weight in model.parameters() for size in weight.shape}
-    # As many patches, and as many tokens, as nothing else: what is as long by chance would be taken for the same.
+    # Numbers of patches and tokens that no other axis has: equal sizes would be treated as the same axis.
     grid = next((5, across) for across in range(7, 99) if sizes.isdisjoint((5 * across, 5 * across + prefix)))
     pixels = torch.zeros(1, config.channels, grid[0] * side, grid[1] * side)
     tokens, heads, weights = model.embed(pixels)[0], torch.ones(config.heads), torch.zeros(1, config.classes)
-    flow = torch.zeros_like(tokens)  # the same tensor twice would be taken for one input
+    flow = torch.zeros_like(tokens)  # the same tensor twice would become one input
     rows, columns = (torch.export.Dim(name, min=2, max=MOST) for name in ("rows", "columns"))
     patches = torch.export.Dim("patches", min=2, max=MOST**2)
     count = {1: patches + prefix if prefix else patches}
     angles = model.angles(grid) or ()
     angle_axes, names = tuple({0: patches} for _ in angles), " cos sin" if angles else ""
-    both: tuple[Any, ...] = (angle_axes,) if angles else ()  # a function with *angles has them as one argument
+    both: tuple[Any, ...] = (angle_axes,) if angles else ()  # *angles counts as one argument
     embed, classify = _Embed(model), _Classify(model)
     first, middle, last = (Part("", _named(one)) for one in (embed, model.blocks[0], classify))
     scale = {2: side * rows, 3: side * columns}
@@ -159,7 +159,7 @@ def _graphs(model: ViT) -> Iterator[_Graph]:
         yield _Graph(name, _differentiate(function, inputs, part), part, inputs, axes, signature)
 
 
-# Modules of the forward graphs; their parameters have the names of the part that holds them.
+# Modules of the forward graphs; parameter names are those of the part.
 
 
 class _Embed(nn.Module):
@@ -184,7 +184,7 @@ class _Embed(nn.Module):
 
 
 class _Heads(Explicit):
-    """Explicit attention whose heads are multiplied by `factors` (H)."""
+    """Explicit attention with heads multiplied by `factors` (H)."""
 
     def __init__(self, factors: Tensor) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class _Block(nn.Module):
 
 
 class _Values(nn.Module):
-    """Outputs of all heads for each token alone, as `vitviz.attribution.values` has them before attention."""
+    """Outputs of all heads for each token, as in `vitviz.attribution.values` before attention."""
 
     def __init__(self, model: ViT) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ class _Classify(nn.Module):
     def __init__(self, model: ViT) -> None:
         super().__init__()
         self.norm, self.head, self.head_dist, self.pool = model.norm, model.head, model.head_dist, model.attn_pool
-        self._model = [model]  # in a list: its other weights are none of this part
+        self._model = [model]  # in a list, so that other weights are not registered
 
     def forward(self, tokens: Tensor) -> Tensor:
         model = self._model[0]
@@ -242,7 +242,7 @@ class _Read(_Classify):
         return classify_patches(model, final)[0], model.norm(tokens)
 
 
-# Functions of the backward graphs: they run once, and their operations are recorded.
+# Functions of the backward graphs, recorded by running them once.
 
 Backward = Callable[..., tuple[Tensor, ...]]
 
@@ -270,9 +270,9 @@ def _slope(model: ViT) -> Backward:
 
 
 class _Rules(AttnLRP):
-    """Operations of AttnLRP with all rows of attention at once: a graph for any number of tokens has no loop.
+    """Operations of AttnLRP with all rows of attention at once, because a dynamic graph has no loop.
 
-    What the rules absorb is not computed: it is what the scores lack to the sum.
+    Absorbed relevance is not computed: it is the difference between the target's score and the sum of the scores.
     """
 
     def __init__(self, model: ViT) -> None:
@@ -303,7 +303,7 @@ def _share(model: ViT) -> Backward:
     return run
 
 
-# From functions to files.
+# Conversion of functions to files.
 
 
 def _named(module: nn.Module) -> dict[str, Tensor]:
@@ -311,17 +311,18 @@ def _named(module: nn.Module) -> dict[str, Tensor]:
 
 
 def _differentiate(function: Backward, inputs: tuple[Tensor, ...], part: Part) -> nn.Module:
-    """Return a function that takes gradients as a module that needs none: its operations are recorded as it runs."""
+    """Convert a function with gradients into a module without them, by recording its operations."""
     from torch._decomp import get_decompositions
     from torch.fx.experimental.proxy_tensor import make_fx
 
-    simpler: Any = get_decompositions([torch.ops.aten.silu_backward])  # the others have a form in ONNX
+    simpler: Any = get_decompositions([torch.ops.aten.silu_backward])  # the others have an ONNX equivalent
     with torch.enable_grad():
         graph = make_fx(function, simpler, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
-    of = {(tensor.data_ptr(), tensor.shape): name for name, tensor in part.tensors.items()}  # also of detached ones
+    # Also matches detached tensors.
+    of = {(tensor.data_ptr(), tensor.shape): name for name, tensor in part.tensors.items()}
     for node in graph.graph.find_nodes(op="get_attr"):
         tensor = getattr(graph, node.target)
-        if name := of.get((tensor.data_ptr(), tensor.shape)):  # by the name of the weight, not by the order of its use
+        if name := of.get((tensor.data_ptr(), tensor.shape)):  # named by weight, not by order of use
             node.target = name.replace(".", "_")
             setattr(graph, node.target, part.tensors[name])
     graph.recompile()
@@ -330,7 +331,7 @@ def _differentiate(function: Backward, inputs: tuple[Tensor, ...], part: Part) -
 
 @dataclass(frozen=True, eq=False)
 class _Graph:
-    """Graph to be written: a module, the part whose weights it has, example inputs, and which of their axes vary.
+    """Graph to write: a module, its part, example inputs, and their dynamic axes.
 
     `signature` names inputs and outputs: "tokens weights -> slope".
     """
@@ -343,13 +344,13 @@ class _Graph:
     signature: str
 
     def save(self, path: Path) -> None:
-        """Write the graph, whose weights are places in a file called `WEIGHTS`."""
+        """Write the graph, with weights as references into a file called `WEIGHTS`."""
         import onnx_ir
         from onnxscript.optimizer import optimize
 
         takes, gives = (names.split() for names in self.signature.split("->"))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, about itself
+            warnings.simplefilter("ignore", FutureWarning)  # internal to PyTorch
             exported = torch.export.export(self.module.eval(), self.inputs, dynamic_shapes=self.axes)
             made = torch.onnx.export(
                 exported, (), dynamo=True, opset_version=OPSET, optimize=False, verbose=False,
@@ -359,7 +360,7 @@ class _Graph:
         model, graph = made.model, made.model.graph
         places = {name.replace(".", "_"): (at, tensor) for name, at, tensor in self.part.offsets()}
         weights = [value for name, value in graph.initializers.items() if _plain(name) in places]
-        # As inputs while the graph is simplified: a weight that was folded into others would be in the graph itself.
+        # Weights are inputs while the graph is simplified; otherwise folding would put them into the graph.
         for value in weights:
             del graph.initializers[str(value.name)]
             value.const_value = None
@@ -378,5 +379,5 @@ class _Graph:
 
 
 def _plain(name: str) -> str:
-    """Return the name of a weight as its part has it: `block.attn.qkv.weight` -> `attn_qkv_weight`."""
+    """Return the name of a weight within its part: `block.attn.qkv.weight` -> `attn_qkv_weight`."""
     return name.removeprefix("block.").replace(".", "_")

@@ -22,10 +22,10 @@ MODULE, GLUE, WASM = "ort.wasm.min.mjs", "ort-wasm-simd-threaded.mjs", "ort-wasm
 
 
 def runtime_files() -> dict[str, bytes]:
-    """Return the files of the runtime by name: from the user's cache, else by npm, checked against a pinned hash.
+    """Return the runtime's files by name, from the user's cache or npm, checked against a pinned hash.
 
     Raises:
-        StaticError: without npm or a network, or if what came is another package.
+        StaticError: without npm or a network, or if the package does not match the hash.
     """
     archive = cache_folder("runtime") / f"{PACKAGE}.tgz"
     if not archive.exists():
@@ -39,16 +39,16 @@ def runtime_files() -> dict[str, bytes]:
 
 
 def cache_folder(name: str) -> Path:
-    """Return a folder of the user's cache, which may not exist yet."""
+    """Return the path of a folder in the user's cache, which may not exist."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "vitviz" / name
 
 
 @contextmanager
 def place_in_cache(folder: Path) -> Iterator[Path]:
-    """Yield a new folder in a folder of the cache, for files that are made before they are moved there.
+    """Yield a temporary folder inside a cache folder, for files that are moved into it when complete.
 
     Raises:
-        StaticError: if it cannot be written.
+        StaticError: if the folder cannot be written.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -62,13 +62,13 @@ def place_in_cache(folder: Path) -> Iterator[Path]:
 
 
 def _fetch(archive: Path) -> None:
-    """Let npm put the package's archive into the cache."""
+    """Download the package's archive into the cache with npm."""
     npm = shutil.which("npm", path=os.pathsep.join((os.path.dirname(sys.executable), os.environ.get("PATH", ""))))
     if npm is None:
         raise StaticError("Expected the program npm, got none. Run pip install 'vitviz[static]'.")
     with place_in_cache(archive.parent) as place:
         asked = [npm, "pack", PACKAGE, "--silent", "--pack-destination", str(place)]
-        done = subprocess.run(asked, capture_output=True, text=True, check=False)  # the program was found above
+        done = subprocess.run(asked, capture_output=True, text=True, check=False)  # the program exists, see above
         made = list(place.glob("*.tgz"))
         if done.returncode or not made:
             last = done.stderr.strip().splitlines()[-1:] or ["no archive"]

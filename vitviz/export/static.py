@@ -1,4 +1,4 @@
-"""Write a static site: the app's page, with models that run in the visitor's own browser."""
+"""Write a static site: the app's page, with models that run in the visitor's browser."""
 
 from __future__ import annotations
 
@@ -37,9 +37,14 @@ from vitviz.weights import zoo
 
 BROWSER_METHODS = tuple(name for name, method in METHODS.items() if not method.not_in_browser)
 BROWSER_STATISTICS = tuple(name for name, statistic in STATISTICS.items() if not statistic.not_in_browser)
-TRACED = ("export/onnx.py", "model/*.py", "attribution/attn_lrp.py", "analysis/logit_lens.py")  # what graphs are of
-TRIAL = 8  # patches along each side of the picture with which a browser tries the model
-# With these two headers a page may compute in several threads.
+TRACED = (
+    "export/onnx.py",
+    "model/*.py",
+    "attribution/attn_lrp.py",
+    "analysis/logit_lens.py",
+)  # sources of the graphs
+TRIAL = 8  # patches per side of the browser's test picture
+# With these two headers, a page can use several threads.
 SPACE = """---
 title: vitviz
 emoji: 🔍
@@ -58,23 +63,23 @@ Written by `vitviz export --static --space`. Photographs stay in the visitor's b
 """
 LFS = ("bin", "wasm", "onnx", "jpg", "png", "webp")
 LARGE = "".join(f"*.{kind} filter=lfs diff=lfs merge=lfs -text\n" for kind in LFS)
-MARK = "service.js"  # a file that every site has
+MARK = "service.js"  # a file in every site
 
 
 @dataclass(eq=False)
 class Site:
-    """Folder of a static site while it is written.
+    """Folder of a static site during writing.
 
     Args:
-        folder: where it lies.
-        files: paths of all files that were written, from the folder.
+        folder: path of the site.
+        files: relative paths of all written files.
     """
 
     folder: Path
     files: list[str] = field(default_factory=list)
 
     def write(self, path: str, data: bytes | str, *, hashed: bool = True) -> dict[str, Any]:
-        """Write a file, by default with its checksum in its name; return its address, size and checksum."""
+        """Write a file, by default with its checksum in the name; return address, size and checksum."""
         content = data.encode() if isinstance(data, str) else data
         crc = zlib.crc32(content)
         if hashed:
@@ -98,23 +103,22 @@ def write_site(
     texts: Path | None = None,
     tell: Callable[[str], None] = print,
 ) -> Site:
-    """Write the folder of a static site, which any file server serves.
+    """Write the folder of a static site for any file server.
 
     Args:
         folder: new, empty, or an earlier site, which is replaced.
-        sources: models, as `vitviz.load` takes them; the first is the one that the page opens with. By default the
-            models that come with vitviz and know photographs.
-        methods: of attribution, those on the page.
-        photographs: examples; those that come with vitviz by default.
-        space: also write what a static Hugging Face Space needs: front matter, headers for threads, and LFS attributes.
-        lang: the language that the lecture opens in, of `vitviz.web.lecture_texts.LANGUAGES`.
+        sources: sources for `vitviz.load`; the page opens with the first. By default bundled models for photographs.
+        methods: attribution methods on the page.
+        photographs: examples; the bundled ones by default.
+        space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
+        lang: initial language of the lecture, one of `vitviz.web.lecture_texts.LANGUAGES`.
         texts: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
         tell: called with a line for each step.
 
     Raises:
-        LectureError: for texts that cannot be shown.
-        StaticError: if the folder holds something else, a model or method has no form for the browser, or the runtime
-            cannot be had.
+        LectureError: for invalid texts.
+        StaticError: if the folder contains something else, a model or method is not supported in the browser, or the
+            runtime is not available.
     """
     if unknown := [name for name in methods if name not in BROWSER_METHODS]:
         raise StaticError(
@@ -174,8 +178,8 @@ def _write_photograph(site: Site, example: Example) -> str:
 
 
 def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) -> dict[str, Any]:
-    """Write a model's graphs and weights, and return what the browser needs to know of it."""
-    halves = copy.deepcopy(model).cpu().half().float().eval()  # as the browser has it: weights travel in 16 bits
+    """Write a model's graphs and weights, and return its description for the browser."""
+    halves = copy.deepcopy(model).cpu().half().float().eval()  # as in the browser: weights are sent in 16 bits
     config, pretrained = halves.config, halves.pretrained
     assert pretrained is not None  # check_exportable looked
     place = f"models/{_slug(source)}"
@@ -205,9 +209,9 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
 
 
 def cached_graphs(model: ViT) -> list[Path]:
-    """Return the files of a model's graphs, which weights are no part of: from the user's cache, else made there.
+    """Return the files of a model's graphs, without weights, from the user's cache, creating them if necessary.
 
-    They are kept for a config, for these versions, and for the source code that they are made from.
+    The cache key is the config, the package versions, and the source code of the graphs.
     """
     package = Path(__file__).parents[1]
     code = [path for pattern in TRACED for path in sorted(package.glob(pattern))]
@@ -219,18 +223,18 @@ def cached_graphs(model: ViT) -> list[Path]:
             graphs = made / "graphs"
             graphs.mkdir()
             save_graphs(model, graphs)
-            with suppress(OSError):  # another export was faster
+            with suppress(OSError):  # another export has finished first
                 graphs.replace(folder)
     return sorted(folder.glob("*.onnx"))
 
 
 def ramp(size: int) -> Any:
-    """Return the numbers with which a browser tries a model: (size,), -1..1, exact in float32."""
+    """Return the browser's test numbers for a model: (size,), -1..1, exact in float32."""
     return ((np.arange(size) * 37 % 129) / 64 - 1).astype(np.float32)
 
 
 def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
-    """Write what a model made of an example, so that the page opens before the model is there."""
+    """Write the results of a model on an example, which the page shows before the model is loaded."""
     view = Explorer(model).open(example.path)
     place = f"examples/{_slug(example.name)}/{_slug(source)}"
     scene = Scene.of(view, image=example.name, model=source, caveat=example.caveat(view))
@@ -246,7 +250,7 @@ def _write_scene(site: Site, example: Example, source: str, model: ViT) -> str:
 
 
 def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence[str]) -> dict[str, Any]:
-    """Return what there is to choose from on the page, as `Endpoints.models` does."""
+    """Return the choices of the page, like `Endpoints.models`."""
     entries = [
         {"source": source, "words": model.pretrained.name, "tip": model.pretrained.licence}
         for source, model in models.items()
@@ -262,7 +266,7 @@ def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence
 
 
 def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> None:
-    """Write the page and the service worker, which knows all other files."""
+    """Write the page, and the service worker with a list of all other files."""
     first = next(iter(config["examples"].values()))["scenes"][config["models"]["default"]]
     script = site.write("page.js", bundle.script("static.js"))["url"]
     filling = {
@@ -282,7 +286,7 @@ def _write_page(site: Site, config: dict[str, Any], lecture: dict[str, Any]) -> 
 
 
 def _json(text: str) -> str:
-    """Return JSON that cannot end the script in which it stands."""
+    """Escape JSON for embedding in a script element."""
     return text.replace("<", "\\u003c")
 
 

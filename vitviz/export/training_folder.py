@@ -1,15 +1,15 @@
-"""The folder that a training leaves: a model that `vitviz.load` and the page open, with a card and pictures.
+"""Write the output folder of a training: a model for `vitviz.load` and the page, with a card and pictures.
 
-| file | what it is |
+| file | content |
 |---|---|
 | `config.json`, `model.safetensors` | the model: sizes, preprocessing, labels, licence; weights |
 | `README.md` | the model card |
-| `confusion.png` | which class is taken for which on the validation images |
+| `confusion.png` | confusion matrix of the validation images |
 | `sheet.png` | 30 validation images with attention, prediction and truth |
-| `before-after.png` | of a model that started from another: the attention of both |
+| `before-after.png` | attention before and after, for a model trained from another |
 | `curves.png` | loss and accuracy by epoch |
 
-The training loop leaves its log and its state in the same folder (`vitviz.training.loop`).
+The training loop writes its log and state to the same folder (`vitviz.training.loop`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from vitviz.weights.checks import WEIGHTS
 
 ROWS, COLUMNS = 5, 6
 COMPARED = 24
-SIDE = 128  # pixels of a picture on a sheet; 32 x 32 and 64 x 64 fit in as whole multiples
+SIDE = 128  # pixels of a picture on a sheet; a multiple of 32 and 64
 CARD = "README.md"
 CURVES = "curves.png"
 
@@ -46,11 +46,11 @@ def save_training(
 
     Args:
         outcome: the result of the training; its model has `pretrained`.
-        data: what it was trained on, the classes in the order of the model's outputs.
-        folder: made where it is missing; files of the same names are replaced.
-        command: what trains the model again, for the card.
-        base: what it started from, as `vitviz.load` takes it, for the card.
-        before: the model that it started from, for a sheet of both.
+        data: the training data, with classes in the order of the model's outputs.
+        folder: created if missing; existing files are replaced.
+        command: command that trains the model again, for the card.
+        base: source of the base model, for the card.
+        before: the base model, for a sheet of both.
 
     Returns:
         The names of the files, in the order of the table above.
@@ -85,7 +85,7 @@ def save_training(
 
 
 def sample(split: Split, count: int, seed: int) -> list[int]:
-    """Choose images by chance, evenly over the classes and in their order: the same ones for the same seed.
+    """Choose random images, evenly over the classes and in their order; reproducible by seed.
 
     >>> from types import SimpleNamespace
     >>> sample(SimpleNamespace(classes=torch.tensor([0, 0, 0, 0, 1, 1])), 4, seed=0)[2:]
@@ -98,15 +98,15 @@ def sample(split: Split, count: int, seed: int) -> list[int]:
 
 
 def contact_sheet(model: ViT, data: Data, chosen: list[int], before: ViT | None = None) -> Image.Image:
-    """Draw validation images, where the model looks in each, what it predicts, and whether that is right.
+    """Draw validation images with attention, prediction and whether the prediction is right.
 
     Args:
         model: the trained model.
         data: its data set.
         chosen: indices of validation images.
-        before: the model that it started from, to draw its attention too.
+        before: the base model, to draw its attention too.
     """
-    query = "cls" if "cls" in model.config.pooling else "mean"  # the token that the classifier reads, or all patches
+    query = "cls" if "cls" in model.config.pooling else "mean"  # the token read by the classifier, or all patches
     predictions = []
     for index in chosen:
         photo = data.val.picture(index)
