@@ -1,1 +1,1 @@
-"""Photographs: safe decoding, preprocessing with exact geometry, folders."""
+"""Decode photographs safely, preprocess them with exact geometry, and list folders."""

@@ -1,6 +1,6 @@
-"""Find data sets: by name, as torchvision has them, or as folders with train/CLASS/image and val/CLASS/image.
+"""Find data sets by name, as in torchvision, or as folders with train/CLASS/image and val/CLASS/image.
 
-Nothing here decodes a photograph: a folder is listed, an archive is read as it is. Shapes: n images of h x w pixels.
+This module does not decode photographs: it lists folders and reads archives. Shapes: n images of h x w pixels.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from vitviz.images.folders import SUFFIXES, DataError, is_image, list_images
 from vitviz.images.torchvision_import import import_torchvision
 
 SYSTEM = Path("/usr/share/datasets")
-"""Data sets of the operating system: Debian's `dataset-fashion-mnist` has its files in fashion-mnist/."""
+"""Folder of the operating system's data sets: Debian's `dataset-fashion-mnist` is in fashion-mnist/."""
 
 IMAGENETTE = {
     "n01440764": "tench",
@@ -49,17 +49,17 @@ CIFAR100 = """
 """
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 CONNECT_SECONDS = 3.0
-Part = TypeVar("Part")  # of a data set: `Samples`, or what training makes of them
+Part = TypeVar("Part")  # a split: `Samples`, or `Split` in training
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """One split of a data set before anything is decoded: files, or images in memory.
+    """One undecoded split of a data set: files, or images in memory.
 
     Args:
         classes: (n,) int64.
-        paths: one file for each image; or None, and then
-        images: (n, 1 or 3, h, w) uint8.
+        paths: one file per image, or None.
+        images: (n, 1 or 3, h, w) uint8 if `paths` is None.
     """
 
     classes: Tensor
@@ -69,16 +69,16 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset(Generic[Part]):
-    """A data set on this machine.
+    """Data set on this machine.
 
     Args:
         name: a data set's name, or the folder's.
-        labels: a readable word or more for each class, in the order of a model's outputs.
+        labels: readable class names, in the order of the model's outputs.
         class_ids: names of the class folders, in the same order.
-        train, val: its splits. Every class occurs in both.
-        source: whose it is; no path, because it goes into model cards.
-        licence: of the images, as far as known.
-        folder: where it was found; `None` for one that was not read from disk.
+        train, val: the splits; every class occurs in both.
+        source: authors, without a path, for model cards.
+        licence: licence of the images, as far as known.
+        folder: path on disk, or `None`.
     """
 
     name: str
@@ -98,17 +98,16 @@ def find_dataset(
     val_share: float | None = None,
     seed: int = 0,
 ) -> Dataset[Samples]:
-    """Find a data set by its name, fetching it where it is missing, or in a folder with train/ and val/ (or test/).
+    """Find a data set by name, downloading it if necessary, or in a folder with train/ and val/ (or test/).
 
     Args:
-        name_or_folder: one of `NAMES` as a string, which goes before a folder of that name (write ./NAME for it).
-        root: where a named one lies or is put; by default the user's cache. Its usual places under `root` are tried,
-            and `root` itself.
-        val_share: split a folder of CLASS/image: this share of each class, at least one image, is kept for validation.
-        seed: of that split.
+        name_or_folder: one of `NAMES`, which takes precedence over a folder of that name (write ./NAME for it).
+        root: folder of named data sets; by default the user's cache. The usual subfolders and `root` itself are tried.
+        val_share: share of each class of a folder CLASS/image, at least one image, to hold out for validation.
+        seed: seed of that split.
 
     Raises:
-        DataError: if there is no such data set or folder, it is not as expected, or it cannot be fetched.
+        DataError: if the data set or folder does not exist, is invalid, or cannot be downloaded.
     """
     if isinstance(name_or_folder, str) and name_or_folder in _NAMED:
         if val_share is not None:
@@ -139,7 +138,7 @@ def default_root() -> Path:
 
 
 def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
-    """Return the names of the classes in order, and the files of both splits; every class has images in both."""
+    """Return the class names in order, and the files of both splits; every class has images in both."""
     train_folder = folder / "train"
     val_folder = folder / ("val" if (folder / "val").is_dir() else "test")
     if not train_folder.is_dir() or not val_folder.is_dir():
@@ -160,7 +159,7 @@ def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
 
 
 def _split_folder(folder: Path, share: float, seed: int) -> tuple[tuple[str, ...], Samples, Samples]:
-    """Return the names of the classes of a folder in order, and its files, drawn by lot within each class."""
+    """Return the class names of a folder in order, and its files, split at random within each class."""
     if not 0.0 < share < 1.0:
         raise DataError(f"Expected a share between 0 and 1 for validation, got {share:g}. Give --val-share 0.2.")
     if (folder / "train").is_dir() and ((folder / "val").is_dir() or (folder / "test").is_dir()):
@@ -204,13 +203,13 @@ def _samples(found: dict[str, list[Path]], ids: tuple[str, ...]) -> Samples:
     return Samples(torch.tensor([index for index, _ in pairs]), tuple(path for _, path in pairs))
 
 
-# ---- archives: MNIST's files, and CIFAR's through torchvision
+# ---- archives: MNIST's files, and CIFAR through torchvision
 
 Splits = tuple[Samples, ...]  # train and val
 
 
 def _read_mnist(_: str, folder: Path) -> Splits | None:
-    """Read the four files of MNIST or Fashion-MNIST, plain or as .gz; None where one is missing."""
+    """Read the four files of MNIST or Fashion-MNIST, plain or as .gz; None if one is missing."""
     splits = []
     for split in ("train", "t10k"):
         plain = [folder / f"{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
@@ -228,10 +227,10 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
 
 
 def read_idx(path: Path, axes: int) -> Tensor:
-    """Read an IDX file of bytes with so many axes (LeCun, "The MNIST database of handwritten digits"), or .gz: uint8.
+    """Read an IDX file of bytes (LeCun, "The MNIST database of handwritten digits"), plain or .gz, as uint8.
 
     Raises:
-        DataError: if it is another kind of file, or holds less or more than its header says.
+        DataError: if the file has another format, or its size does not match the header.
     """
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -250,10 +249,10 @@ def read_idx(path: Path, axes: int) -> Tensor:
 
 
 def _read_cifar(kind: str, folder: Path) -> Splits | None:
-    """Read CIFAR's archive as torchvision unpacks it, with torchvision; None where it is not in `folder`.
+    """Read CIFAR's unpacked archive with torchvision; None if it is not in `folder`.
 
-    Its files are pickles, and opening one runs whatever is written in it. torchvision opens them only after it has
-    found the checksums of the authors' own files; others are refused here, unopened.
+    The files are pickles, which can run arbitrary code. torchvision opens them only if the checksums are those of the
+    authors' files; other files raise an error without being opened.
     """
     reader = _torchvision(kind)
     if folder.name == reader.base_folder:
@@ -285,15 +284,15 @@ def _torchvision(kind: str) -> Any:
 
 @dataclass(frozen=True)
 class _Named:
-    """A data set with a name.
+    """Description of a named data set.
 
     Args:
-        kind: torchvision's class for it.
+        kind: name of torchvision's class.
         source, licence: as in `Dataset`.
         classes: class id -> label, in the data set's order.
-        expected: what is looked for, for messages.
-        read: (kind, folder) -> both splits, or None where the folder does not hold it; None for folders of classes.
-        places: folders under the root where it may lie, as torchvision or its authors unpack it.
+        expected: description of the expected files, for messages.
+        read: (kind, folder) -> both splits, or None if the folder lacks them; None for folders of classes.
+        places: possible subfolders of the root, as torchvision or the authors unpack them.
     """
 
     kind: str
@@ -323,7 +322,7 @@ _NAMED = {
     ),
     "fashion-mnist": _Named(
         "FashionMNIST", "Fashion-MNIST (Xiao, Rasul, Vollgraf 2017)", "MIT",
-        {label.replace("/", "-"): label for label in FASHION},  # a folder's name has no slash
+        {label.replace("/", "-"): label for label in FASHION},  # folder names have no slash
         _IDX, _read_mnist, ("FashionMNIST/raw",),
     ),
     "imagenette": _Named(
@@ -334,7 +333,7 @@ _NAMED = {
     ),
 }  # fmt: skip
 NAMES = tuple(_NAMED)
-"""The data sets that have a name."""
+"""The named data sets."""
 
 
 def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
@@ -346,7 +345,7 @@ def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
         _check_reachable(name, home)
         try:
             home.mkdir(parents=True, exist_ok=True)
-            with FileLock(home / f".{name}.lock"):  # several processes would unpack over one another
+            with FileLock(home / f".{name}.lock"):  # processes must not unpack at the same time
                 if _look(name, home) is None:
                     _fetch(name, home)
         except OSError as error:
@@ -363,7 +362,7 @@ def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
 
 
 def _look(name: str, root: Path) -> tuple[Splits, Path] | None:
-    """Return both splits of a named data set and its folder, the first of its places where it lies."""
+    """Return both splits of a named data set, and the first folder that contains it."""
     named = _NAMED[name]
     for folder in (root, *(root / place for place in (*named.places, name))):
         splits = named.read(named.kind, folder) if named.read and folder.is_dir() else None
@@ -373,7 +372,7 @@ def _look(name: str, root: Path) -> tuple[Splits, Path] | None:
 
 
 def _as_class_folders(name: str, folder: Path) -> Splits | None:
-    """Return a named data set that lies as images in folders of its classes."""
+    """Return a named data set stored as class folders of images."""
     if not (folder / "train").is_dir():
         return None
     ids, train, val = _class_folders(folder)
@@ -383,12 +382,12 @@ def _as_class_folders(name: str, folder: Path) -> Splits | None:
         raise DataError(
             f"Expected the {len(known)} classes of {name} in {str(folder)!r}, got others: {wrong}. Rename the folders."
         )
-    place = torch.tensor([known.index(one) for one in ids])  # their order in the data set, not that of the alphabet
+    place = torch.tensor([known.index(one) for one in ids])  # in the data set's order, not alphabetical
     return Samples(place[train.classes], train.paths), Samples(place[val.classes], val.paths)
 
 
 def _check_reachable(name: str, root: Path) -> None:
-    """Refuse a data set that is neither here nor can be fetched from any of torchvision's addresses."""
+    """Raise an error if none of torchvision's addresses of a missing data set can be reached."""
     named = _NAMED[name]
     reader = _torchvision(named.kind)
     addresses = getattr(reader, "mirrors", None) or [getattr(reader, "url", None) or reader._ARCHIVES["full"][0]]
@@ -404,13 +403,13 @@ def _check_reachable(name: str, root: Path) -> None:
 def _fetch(name: str, root: Path) -> None:
     kind = _torchvision(_NAMED[name].kind)
     try:
-        if hasattr(kind, "tgz_md5"):  # CIFAR: torchvision's class would go on to open its pickles
+        if hasattr(kind, "tgz_md5"):  # CIFAR: torchvision's class would open the pickles
             from torchvision.datasets.utils import download_and_extract_archive
 
             download_and_extract_archive(kind.url, str(root), filename=kind.filename, md5=kind.tgz_md5)
         else:
             kind(str(root), download=True)
-    except (OSError, RuntimeError, ValueError, EOFError) as error:  # RuntimeError: another checksum, or no mirror left
+    except (OSError, RuntimeError, ValueError, EOFError) as error:  # RuntimeError: wrong checksum, or no mirror left
         reason = " ".join(str(error).split())
         raise DataError(
             f"Expected to fetch {name} to {str(root)!r}, got: {reason}. Try again, or use --root."
@@ -418,11 +417,11 @@ def _fetch(name: str, root: Path) -> None:
 
 
 def reachable(url: str) -> bool:
-    """Return whether a download is worth trying: one attempt of a few seconds, instead of minutes of retries."""
+    """Return whether a host can be reached: one attempt of a few seconds instead of minutes of retries."""
     address = urlparse(url)
     proxies = (f"{address.scheme}_proxy", f"{address.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     if any(os.environ.get(name) for name in proxies):
-        return True  # a direct connection may be shut and the way through the proxy open
+        return True  # a proxy may work even if direct connections do not
     port = address.port or (80 if address.scheme == "http" else 443)
     try:
         socket.create_connection((address.hostname or "", port), timeout=CONNECT_SECONDS).close()

@@ -1,6 +1,6 @@
-"""Decode what people upload into one upright 8-bit RGB picture, or refuse it with the reason.
+"""Decode untrusted pictures into upright 8-bit RGB, or raise an error with the reason.
 
-Everything that comes from outside goes through ``decode``: files, bytes, PIL images and arrays.
+All external input goes through ``decode``: files, bytes, PIL images and arrays.
 """
 
 import io
@@ -32,16 +32,16 @@ from vitviz.images.worker import workers
 
 __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 
-# A closed list, because Pillow's other plugins are seldom needed and some are dangerous: EPS starts Ghostscript,
-# and an ICO may hide a picture far larger than its header says. MPO (two-lens photographs) comes with JPEG.
+# A closed list, because some of Pillow's other plugins are dangerous: EPS starts Ghostscript, and an ICO may contain a
+# picture far larger than its header states. MPO (two-lens photographs) is read as JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
 
-# Their decoders take what they like: tiles, and pictures within pictures. A process of its own bounds them.
+# The memory of these decoders (tiles, nested pictures) cannot be predicted: a limited process runs them.
 _APART = ("TIFF", "JPEG2000", "AVIF", "HEIF")
 
 _ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"
 
-# What Pillow's decoders are known to raise on damaged or hostile files; the original is always chained.
+# Errors that Pillow's decoders raise on damaged or hostile files; the original is always chained.
 _DECODER_ERRORS = (
     OSError, SyntaxError, ValueError, TypeError, AttributeError, ArithmeticError, LookupError, EOFError, RuntimeError,
     MemoryError, AssertionError, struct.error, zlib.error,
@@ -63,7 +63,7 @@ _MAGIC = {
     b"II*\x00": "a damaged TIFF or a camera's raw file",
     b"MM\x00*": "a damaged TIFF or a camera's raw file",
 }
-"""The first bytes of files that people take for images -> what to call them."""
+"""First bytes of files that are mistaken for images -> description."""
 
 _TRANSPOSE = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -74,31 +74,30 @@ _TRANSPOSE = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-"""EXIF orientation -> the operation that makes the picture upright (EXIF 2.32, tag 0x0112). 1 needs none."""
+"""EXIF orientation -> operation that makes the picture upright (EXIF 2.32, tag 0x0112); 1 needs none."""
 _ORIENTATION = 0x0112
 
 
 def decode(source: Any) -> Image.Image:
-    """Decode a picture from wherever it comes into one upright RGB image that shares nothing with its source.
+    """Decode a picture into a new upright RGB image.
 
-    EXIF orientation is applied, an embedded colour profile is converted to sRGB, what is transparent is laid over
-    white, of an animation file the first frame is taken. 16-bit greys are divided by 257. Integers (mode I) are taken
-    as 8-bit if they fit 0..255, else as 16-bit if they fit 0..65535; floats (mode F) as 0..1, else as 0..255; values
-    that fit neither are stretched, lowest to black, highest to white. No metadata is kept: no EXIF, no GPS position.
+    EXIF orientation is applied, an embedded colour profile is converted to sRGB, transparency is composed over white,
+    and animations yield their first frame. 16-bit greys are divided by 257. Integers (mode I) count as 8-bit if they
+    fit 0..255, else as 16-bit if they fit 0..65535; floats (mode F) as 0..1, else as 0..255; other ranges are stretched
+    from black to white. No metadata is kept, such as EXIF or GPS positions.
 
-    A file takes at most 300 MB of memory: its size is checked from the header before any pixel is decoded, with limits
-    by format (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its
-    width and height; its coordinates are those of the decoded picture.
+    A file takes at most 300 MB of memory: its size is checked from the header before decoding, with limits by format
+    (50 megapixels for most JPEGs, 10 to 26 for others). A JPEG above 26 megapixels is decoded at half its width and
+    height, and coordinates refer to the decoded picture.
 
     Args:
-        source: the path of a file; the bytes of a file; a file opened for reading bytes, read from where it stands; a
-            PIL image of any mode (at its current frame); an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8,
-            uint16 (0..65535) or floats (0..1); or a PyTorch tensor of such numbers, (H, W) or with the channels first,
-            before any normalization.
+        source: a path; the bytes of a file; a binary file object, read from its current position; a PIL image of any
+            mode (its current frame); an array (H, W), (H, W, 1), (H, W, 3) or (H, W, 4) of uint8, uint16 (0..65535) or
+            floats (0..1); or a PyTorch tensor of such numbers, (H, W) or channels first, not normalised.
 
     Raises:
-        ImageError: if the source is no such picture, is damaged or too large. The text names a file by the last part
-            of its path, shortened; it holds nothing else of the path.
+        ImageError: if the source is not a picture, or is damaged or too large. The message contains only the
+            shortened last part of a path.
     """
     if isinstance(source, Image.Image):
         with _reading("this PIL image"):
@@ -115,7 +114,7 @@ def decode(source: Any) -> Image.Image:
             return _from_stream(file, display_name(path))
     if callable(getattr(source, "read", None)):
         return _from_file(source)
-    torch = sys.modules.get("torch")  # who has a tensor has imported it
+    torch = sys.modules.get("torch")  # already imported if the source is a tensor
     if torch is not None and isinstance(source, torch.Tensor):
         return _from_tensor(source)
     raise ImageError(
@@ -126,13 +125,13 @@ def decode(source: Any) -> Image.Image:
 
 
 def display_name(path: str) -> str:
-    """Return the last part of a path for messages: printable, at most 60 characters."""
+    """Return the last part of a path for messages, printable and at most 60 characters long."""
     name = "".join(character if character.isprintable() else "?" for character in os.path.basename(path)[-2000:])
     return name if len(name) <= 60 else f"{name[:40]}...{name[-17:]}"
 
 
 def _open_file(path: str) -> BinaryIO:
-    """Open a regular file. Pipes and devices are refused: reading them could wait for ever."""
+    """Open a regular file; pipes and devices, which could block forever, raise an error."""
     name = display_name(path) or "an empty name"
     if "://" in path[:100] or path.startswith("data:"):
         raise ImageError(f"Expected the path of a file, got an address: {name}. Download the image first.")
@@ -149,12 +148,12 @@ def _open_file(path: str) -> BinaryIO:
 
 
 def decode_apart(data: bytes, name: str = "this file", check: Callable[[], None] = lambda: None) -> Image.Image:
-    """Decode the bytes of a file as `decode` does, whatever its format in a process with bounded memory and time.
+    """Decode the bytes of a file like `decode`, in a process with limited memory and time.
 
     Args:
-        data: of the file.
-        name: for messages.
-        check: called about ten times a second; what it raises ends the decoding.
+        data: bytes of the file.
+        name: name for messages.
+        check: called about ten times a second; an exception from it stops the decoding.
 
     Raises:
         ImageError: see `decode`.
@@ -170,15 +169,15 @@ def decode_here(stream: BinaryIO, name: str, formats: Sequence[str] = _FORMATS) 
 
     Args:
         stream: the file, at its start.
-        name: for messages.
-        formats: that are read; those of `_APART` only in a process that `vitviz.images.worker` bounds.
+        name: name for messages.
+        formats: accepted formats; those of `_APART` only in a limited process of `vitviz.images.worker`.
 
     Raises:
         ImageError: see `decode`.
     """
     head = stream.read(1024)
     with _reading(name, head):
-        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # nothing else holds the picture
+        return _upright_rgb(_opened(check_metadata(stream, name), name, formats))  # no other reference
 
 
 def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
@@ -188,7 +187,7 @@ def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
 
 
 def all_formats() -> tuple[str, ...]:
-    """Return the formats that a process of its own reads."""
+    """Return the formats that a worker process reads."""
     return *_FORMATS, *(one for one in _APART if one in Image.OPEN)
 
 
@@ -200,12 +199,12 @@ def _from_stream(stream: BinaryIO, name: str) -> Image.Image:
 
 @contextmanager
 def _reading(name: str, head: bytes = b"") -> Iterator[None]:
-    """Turn whatever Pillow raises while it reads into an ImageError that a visitor understands."""
+    """Convert Pillow's errors while reading into an ImageError."""
     try:
         yield
     except ImageError:
         raise
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # the warning: under -W error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:  # a warning under -W error
         raise ImageError(
             f"Expected an image of at most {MAX_PIXELS / 1e6:g} megapixels, got far more in {name}. Make it smaller."
         ) from error
@@ -233,7 +232,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _kind(head: bytes) -> str:
-    """Return what a refused file seems to be, from its first bytes."""
+    """Describe a rejected file by its first bytes."""
     if head[4:8] == b"ftyp":
         return "a video or something like it"
     if b"<svg" in head.lower():
@@ -247,13 +246,13 @@ def _kind(head: bytes) -> str:
 
 
 def _upright_rgb(image: Image.Image) -> Image.Image:
-    """Return a new picture in upright sRGB. ``image`` may be the caller's: it is read, never changed.
+    """Return a new picture in upright sRGB without changing ``image``.
 
-    One name for all steps, so that each picture is freed as soon as the next one is there.
+    All steps reuse one variable, so each picture is freed as soon as the next one exists.
     """
     given = id(image)
     image.load()
-    # Only now: TIFFs turn themselves upright on loading, and PNGs may end with their EXIF.
+    # After loading: Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
     transpose = _TRANSPOSE.get(_orientation(image.info.get("exif")))
     profile = image.info.get("icc_profile")
     image = _eight_bit(image)
@@ -268,7 +267,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _orientation(exif: object) -> int:
-    """Return the EXIF orientation; 1 (upright) without EXIF or where it is damaged, as browsers take it."""
+    """Return the EXIF orientation; 1 (upright) if EXIF is missing or damaged, as in browsers."""
     if not isinstance(exif, bytes):
         return 1
     directory = entries(io.BytesIO(exif.removeprefix(b"Exif\0\0")))
@@ -279,18 +278,18 @@ def _eight_bit(image: Image.Image) -> Image.Image:
     """Return the picture in mode L, RGB, RGBA or CMYK, still in its own colour space."""
     if image.mode[0] in "IF":
         return _deep_grey(image)
-    if image.mode == "La":  # alpha already multiplied in: Pillow has only this way out of it
+    if image.mode == "La":  # premultiplied alpha: Pillow supports only this conversion
         return image.convert("LA").convert("RGBA")
     palette_alpha = image.palette is not None and image.palette.mode == "RGBA"
     if image.mode in ("LA", "PA", "RGBA", "RGBa") or palette_alpha or "transparency" in image.info:
-        own = image.copy() if image.mode == "P" else image  # Pillow writes the transparency into the palette in place
+        own = image.copy() if image.mode == "P" else image  # Pillow changes the palette in place
         return own.convert("RGBA") if own.mode != "RGBA" else own
     return image if image.mode in ("L", "RGB", "CMYK") else image.convert("RGB")
 
 
 def _deep_grey(image: Image.Image) -> Image.Image:
     """Scale modes I, F and the I;16 family to 8 bits; Pillow's own conversion would clip at 255."""
-    rows = max(1, 1_000_000 // image.width)  # some at a time, so that no large array is made
+    rows = max(1, 1_000_000 // image.width)  # in chunks, to avoid a large array
     tops = range(0, image.height, rows)
 
     def strip(top: int) -> npt.NDArray[Any]:  # (rows, W)
@@ -301,7 +300,7 @@ def _deep_grey(image: Image.Image) -> Image.Image:
     if not (math.isfinite(low) and math.isfinite(high)):
         raise ImageError("Expected an image of finite numbers, got NaN or infinity. Replace them first.")
     limits = {"I": (255.0, 65535.0), "F": (1.0, 255.0)}.get(image.mode, (65535.0,))
-    if image.mode == "I" and image.format in ("PNG", "PPM"):  # how Pillow reads their 16 bits: a fact, not a guess
+    if image.mode == "I" and image.format in ("PNG", "PPM"):  # Pillow reads their 16 bits as mode I
         limits = (65535.0,)
     fitting = [limit for limit in limits if low >= 0 and high <= limit]
     black, white = (0.0, fitting[0]) if fitting else (low, high)
@@ -317,7 +316,7 @@ def _deep_grey(image: Image.Image) -> Image.Image:
 
 
 def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
-    """Convert from the embedded ICC profile to sRGB; without a usable profile the numbers are taken as sRGB already."""
+    """Convert from the embedded ICC profile to sRGB; without a usable profile, assume sRGB."""
     if not isinstance(profile, bytes) or not profile or not features.check("littlecms2"):
         return image
     try:
@@ -330,13 +329,13 @@ def _to_srgb(image: Image.Image, profile: object) -> Image.Image:
             return image
         mode = "RGBA" if image.mode == "RGBA" else "RGB"  # alpha is copied
         converted = ImageCms.applyTransform(image, ImageCms.buildTransform(source, target, image.mode, mode))
-    except ImageCms.PyCMSError:  # a damaged profile is no reason to refuse the photograph
+    except ImageCms.PyCMSError:  # ignore a damaged profile
         return image
     return image if converted is None else converted  # None only with inPlace=True
 
 
 def _changes_little(transform: ImageCms.ImageCmsTransform) -> bool:
-    """Return whether a profile is sRGB by another name: its pixels stay as libraries that ignore profiles read them."""
+    """Return whether a profile is equivalent to sRGB, so that pixels can stay unchanged."""
     steps = np.linspace(0, 255, 9).astype(np.uint8)
     cube = np.stack(np.meshgrid(steps, steps, steps), axis=-1).reshape(27, 27, 3)
     after = ImageCms.applyTransform(Image.fromarray(cube), transform)
@@ -344,7 +343,7 @@ def _changes_little(transform: ImageCms.ImageCmsTransform) -> bool:
 
 
 def _over_white(image: Image.Image) -> Image.Image:
-    """Return an RGB picture; what is transparent is laid over white."""
+    """Convert to RGB, with transparency composed over white."""
     if image.mode != "RGBA":
         return image if image.mode == "RGB" else image.convert("RGB")
     white = Image.new("RGB", image.size, "white")
@@ -353,7 +352,7 @@ def _over_white(image: Image.Image) -> Image.Image:
 
 
 def _from_file(file: Any) -> Image.Image:
-    """Decode a file that the caller has opened, and leaves open."""
+    """Decode a file opened by the caller, without closing it."""
     named = getattr(file, "name", None)
     name = display_name(named) if isinstance(named, str) else "this file"
     content = file.read()
@@ -390,7 +389,7 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         array = _to_uint8(array, 0.0, 65535.0)
     elif array.dtype.kind == "f":
         low, high = float(array.min()), float(array.max())
-        if not (low >= -1e-6 and high <= 1 + 1e-6):  # so written that NaN is refused
+        if not (low >= -1e-6 and high <= 1 + 1e-6):  # also rejects NaN
             raise ImageError(
                 f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip; "
                 "pass pixels as they are before a model's normalization."
@@ -404,7 +403,7 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
 
 
 def _to_uint8(values: npt.NDArray[Any], black: float, white: float) -> npt.NDArray[np.uint8]:
-    """Scale black..white to 0..255 and round, some rows at a time so that no large float copy is made."""
+    """Scale black..white to 0..255 and round, in chunks of rows to avoid a large float copy."""
     result = np.empty(values.shape, np.uint8)
     scale = 255.0 / (white - black) if white > black else 0.0
     rows = max(1, 1_000_000 // max(1, values[0].size))

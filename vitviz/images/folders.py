@@ -1,6 +1,6 @@
-"""Folders of photographs: list the files, and batch them for a model exactly as single photographs are prepared.
+"""List folders of photographs, and batch them with the same preprocessing as single photographs.
 
-Shapes: n images of one size, H x W pixels of the model's input.
+Shapes: n images of equal size, H x W pixels of the model's input.
 """
 
 import os
@@ -23,26 +23,26 @@ SUFFIXES = (
     ".jpg", ".jpeg", ".jpe", ".jfif", ".mpo", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif", ".jp2", ".j2k",
     ".ppm", ".pgm", ".pbm", ".pnm", ".heic", ".heif",
 )  # fmt: skip
-"""Files that count as images, in lower case. One that then cannot be decoded is an error, not left out."""
+"""Suffixes of image files, in lower case. Files that cannot be decoded raise an error."""
 
 Item = TypeVar("Item")
 Labeled = tuple[Path, int]
-"""An image file and the number that goes with it: the index of its class, or whatever the caller counts by."""
+"""An image file with a number, such as its class index."""
 
 
 class DataError(VitvizError):
-    """A folder or data set that cannot be used."""
+    """Raised for a folder or data set that cannot be used."""
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Images of one size, ready for the model.
+    """Preprocessed images of equal size.
 
     Args:
         images: (n, 3, H, W), normalized pixels.
-        classes: (n,), the number that went with each file.
-        paths: where each comes from.
-        geometries: which pixels of the photograph the patches of each saw.
+        classes: (n,), the number of each file.
+        paths: path of each image.
+        geometries: geometry of each image.
     """
 
     images: Tensor
@@ -52,7 +52,7 @@ class Batch:
 
 
 def list_images(folder: Path) -> list[Path]:
-    """List the image files in a folder and anywhere below it, sorted; hidden files and folders are left out."""
+    """List the image files below a folder, sorted, without hidden files and folders."""
     found: list[Path] = []
     for place, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
@@ -61,15 +61,15 @@ def list_images(folder: Path) -> list[Path]:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a file's name is that of an image."""
+    """Return whether a file name has an image suffix."""
     return name.lower().endswith(SUFFIXES)
 
 
 def find_images(folder: Path) -> dict[int, list[Path]]:
-    """List the image files in a folder and below it, by the number of the folder they lie in, in sorted order.
+    """List the image files below a folder, grouped by the index of their folder in sorted order.
 
     Raises:
-        DataError: if there is no such folder, or no image in it.
+        DataError: if the folder does not exist or has no images.
     """
     if not folder.is_dir():
         raise DataError(f"Expected a folder of images, got {str(folder)!r}. Check the path.")
@@ -82,14 +82,14 @@ def find_images(folder: Path) -> dict[int, list[Path]]:
 
 
 def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Path]]:
-    """List the image files of FOLDER/CLASS, and of folders in there, by the index of their class.
+    """List the image files below each FOLDER/CLASS by class index.
 
     Args:
-        folder: with one subfolder for each class; some may be missing.
-        classes: name of a subfolder -> index of its class, from `class_names`.
+        folder: folder with one subfolder per class; some may be missing.
+        classes: subfolder name -> class index, from `class_names`.
 
     Raises:
-        DataError: if there is no such folder, a subfolder is no class, or there are no images.
+        DataError: if the folder does not exist, a subfolder is not a class, or there are no images.
     """
     if not folder.is_dir():
         raise DataError(f"Expected a folder with one subfolder for each class, got {str(folder)!r}. Check the path.")
@@ -109,14 +109,14 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
 
 
 def class_names(labels: Sequence[str], class_ids: Sequence[str] = ()) -> dict[str, int]:
-    """Return class ids and labels -> index. Labels of two classes (ImageNet has two cranes) are left out."""
+    """Map class ids and labels to indices, except ambiguous labels (ImageNet has two cranes)."""
     ids = {class_id: index for index, class_id in enumerate(class_ids)}
     once = {label: index for index, label in enumerate(labels) if labels.count(label) == 1}
     return ids | {label: index for label, index in once.items() if label not in ids}
 
 
 def spread(found: Mapping[int, Sequence[Item]], limit: int | None) -> list[tuple[Item, int]]:
-    """Return all images, or `limit` of them: the first of each class, then the second of each, and so on."""
+    """Return all images, or the first `limit`, taking one of each class in turn."""
     if limit is None:
         return [(item, index) for index, items in found.items() for item in items]
     ranked = [(rank, index, item) for index, items in found.items() for rank, item in enumerate(items)]
@@ -124,10 +124,10 @@ def spread(found: Mapping[int, Sequence[Item]], limit: int | None) -> list[tuple
 
 
 def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iterator[Batch]:
-    """Yield batches of at most `size` images; only images of one size are in a batch.
+    """Yield batches of at most `size` images of equal size.
 
     Raises:
-        DataError: if files cannot be decoded; all are named.
+        DataError: if files cannot be decoded; names all of them.
     """
     pending: dict[tuple[int, ...], list[tuple[Tensor, int, Path, Geometry]]] = {}
     for position, (path, index) in enumerate(files):
@@ -145,7 +145,7 @@ def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iter
 
 
 def progress_bar(total: int | None, *, show: bool) -> "tqdm[NoReturn]":
-    """Return a bar that counts images on standard error, in a terminal or a notebook; nowhere else."""
+    """Return a progress bar on standard error, shown only in a terminal or notebook."""
     listened = None if "ipykernel" not in sys.modules else False  # None: only on a terminal
     return tqdm(total=total, unit=" images", disable=listened if show else True)
 
@@ -156,7 +156,7 @@ def _stack(same: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:
 
 
 def _refuse_broken(first: ImageError, rest: Sequence[Labeled], preprocess: Preprocess) -> NoReturn:
-    """Name every file from the first broken one on that cannot be read: the pass has stopped, and decoding is quick."""
+    """Raise an error that names all unreadable files, starting with the first broken one."""
 
     def is_broken(path: Path) -> bool:
         try:

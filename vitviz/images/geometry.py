@@ -19,7 +19,7 @@ class Geometry:
     Args:
         image: (width, height) of the photograph in pixels.
         input: (height, width) of the model's input in pixels.
-        frame: the box of the photograph that the whole input shows; reaches outside the photograph where it was padded.
+        frame: box of the whole input in the photograph; extends beyond the photograph if padded.
     """
 
     image: tuple[int, int]
@@ -35,12 +35,12 @@ class Geometry:
 
     @property
     def seen(self) -> Box:
-        """Return the box of the photograph that the model saw: the frame without the padding."""
+        """Return the visible box of the photograph: the frame without padding."""
         left, top, right, bottom = self.frame
         return max(left, 0.0), max(top, 0.0), min(right, float(self.image[0])), min(bottom, float(self.image[1]))
 
     def patch_box(self, row: int, col: int, grid: tuple[int, int]) -> Box:
-        """Return the box that patch (row, col) of a grid (gh, gw) saw. Neighbours touch; padding lies outside."""
+        """Return the box of patch (row, col) of a grid (gh, gw); neighbours share edges, padding lies outside."""
         gh, gw = _check_grid(grid)
         if not (0 <= row < gh and 0 <= col < gw):
             raise ImageError(
@@ -55,19 +55,19 @@ class Geometry:
         )
 
     def patch_at(self, x: float, y: float, grid: tuple[int, int]) -> tuple[int, int] | None:
-        """Return the patch (row, col) that saw the point (x, y) of the photograph; None where the model saw nothing."""
+        """Return the patch (row, col) at point (x, y) of the photograph, or None outside the visible part."""
         gh, gw = _check_grid(grid)
         left, top, right, bottom = self.seen
         if not (left <= x < right and top <= y < bottom):
             return None
-        # A search over the same edges as patch_box's, so that the two agree to the last bit.
+        # Search the edges of patch_box, so that both agree exactly.
         row = bisect_right(range(gh), y, key=lambda i: _edge(self.frame[1], self.frame[3], i, gh)) - 1
         col = bisect_right(range(gw), x, key=lambda i: _edge(self.frame[0], self.frame[2], i, gw)) - 1
         return row, col
 
 
 def _edge(start: float, end: float, index: int, count: int) -> float:
-    """Return edge `index` of count + 1 edges from start to end, both met exactly."""
+    """Return edge `index` of count + 1 edges from start to end, exact at both ends."""
     return end if index == count else start + (end - start) * index / count
 
 

@@ -1,6 +1,6 @@
-"""Read AVIF and HEIC: the plugins that decode them in a process of its own.
+"""Register decoders for AVIF and HEIC, which run in a worker process.
 
-Pillow reads AVIF by itself. HEIC, in which many phones save photographs, needs pillow-heif: `pip install vitviz[heic]`.
+Pillow reads AVIF. HEIC, the format of many phones, needs pillow-heif: `pip install vitviz[heic]`.
 """
 
 from contextlib import suppress
@@ -10,10 +10,10 @@ from vitviz.images.limits import ImageError, kind_of
 
 
 def check_installed(head: bytes, name: str) -> None:
-    """Check that a file which begins with `head` can be read here.
+    """Check that a file starting with `head` can be read.
 
     Raises:
-        ImageError: if it is HEIC, and pillow-heif is not installed.
+        ImageError: for HEIC without pillow-heif.
     """
     if kind_of(head) == "HEIC" and find_spec("pillow_heif") is None:
         raise ImageError(
@@ -23,7 +23,7 @@ def check_installed(head: bytes, name: str) -> None:
 
 
 def register() -> None:
-    """Register both with Pillow, in one thread each: for the process that decodes."""
+    """Register both decoders with Pillow, with one thread each, for the worker process."""
     from PIL import AvifImagePlugin
 
     AvifImagePlugin.DEFAULT_MAX_THREADS = 1

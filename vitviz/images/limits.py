@@ -1,11 +1,11 @@
-"""Bounds on what a file may claim, checked before it is decoded, so that no process takes over 300 MB to open it.
+"""Check limits of image files before decoding, so that no process takes over 300 MB.
 
-TIFF, JPEG 2000, AVIF and HEIC are decoded in a process of their own (`vitviz.images.worker`). A HEIC photograph of 24
-megapixels takes 200 MB there, and then 170 MB in the process that asked for it: 3 bytes per pixel as they arrive and 4
-in Pillow's picture. The two peaks do not coincide.
+TIFF, JPEG 2000, AVIF and HEIC are decoded in a worker process (`vitviz.images.worker`). A HEIC photograph of 24
+megapixels takes 200 MB there, and then 170 MB in the calling process: 3 bytes per received pixel and 4 in Pillow's
+picture. The two peaks do not coincide.
 
-Pillow allocates what a header asks for, and a few bytes can ask for gigabytes: by their sides, by tiles larger than the
-picture, by metadata whose entries all point to the same bytes.
+Pillow allocates the memory that a header requests, and a few bytes can request gigabytes: by sides, by tiles larger
+than the picture, or by metadata entries that all point to the same bytes.
 """
 
 import io
@@ -20,11 +20,11 @@ from PIL import Image, Jpeg2KImagePlugin, JpegImagePlugin
 from vitviz.errors import VitvizError
 
 MAX_PIXELS = 50_000_000
-"""The largest picture in pixels: beyond any phone camera's default."""
+"""Maximum pixels of a picture: beyond any phone camera's default."""
 MAX_SIDE = 32_768
-"""The longest side in pixels: tables for resizing take up to 48 bytes per pixel of a side."""
+"""Maximum side in pixels: resizing tables take up to 48 bytes per pixel of a side."""
 MAX_RATIO = 100
-"""The longer side over the shorter one, for sides above 1,024 pixels."""
+"""Maximum ratio of the sides, for sides above 1,024 pixels."""
 MEGAPIXELS = {
     "PNG": 26,
     "GIF": 26,
@@ -37,15 +37,15 @@ MEGAPIXELS = {
     "JPEG2000": 10,
 }
 """Limits by Pillow's name of the format. Bytes per pixel at the peak, measured: PNG 9, HEIC 10, TIFF 12, WebP and
-AVIF 16, JPEG 2000 24. JPEG has a rule of its own, see `_check_jpeg`."""
+AVIF 16, JPEG 2000 24. For JPEG, see `_check_jpeg`."""
 
 _JPEG_BYTES = 270_000_000
 _JPEG_WHOLE = 26_000_000  # pixels; libjpeg decodes larger pictures at half their sides
 
-_TILE_PIXELS = 2048 * 2048  # of a TIFF: a tile is decoded whole, whatever the size of the picture
-_TILES = 2_000  # of a JPEG 2000: OpenJPEG takes 11 kB for each before it reads any
+_TILE_PIXELS = 2048 * 2048  # TIFF: a whole tile is decoded at once
+_TILES = 2_000  # JPEG 2000: OpenJPEG allocates 11 kB per tile in advance
 
-# Of TIFF and EXIF directories. Numbers become Python objects, 30 times as large as in the file.
+# TIFF and EXIF directories: numbers become Python objects, 30 times as large as in the file.
 _VALUE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # by type
 _BYTES_AND_TEXT = (1, 2, 7)
 _INTEGERS = (3, 4, 13, 16)  # SHORT, LONG, IFD, LONG8
@@ -55,13 +55,13 @@ _MAX_DATA = 2**24  # bytes: profiles, XMP, previews
 _DIRECTORIES = (34665, 34853, 40965)  # tags that point to further ones: Exif, GPS, Interoperability
 _EXIF = b"Exif\0\0"
 
-# Of all formats, before the picture itself. Decoders keep a record of each part, and some join parts one by one.
+# All formats, before the picture: decoders keep a record of each part, and some join parts one by one.
 _MAX_PARTS = 4096
-_MAX_SCANS = 64  # of a JPEG: each goes over the whole picture; encoders write about ten
+_MAX_SCANS = 64  # JPEG: each scan covers the whole picture; encoders write about ten
 _MAX_GIF_DATA = 2**18  # bytes of extensions: Pillow joins comments in quadratic time
 _MAX_PPM_HEADER = 2**16  # bytes: Pillow reads comments byte by byte
-_MAX_PPM_TEXT = 2**23  # bytes: pixels that are written as decimal numbers
-_LEAST_IDAT = 1024  # bytes of a PNG for each of its chunks of pixels, beyond the first ones
+_MAX_PPM_TEXT = 2**23  # bytes of pixels written as decimal numbers
+_LEAST_IDAT = 1024  # minimum bytes per PNG pixel chunk, after the first ones
 
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
 _NO_LENGTH = (0x01, *range(0xD0, 0xDA))  # markers without a segment (ISO 10918-1, table B.1)
@@ -82,11 +82,11 @@ _FORMATS = tuple((re.compile(pattern, re.DOTALL), name) for pattern, name in _SI
 
 
 class ImageError(VitvizError):
-    """An image that cannot be read, or settings for one that make no sense."""
+    """Raised for images that cannot be read, and for invalid settings."""
 
 
 def check_size(width: int, height: int, name: str, megapixels: float = MAX_PIXELS / 1e6) -> None:
-    """Refuse a picture without pixels, with more than `megapixels`, or with a side too long; `name` is for messages."""
+    """Raise an error for pictures without pixels, above `megapixels`, or with a side too long."""
     if width < 1 or height < 1:
         raise ImageError(f"Expected an image with pixels, got {width} x {height} in {name}. Choose another one.")
     if width * height > megapixels * 1e6:
@@ -110,7 +110,7 @@ _BRANDS: dict[Kind, tuple[bytes, ...]] = {
 
 
 def kind_of(head: bytes) -> Kind | None:
-    """Return what a file that begins with `head` calls itself (its brands, ISO 14496-12, section 4.3)."""
+    """Return the kind of a file starting with `head`, from its brands (ISO 14496-12, section 4.3)."""
     if head[4:8] != b"ftyp":
         return None
     listed = head[8 : min(int.from_bytes(head[:4], "big"), 256)]
@@ -119,20 +119,20 @@ def kind_of(head: bytes) -> Kind | None:
 
 
 def format_of(head: bytes) -> str | None:
-    """Return Pillow's name of the format of a file that begins with `head`, by that alone; `None` for none of ours."""
+    """Return Pillow's format name of a file starting with `head`; `None` for unsupported formats."""
     if (kind := kind_of(head)) is not None:
         return "HEIF" if kind == "HEIC" else kind
     return next((name for pattern, name in _FORMATS if pattern.match(head)), None)
 
 
 def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
-    """Check what a decoder reads as soon as it opens a file: its parts before, beside and between the pixels.
+    """Check the parts of a file other than pixels, which decoders read on opening.
 
-    Pillow copies every value at once and joins blocks, so that 0.5 MB of file can ask for gigabytes, and libjpeg goes
-    over the whole picture for each scan. Return the file at its start; a JPEG without further EXIF blocks.
+    Pillow copies and joins values, so 0.5 MB of file can request gigabytes, and libjpeg processes the whole picture for
+    each scan. Return the file at its start, for JPEG with a single EXIF block.
 
     Raises:
-        ImageError: for more parts than photographs have, or larger ones.
+        ImageError: for too many or too large parts.
     """
     file.seek(0)
     data = file.read()
@@ -155,9 +155,9 @@ def _check_tiff(data: bytes, name: str) -> None:
 
 
 def _check_jpeg_segments(data: bytes, name: str) -> bytes | None:
-    """Check the segments and scans up to the end of the first picture; return the file with one EXIF block."""
+    """Check segments and scans of the first picture; return the file with one EXIF block."""
     at, parts, size, scans = 2, 0, 0, 0
-    blocks: list[int] = []  # where EXIF blocks begin
+    blocks: list[int] = []  # offsets of EXIF blocks
     while at + 4 <= len(data):
         if data[at] != 0xFF:
             at += 1
@@ -208,7 +208,7 @@ def _check_png(data: bytes, name: str) -> None:
 
 
 def _webp_size(data: bytes) -> tuple[int, int] | None:
-    """Return width and height of a WebP picture: of its canvas or its only frame (RFC 9649, section 2)."""
+    """Return width and height of a WebP canvas or single frame (RFC 9649, section 2)."""
     if data[12:16] == b"VP8X":
         return 1 + int.from_bytes(data[24:27], "little"), 1 + int.from_bytes(data[27:30], "little")
     if data[12:16] == b"VP8L":
@@ -221,7 +221,7 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
 
 def _check_webp(data: bytes, name: str) -> None:
     canvas = _webp_size(data)
-    if canvas is not None and all(canvas):  # Pillow makes room for the canvas as soon as it opens a file
+    if canvas is not None and all(canvas):  # Pillow allocates the canvas on opening
         check_size(*canvas, name, MEGAPIXELS["WEBP"])
     at, parts, size = 12, 0, 0
     end = min(len(data), 8 + int.from_bytes(data[4:8], "little"))
@@ -240,7 +240,7 @@ def _check_gif(data: bytes, name: str) -> None:
     if len(data) > 10 and data[10] & 0x80:  # a global colour table
         at += 3 * 2 ** ((data[10] & 7) + 1)
     while at + 2 < len(data) and data[at : at + 1] != b",":
-        if data[at] != 0x21:  # neither a picture nor an extension: Pillow skips the byte
+        if data[at] != 0x21:  # Pillow skips bytes that start neither a picture nor an extension
             at, parts = at + 1, parts + 1
         else:
             at += 2
@@ -262,7 +262,7 @@ def _check_ppm(data: bytes, name: str) -> None:
 
 
 def _check_boxes(data: bytes, name: str) -> None:
-    """Check the boxes of a JPEG 2000 (ISO 15444-1, annex I), those within the header among them."""
+    """Check the boxes of a JPEG 2000, including those in its header (ISO 15444-1, annex I)."""
     pending, parts = [(0, len(data))], 0
     while pending:
         at, end = pending.pop()
@@ -292,12 +292,12 @@ _CHECKS: dict[str, Callable[[bytes, str], bytes | None]] = {
 
 
 def check_file(image: Image.Image, name: str) -> None:
-    """Check an opened file's size by its format, before its pixels are decoded. A large JPEG is set to half its sides.
+    """Check an opened file's size by format before decoding; reduce a large JPEG to half its sides.
 
     Raises:
-        ImageError: if decoding would take more than 300 MB.
+        ImageError: if decoding could take more than 300 MB.
     """
-    if isinstance(image, JpegImagePlugin.JpegImageFile):  # MPO, photographs of two lenses, among them
+    if isinstance(image, JpegImagePlugin.JpegImageFile):  # includes MPO (two-lens photographs)
         _check_jpeg(image, name)
     else:
         check_size(*image.size, name, MEGAPIXELS[str(image.format)])
@@ -306,7 +306,7 @@ def check_file(image: Image.Image, name: str) -> None:
 
 
 class Entry(NamedTuple):
-    """One entry of a TIFF or EXIF directory: its type and how many values it has; the value if it is one integer."""
+    """Entry of a TIFF or EXIF directory: type and number of values, and the value of a single integer."""
 
     tag: int
     kind: int
@@ -315,11 +315,11 @@ class Entry(NamedTuple):
 
 
 def entries(file: BinaryIO, offset: int | None = None) -> Iterator[Entry]:
-    """Yield the entries of a directory of TIFF (revision 6.0, section 2; or BigTIFF) or EXIF, without their values.
+    """Yield the entries of a TIFF (revision 6.0, section 2; or BigTIFF) or EXIF directory, without values.
 
     Args:
-        file: read from its start. Where it is damaged, the entries end.
-        offset: where the directory begins; by default the first one.
+        file: read from its start; entries end at damage.
+        offset: offset of the directory; by default the first one.
     """
     file.seek(0)
     head = file.read(16)
@@ -368,7 +368,7 @@ def _check_directories(file: BinaryIO, name: str) -> None:
 
 
 def _check_jpeg(image: JpegImagePlugin.JpegImageFile, name: str) -> None:
-    """Check the memory of progressive JPEG, whose coefficients (2 bytes per sample) are held beside the picture."""
+    """Check the memory of progressive JPEG, which also stores coefficients (2 bytes per sample)."""
     check_size(*image.size, name)
     pixels = image.width * image.height
     largest = max((across * down for _, across, down, _ in image.layer), default=1)
@@ -387,7 +387,7 @@ def _check_jpeg(image: JpegImagePlugin.JpegImageFile, name: str) -> None:
 
 
 def _check_jpeg2000(file: IO[bytes], name: str) -> None:
-    """Check the size in the codestream, which need not be that of the file's header, and the number of tiles."""
+    """Check the codestream's size, which may differ from the file header's, and the number of tiles."""
     file.seek(0)
     if file.read(4) != b"\xff\x4f\xff\x51":  # a file of boxes (ISO 15444-1, annex I): the codestream is in jp2c
         file.seek(0)
@@ -398,7 +398,7 @@ def _check_jpeg2000(file: IO[bytes], name: str) -> None:
         file.read(4)
     header = file.read(38)  # SIZ (annex A.5.1)
     if len(header) < 38:
-        return  # no picture: the decoder says so
+        return  # not a picture: the decoder raises the error
     right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
     check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
     tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))

@@ -1,4 +1,4 @@
-"""Preprocess an upright photograph into a model's input, with the geometry that leads back to its pixels."""
+"""Preprocess an upright photograph into a model's input, with the geometry of its pixels."""
 
 import math
 from collections.abc import Mapping
@@ -19,16 +19,16 @@ Interpolation = Literal["bilinear", "bicubic", "lanczos", "nearest"]
 _RANGES = {
     **dict.fromkeys(("height", "width", "multiple", "resize"), (1, math.inf)),
     "mean": (-1e6, 1e6),
-    "std": (1e-6, 1e6),  # else pixels would overflow float32
+    "std": (1e-6, 1e6),  # smaller values would overflow float32
 }
-_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # by that of the first channel
+_MEANS = {0.485: "ImageNet's", 0.48145466: "CLIP's", 0.5: "0.5 as"}  # by the mean of the first channel
 _RESIZE = 8192  # the default for the largest input, rounded up
 _RESIZED_PIXELS = 40_000_000  # 160 MB, after the rows and after the columns are resized
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """Input of a model: normalized pixels (3, H, W), float32, and where they come from."""
+    """Input of a model: normalized pixels (3, H, W), float32, and their geometry."""
 
     pixels: npt.NDArray[np.float32]
     geometry: Geometry
@@ -36,22 +36,22 @@ class Prepared:
 
 @dataclass(frozen=True, kw_only=True)
 class Preprocess:
-    """Settings that make a photograph a model's input. Frozen, saved with the weights.
+    """Preprocessing settings, saved with the weights.
 
     Args:
-        height, width: of the input in pixels; for mode "native" only their product counts, as the budget of pixels.
-        mode: "crop" resizes the shorter side to `resize` and cuts out the centre, equal to torchvision's Resize and
-            CenterCrop on PIL images; only where those would add black margins is the picture enlarged to cover the
-            input. "squash" stretches the whole picture to the input. "pad" keeps its shape and fills with the mean
-            color. "native" keeps its shape as nearly as multiples of `multiple` allow; the input's size varies.
-        resize: crop only, in pixels; by default the shorter side of the input / 0.875. A pair (height, width) resizes
-            the picture to cover so many pixels, as timm does for inputs that are not square.
-        multiple: native only, in pixels: the patch size.
-        interpolation: as in Pillow.
-        mean, std: per channel, for pixels from 0 to 1. ImageNet's by default; use those the weights were trained with.
+        height, width: input size in pixels; mode "native" uses only their product as the pixel budget.
+        mode: "crop" resizes the shorter side to `resize` and crops the centre, like torchvision's Resize and CenterCrop
+            on PIL images, except that it enlarges the picture instead of adding black margins. "squash" stretches the
+            whole picture. "pad" keeps the aspect ratio and pads with the mean color. "native" keeps the aspect ratio up
+            to multiples of `multiple`, so the input size varies.
+        resize: for "crop", in pixels; by default the shorter side of the input / 0.875. A pair (height, width) resizes
+            the picture to cover this size, as timm does for inputs that are not square.
+        multiple: for "native", the patch size in pixels.
+        interpolation: name of Pillow's filter.
+        mean, std: per channel, for pixels from 0 to 1; by default ImageNet's. Use those of the training.
 
     Raises:
-        ImageError: for settings that make no sense, and when called with an image too elongated to be resized.
+        ImageError: for invalid settings, and when called with an image too elongated to resize.
     """
 
     height: int = 224
@@ -86,19 +86,19 @@ class Preprocess:
 
     @property
     def _resize(self) -> tuple[int, ...]:
-        """Return what the shorter side becomes, or the (height, width) that the resized picture covers."""
+        """Return the resized shorter side, or the (height, width) that the resized picture covers."""
         if isinstance(self.resize, tuple):
             return self.resize
         return (self.resize if self.resize is not None else round(min(self.height, self.width) / 0.875),)
 
     def __call__(self, image: Image.Image) -> Prepared:
-        """Prepare an RGB image, as `decode` returns it: float32 pixels (3, H, W) and their geometry."""
+        """Prepare an RGB image from `decode`: float32 pixels (3, H, W) and their geometry."""
         if not isinstance(image, Image.Image) or image.mode != "RGB":
             got = f"mode {image.mode}" if isinstance(image, Image.Image) else type(image).__name__
             raise ImageError(f"Expected an upright PIL image of mode RGB, got {got}. Call decode(image) first.")
         check_size(*image.size, "this image")
         (rw, rh), (left, top), (height, width) = self.plan(*image.size)
-        # Pillow resizes the rows first, to rw x image.height. A large input may take more, for any square photograph.
+        # Pillow resizes rows first, to rw x image.height. Large inputs may need more, for any square photograph.
         if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, *self._resize) ** 2):
             raise ImageError(
                 f"Expected an image nearer to a square, got {image.width} x {image.height}, which would become "
@@ -106,7 +106,7 @@ class Preprocess:
             )
         resized = image.resize((rw, rh), Image.Resampling[self.interpolation.upper()])
         part = resized.crop((max(0, -left), max(0, -top), min(rw, width - left), min(rh, height - top)))
-        pixels = np.zeros((3, height, width), np.float32)  # zero is the mean color: the padding, exactly
+        pixels = np.zeros((3, height, width), np.float32)  # zero is the mean color, used for padding
         x, y = max(0, left), max(0, top)
         pixels[:, y : y + part.height, x : x + part.width] = self._normalize(part)
         sx, sy = image.width / rw, image.height / rh  # pixels of the photograph in one pixel of the resized picture
@@ -114,23 +114,23 @@ class Preprocess:
         return Prepared(pixels, Geometry(image.size, (height, width), frame))
 
     def input_size(self, width: int, height: int) -> tuple[int, int]:
-        """Return the (height, width) of the model's input for a photograph of width x height pixels."""
+        """Return the input's (height, width) for a photograph of width x height pixels."""
         return self.plan(width, height)[2]
 
     def at(self, size: int, multiple: int) -> "Preprocess":
-        """Return this preprocessing for an input of another size.
+        """Return this preprocessing for another input size.
 
         Args:
-            size: in pixels. Mode "native" takes it as the side of a square with as many pixels as the input may have;
-                in the others it is the input's longer side, and the shorter one keeps its proportion.
-            multiple: the patch size in pixels: both sides are rounded to multiples of it.
+            size: longer side of the input in pixels; the shorter side keeps its proportion. For mode "native", the side
+                of a square with the pixel budget.
+            multiple: patch size in pixels; both sides are rounded to multiples of it.
 
         Raises:
-            ImageError: if that is less than one patch, or more than MAX_PIXELS pixels.
+            ImageError: if the size is below one patch, or above MAX_PIXELS pixels.
         """
         shorter, longer = sorted((self.height, self.width))
         shape = 1.0 if self.mode == "native" else shorter / longer
-        # A little less than the root, because each side may be rounded up by half a patch.
+        # Slightly below the root, because each side may be rounded up by half a patch.
         most = int(math.sqrt(MAX_PIXELS / shape) - multiple * (1 + 1 / shape) / 4) // multiple * multiple
         if not (is_whole(size) and multiple <= size <= most):
             raise ImageError(
@@ -143,9 +143,9 @@ class Preprocess:
         return self.shaped(height, width)
 
     def shaped(self, height: int, width: int) -> "Preprocess":
-        """Return this preprocessing for an input of another height and width in pixels, also of another shape.
+        """Return this preprocessing for another input height and width in pixels.
 
-        `resize` is in proportion, so that the same part of the picture is cut out.
+        `resize` scales in proportion, so the crop covers the same part of the picture.
         """
         resize: int | tuple[int, int] | None = self.resize
         if isinstance(resize, tuple):
@@ -155,7 +155,7 @@ class Preprocess:
         return replace(self, height=height, width=width, resize=resize)
 
     def plan(self, w: int, h: int) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """Return for an image w x h its resized (width, height), its (left, top) in the input, and (height, width)."""
+        """Return the resized (width, height), the (left, top) in the input, and (height, width), for an image w x h."""
         height, width = self.height, self.width
         if self.mode == "squash":
             return (width, height), (0, 0), (height, width)
@@ -166,22 +166,21 @@ class Preprocess:
             scale = min(width / w, height / h)
             rw, rh = max(1, round(w * scale)), max(1, round(h * scale))
             return (rw, rh), ((width - rw) // 2, (height - rh) // 2), (height, width)
-        # The expressions are torchvision's own, float division included: another rounding would be another image.
+        # The expressions of torchvision, including float division: other rounding would change the image.
         if isinstance(self.resize, tuple):  # timm's ResizeKeepRatio
             ratio = min(h / self.resize[0], w / self.resize[1])
             rw, rh = round(w / ratio), round(h / ratio)
             return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
         (resize,) = self._resize
         rw, rh = (resize, int(resize * h / w)) if w <= h else (int(resize * w / h), resize)
-        if rw < width or rh < height:  # torchvision would pad with black; cover the input instead
+        if rw < width or rh < height:  # enlarge the picture, where torchvision would pad with black
             rw, rh = (width, width * h // w) if width * h >= height * w else (height * w // h, height)
         return (rw, rh), (-round((rw - width) / 2.0), -round((rh - height) / 2.0)), (height, width)
 
     def _native(self, w: int, h: int) -> tuple[int, int]:
-        """Return the (width, height) in multiples nearest to the image's shape with about height * width pixels.
+        """Return the (width, height) in multiples closest to the image's shape, with about height * width pixels.
 
-        An image too elongated for that is one patch thick, and then no longer than the budget, so that it cannot
-        cost more than others.
+        A very elongated image becomes one patch thick and no longer than the budget allows.
         """
         patches = self.height * self.width / self.multiple**2
         across, down = math.sqrt(patches * w / h), math.sqrt(patches * h / w)
@@ -189,16 +188,16 @@ class Preprocess:
         return across * self.multiple, down * self.multiple
 
     def _normalize(self, image: Image.Image) -> npt.NDArray[np.float32]:
-        """Return an RGB picture as float32 (3, h, w), by the float32 steps of torchvision's ToTensor and Normalize."""
+        """Normalize an RGB picture to float32 (3, h, w), with the steps of torchvision's ToTensor and Normalize."""
         pixels = np.array(image, np.float32).transpose(2, 0, 1)  # (h, w, 3) -> (3, h, w)
         mean, std = (np.array(v, np.float32)[:, None, None] for v in (self.mean, self.std))
-        pixels /= np.float32(255)  # each in place: a large input would else stand in memory four times
+        pixels /= np.float32(255)  # in place, to avoid four copies of a large input
         pixels -= mean
         pixels /= std
         return pixels
 
     def restore(self, pixels: npt.NDArray[np.floating[Any]]) -> Image.Image:
-        """Return the picture of normalized pixels (3, H, W): the inverse of the normalization, rounded."""
+        """Return the picture of normalized pixels (3, H, W), rounded."""
         pixels = np.asarray(pixels)
         if pixels.ndim != 3 or pixels.shape[0] != 3 or pixels.size == 0 or not np.isfinite(pixels).all():
             raise ImageError(f"Expected finite pixels (3, H, W), got shape {pixels.shape} or NaN. Choose one image.")
@@ -207,7 +206,7 @@ class Preprocess:
         return Image.fromarray(np.ascontiguousarray(levels.transpose(1, 2, 0)))  # (3, H, W) -> (H, W, 3)
 
     def describe(self) -> str:
-        """Return the settings for people: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
+        """Return the settings as text: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
         colors = f"{_MEANS.get(self.mean[0], 'own')} mean and standard deviation"
         how = {"crop": f"cut from {self._describe_resize()}", "squash": "squashed", "pad": "padded"}
         form = how.get(self.mode, "in the photograph's own shape")
@@ -224,6 +223,6 @@ class Preprocess:
 
     @classmethod
     def from_dict(cls, settings: Mapping[str, Any]) -> "Preprocess":
-        """Build from the result of `to_dict`. All keys are needed: a default in place of a lost mean would be wrong."""
+        """Build from the result of `to_dict`; all keys are required, because a default mean could be wrong."""
         check_names(settings, [field.name for field in fields(cls)], ImageError, complete=True)
         return cls(**settings)

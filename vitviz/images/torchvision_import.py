@@ -1,9 +1,9 @@
-"""Import of torchvision, also where its compiled half does not fit the installed torch.
+"""Import torchvision, even if its compiled library does not match the installed torch.
 
-The package index carries one torchvision a platform, built for CUDA. Beside a torch for the CPU its shared library
-does not load. torchvision would do without, but on import it describes two operators of it, ``torchvision::nms`` and
-``torchvision::qnms``, to the dispatcher, which then raises. timm and transformers fail with it. vitviz never calls
-these two, so they are declared here without a kernel: whoever calls them still gets torchvision's own error.
+The package index has one torchvision per platform, built for CUDA, whose shared library does not load with a CPU
+build of torch. torchvision works without it, except that on import it registers metadata for two operators,
+``torchvision::nms`` and ``torchvision::qnms``, which raises an error and also breaks timm and transformers. vitviz does
+not use these operators, so this module declares them without a kernel; calling them raises torchvision's error.
 """
 
 import importlib
@@ -14,15 +14,15 @@ from types import ModuleType
 from typing import Any
 
 _lock = threading.Lock()
-_declared: list[Any] = []  # a torch.library.Library takes its declarations along when it is collected
+_declared: list[Any] = []  # a collected torch.library.Library removes its declarations
 
 
 def import_torchvision() -> ModuleType:
-    """Import torchvision and return it. Call it before the first import of torchvision, timm or transformers.
+    """Import torchvision and return it; call this before importing torchvision, timm or transformers.
 
     Raises:
-        ImportError: torchvision is not installed.
-        RuntimeError: it cannot be imported for another reason than the two operators; its own error, unchanged.
+        ImportError: if torchvision is not installed.
+        RuntimeError: torchvision's error, if the import fails for another reason.
     """
     with _lock:
         try:
@@ -36,7 +36,7 @@ def import_torchvision() -> ModuleType:
         for name in ("nms", "qnms"):
             library.define(name + "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _declared.append(library)
-        # The failed import leaves modules behind that a second one would take for finished.
+        # Remove the incomplete modules of the failed import.
         for name in [name for name in sys.modules if name.partition(".")[0] == "torchvision"]:
             del sys.modules[name]
         return importlib.import_module("torchvision")

@@ -1,7 +1,7 @@
 """Read frames of a video clip, spread evenly over it, within limits of memory.
 
-PyAV decodes (the extra `video`). A file is opened by us and handed over, and only formats that hold their pictures
-themselves are accepted: a playlist may name other files and addresses.
+PyAV decodes the clip (extra `video`). It gets an open file, and only formats that contain their own pictures are
+accepted, because playlists can refer to other files and addresses.
 """
 
 import os
@@ -18,45 +18,45 @@ from vitviz.images.decoding import display_name
 from vitviz.images.limits import ImageError
 
 SUFFIXES = (".mp4", ".m4v", ".mov", ".webm", ".mkv", ".avi")
-FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"  # FFmpeg's names of these
+FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"  # FFmpeg's format names
 MOST_FRAMES = 240  # of a film
 MOST_PACKETS = 200_000  # of a clip: an hour at 50 frames a second
 MEGAPIXELS = 9.0  # of a frame: 4K has 8.9
-SIDE = 960  # pixels of the longer side of a frame that is kept
+SIDE = 960  # maximum side of a returned frame in pixels
 
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One frame of a clip: its time in seconds from the start, and its picture, upright, at most `SIDE` pixels long."""
+    """Frame of a clip: time in seconds from the start, and upright picture of at most `SIDE` pixels."""
 
     time: float
     picture: Image.Image
 
 
 def is_clip(path: str | os.PathLike[str]) -> bool:
-    """Return whether a file's name is that of a video clip."""
+    """Return whether a file name has a video suffix."""
     return Path(path).suffix.lower() in SUFFIXES
 
 
 def count_frames(path: str | os.PathLike[str]) -> int:
-    """Return how many frames a clip has, without decoding them.
+    """Count the frames of a clip without decoding them.
 
     Raises:
-        ImageError: if it is no clip, or one that is too large.
+        ImageError: if the file is not a clip or too large.
     """
     with _opened(path) as (container, stream):
         return _count(container, stream, path)
 
 
 def read_clip(path: str | os.PathLike[str], frames: int = 48) -> Iterator[Frame]:
-    """Yield at most `frames` frames of a clip, spread evenly over it; one decoded frame is held at a time.
+    """Yield at most `frames` frames, spread evenly over a clip, one at a time.
 
     Args:
-        path: of an MP4, MOV, WebM, Matroska or AVI file.
-        frames: how many, 2 to `MOST_FRAMES`; all where the clip has fewer.
+        path: path of an MP4, MOV, WebM, Matroska or AVI file.
+        frames: number of frames, 2 to `MOST_FRAMES`; shorter clips yield all.
 
     Raises:
-        ImageError: if it is no clip, is damaged or too large.
+        ImageError: if the file is not a clip, is damaged or too large.
         MissingExtraError: if PyAV is not installed.
     """
     if not 2 <= frames <= MOST_FRAMES:
@@ -80,7 +80,7 @@ def read_clip(path: str | os.PathLike[str], frames: int = 48) -> Iterator[Frame]
 
 @contextmanager
 def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
-    """Open a clip: its container and its first video stream."""
+    """Open a clip, and return its container and first video stream."""
     with extra("video"):
         import av
     name = display_name(os.fspath(path))
@@ -120,7 +120,7 @@ def _count(container: Any, stream: Any, path: str | os.PathLike[str]) -> int:
 
 
 def _picture(frame: Any) -> Image.Image:
-    """Return a frame as an upright RGB picture, made smaller before it is copied."""
+    """Convert a frame to an upright, scaled-down RGB picture."""
     factor = min(1.0, SIDE / max(frame.width, frame.height))
     width, height = (max(1, round(length * factor)) for length in (frame.width, frame.height))
     picture: Image.Image = frame.reformat(width=width, height=height, format="rgb24").to_image()

@@ -1,9 +1,8 @@
-"""Decode pictures in processes of their own, with limits of memory and of time.
+"""Decode pictures in worker processes with limited memory and time.
 
-A file may hold more than it claims: more pixels, more scans, more metadata. What it asks for is asked of a process that
-may be ended at any moment. Two of them wait, so that a photograph need not wait for Python to start; each is replaced
-after some hundred pictures, and after one that ended it. Limits of memory and of processor time need POSIX; elsewhere
-the time on the clock alone ends a process.
+A file may contain more than its header claims: more pixels, scans or metadata. A worker process can be killed at any
+time. Two workers are kept ready, because starting Python takes time; each is replaced after some hundred pictures, and
+after a crash. Limits of memory and processor time need POSIX; elsewhere only wall-clock time is limited.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from PIL import Image
 from vitviz.images.limits import ImageError
 
 WORKERS = 2
-PICTURES = 300  # that a process decodes before it is replaced
-SECONDS = 10  # of the processor, for one picture; on the clock three times as many
-MEMORY = 300_000_000  # bytes that a picture may take beside its file
-TICK = 0.1  # seconds between two looks at whether anybody waits
+PICTURES = 300  # pictures per process before it is replaced
+SECONDS = 10  # processor time per picture; wall-clock limit is three times that
+MEMORY = 300_000_000  # bytes per picture, in addition to its file
+TICK = 0.1  # seconds between checks for cancellation
 
 _PROGRAM = "from vitviz.images.worker_process import serve; serve({})"
 _SIZE = struct.Struct(">Q")
@@ -38,15 +37,15 @@ _HAS_SHARED_MEMORY = hasattr(os, "memfd_create")
 
 
 class WorkerEnded(Exception):
-    """Process that ended while it decoded a picture."""
+    """Raised if a process ends while decoding a picture."""
 
 
 class Worker:
-    """Process that decodes one picture after another."""
+    """Worker process that decodes pictures."""
 
     def __init__(self) -> None:
         self.decoded = 0
-        # Pixels come back in memory that both processes share; where the system has none, through the pipe.
+        # Pixels return through shared memory, or through the pipe on systems without it.
         self._pixels = os.memfd_create("pixels") if _HAS_SHARED_MEMORY else -1
         environment = {
             **os.environ,
@@ -62,21 +61,21 @@ class Worker:
             stderr=subprocess.DEVNULL,
             env=environment,
             pass_fds=[self._pixels] if _HAS_SHARED_MEMORY else [],
-            start_new_session=True,  # Ctrl-C ends the server, which ends this
+            start_new_session=True,  # Ctrl-C goes only to the server, which ends the workers
         )
 
     @property
     def alive(self) -> bool:
-        """Return whether the process runs."""
+        """Return whether the process is running."""
         return self._process.poll() is None
 
     def decode(self, data: bytes, name: str, check: Callable[[], None]) -> Image.Image:
-        """Return the picture of a file.
+        """Decode a file.
 
         Args:
-            data: of the file.
-            name: for messages.
-            check: called about ten times a second; what it raises ends the process.
+            data: bytes of the file.
+            name: name for messages.
+            check: called about ten times a second; an exception from it kills the process.
 
         Raises:
             ImageError: see `vitviz.images.decoding.decode`.
@@ -105,7 +104,7 @@ class Worker:
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            with suppress(OSError):  # what was not written yet
+            with suppress(OSError):  # unwritten data
                 pipe and pipe.close()
         if self._pixels >= 0:
             os.close(self._pixels)
@@ -134,24 +133,24 @@ class Worker:
 
 
 class Workers:
-    """Lend processes to those who decode; who comes while all are busy waits.
+    """Pool of worker processes; callers wait while all are busy.
 
     Args:
-        count: how many there are.
+        count: number of processes.
     """
 
     def __init__(self, count: int = WORKERS) -> None:
         self._idle: queue.LifoQueue[Worker | None] = queue.LifoQueue()
         for _ in range(count):
-            self._idle.put(None)  # started when it is needed
+            self._idle.put(None)  # started on demand
 
     def warm(self) -> None:
-        """Start the processes that are not there yet."""
+        """Start missing processes."""
         for worker in [self._idle.get_nowait() for _ in range(self._idle.qsize())]:
             self._idle.put(worker or Worker())
 
     def decode(self, data: bytes, name: str, check: Callable[[], None] = lambda: None) -> Image.Image:
-        """Return the picture of a file, see `Worker.decode`."""
+        """Decode a file, see `Worker.decode`."""
         worker = self._take(check)
         try:
             if worker is None or not worker.alive:
@@ -160,11 +159,11 @@ class Workers:
         finally:
             if worker is not None and (worker.decoded >= PICTURES or not worker.alive):
                 worker.end()
-                worker = Worker()  # it starts while nobody waits for it
+                worker = Worker()  # starts in advance
             self._idle.put(worker)
 
     def end(self) -> None:
-        """End all processes that are idle."""
+        """End all idle processes."""
         with suppress(queue.Empty):
             while True:
                 worker = self._idle.get_nowait()
@@ -183,7 +182,7 @@ _lock = threading.Lock()
 
 
 def workers() -> Workers:
-    """Return the processes that decode for this one."""
+    """Return the worker pool of this process."""
     with _lock:
         if not _workers:
             _workers.append(Workers())
@@ -191,12 +190,12 @@ def workers() -> Workers:
         return _workers[0]
 
 
-if hasattr(os, "register_at_fork"):  # a copy of this process must not read the answers of the original's processes
+if hasattr(os, "register_at_fork"):  # a forked process must not use its parent's workers
     os.register_at_fork(after_in_child=_workers.clear)
 
 
 def send(pipe: IO[bytes], about: dict[str, object], data: bytes = b"") -> None:
-    """Write a message: what it is about, as JSON, and bytes."""
+    """Write a message: a JSON header and bytes."""
     head = json.dumps(about).encode()
     pipe.write(_SIZE.pack(len(head)) + _SIZE.pack(len(data)) + head)
     pipe.write(data)
@@ -219,7 +218,7 @@ def receive(pipe: IO[bytes]) -> tuple[dict[str, Any], bytes]:
     return json.loads(about), data
 
 
-_SIGXCPU = 24  # Linux and macOS agree
+_SIGXCPU = 24  # on Linux and macOS
 BROKEN = (
     "Expected a complete photograph, got {}, "
     f"which cannot be decoded in {MEMORY // 10**6} MB of memory. Save it again as JPEG."

@@ -1,4 +1,4 @@
-"""Decode pictures for another process, see `vitviz.images.worker`: the side that is limited."""
+"""Decode pictures for another process: the limited side of `vitviz.images.worker`."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from vitviz.images.heif import register
 from vitviz.images.limits import ImageError
 from vitviz.images.worker import BROKEN, MEMORY, SECONDS, receive, send
 
-STRIP = 2**20  # pixels that are written at once
+STRIP = 2**20  # pixels per write
 
 
 def serve(target: int) -> None:
-    """Decode what standard input sends until it ends.
+    """Decode pictures from standard input until it ends.
 
     Args:
-        target: descriptor of the file that pixels are written to; below 0, standard output.
+        target: file descriptor for pixels; negative for standard output.
     """
     source, answers = sys.stdin.buffer, sys.stdout.buffer
     register()
-    Image.init()  # so that limits of memory and time are those of the picture
+    Image.init()  # before the limits of memory and time apply
     formats, used = all_formats(), _memory()
     while True:
         try:
@@ -59,14 +59,14 @@ def serve(target: int) -> None:
 
 
 def _write(picture: Image.Image, file: IO[bytes]) -> None:
-    """Write the pixels, some rows at a time, so that they are not there twice."""
+    """Write the pixels in chunks of rows, to avoid a copy."""
     rows = max(1, STRIP // picture.width)
     for top in range(0, picture.height, rows):
         file.write(picture.crop((0, top, picture.width, min(top + rows, picture.height))).tobytes())
 
 
 def _memory() -> int:
-    """Return the bytes of address space that this process has; 0 where that is not known."""
+    """Return the size of this process's address space in bytes; 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
     except OSError:
@@ -75,7 +75,7 @@ def _memory() -> int:
 
 
 def _limit(memory: int) -> None:
-    """Bound the address space, and the processor time from now on, where the system does that."""
+    """Limit the address space and the further processor time, if the system supports it."""
     with suppress(ImportError, OSError, ValueError):
         import resource
 
