@@ -1,7 +1,7 @@
-"""Training a model: data, recipes, losses, the engine, and starting from another model's weights."""
+"""Train a model: data, recipes, losses, training loop, and transfer from another model."""
 
 from vitviz.errors import VitvizError
 
 
 class TrainingError(VitvizError):
-    """Error of data, models, settings or folders that cannot be trained with; the text says what to do."""
+    """Raised for data, models, settings or folders that do not allow training."""

@@ -1,4 +1,4 @@
-"""Accelerate's view of devices, precision and processes."""
+"""Set up Accelerate for devices, precision and processes."""
 
 import atexit
 from datetime import timedelta
@@ -14,12 +14,12 @@ with extra("train"):
     from accelerate.utils import patch_environment
 
 _MIXED_PRECISION = {"float32": "no", "bfloat16": "bf16", "float16": "fp16"}
-_PATIENCE = timedelta(days=2)  # processes wait for one that computes features
+_PATIENCE = timedelta(days=2)  # processes wait while one computes features
 
 
 def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
-    """Return an accelerator that is new to this program, joined with the other processes of torchrun."""
-    AcceleratorState._reset_state(reset_partial_state=True)  # it keeps what an earlier training in this program had
+    """Return a new accelerator that is joined with the other processes of torchrun."""
+    AcceleratorState._reset_state(reset_partial_state=True)  # discard the state of an earlier training in this program
     if device.type == "cuda":
         torch.cuda.set_device(device)
     handlers = [InitProcessGroupKwargs(timeout=_PATIENCE), DistributedDataParallelKwargs(gradient_as_bucket_view=True)]
@@ -31,5 +31,5 @@ def make_accelerator(device: torch.device, recipe: Recipe) -> Accelerator:
             kwargs_handlers=handlers,
         )
     if accelerator.num_processes > 1:
-        atexit.register(accelerator.end_training)  # not sooner: under torchrun a group cannot be made twice
+        atexit.register(accelerator.end_training)  # not earlier: torchrun cannot create a group twice
     return accelerator

@@ -1,4 +1,4 @@
-"""Train from Python with one call."""
+"""Train a model with one call."""
 
 import os
 import tempfile
@@ -25,16 +25,16 @@ def train(
     progress: bool = True,
     **more: Any,
 ) -> Outcome:
-    """Train a model on data by a recipe, and return the result with the trained model.
+    """Train a model on data with a recipe, and return the result with the trained model.
 
     Args:
-        model: a new one without `pretrained`, for as many classes as the data have, which is trained itself; or one
-            with `pretrained`, of which a copy is trained, with a new classifier where its classes are others.
-        data: of `vitviz.training.data.open_data`; or what that takes, opened at the model's size.
-        recipe: a `vitviz.training.recipes.Recipe`, or the name of one.
-        out: a folder for state, log and features; by default a temporary one, which is removed.
-        device: where to train; the best there is by default.
-        progress: a bar on terminals and a line an epoch elsewhere, on standard error.
+        model: a new model without `pretrained` and with the data's number of classes, which is trained in place; or a
+            model with `pretrained`, of which a copy is trained, with a new classifier if the classes differ.
+        data: from `vitviz.training.data.open_data`, or its first argument, opened at the model's size.
+        recipe: a `vitviz.training.recipes.Recipe`, or the name of a recipe.
+        out: folder for state, log and features; by default a temporary folder.
+        device: device to train on; by default the best one.
+        progress: show a bar on terminals, or one line per epoch elsewhere, on standard error.
         more: further arguments of `vitviz.training.loop.Trainer`, such as teacher or resume.
 
     Raises:

@@ -1,6 +1,6 @@
-"""Labeled images for training: two splits, as uint8 pixels that the model's preprocessing would show.
+"""Load labeled images for training: two splits of preprocessed uint8 pixels.
 
-Shapes: n images in a split, k of them read at once, H x W pixels of the model's input.
+Shapes: n images in a split, k per read, H x W pixels of the model's input.
 """
 
 import functools
@@ -28,8 +28,8 @@ from vitviz.training.duplicates import Print, find_duplicates, fingerprints
 
 Fit = Literal["crop", "squash"]
 MEMORY = 3 * 2**30
-"""Bytes of pixels kept in memory, for both splits together: all of CIFAR-10, or Imagenette at 224 x 224."""
-_LISTED = 24  # classes, or photographs that occur twice, that are listed one by one
+"""Maximum bytes of pixels in memory, for both splits: fits CIFAR-10, or Imagenette at 224 x 224."""
+_LISTED = 24  # maximum classes or duplicates to list
 Channels = tuple[float, float, float]
 
 
@@ -38,9 +38,9 @@ class Split:
     """One split of a data set.
 
     Args:
-        samples: classes (n,) int64, and the files or the archive's images (n, 3 or 1, h, w) uint8.
-        preprocess: from a picture to (H, W) pixels from 0 to 1.
-        images: (n, 3 or 1, H, W) uint8 in memory, or `None` where pictures are decoded as they are read.
+        samples: classes (n,) int64, and files or images (n, 3 or 1, h, w) uint8.
+        preprocess: preprocessing to (H, W) pixels from 0 to 1.
+        images: (n, 3 or 1, H, W) uint8 in memory, or `None` to decode on access.
     """
 
     samples: Samples
@@ -61,19 +61,19 @@ class Split:
         return self.preprocess.height, self.preprocess.width
 
     def read(self, indices: Tensor) -> Tensor:
-        """Return a copy of some images, RGB: indices (k,) -> (k, 3, H, W) uint8.
+        """Return a copy of RGB images: indices (k,) -> (k, 3, H, W) uint8.
 
         Raises:
             ImageError: if a file can no longer be read.
         """
         if self.images is not None:
             return self.images[indices].expand(-1, 3, -1, -1).contiguous()  # (k, 3 or 1, H, W) -> (k, 3, H, W)
-        threads = 1 if get_worker_info() else cores()  # a DataLoader's workers are many already
+        threads = 1 if get_worker_info() else cores()  # a DataLoader has several workers
         with ThreadPoolExecutor(threads) as pool:
             return torch.stack([*pool.map(self.pixels, indices.tolist())])
 
     def pixels(self, index: int) -> Tensor:
-        """Return one image at the model's size: (3, H, W) uint8, the very pixels that `preprocess` divides by 255."""
+        """Return one image at the model's size: (3, H, W) uint8, as in `preprocess` before division by 255."""
         return self.prepare(self.picture(index))
 
     def prepare(self, picture: Image.Image) -> Tensor:
@@ -85,35 +85,35 @@ class Split:
         return torch.from_numpy(np.ascontiguousarray(pixels))
 
     def picture(self, index: int) -> Image.Image:
-        """Return one image at its own size, upright, RGB."""
+        """Return one image at its original size, upright, RGB."""
         if self.samples.paths is not None:
             return decode(self.samples.paths[index])
-        assert self.samples.images is not None  # without files there are images
+        assert self.samples.images is not None  # either files or images
         return decode(self.samples.images[index].permute(1, 2, 0).numpy())  # (c, h, w) -> (h, w, c)
 
 
 @dataclass(frozen=True, eq=False)
 class Data(Dataset[Split]):
-    """A data set, checked and ready.
+    """Checked data set for training.
 
     Args:
-        left_out: files that were skipped, each with its reason.
-        duplicates: photographs that are in two classes or in both splits, each with its first copy.
+        left_out: skipped files with reasons.
+        duplicates: photographs in two classes or in both splits, with their first copy.
     """
 
     left_out: tuple[str, ...] = ()
     duplicates: tuple[str, ...] = ()
 
     def preprocess(self, mean: Channels, std: Channels) -> Preprocess:
-        """Return the preprocessing to save with a model that was trained on these pixels, normalized so."""
+        """Return the preprocessing to save with a model trained on these pixels."""
         return replace(self.train.preprocess, mean=mean, std=std)
 
     def counts(self, split: Split) -> tuple[int, ...]:
-        """Return how many images of each class a split has."""
+        """Count the images of each class in a split."""
         return tuple(split.classes.bincount(minlength=len(self.labels)).tolist())
 
     def describe(self) -> str:
-        """Return lines for a terminal: classes, counts, skipped files."""
+        """Return text for a terminal: classes, counts, skipped files."""
         splits = f"{len(self.train):,} training images, {len(self.val):,} validation images"
         lines = [f"{self.name}: {len(self.labels)} classes, {splits}", f"{self.source}; licence: {self.licence}"]
         lines += [f"in {self.folder}"] if self.folder is not None else []
@@ -132,7 +132,7 @@ class Data(Dataset[Split]):
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """Return a hash of classes, sizes, and each image's file (name and length) or pixels, wherever they lie."""
+        """Return a hash of classes, sizes, and each image's file (name and length) or pixels, independent of paths."""
         digest = hashlib.sha256(repr((self.labels, self.class_ids, self.train.preprocess)).encode())
         for samples in (self.train.samples, self.val.samples):
             digest.update(samples.classes.numpy().tobytes())
@@ -144,10 +144,10 @@ class Data(Dataset[Split]):
         return digest.hexdigest()
 
     def mean_std(self, most: int = 5000) -> tuple[Channels, Channels]:
-        """Return mean and standard deviation of the training pixels for each channel, on a scale of 0..1, to 4 digits.
+        """Return mean and standard deviation of the training pixels per channel, 0..1, with 4 digits.
 
         Args:
-            most: images to look at, spread evenly.
+            most: maximum number of images, spread evenly.
         """
         chosen = torch.linspace(0, len(self.train) - 1, min(most, len(self.train))).long()
         moments = torch.zeros(2, 3, dtype=torch.float64)
@@ -155,7 +155,7 @@ class Data(Dataset[Split]):
             pixels = self.train.read(some).transpose(0, 1).flatten(1).double() / 255  # (k, 3, H, W) -> (3, k H W)
             moments += torch.stack([pixels.mean(1), pixels.square().mean(1)]) * len(some) / len(chosen)
         mean, square = moments
-        std = (square - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)  # one flat color: do not divide by 0
+        std = (square - mean.square()).clamp_min(0).sqrt().clamp_min(1e-3)  # avoid division by 0 for one flat color
         channels = [tuple(round(value, 4) for value in values.tolist()) for values in (mean, std)]
         return cast(tuple[Channels, Channels], tuple(channels))
 
@@ -173,15 +173,15 @@ def open_data(
     memory: int = MEMORY,
     progress: bool = True,
 ) -> Data:
-    """Find a data set, download it where it is missing and there is a network, and check every image of it.
+    """Find or download a data set, and check every image.
 
     Args:
         name_or_folder: a data set's name; or a folder with train/CLASS/image and val/CLASS/image (or test/); or with
             `val_share` one with CLASS/image.
-        root: where a named data set lies or is put; by default the user's cache.
+        root: folder of named data sets; by default the user's cache.
         size: (height, width) of the model's input, in pixels.
-        fit: "squash" the whole picture to that size, or "crop" its largest centre of that shape.
-        skip_broken: leave out files that cannot be read as images, instead of refusing them.
+        fit: "squash" the whole picture to that size, or "crop" the largest centre of that shape.
+        skip_broken: skip unreadable files instead of raising an error.
         allow_duplicates: take a folder in which a photograph is in two classes or in both splits, instead of refusing
             it; see `vitviz.training.duplicates`. The splits of named data sets are their authors' and are not checked.
         val_share: of each class's images, drawn by `seed`, that are kept for validation, above 0 and below 1.
@@ -234,9 +234,9 @@ def open_data(
 def _open_split(
     samples: Samples, preprocess: Preprocess, memory: int, title: str | None, prints: list[Print] | None
 ) -> tuple[Split, dict[Path, ImageError]]:
-    """Return a split, with its pixels in memory if they fit and without files that cannot be read; and these files.
+    """Return a split without unreadable files, with pixels in memory if they fit, and the unreadable files.
 
-    The fingerprints of its photographs are added to `prints`, unless that is `None`.
+    Fingerprints of the photographs are appended to `prints`, unless that is `None`.
     """
     split = Split(samples, preprocess)
     if samples.images is not None and samples.images.shape[-2:] == split.size:
@@ -267,10 +267,10 @@ def _open_split(
                     prints.append(image[1])
                 good.append(index)
             else:
-                assert samples.paths is not None  # an archive's images are numbers already and cannot be broken
+                assert samples.paths is not None  # images of an archive cannot be broken
                 errors[samples.paths[index]] = image
     finally:
-        pool.shutdown(cancel_futures=True)  # at Ctrl-C the rest is not read
+        pool.shutdown(cancel_futures=True)  # on Ctrl-C, skip the rest
     if errors and samples.paths is not None:
         samples = Samples(samples.classes[good], tuple(samples.paths[index] for index in good))
     return Split(samples, preprocess, pixels[: len(good)] if keep else None), errors
@@ -295,11 +295,11 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def cores() -> int:
-    """Return how many CPU cores this process may use."""
+    """Return the number of CPU cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def count_range(counts: Sequence[int]) -> str:
-    """Return a phrase such as "75" or "60 to 75"."""
+    """Return a range such as "75" or "60 to 75"."""
     low, high = min(counts), max(counts)
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

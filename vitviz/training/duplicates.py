@@ -1,9 +1,9 @@
-"""Find photographs that occur twice: in two classes, or in both splits of a data set.
+"""Find duplicate photographs in two classes, or in both splits of a data set.
 
-A photograph that is in both splits is learnt by heart and counted as a right answer; one in two classes cannot be
-learnt. The same pixels are told by a hash of them. Near duplicates, such as a copy that was resized or saved again,
-are told by a perceptual hash (Zauner 2010, "Implementation and Benchmarking of Perceptual Image Hash Functions") and
-by a thumbnail of 8 x 8 pixels, which also compares colors. A copy that was mirrored, cut or recolored is not found.
+A photograph in both splits can be memorised and then counts as right; a photograph in two classes cannot be learned.
+Equal pixels have equal hashes. Near duplicates, such as resized or re-encoded copies, are found by a perceptual hash
+(Zauner 2010, "Implementation and Benchmarking of Perceptual Image Hash Functions") and a thumbnail of 8 x 8 pixels,
+which also compares colors. Mirrored, cropped or recolored copies are not found.
 
 Shapes: n photographs, training images first.
 """
@@ -22,22 +22,22 @@ from vitviz.extras import extra
 
 BITS = 16  # the perceptual hash is 16 x 16 of the lowest frequencies of 64 x 64 pixels
 NEAR_BITS = 24
-"""Bits of 256 in which a copy differs at most.
+"""Maximum number of different bits, of 256, between copies.
 
-Of 1,000 photographs of the validation images of Imagenette and 256 everyday classes no two differed in fewer than 78;
-copies saved at JPEG quality 30 or made half as large differed in up to 22. Only photographs that agree in one of 16
-bands of bits are compared, as those do surely up to 15 bits, and up to 24 in four of five cases and more.
+Among 1,000 validation photographs of Imagenette and 256 everyday classes, no two differed in fewer than 78 bits; copies
+saved at JPEG quality 30 or at half the size differed in up to 22. Only photographs that agree in one of 16 bands are
+compared: always the case up to 15 different bits, and in at least four of five cases up to 24.
 """
-NEAR_LEVELS = 6.0  # of 255, mean difference of thumbnails, whose mean level does not count
-_ROWS = 2048  # photographs of one band that are compared with the others at once
+NEAR_LEVELS = 6.0  # of 255, mean difference of thumbnails without their mean level
+_ROWS = 2048  # photographs per comparison within a band
 
 
 @dataclass(frozen=True)
 class Print:
-    """The fingerprints of a photograph.
+    """Fingerprints of a photograph.
 
     Args:
-        digest: of its size and pixels.
+        digest: hash of size and pixels.
         bands: the perceptual hash, (16,) uint16.
         thumbnail: 8 x 8 pixels without their mean level, (192,) float32.
     """
@@ -61,11 +61,11 @@ def fingerprints(picture: Image.Image) -> Print:
 
 
 def find_duplicates(prints: Sequence[Print], groups: Sequence[object]) -> list[tuple[int, int, int]]:
-    """Return each photograph that is also in another group, with the first such: (first, its copy, bits that differ).
+    """Return duplicates between groups: (first photograph, copy, number of different bits).
 
     Args:
         prints: n fingerprints.
-        groups: n, split and class of each; copies within one group do no harm.
+        groups: n, split and class of each; copies within a group are ignored.
 
     Returns:
         Pairs in the order of the copies; -1 bits for the same pixels.
@@ -77,7 +77,7 @@ def find_duplicates(prints: Sequence[Print], groups: Sequence[object]) -> list[t
         if others := [other for where, other in equals.items() if where != group]:
             found[index] = others[0], -1
         equals.setdefault(group, index)
-    single = [next(iter(equals.values())) for equals in firsts.values()]  # of the same pixels one is compared further
+    single = [next(iter(equals.values())) for equals in firsts.values()]  # one photograph of each pixel-equal set
     for left, right, bits in _near([prints[index] for index in single]):
         first, copy = single[left], single[right]
         if groups[first] != groups[copy] and (first, bits) < found.get(copy, (len(prints), 0)):
@@ -86,7 +86,7 @@ def find_duplicates(prints: Sequence[Print], groups: Sequence[object]) -> list[t
 
 
 def _near(prints: Sequence[Print]) -> Iterator[tuple[int, int, int]]:
-    """Yield pairs (one, a later one, bits that differ) whose hashes and thumbnails are near, some of them twice."""
+    """Yield pairs (earlier, later, different bits) with similar hashes and thumbnails; pairs may repeat."""
     hashes = np.stack([one.bands for one in prints])  # (n, 16)
     thumbnails = np.stack([one.thumbnail for one in prints])  # (n, 192)
     signs = 1.0 - 2.0 * np.unpackbits(hashes.view(np.uint8), axis=1).astype(np.float32)  # (n, 256) of -1 and 1
@@ -94,7 +94,7 @@ def _near(prints: Sequence[Print]) -> Iterator[tuple[int, int, int]]:
         order = np.argsort(band, kind="stable")
         starts = np.flatnonzero(np.diff(band[order], prepend=-1, append=-1))
         for start, end in itertools.pairwise(starts):
-            alike = order[start:end]  # of one value of the band, in ascending order
+            alike = order[start:end]  # equal values of the band, in ascending order
             for at in range(0, len(alike) - 1, _ROWS):
                 rows = alike[at : at + _ROWS]
                 differ = (signs.shape[1] - signs[rows] @ signs[alike].T) / 2  # (k, m)

@@ -1,7 +1,7 @@
-"""Feature cache: what a frozen backbone makes of each image of a split, computed once and kept in a file.
+"""Cache the features of a frozen backbone for each image of a split in a file.
 
-The file holds nothing but the rows, in float16 and in order, and is mapped into memory. While it is made it is called
-.part, and its length says how far it has come. Its name has a hash of all that the numbers depend on.
+The file contains only the float16 rows in order, and is memory-mapped. While incomplete, it has the suffix .part, and
+its length gives the progress. Its name has a hash of everything that the features depend on.
 """
 
 import hashlib
@@ -26,16 +26,16 @@ BATCH = 64
 
 
 class FeatureCache:
-    """Features of every image of a split, mapped from a file; what is not in it yet is computed.
+    """Memory-mapped features of every image of a split; missing ones are computed.
 
     Args:
-        model: with `pretrained`; it runs in eval mode, where it is.
+        model: model with `pretrained`; runs on its device in eval mode.
         data: the data set.
         name: "train" or "val".
-        folder: of the cache; made where it is missing.
-        unfreeze_last: how many blocks learn, as in `Network`.
-        cast: the precision of matrix products (autocast), as in training; `None` for float32.
-        progress: write a line that counts up to standard error, when that is a terminal.
+        folder: cache folder, created if missing.
+        unfreeze_last: number of trained blocks, as in `Network`.
+        cast: precision of matrix products (autocast), as in training; `None` for float32.
+        progress: show progress on standard error if it is a terminal.
 
     Raises:
         TrainingError: if the disk is full, or a feature is not finite in float16.
@@ -49,7 +49,7 @@ class FeatureCache:
         self.model, self.unfreeze_last, self.cast = model, unfreeze_last, cast
         self.preprocess, self.split = model.pretrained.preprocess, getattr(data, name)
         learning = tuple(f"{one}." for one in learning_modules(model, unfreeze_last))
-        ignored = ("classes", "dropout", "attention_dropout", "path_dropout")  # which leave the features as they are
+        ignored = ("classes", "dropout", "attention_dropout", "path_dropout")  # these do not change the features
         facts = {
             "weights": fingerprint(model, [one for one in model.state_dict() if not one.startswith(learning)]),
             "config": {key: value for key, value in model.config.to_dict().items() if key not in ignored},
@@ -68,18 +68,18 @@ class FeatureCache:
         self.rows = np.memmap(path, np.float16, mode="r", shape=self.shape)
 
     def read(self, indices: Tensor) -> Tensor:
-        """Return some rows, float32: indices (k,) -> (k, N, D) or (k, R)."""
+        """Return float32 rows: indices (k,) -> (k, N, D) or (k, R)."""
         return torch.from_numpy(self.rows[indices.numpy()].astype(np.float32))
 
     def _compute(self, pixels: Tensor) -> Tensor:
-        """Return features (k, ...) float16 of pixels (k, 3, H, W) uint8."""
+        """Compute features (k, ...) float16 of pixels (k, 3, H, W) uint8."""
         device = next(self.model.parameters()).device
         images = normalize(pixels.to(device).float().div_(255), self.preprocess)
         with torch.autocast(device.type, self.cast, enabled=self.cast is not None):
             return backbone_features(self.model, images, self.unfreeze_last).to("cpu", torch.float16)
 
     def _fill(self, path: Path, title: str | None) -> None:
-        """Compute the rows that the .part file lacks, then give it its name."""
+        """Compute the missing rows of the .part file, then rename it."""
         part, row, total = path.with_suffix(".part"), 2 * math.prod(self.shape[1:]), self.shape[0]
         done = part.stat().st_size // row if part.exists() else 0
         keys = [(0, indices) for indices in torch.arange(done, total).split(BATCH) if len(indices)]

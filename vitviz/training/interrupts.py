@@ -1,4 +1,4 @@
-"""Ending a training on request: the signal is noted, and the loop saves after the step that runs."""
+"""Stop a training on a signal: the loop saves its state after the current step."""
 
 import os
 import signal
@@ -11,21 +11,21 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)  # Ctrl-C; what schedulers and torchr
 
 
 class Stopped(KeyboardInterrupt):
-    """Ctrl-C or SIGTERM ended the training and its state is saved. The text says how to go on."""
+    """Raised after Ctrl-C or SIGTERM, with the state saved; the message says how to resume."""
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[threading.Event]:
-    """Yield a flag that the first signal sets; let a second one act immediately.
+    """Yield a flag that the first signal sets; a second signal acts immediately.
 
-    Signals reach a program's main thread only: elsewhere nothing is changed.
+    Only the main thread receives signals; in other threads, nothing changes.
     """
     interrupt, before = threading.Event(), dict[int, Any]()
 
     def note(*_: object) -> None:
         interrupt.set()
         restore()
-        # Not through sys.stderr: the signal may have come in the middle of its own writing.
+        # Not through sys.stderr, which the signal may have interrupted.
         os.write(2, b"\nStopping after this step, with the state saved. Once more stops at once, without.\n")
 
     def restore() -> None:

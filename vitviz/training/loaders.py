@@ -1,9 +1,9 @@
-"""Data loaders: which images a step sees, augmented in worker processes while the step before it runs.
+"""Load and augment the images of each step in worker processes, while the previous step runs.
 
-The images of a step and the changes to them depend on the seed and the number of the step alone, so a training that is
-resumed within an epoch sees what it would have seen.
+The images of a step and their augmentation depend only on the seed and the step number, so a training that is resumed
+within an epoch sees the same images.
 
-Shapes: n training images, k images of a part of a step, H x W pixels, C classes.
+Shapes: n training images, k images per part of a step, H x W pixels, C classes.
 """
 
 import os
@@ -27,15 +27,15 @@ Key = tuple[int, Tensor]
 """A seed for augmentation, and the indices (k,) of the images to read."""
 Loaded = tuple[Tensor, Tensor]
 """Pixels (k, 3, H, W) uint8 or cached features (k, ...), and classes (k,)."""
-_LEAST = 32  # images at once in validation, which needs no memory for gradients
+_LEAST = 32  # minimum batch size in validation, which needs no gradients
 
 
 class Images(Dataset[Loaded]):
-    """A split of a data set that is read a batch at a time.
+    """Split of a data set that is read in batches.
 
     Args:
         split: the images and their classes.
-        features: a `FeatureCache` to read in place of pixels.
+        features: a `FeatureCache` to read instead of pixels.
         transform: augmentation of one image (3, H, W) uint8.
     """
 
@@ -56,7 +56,7 @@ class Images(Dataset[Loaded]):
         return inputs, self.split.classes[indices]
 
     def load(self, keys: Sampler[Key] | Sequence[Key], device: torch.device) -> DataLoader[Loaded]:
-        """Return a loader of these keys, which are batches already."""
+        """Return a loader of these keys, which are whole batches."""
         return DataLoader(
             self,
             batch_size=None,
@@ -64,26 +64,26 @@ class Images(Dataset[Loaded]):
             num_workers=self.workers,
             worker_init_fn=_ignore_interrupts,
             pin_memory=device.type == "cuda",
-            generator=torch.Generator(),  # of workers' seeds, which nothing here uses: leave the global one alone
+            generator=torch.Generator(),  # for unused workers' seeds, instead of the global generator
         )
 
 
 def _ignore_interrupts(_worker: int) -> None:
-    """Leave Ctrl-C to the main process, which finishes its step and saves."""
+    """Ignore Ctrl-C in workers; the main process finishes its step and saves."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class StepSampler(Sampler[Key]):
-    """The images of each part of each step, for one process.
+    """Sampler of each part of each step for one process.
 
     Args:
-        recipe: batch, accumulate, balance, epochs and seed.
-        classes: (n,) of the training images.
-        start: the first step to yield, counted from 0 through all epochs.
-        rank, processes: this process among all.
+        recipe: batch, accumulate, balance, epochs and seed are used.
+        classes: (n,), classes of the training images.
+        start: the first step to yield, from 0 over all epochs.
+        rank, processes: rank of this process, and number of processes.
 
     Raises:
-        TrainingError: if the batch is larger than the data, or does not divide among processes.
+        TrainingError: if the batch is larger than the data, or is not divisible by the number of processes.
     """
 
     def __init__(self, recipe: Recipe, classes: Tensor, start: int = 0, rank: int = 0, processes: int = 1) -> None:
@@ -96,7 +96,7 @@ class StepSampler(Sampler[Key]):
                 "Choose another."
             )
         self.steps = len(classes) // recipe.batch
-        """Steps of an epoch. Images that do not fill the last one are left out, others in each epoch."""
+        """Steps per epoch. An incomplete last step is dropped, with different images in each epoch."""
 
     def __len__(self) -> int:
         return (self.recipe.epochs * self.steps - self.start) * self.recipe.accumulate
@@ -111,7 +111,7 @@ class StepSampler(Sampler[Key]):
                 yield seed_of(self.recipe.seed, number, self.rank, part), indices
 
     def order(self, epoch: int) -> Tensor:
-        """Return the images of an epoch in the order in which they are seen: (n,)."""
+        """Return the image indices of an epoch in order: (n,)."""
         generator = torch.Generator().manual_seed(seed_of(self.recipe.seed, epoch))
         if not self.recipe.balance:
             return torch.randperm(len(self.classes), generator=generator)
@@ -120,19 +120,19 @@ class StepSampler(Sampler[Key]):
 
 
 def seed_of(*numbers: int) -> int:
-    """Return a seed that has nothing in common with those of neighboring numbers: 63 bits of a hash."""
+    """Hash numbers to a 63-bit seed, so that neighboring numbers give unrelated seeds."""
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0]) >> 1
 
 
 def validation_keys(count: int, recipe: Recipe, rank: int, processes: int) -> list[Key]:
-    """Return keys of the validation images that one process looks at: as many batches as any other has."""
+    """Return the validation keys of one process, with an equal number of batches for all."""
     size = max(_LEAST, recipe.batch // (processes * recipe.accumulate))
     mine = torch.arange(count).tensor_split(processes)[rank]
     return [(0, indices) for indices in mine.tensor_split(-(-count // (processes * size)))]
 
 
 def normalize(images: Tensor, preprocess: Preprocess) -> Tensor:
-    """Return images (k, 3, H, W) in 0..1 as the model reads them."""
+    """Normalize images (k, 3, H, W) in 0..1 for the model."""
     mean, std = (images.new_tensor(values)[:, None, None] for values in (preprocess.mean, preprocess.std))
     return (images - mean).div_(std)
 
@@ -141,13 +141,13 @@ def normalize(images: Tensor, preprocess: Preprocess) -> Tensor:
 
 
 def augmentation(recipe: Recipe, size: tuple[int, int]) -> Callable[[Tensor], Tensor] | None:
-    """Return the recipe's augmentation of one image (3, H, W) uint8; `None` where it has none of this kind."""
+    """Return the recipe's augmentation of one image (3, H, W) uint8, or `None`."""
     import_torchvision()
     from torchvision.transforms import InterpolationMode, v2
 
     steps: list[Any] = []
     if recipe.low_resolution:
-        shares = [4 ** (-index / 8) for index in range(1, 9)]  # 0.84 to 0.25, evenly by logarithm
+        shares = [4 ** (-index / 8) for index in range(1, 9)]  # 0.84 to 0.25, evenly on a log scale
         back = v2.Resize(size, interpolation=InterpolationMode.BICUBIC, antialias=True)
         coarse = [v2.Compose([v2.Resize(max(1, round(share * min(size)))), back]) for share in shares]
         steps.append(v2.RandomApply([v2.RandomChoice(coarse)], p=recipe.low_resolution))
@@ -165,7 +165,7 @@ def augmentation(recipe: Recipe, size: tuple[int, int]) -> Callable[[Tensor], Te
 
 
 def mixing(recipe: Recipe, classes: int) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """Return MixUp, CutMix, one of both by chance, or neither: images, classes (k,) -> images, targets (k, C)."""
+    """Return MixUp, CutMix, a random choice of both, or neither: images, classes (k,) -> images, targets (k, C)."""
     import_torchvision()
     from torchvision.transforms import v2
 

@@ -1,4 +1,4 @@
-"""The log of a training: a bar or lines while it runs, a table, TensorBoard's events."""
+"""Log a training: progress bar or lines, a table, and TensorBoard events."""
 
 import csv
 import os
@@ -14,23 +14,23 @@ from vitviz.extras import extra
 from vitviz.formatting import percent
 
 CURVES, EVENTS = "curves.csv", "events"
-_EVERY = 20  # steps between two points of TensorBoard's curves
-LINE_SECONDS = 30  # at most, between two lines where there is no terminal
+_EVERY = 20  # steps between points of TensorBoard's curves
+LINE_SECONDS = 30  # maximum time between lines without a terminal
 
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """One epoch as it is logged: a row of curves.csv.
+    """Log entry of one epoch, a row of curves.csv.
 
     Args:
-        epoch: counted from 1.
-        step: steps that are done by its end.
-        loss, accuracy: means over the training images of the epoch, as they were seen: augmented, and while the
-            weights moved. With mixed images the class with the larger share counts.
-        val_loss, top1, top5: on the validation images, with the running mean of the weights where there is one.
-        lr: the largest learning rate of the last step.
-        images_per_second: in training, all processes together.
-        seconds: of training and validation.
+        epoch: number of the epoch, from 1.
+        step: completed steps at its end.
+        loss, accuracy: means over the augmented training images during the epoch. For mixed images, the class with the
+            larger share counts.
+        val_loss, top1, top5: on the validation images, with the running mean of the weights if there is one.
+        lr: maximum learning rate of the last step.
+        images_per_second: training speed of all processes together.
+        seconds: time of training and validation.
     """
 
     epoch: int
@@ -45,7 +45,7 @@ class Epoch:
     seconds: float
 
     def describe(self, epochs: int, classes: int) -> str:
-        """Return the row as a line for people; up to five classes top-5 would always be 100 %."""
+        """Return the row as text, without top-5 for five classes or fewer."""
         top5 = f", top-5 {percent(self.top5, 4)}" if classes > 5 else ""
         return (
             f"epoch {self.epoch} of {epochs}: loss {self.loss:.4f}, accuracy {percent(self.accuracy, 4)}; validation "
@@ -58,15 +58,15 @@ class Log:
     """Log of a training, for the main process.
 
     Args:
-        out: the folder.
-        epochs, steps, classes: of the whole training.
-        step: where a training goes on; TensorBoard forgets what was logged behind it.
-        progress: a bar on terminals; elsewhere a line an epoch, and in long epochs one about every `LINE_SECONDS`.
+        out: output folder.
+        epochs, steps, classes: totals of the training.
+        step: first step of a resumed training; later TensorBoard events are discarded.
+        progress: show a bar on terminals, or one line per epoch and about every `LINE_SECONDS` elsewhere.
     """
 
     def __init__(self, out: Path, epochs: int, steps: int, classes: int, step: int, *, progress: bool) -> None:
         with extra("train"):
-            from tensorboardX import SummaryWriter  # takes a while, and only trainings need it
+            from tensorboardX import SummaryWriter  # slow to import
 
         self.out, self.epochs, self.total, self.classes, self.progress = out, epochs, steps, classes, progress
         self._began, self._first, self._said = time.monotonic(), step, time.monotonic()
@@ -74,13 +74,13 @@ class Log:
         self._events = SummaryWriter(str(out / EVENTS), purge_step=step + 1 if step else None)
 
     def say(self, text: str) -> None:
-        """Write a line for people."""
+        """Print a line."""
         self._said = time.monotonic()
         if self.progress:
             self._bar.write(text, file=sys.stderr)
 
     def _left(self, number: int) -> str:
-        """Return about how long the rest of the training takes, from what it took since it began or went on."""
+        """Estimate the remaining time from the speed of this session."""
         seconds = (time.monotonic() - self._began) / max(1, number - self._first) * (self.total - number)
         return str(tqdm.format_interval(seconds))
 
@@ -119,6 +119,6 @@ class Log:
         os.replace(beside, self.out / CURVES)
 
     def close(self) -> None:
-        """Write what is not written yet."""
+        """Flush and close all outputs."""
         self._bar.close()
         self._events.close()

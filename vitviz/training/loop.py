@@ -1,7 +1,7 @@
-"""The training loop: runs a recipe to its end on any device, in one process or several, and saves its state.
+"""Run the training loop on any device, in one or several processes, and save its state.
 
-The last weights are the result, or their running mean where the recipe has one. No epoch is picked by what it reached
-on the validation images: its accuracy would no longer be that of images never seen.
+The result is the last weights, or their running mean if the recipe has one. Selecting an epoch by its validation
+accuracy would bias that accuracy.
 """
 
 import math
@@ -42,23 +42,23 @@ with extra("train"):
     from accelerate.utils import gather_object
 
 CACHE = "cache"
-_ALL_PATCHES_FROM = 0.8  # the share of the training after which images keep all patches
-_FLUSH = 16  # steps between two looks at a GPU's numbers: each look waits for it
+_ALL_PATCHES_FROM = 0.8  # share of the training after which images keep all patches
+_FLUSH = 16  # steps between reads of GPU results, each of which waits for the GPU
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Outcome:
-    """The result of a training.
+    """Result of a training.
 
     Args:
-        model: with the last weights, or their running mean where the recipe has one; in eval mode, on its device.
-        recipe: what it was trained with.
-        epochs: one row each.
-        losses: (steps,) float32, the loss of every step, the mean over the whole batch.
-        accuracy: of the model on the validation images.
-        seconds: of training, validation and features, over all sessions.
-        device: in words, such as "CPU, 2 threads" or "NVIDIA H200".
-        processes: how many trained together.
+        model: the last weights, or their running mean if the recipe has one; in eval mode, on its device.
+        recipe: the recipe.
+        epochs: one log entry per epoch.
+        losses: (steps,) float32, mean loss of every step.
+        accuracy: accuracy on the validation images.
+        seconds: time of training, validation and features, over all sessions.
+        device: description such as "CPU, 2 threads" or "NVIDIA H200".
+        processes: number of processes.
         notes: sentences for the model card.
     """
 
@@ -74,25 +74,25 @@ class Outcome:
 
 
 class Trainer:
-    """Trains a model by a recipe, once.
+    """Train a model with a recipe, once.
 
-    The model is changed in place: its weights, its dropouts, and which of its parameters learn are the recipe's.
+    The model is changed in place: weights, dropouts, and which parameters require gradients.
 
     Args:
-        model: a classifier with `pretrained`: the data's preprocessing, and its labels in their order.
-        data: opened at the model's image size.
+        model: a classifier with `pretrained` that has the data's preprocessing and labels.
+        data: data opened at the model's image size.
         recipe: all settings.
-        out: the folder for state/, curves.csv, events/ and cache/; made where it is missing.
-        device: where to train; the best there is by default. Under torchrun every process has its own.
+        out: folder for state/, curves.csv, events/ and cache/; created if missing.
+        device: device to train on; by default the best one. Under torchrun, each process has its own.
         teacher: a classifier that knows the data's classes, for distillation.
-        resume: go on from the state in `out`; begin where there is none.
-        save_every: seconds between two states.
-        progress: a bar on terminals and a line an epoch elsewhere, on standard error.
-        on_epoch: called after each epoch with all rows of the log, in the main process.
+        resume: continue from the state in `out`, if there is one.
+        save_every: seconds between saved states.
+        progress: show a bar on terminals, or one line per epoch elsewhere, on standard error.
+        on_epoch: called after each epoch with all log entries, in the main process.
 
     Raises:
         TrainingError: if model, data, recipe, device and teacher do not fit together.
-        DeviceError: if there is no such device here.
+        DeviceError: if the device does not exist.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Trainer:
             )
         self.device = device_named(None if device is None else str(device))
         if self.device == torch.device("cuda"):
-            self.device = best_device()  # each process of a machine has a GPU of its own
+            self.device = best_device()  # each process of a machine has its own GPU
         if recipe.precision == "float16" and self.device.type == "cpu":
             raise TrainingError("Expected a GPU for precision float16, got the CPU. Choose bfloat16 or float32.")
         self.model, self.data, self.recipe, self.out = model, data, recipe, Path(out)
@@ -128,11 +128,11 @@ class Trainer:
     def run(self) -> Outcome:
         """Train to the recipe's last epoch.
 
-        Only the main process of several writes; every one returns the same.
+        Only the main process writes; all processes return the same result.
 
         Raises:
-            TrainingError: for a batch that does not divide among processes; a state in `out` that does not fit; a loss
-                that is not finite; a disk that is full.
+            TrainingError: if the processes do not divide the batch, a state in `out` does not match, the
+                loss is not finite, or the disk is full.
             Stopped: after Ctrl-C or SIGTERM, with the state saved.
         """
         model, recipe = self.model, self.recipe
@@ -163,7 +163,7 @@ class Trainer:
                 self._train(epoch)
                 accuracy = self._validate()
                 self._end_epoch(epoch, accuracy)
-            accuracy = accuracy or self._validate()  # of a training that is resumed after its end
+            accuracy = accuracy or self._validate()  # if a finished training is resumed
             if self.average is not None:
                 self.network.load_state_dict(self.average.module.state_dict())
             return Outcome(
@@ -181,12 +181,12 @@ class Trainer:
     # ---- before the first step
 
     def _prepare(self, sampler: loaders.StepSampler) -> None:
-        """Make everything that a step needs, and take over a state."""
+        """Prepare the steps, and load a state."""
         model, recipe, data = self.model, self.recipe, self.data
         self.clock = self.saved = time.perf_counter()
         self.steps, self.total = sampler.steps, sampler.steps * recipe.epochs
         frozen = {name for name, one in model.named_parameters() if not one.requires_grad}
-        self.settings = {  # all that the result depends on, beside the numbers in the state
+        self.settings = {  # everything that the result depends on, except the state
             "recipe": asdict(recipe),
             "model": model.config.to_dict(),
             "preprocess": self.preprocess.to_dict(),
@@ -197,7 +197,7 @@ class Trainer:
         }
         folder = find_state(self.out, resume=self.resume)
         self.progress = read_progress(folder, self.settings) if folder else Progress()
-        self.accelerator.wait_for_everyone()  # before one writes what another would take for an older training
+        self.accelerator.wait_for_everyone()  # before one process writes files that others look for
         self.features = self._open_cache()
         self.network = Network(model, recipe.unfreeze_last if self.features else None, self.grid, recipe.patch_dropout)
         self.parameters = [one for one in model.parameters() if one.requires_grad]
@@ -221,7 +221,7 @@ class Trainer:
         self.val_batches = loaders.Images(data.val, val).load(keys, self.device)
 
     def _open_cache(self) -> tuple[FeatureCache, FeatureCache] | None:
-        """Compute frozen features, in the main process, where images and what stays frozen never change."""
+        """Compute frozen features in the main process, if neither images nor the frozen part change."""
         last, precision = self.recipe.unfreeze_last, self.recipe.precision
         if last is None or self.recipe.augments or self.teacher is not None:
             return None
@@ -235,7 +235,7 @@ class Trainer:
     # ---- the epochs
 
     def _train(self, epoch: int) -> None:
-        """Run the steps of an epoch that are not done yet."""
+        """Run the remaining steps of an epoch."""
         start, end = epoch * self.steps, (epoch + 1) * self.steps
         if self.log:
             self.log.begin(epoch, self.steps, self.progress.step - start)
@@ -252,7 +252,7 @@ class Trainer:
                 pending.clear()
 
     def _step(self) -> Tensor:
-        """Run one step and return this process's mean loss and share of right answers, (2,), on the device."""
+        """Run one step and return this process's mean loss and accuracy, (2,), on the device."""
         parts, clip = self.recipe.accumulate, self.recipe.clip
         seen = torch.zeros(2, device=self.device)
         for _ in range(parts):
@@ -264,7 +264,7 @@ class Trainer:
             with self.accelerator.accumulate(self.prepared):
                 heads = self.prepared(self._normalize(inputs))
                 loss = training_loss(heads, targets, self.recipe, teacher_logits)
-                self.accelerator.backward(loss)  # which divides by the number of parts
+                self.accelerator.backward(loss)  # divides by the number of parts
                 if clip and self.accelerator.sync_gradients:
                     self.accelerator.clip_grad_norm_(self.parameters, clip)
                 self.optimizer.step()
@@ -282,11 +282,11 @@ class Trainer:
         return inputs if self.features else inputs.float().div_(255), classes
 
     def _normalize(self, inputs: Tensor) -> Tensor:
-        """Return what the network takes: normalized images, or features as they are."""
+        """Return the network's input: normalized images, or unchanged features."""
         return inputs if self.features else loaders.normalize(inputs, self.preprocess)
 
     def _read(self, pending: Sequence[Tensor], epoch_start: int) -> None:
-        """Read the numbers of the last steps of all processes; save, and stop, where it is time."""
+        """Read the results of the last steps of all processes; save and stop if due."""
         due = time.perf_counter() - self.saved >= self.save_every
         flags = torch.tensor([self.interrupt.is_set(), due], dtype=torch.float32, device=self.device)
         *steps, (stops, saves) = self.accelerator.reduce(torch.stack([*pending, flags]), "mean").tolist()
@@ -306,12 +306,12 @@ class Trainer:
             self._save()
 
     def _validate(self) -> Accuracy:
-        """Measure the accuracy on all validation images; each process looks at its share."""
+        """Measure the accuracy on all validation images, divided between processes."""
 
         def batches() -> Iterator[loaders.Loaded]:
             for batch in self.val_batches:
                 if self.interrupt.is_set() and self.accelerator.num_processes == 1:
-                    self._stop()  # several processes have to agree on that, which they do after a step
+                    self._stop()  # several processes can agree on stopping only after a step
                 images, classes = self._load(batch)
                 yield self._normalize(images), classes
 
@@ -350,7 +350,7 @@ class Trainer:
             self.log.epoch(self._epochs())
             self.on_epoch(self._epochs())
 
-    # ---- what is kept and said
+    # ---- state and messages
 
     def _save(self) -> None:
         if not all(bool(one.isfinite().all()) for one in self.parameters):
@@ -379,11 +379,11 @@ class Trainer:
         self.clock = now
 
     def _lr(self) -> float:
-        """Return the largest learning rate of the last step."""
+        """Return the maximum learning rate of the last step."""
         return self.peak_lr * self.lr_share(self.progress.step - 1)
 
     def _speed(self, steps: int) -> float:
-        """Return images a second, when so many steps of this epoch are done."""
+        """Return images per second after this number of steps of the epoch."""
         return steps * self.recipe.batch / max(self.progress.training_seconds, 1e-9)
 
     def _epochs(self) -> list[Epoch]:

@@ -1,10 +1,10 @@
-"""Losses: cross entropy with label smoothing, and distillation from a teacher.
+"""Compute losses: cross entropy with label smoothing, and distillation from a teacher.
 
 Szegedy et al. 2016, "Rethinking the Inception Architecture" (label smoothing, section 7); Hinton et al. 2015,
 "Distilling the Knowledge in a Neural Network" (soft targets); Touvron et al. 2021, "Training data-efficient image
 transformers" (hard targets, the distillation token's own classifier).
 
-Shapes: B images, C classes. Every loss is the mean over the batch, in float32 whatever the logits are in.
+Shapes: B images, C classes. Every loss is the mean over the batch, in float32.
 """
 
 from collections.abc import Sequence
@@ -17,14 +17,14 @@ from vitviz.training.recipes import Recipe
 
 
 def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teacher: Tensor | None = None) -> Tensor:
-    """Return the loss of a batch, a scalar.
+    """Return the scalar loss of a batch.
 
     Args:
-        heads: logits (B, C) of each classifier, as `ViT.heads_logits` gives them. The first learns from the targets,
-            the last from the teacher.
+        heads: logits (B, C) of each classifier, from `ViT.heads_logits`. The first learns from the targets, the last
+            from the teacher.
         targets: (B, C), each row summing to 1.
-        recipe: label smoothing, and how to learn from a teacher.
-        teacher: its logits (B, C), in the same order of classes; for distillation only.
+        recipe: settings of label smoothing and distillation.
+        teacher: logits (B, C) of the teacher in the same order of classes, for distillation.
     """
     if teacher is None:
         return F.cross_entropy(mean_logits(heads).float(), targets, label_smoothing=recipe.smoothing)
@@ -39,8 +39,8 @@ def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teac
 def soft_distillation(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Return T² KL(softmax(teacher / T) || softmax(student / T)): Hinton et al. 2015, section 2; DeiT, equation 2.
 
-    Of logits (B, C). The square keeps the size of the gradients whatever T is; the higher, the more improbable classes
-    count.
+    Logits are (B, C). T² keeps the scale of the gradients independent of T; a higher T gives more weight to improbable
+    classes.
     """
     student, teacher = ((logits.float() / temperature).log_softmax(dim=1) for logits in (student, teacher))
     return temperature**2 * F.kl_div(student, teacher, reduction="batchmean", log_target=True)

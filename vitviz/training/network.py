@@ -1,10 +1,10 @@
-"""The part of a model that is trained, and the frozen part in front of it.
+"""Split a model into a trained part and a frozen part in front of it.
 
-Without augmentation the frozen part (the backbone) sees the same pixels in each epoch: its features are computed once,
-see `vitviz.training.features`, and training runs the rest alone.
+Without augmentation, the frozen part (the backbone) sees the same pixels in each epoch. Its features are then computed
+once, see `vitviz.training.features`, and training runs only the rest.
 
 Shapes: B images, N tokens = P prefix tokens and n patches, D width, C classes. Features of an image are the tokens
-(N, D) that enter the first trained block, or what the classifiers read, (R,).
+(N, D) at the input of the first trained block, or the classifiers' input, (R,).
 """
 
 from collections.abc import Sequence
@@ -22,23 +22,22 @@ HEADS = ("head", "head_dist", "attn_pool")
 
 
 class Network(nn.Module):
-    """A model as training runs it: images, or features of a frozen backbone, to the logits of each classifier.
+    """Network for training: images, or features of a frozen backbone, to the logits of each classifier.
 
-    Shares the model's modules, so training it trains the model. Its submodules are the whole model, or those that learn
-    where the inputs are features.
+    It shares the model's modules. Its submodules are the whole model, or the trained modules if inputs are features.
 
     Args:
         model: a classifier.
-        unfreeze_last: `None` to run on images; with features, how many blocks learn.
+        unfreeze_last: `None` for images; for features, the number of trained blocks.
         grid: (gh, gw) patches of the images.
-        patch_dropout: the share of the patches that each training image goes without (PatchDropout, Liu et al. 2022).
+        patch_dropout: share of patches dropped from each training image (PatchDropout, Liu et al. 2022).
     """
 
     def __init__(
         self, model: ViT, unfreeze_last: int | None, grid: tuple[int, int], patch_dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self._model = (model,)  # in a tuple it is no submodule
+        self._model = (model,)  # in a tuple, so that it is not a submodule
         self.grid, self.patches = grid, grid[0] * grid[1]
         self.patches_kept = max(1, round((1.0 - patch_dropout) * self.patches))
         self.start = None if unfreeze_last is None else model.config.depth - unfreeze_last
@@ -54,7 +53,7 @@ class Network(nn.Module):
         tokens, start, edits = inputs, self.start or 0, None
         if self.start is None:
             tokens, _ = model.embed(inputs)
-            if self.training and self.patches_kept < self.patches:  # other patches of each image
+            if self.training and self.patches_kept < self.patches:  # different patches for each image
                 chances = torch.rand(len(tokens), self.patches)
                 edits = Edits(keep=chances.topk(self.patches_kept, sorted=False).indices)
         if start < model.config.depth:
@@ -70,7 +69,7 @@ class Network(nn.Module):
 
 
 class MeanLogits(nn.Module):
-    """A network's predictions: the mean over its classifiers, (B, C)."""
+    """Network that returns the mean logits over its classifiers, (B, C)."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -82,17 +81,17 @@ class MeanLogits(nn.Module):
 
 
 def mean_logits(heads: Sequence[Tensor]) -> Tensor:
-    """Return a model's prediction, the mean over its classifiers: one or two of (B, C) -> (B, C)."""
+    """Return the mean logits over classifiers: one or two of (B, C) -> (B, C)."""
     return heads[0] if len(heads) == 1 else (heads[0] + heads[1]) / 2
 
 
 @torch.no_grad()
 def backbone_features(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
-    """Return what `Network` takes: normalized images (B, 3, H, W) -> features (B, N, D) or (B, R).
+    """Compute the features for `Network`: normalized images (B, 3, H, W) -> (B, N, D) or (B, R).
 
-    With `unfreeze_last` blocks that learn, the tokens that enter the first of them. With none, what the classifiers
-    read: pooled and normed tokens, then the distillation token where it has a classifier; for attention pooling, which
-    learns with them, the final tokens.
+    With `unfreeze_last` trained blocks, these are the input tokens of the first one; with none, the classifiers' input:
+    pooled and normed tokens, then the distillation token if it has a classifier; or the final tokens for
+    attention pooling, which is trained too.
     """
     tokens, grid = model.embed(images)
     angles = model.angles(grid)
@@ -108,13 +107,13 @@ def backbone_features(model: ViT, images: Tensor, unfreeze_last: int) -> Tensor:
 
 
 def learning_modules(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
-    """Return the names of the modules that learn when all but the last blocks are frozen, in the order they run.
+    """Return the names of the trained modules if all but the last blocks are frozen, in order of execution.
 
-    With 0 these are the classifiers, and attention pooling with a norm behind it; with K also the last K blocks and the
-    norm. Embedding, positions and prefix tokens never do.
+    For 0, these are the classifiers and attention pooling with its norm; for K, also the last K blocks and the norm.
+    Embedding, positions and prefix tokens stay frozen.
 
     Raises:
-        TrainingError: if there are not so many blocks.
+        TrainingError: if the model has fewer blocks.
     """
     config = model.config
     if not 0 <= unfreeze_last <= config.depth:
@@ -128,14 +127,14 @@ def learning_modules(model: ViT, unfreeze_last: int) -> tuple[str, ...]:
 
 
 def freeze(model: ViT, unfreeze_last: int | None) -> None:
-    """Let the last blocks and the classifiers of a model learn alone (`learning_modules`); everything with `None`."""
+    """Freeze all but the `learning_modules` of a model; with `None`, train everything."""
     modules = ("",) if unfreeze_last is None else tuple(f"{name}." for name in learning_modules(model, unfreeze_last))
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(name.startswith(modules))
 
 
 def set_dropout(model: ViT, dropout: float, path_dropout: float, attention_dropout: float = 0.0) -> None:
-    """Set a model's dropouts and stochastic depth, in its modules and in its config, which is saved with it."""
+    """Set a model's dropouts and stochastic depth in its modules and its config."""
     model.config = replace(
         model.config, dropout=dropout, path_dropout=path_dropout, attention_dropout=attention_dropout
     )

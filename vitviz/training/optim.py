@@ -1,4 +1,4 @@
-"""Update weights from gradients: parameter groups, the learning rate of a step, the running mean of the weights.
+"""Create optimizers, learning-rate schedules and running means of weights.
 
 Kingma and Ba 2015, "Adam"; Loshchilov and Hutter 2019, "Decoupled Weight Decay Regularization" (AdamW); Bao et al.
 2022, "BEiT" (a learning rate for each layer); Loshchilov and Hutter 2017, "SGDR" (cosine); Goyal et al. 2017 (warm-up).
@@ -23,7 +23,7 @@ _UNDECAYED = ("cls_token", "dist_token", "reg_token", "pos_embed", "latent")
 def layer_of(name: str, config: ViTConfig) -> int:
     """Return the layer of a parameter: 0 for the embedding, i + 1 for block i, depth + 1 for the classifiers.
 
-    The final norm counts to the last block, or to the classifiers where it norms what they read, as in BEiT and timm.
+    The final norm belongs to the last block, or to the classifiers if it is applied after pooling, as in BEiT and timm.
     """
     first, _, rest = name.partition(".")
     if first in HEADS:
@@ -34,10 +34,10 @@ def layer_of(name: str, config: ViTConfig) -> int:
 
 
 def make_optimizer(model: ViT, recipe: Recipe) -> torch.optim.Optimizer:
-    """Return AdamW, Adam or SGD over a model's parameters that learn, grouped by learning rate and weight decay.
+    """Return AdamW, Adam or SGD for a model's trainable parameters, grouped by learning rate and weight decay.
 
     Weight decay applies to matrices and filters, not to biases, norms, scales, tokens and positions.
-    `timm.optim.param_groups_layer_decay` has no rate of its own for the classifier, so the groups are made here.
+    `timm.optim.param_groups_layer_decay` does not support a separate rate for the classifier.
     """
     groups: dict[tuple[float, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -57,10 +57,9 @@ def make_optimizer(model: ViT, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 def warmup_then(schedule: str, steps: int, warmup: int, final: float = 0.0) -> Callable[[int], float]:
-    """Return the share of the peak learning rate as a function of the step, counted from 0.
+    """Return the relative learning rate as a function of the step, from 0.
 
-    Linear from 1 / warmup to 1 in the first `warmup` steps, then constant, or a cosine or line that would reach `final`
-    at step `steps`.
+    Linear from 1 / warmup to 1 in the first `warmup` steps, then constant, or a cosine or line to `final` at `steps`.
     """
 
     def share(step: int) -> float:
@@ -76,12 +75,11 @@ def warmup_then(schedule: str, steps: int, warmup: int, final: float = 0.0) -> C
 def running_mean(network: nn.Module, decay: float) -> AveragedModel:
     """Return an exponential moving average of a network's weights.
 
-    Update n moves it by 1 - min(decay, (1 + n) / (10 + n)) of the way, so that the first weights, which are hardly
-    trained, are soon forgotten.
+    Update n has weight 1 - min(decay, (1 + n) / (10 + n)), so the average soon forgets the first weights.
     """
 
     def update(means: Any, weights: Any, _count: Tensor | int) -> None:
-        n = int(average.n_averaged)  # on the CPU, unlike the argument: reading that would wait for a GPU
+        n = int(average.n_averaged)  # on the CPU; reading the argument would wait for a GPU
         torch._foreach_lerp_(means, weights, 1.0 - min(decay, (1.0 + n) / (10.0 + n)))
 
     average = AveragedModel(network, multi_avg_fn=update)

@@ -1,4 +1,4 @@
-"""Recipes: the settings of a training beside the model and the data, as plain data.
+"""Define training recipes: all settings except model and data.
 
 Loshchilov and Hutter 2019 (AdamW), 2017 (cosine); Goyal et al. 2017 (warm-up); Szegedy et al. 2016 (label smoothing);
 Huang et al. 2016 (stochastic depth); Liu et al. 2022 (PatchDropout); Polyak and Juditsky 1992 (averaged weights); Bao
@@ -17,8 +17,8 @@ from vitviz.fields import check_fields
 from vitviz.training import TrainingError
 
 AUGMENTATION = ("low_resolution", "resized_crop", "crop_padding", "flip", "policy", "erase", "mixup", "cutmix")
-"""Names of the settings that change training images."""
-INF, ABOVE_ZERO, BELOW_ONE = math.inf, 1e-30, 0.999999  # for ranges, both of whose ends are allowed
+"""Names of the augmentation settings."""
+INF, ABOVE_ZERO, BELOW_ONE = math.inf, 1e-30, 0.999999  # for inclusive ranges
 TEACHER_SHARE = {"none": 0.0, "soft": 0.1, "hard": 0.5}
 """The teacher's share of the loss, as in the DeiT paper (Touvron et al. 2021, sections 4 and 5.2)."""
 
@@ -127,7 +127,7 @@ class Recipe:
 
     @property
     def augments(self) -> bool:
-        """Return whether a training image looks different in each epoch."""
+        """Return whether training images are augmented."""
         return any(getattr(self, name) != getattr(Recipe, name) for name in AUGMENTATION)
 
     @property
@@ -138,14 +138,14 @@ class Recipe:
 
 @dataclass(frozen=True, kw_only=True)
 class KnownRecipe:
-    """A recipe by name.
+    """Named recipe.
 
     Args:
         recipe: the settings.
         about: a description in one sentence.
-        model: fields of `ViTConfig` that it was made for, beside the data's image size and classes; empty for a
-            recipe that starts from a pretrained model.
-        reached: top-1 of the last weights on the validation images, and how it was made; empty if it has not
+        model: fields of `ViTConfig`, except the data's image size and classes; empty for a recipe that starts from a
+            pretrained model.
+        reached: top-1 of the last weights on the validation images, with the conditions; empty if the recipe has not
             been run completely. The commands are in docs/training.md.
     """
 

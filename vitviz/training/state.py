@@ -1,6 +1,6 @@
-"""The state of a training on disk: what Accelerate saves, and progress and settings beside it.
+"""Save and load the state of a training: Accelerate's state, progress and settings.
 
-Each state is a folder of its own, written under another name and then renamed, so that a complete one is always there.
+Each state is a folder that is written under a temporary name and then renamed, so a complete state always exists.
 """
 
 import json
@@ -28,12 +28,12 @@ class Progress:
     """Counters and log of a training.
 
     Args:
-        step: steps that are done, through all epochs.
-        losses, right: of each of these, the mean loss and the share of images predicted rightly.
-        epochs: a row of the log for each epoch that was validated.
-        seconds: that it took so far, over all sessions.
-        epoch_seconds: of these, in the epoch that is not finished yet.
-        training_seconds: of these, in steps.
+        step: completed steps over all epochs.
+        losses, right: mean loss and accuracy of each step.
+        epochs: log entries of validated epochs.
+        seconds: total time over all sessions.
+        epoch_seconds: time of the unfinished epoch.
+        training_seconds: time of steps.
     """
 
     step: int = 0
@@ -46,10 +46,10 @@ class Progress:
 
 
 def save_state(accelerator: Accelerator, out: Path, progress: Progress, settings: Mapping[str, Any]) -> None:
-    """Save the state of all processes and remove older ones. To be called by all processes.
+    """Save the state of all processes and remove older ones; all processes must call this.
 
     Raises:
-        TrainingError: if it cannot be written; the older one stays.
+        TrainingError: if the state cannot be written; the older one stays.
     """
     folder, unfinished = out / STATES / f"step-{progress.step:09d}", out / STATES / _UNFINISHED
     if folder.exists():
@@ -66,12 +66,12 @@ def save_state(accelerator: Accelerator, out: Path, progress: Progress, settings
         if accelerator.is_main_process:
             for path in unfinished.iterdir():
                 with path.open("rb+") as file:
-                    os.fsync(file.fileno())  # a pulled plug leaves whole files too
+                    os.fsync(file.fileno())  # files are complete even after a power failure
             os.replace(unfinished, folder)
             for other in {*(out / STATES).glob("step-*")} - {folder}:
                 shutil.rmtree(other, ignore_errors=True)
-        accelerator.wait_for_everyone()  # or a training that goes on at once would find an older state in one process
-    except (OSError, RuntimeError, SafetensorError) as error:  # torch.save raises RuntimeError for a full disk
+        accelerator.wait_for_everyone()  # otherwise one process could find an older state
+    except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch.save on a full disk
         shutil.rmtree(unfinished, ignore_errors=True)
         raise TrainingError(
             f"Expected room for the state in {str(out)!r}, got: {error}. The last one is in {str(find_state(out))!r}. "
@@ -83,7 +83,7 @@ def find_state(out: Path, *, resume: bool = True) -> Path | None:
     """Return the folder of the last complete state, or `None`.
 
     Raises:
-        TrainingError: if there is one that is not to be resumed, or one of version 0.1.0.
+        TrainingError: if a state exists without `resume`, or is from version 0.1.0.
     """
     folder = max((out / STATES).glob("step-*"), default=None)
     if folder and not resume:
@@ -103,7 +103,7 @@ def read_progress(folder: Path, settings: Mapping[str, Any]) -> Progress:
     """Return the progress of a saved training.
 
     Raises:
-        TrainingError: if it is damaged, or was begun with other settings than these; they are named.
+        TrainingError: if the state is damaged, or its settings differ; names them.
     """
     try:
         facts = json.loads((folder / _PROGRESS).read_text(encoding="utf-8"))
@@ -120,10 +120,10 @@ def read_progress(folder: Path, settings: Mapping[str, Any]) -> Progress:
 
 
 def load_state(accelerator: Accelerator, folder: Path) -> None:
-    """Load a state into everything that the accelerator has prepared. To be called by all processes.
+    """Load a state into the accelerator's objects; all processes must call this.
 
     Raises:
-        TrainingError: if it is damaged.
+        TrainingError: if the state is damaged.
     """
     try:
         accelerator.load_state(str(folder))
@@ -132,7 +132,7 @@ def load_state(accelerator: Accelerator, folder: Path) -> None:
 
 
 def _differences(then: Any, now: Any, name: str = "") -> Iterator[str]:
-    """Yield what differs between two pieces of plain data."""
+    """Yield the differences between two plain data structures."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key in sorted(set(then) | set(now)):
             yield from _differences(then.get(key), now.get(key), f"{name}.{key}" if name else key)

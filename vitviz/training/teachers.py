@@ -1,4 +1,4 @@
-"""Teachers: classifiers of any kind that a student learns from.
+"""Load teachers for distillation: classifiers of any kind.
 
 Touvron et al. 2021, "Training data-efficient image transformers", whose teacher was a convolutional network. Shapes: B
 images, C classes of the student.
@@ -20,16 +20,16 @@ from vitviz.training.loaders import normalize
 from vitviz.weights.remote import load_classifier
 from vitviz.weights.zoo import bundled, load
 
-_NO_VIT_WIDTH = 512  # of a network of another kind: how wide it counts when threads are dealt out
+_NO_VIT_WIDTH = 512  # assumed width of other networks when choosing threads
 
 
 @dataclass(frozen=True, eq=False)
 class Classifier:
-    """A classifier that is no `ViT`, with what `Pretrained` says of one.
+    """Classifier other than `ViT`, with its metadata.
 
     Args:
         network: normalized images (B, 3, H, W) -> logits.
-        pretrained: its labels, in the order of the logits, and its preprocessing.
+        pretrained: labels in the order of the logits, and preprocessing.
     """
 
     network: nn.Module
@@ -37,11 +37,11 @@ class Classifier:
 
 
 def load_teacher(source: str) -> ViT | Classifier:
-    """Load a teacher: what `vitviz.load` takes, or any classifier as torchvision:NAME or timm:NAME.
+    """Load a teacher from a source of `vitviz.load`, or any classifier as torchvision:NAME or timm:NAME.
 
     Raises:
-        RemoteError: if a library does not have it, or it is neither cached nor can be reached.
-        CheckpointError: if it is no model.
+        RemoteError: if the library does not have it, or it is neither cached nor available.
+        CheckpointError: if the source is not a model.
     """
     library, colon, name = source.partition(":")
     if colon and library in ("torchvision", "timm") and source not in bundled():
@@ -50,14 +50,14 @@ def load_teacher(source: str) -> ViT | Classifier:
 
 
 class Teacher:
-    """A classifier that predicts its student's classes and is not trained.
+    """Frozen classifier that predicts its student's classes.
 
-    It may know more classes than its student (an ImageNet model teaches Imagenette), at another input size and
+    It may know more classes than its student (an ImageNet model can teach Imagenette), and use another input size and
     normalization.
 
     Args:
-        model: a classifier with `pretrained`; it is put into eval mode.
-        student: of the model that learns; its classes are looked up among the teacher's.
+        model: a classifier with `pretrained`; put into eval mode.
+        student: metadata of the student, whose classes the teacher must know.
 
     Raises:
         TrainingError: if the teacher has no classifier or lacks a class of the student.
@@ -80,11 +80,11 @@ class Teacher:
         """Return logits (B, C) in the order of the student's classes, for images (B, 3, H, W) in 0..1."""
         if tuple(images.shape[2:]) != self.size:
             images = F.interpolate(images, size=self.size, mode="bicubic", antialias=True)
-        logits: Tensor = self.model(normalize(images, self.preprocess))  # (B, all of its classes)
+        logits: Tensor = self.model(normalize(images, self.preprocess))  # (B, all classes)
         return logits[:, self.columns]
 
     def fingerprint(self) -> str:
-        """Return a hash of its weights, classes and preprocessing."""
+        """Return a hash of weights, classes and preprocessing."""
         digest = hashlib.blake2b(repr((self.columns, self.preprocess)).encode(), digest_size=12)
         weights: Mapping[str, Any] = self.model.state_dict()
         for name, one in weights.items():
@@ -94,12 +94,12 @@ class Teacher:
 
 
 def class_columns(teacher: Pretrained, student: Pretrained) -> list[int]:
-    """Return the place of each of the student's C classes among the teacher's, by class id or else by label.
+    """Return the teacher's index of each of the student's C classes, by class id or else by label.
 
-    Case does not count, and labels that two of the teacher's classes share are not known.
+    Case is ignored, and ambiguous labels do not match.
 
     Raises:
-        TrainingError: naming the classes that the teacher lacks.
+        TrainingError: if the teacher lacks classes; names them.
     """
     known = {_folded(name): index for name, index in class_names(teacher.labels, teacher.class_ids).items()}
     ids = student.class_ids or student.labels

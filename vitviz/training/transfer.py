@@ -1,7 +1,6 @@
-"""Starting from another model's weights: a new head for other classes, and another input size.
+"""Start from another model's weights, with a new head or input size.
 
-Dosovitskiy et al. 2021, section 3.2: the head is replaced by one of zeros, and positions are interpolated to the new
-grid.
+Dosovitskiy et al. 2021, section 3.2: the head is replaced by zeros, and positions are interpolated to the new grid.
 """
 
 from collections.abc import Sequence
@@ -34,28 +33,28 @@ def start_from(
     data: str = "",
     seed: int = 0,
 ) -> ViT:
-    """Return a copy of a model with a head of zeros for other classes, or its own head, and its weights elsewhere.
+    """Return a copy of a model with a zero-initialised head for other classes, or with its own head.
 
     Args:
-        source: with or without a classifier of its own; it stays as it is.
-        labels: one for each class, in the order of the logits.
-        name: of the new model.
-        class_ids: names of the class folders, in the same order; empty where there are none.
-        pooling: what the new head reads; by default what the old one did.
-        image_size: (height, width) in pixels to train at. Learned positions are interpolated to another grid once,
-            except where the source itself interpolates them from a grid of their own at each image.
-        keep_head: keep the source's classifiers, where its classes are these in this order.
+        source: source model, with or without a classifier; not changed.
+        labels: one label per class, in the order of the logits.
+        name: name of the new model.
+        class_ids: names of the class folders in the same order, or empty.
+        pooling: pooling of the new head; by default the source's.
+        image_size: (height, width) in pixels for training. Learned positions are interpolated once, unless the source
+            interpolates them from a separate grid for each image.
+        keep_head: keep the source's classifiers, which must have these classes in this order.
         preprocess: by default the source's, at `image_size`.
-        licence: by default the source's, which its weights keep.
-        data: what it will be trained on, for the record.
-        seed: of the random start of attention pooling, where the source has none.
+        licence: by default the source's.
+        data: description of the training data, for the record.
+        seed: seed of attention pooling, if the source has none.
 
     Returns:
         A model in eval mode, in float32, on the source's device.
 
     Raises:
-        TrainingError: for fewer than two classes, ids that do not fit them, no preprocessing, or a head to keep that is
-            for other classes.
+        TrainingError: for fewer than two classes, ids that do not fit, missing preprocessing, or a kept head with other
+            classes.
         ModelError: if the sizes do not fit together.
     """
     labels, class_ids, about, old = tuple(labels), tuple(class_ids), source.pretrained, source.config
@@ -89,7 +88,7 @@ def start_from(
         licence=licence or ("unknown" if about is None else about.licence),
         source=f"made from {origin} with {head}{f', trained on {data}' if data else ''}",
     )
-    with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay as they are
+    with torch.random.fork_rng(devices=[]):  # preserves the caller's random state
         torch.default_generator.manual_seed(seed)
         model = ViT(config, record)
     weights = {key: value.detach().float() for key, value in source.state_dict().items()}
@@ -103,15 +102,15 @@ def start_from(
 
 
 def resized(preprocess: Preprocess, size: tuple[int, int]) -> Preprocess:
-    """Return the same preprocessing for an input of (height, width) pixels; a crop cuts off the same share."""
+    """Return the same preprocessing for an input of (height, width) pixels, with the same crop share."""
     return preprocess.shaped(*size)
 
 
 def check_fits(model: ViT, data: Data) -> Pretrained:
-    """Return a model's record, if its classes and preprocessing are those of the data.
+    """Check that a model's classes and preprocessing are those of the data, and return its metadata.
 
     Raises:
-        TrainingError: if they do not fit together.
+        TrainingError: if they differ.
     """
     about = model.pretrained
     if about is None or model.head is None:
