@@ -1,4 +1,4 @@
-"""Color bars, and scales in words: what a person reads beside a map."""
+"""Draw color bars, and describe scales as text."""
 
 import math
 from collections.abc import Callable
@@ -13,9 +13,9 @@ from vitviz.heatmap import Scale
 
 
 def describe_range(scale: Scale, unit: str = "") -> str:
-    """Return a range in words: "0.1 to 3.4 %"; both ends with the digits that tell them apart.
+    """Return a range as text: "0.1 to 3.4 %", with enough digits to distinguish the ends.
 
-    "0.1 to 3.4 % and more" where patches lie beyond.
+    "0.1 to 3.4 % and more" if patches are clipped.
     """
     step = scale.vmax - scale.vmin
     if not step > 0:
@@ -25,7 +25,7 @@ def describe_range(scale: Scale, unit: str = "") -> str:
 
 
 def describe_clipped(scale: Scale, unit: str, most: float) -> str:
-    """Return what a scale leaves out in a sentence: "Colours end at 3.4 %; 2 patches beyond it (up to 9.1 %) ..."."""
+    """Describe the clipped patches of a scale: "Colours end at 3.4 %; 2 patches beyond it (up to 9.1 %) ..."."""
     if not scale.clipped:
         return ""
     count = "1 patch" if scale.clipped == 1 else f"{scale.clipped} patches"
@@ -33,7 +33,7 @@ def describe_clipped(scale: Scale, unit: str, most: float) -> str:
 
 
 def describe_scale(scale: Scale | None, unit: str = "", clipped: bool = False) -> str:
-    """Return whether equal colors of a sheet are equal numbers; None stands for one scale per map."""
+    """Describe the scale of a sheet; None means one scale per map."""
     if scale is None:
         return "Each map has its own scale: colours do not compare between maps."
     kind = "Fixed scale" if scale.kind == "fixed" else "One shared scale"
@@ -67,11 +67,11 @@ def colorbar(
     """Return a horizontal color bar with numbers below and the unit beside it, as an RGB picture.
 
     Args:
-        scale: the values at its ends.
-        cmap: a matplotlib color map; by default that of `overlay`.
-        unit: "attention" is printed in percent; any other word as it is.
-        size: (width, height) in pixels, at least (120, 24). The type follows the height.
-        dark: light words on a dark ground.
+        scale: the scale.
+        cmap: a matplotlib color map; by default the one of `overlay`.
+        unit: "attention" is printed in percent; other units are printed unchanged.
+        size: (width, height) in pixels, at least (120, 24). The font size follows the height.
+        dark: light text on a dark background.
         gamma: as given to `overlay`.
 
     Raises:
@@ -88,12 +88,12 @@ def colorbar(
     word = f"  {unit}" if unit else ""
     x0, x1 = max(margin, tip + 2), width - max(margin, tip + math.ceil(face.getlength(word)) + 2)
     y0, y1 = 1, round(height * 0.42)
-    # One color per pixel column, through the table of the maps: gamma bends the bar exactly as it bends them.
+    # One color per pixel column, from the table of the maps, so gamma applies to bar and maps alike.
     index = scale.indices(np.linspace(low, high, x1 - x0), gamma)
     colors = lut(cmap or (DIVERGING if scale.signed else SEQUENTIAL))[index]  # (x1 - x0, 3)
     out.paste(Image.fromarray(np.tile(colors, (y1 - y0, 1, 1))), (x0, y0))
     draw.rectangle((x0 - 1, y0 - 1, x1, y1), outline=theme.line)
-    if scale.clipped:  # arrows: some patches lie beyond
+    if scale.clipped:  # arrows for clipped patches
         middle = (y0 + y1) // 2
         draw.polygon([(x1 + 1, y0 - 1), (x1 + 1, y1), (x1 + tip, middle)], fill=tuple(colors[-1].tolist()))
         if scale.signed:
@@ -107,7 +107,7 @@ def colorbar(
 
 
 def _labels(scale: Scale, unit: str, width: int, measure: Callable[[str], float]) -> list[tuple[float, str]]:
-    """Return as many round numbers, with their texts, as fit side by side, else the two ends."""
+    """Return as many round numbers with texts as fit side by side, else the two ends."""
     for count in (6, 5, 4, 3, 2):
         values = ticks(scale.vmin, scale.vmax, count)
         if len(values) < 2:

@@ -13,12 +13,12 @@ DIVERGING = "RdBu_r"  # white at zero, red above, blue below
 
 
 class DrawError(VitvizError):
-    """Error of a picture or figure that cannot be drawn."""
+    """Raised for a picture or figure that cannot be drawn."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colors of a page, as Pillow and matplotlib take them; right and wrong predictions differ in color and mark."""
+    """Colors of a page for Pillow and matplotlib; right and wrong predictions differ in color and mark."""
 
     ground: str
     text: str
@@ -29,7 +29,7 @@ class Theme:
 
     @classmethod
     def of(cls, dark: bool) -> "Theme":
-        """Return the theme for light words on a dark ground, or for dark words on a light one."""
+        """Return the theme for light text on a dark background, or for dark text on a light one."""
         if dark:
             return cls("#111318", "#eceef2", "#9ea4af", "#3a3e47", right="#5cc88c", wrong="#ff8a80")
         return cls("#ffffff", "#181a1f", "#5c616b", "#d6d9de", right="#00703c", wrong="#ba1a1a")

@@ -1,7 +1,7 @@
-"""One map over one photograph, colored at exactly the pixels that each patch saw.
+"""Draw a map over a photograph, aligned with the pixels of each patch.
 
-Maps stay small for as long as possible: (gh, gw) values become 8-bit color indices, are enlarged as one byte per pixel,
-and colored by a palette. No float array of the photograph's size is made.
+To save memory, (gh, gw) values become 8-bit color indices, which are enlarged to one byte per pixel and colored by a
+palette, without a float array of the photograph's size.
 """
 
 from typing import Any, TypeAlias
@@ -18,7 +18,7 @@ from vitviz.images.geometry import Geometry
 Box: TypeAlias = tuple[int, int, int, int]  # (left, top, right, bottom) in pixels
 WHITE, BLACK = (255, 255, 255), (12, 14, 18)
 OVER_GRAY: dict[str, Any] = {"gray": True, "alpha": 0.9, "spotlight": True}
-"""Options of `overlay` for figures and films: the only colors are those of the map, where it is high."""
+"""Options of `overlay` for figures and films: a grey photograph, colored where the map is high."""
 
 
 @check_arguments(DrawError)
@@ -42,26 +42,25 @@ def overlay(
     """Return a map over the photograph, as a new RGB picture of its size.
 
     Args:
-        photo: the upright original, `geometry.image` pixels large.
+        photo: the upright photograph of `geometry.image` pixels.
         values: (gh, gw), one finite number per patch.
         geometry: maps patches to pixels of the photograph.
-        scale: "each" (`Scale.own`: patches beyond its end are marked by a dot), "full" (the map's minimum and maximum),
+        scale: "each" (`Scale.own`; dots mark clipped patches), "full" (the map's minimum and maximum),
             (vmin, vmax) or a `Scale`.
-        signed: zero has the middle color; unless given, the range is symmetric about zero.
+        signed: center the colors at zero; by default the range is then symmetric.
         cmap: a matplotlib color map; default viridis, or RdBu_r for a signed scale.
-        alpha: 0 shows the photograph, 1 the map alone.
-        spotlight: let the opacity follow the value, up to `alpha`, so that the photograph stays visible where there is
-            little.
-        smooth: bilinear between patch centers instead of one color per patch.
+        alpha: 0 shows only the photograph, 1 only the map.
+        spotlight: make the opacity follow the value, up to `alpha`, so the photograph stays visible at low values.
+        smooth: interpolate bilinearly between patch centers.
         grid: thin lines between patches.
         query: (row, column) of a patch to outline.
         gamma: below 1 lifts small values.
-        unseen: hatch what the model did not see.
-        gray: take the color out of the photograph, so that the only colors are those of the map.
+        unseen: hatch the part that the model did not see.
+        gray: convert the photograph to grey.
 
     Raises:
         HeatmapError: for values that are not a finite 2-D map, a photograph of another size, a query outside the grid,
-            or a range that runs backwards.
+            or a reversed range.
         DrawError: for an alpha outside [0, 1] or an unknown color map.
     """
     values = as_map(values)
@@ -97,10 +96,10 @@ def overlay(
 
 
 def patch_edges(geometry: Geometry, grid: tuple[int, int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first pixel of each patch column and row, with the end appended: (gw + 1,) and (gh + 1,).
+    """Return the first pixel of each patch column and row, and the end: (gw + 1,) and (gh + 1,).
 
-    A pixel belongs to the patch that its center lies in. Edges are clipped to the photograph, so that padding has
-    patches without pixels.
+    A pixel belongs to the patch that contains its center. Edges are clipped to the photograph, so patches of padding
+    have no pixels.
     """
     (width, height), (gh, gw), (left, top, right, bottom) = geometry.image, grid, geometry.frame
 
@@ -113,7 +112,7 @@ def patch_edges(geometry: Geometry, grid: tuple[int, int]) -> tuple[NDArray[np.i
 
 
 def _opacities(alpha: float, signed: bool) -> list[int]:
-    """Return the opacity, 0..255, of each color index; on the page it follows the value in the same way."""
+    """Return the opacity, 0..255, of each color index, as on the page."""
     strength = np.abs(np.arange(256) - 127.5) / 127.5 if signed else np.arange(256) / 255
     opacities: list[int] = np.rint(255 * alpha * strength**0.7).astype(int).tolist()
     return opacities
@@ -124,7 +123,7 @@ def _empty(box: Box) -> bool:
 
 
 def _strips(box: Box) -> list[Box]:
-    """Cut a box into strips that fit the cache: memory for a whole picture costs more than the arithmetic."""
+    """Cut a box into strips that fit the CPU cache."""
     rows = max(1, 48_000 // max(1, box[2] - box[0]))
     return [(box[0], y, box[2], min(y + rows, box[3])) for y in range(box[1], box[3], rows)]
 
@@ -135,7 +134,7 @@ def _enlarge_blocks(index: NDArray[np.uint8], xs: NDArray[np.int64], ys: NDArray
 
 
 def _enlarge_smooth(index: NDArray[np.uint8], geometry: Geometry, region: Box) -> Image.Image:
-    """Resize (gh, gw) bilinearly between patch centers; a border of copies makes the edge flat, as clamping would."""
+    """Resize (gh, gw) bilinearly between patch centers; a border of copies clamps the edges."""
     left, top, right, bottom = geometry.frame
     gh, gw = index.shape
     dx, dy = (right - left) / gw, (bottom - top) / gh
@@ -151,7 +150,7 @@ def _enlarge_smooth(index: NDArray[np.uint8], geometry: Geometry, region: Box) -
 
 # --- marks: all draw in place ----------------------------------------------------------------------------------------
 
-_FLAT = [round(24 + 0.72 * v) for v in range(256)]  # less contrast for what was not seen
+_FLAT = [round(24 + 0.72 * v) for v in range(256)]  # less contrast outside the visible part
 
 
 def _hatch_around(out: Image.Image, region: Box) -> None:
@@ -164,15 +163,15 @@ def _hatch_around(out: Image.Image, region: Box) -> None:
 
 
 def _hatch(out: Image.Image, box: Box) -> None:
-    """Draw diagonal lines, each light beside dark so that they show on any photograph, over grayer colors."""
+    """Draw diagonal light and dark lines over grayer colors, visible on any photograph."""
     longer = max(out.size)
     line, period = max(1, round(longer / 900)), max(8, round(longer / 56))
     profile = np.full(period, 128, np.uint8)
-    depth = 22 + round(22 * min(1.0, longer / 900))  # thumbnails have more lines for their size: fainter ones
+    depth = 22 + round(22 * min(1.0, longer / 900))  # fainter lines on thumbnails, which have more lines for their size
     profile[:line], profile[line : 2 * line] = 128 + depth, 128 - depth
     width, height = box[2] - box[0], box[3] - box[1]
-    # Row y is the profile started y pixels later: one strided view. The phase counts from the photograph's corner, so
-    # that the lines run on from one box to the next.
+    # Row y is the profile shifted by y pixels, as a strided view. The phase starts at the photograph's corner, so lines
+    # continue between boxes.
     phase = (box[0] + box[1]) % period
     row = np.resize(profile, phase + width + height)[phase:]
     lines = np.lib.stride_tricks.as_strided(row, (height, width), (1, 1), writeable=False)
@@ -188,7 +187,7 @@ def _draw_grid(out: Image.Image, xs: NDArray[np.int64], ys: NDArray[np.int64]) -
     across = [int(x) for x in np.unique(xs) if 0 < x < out.width]
     down = [int(y) for y in np.unique(ys) if 0 < y < out.height]
     narrow = min((x1 - x0) / (len(xs) - 1), (y1 - y0) / (len(ys) - 1)) < 6 * line
-    tinted = []  # all strips are taken from the picture before any is put back, so that crossings are not tinted twice
+    tinted = []  # read all strips before writing, so that crossings are not tinted twice
     for color, shift, strength in [(WHITE, 0, 0.3)] if narrow else [(BLACK, -line, 0.5), (WHITE, 0, 0.4)]:
         boxes = [(max(x0, x + shift), y0, min(x1, x + shift + line), y1) for x in across]
         boxes += [(x0, max(y0, y + shift), x1, min(y1, y + shift + line)) for y in down]
@@ -201,7 +200,7 @@ def _draw_grid(out: Image.Image, xs: NDArray[np.int64], ys: NDArray[np.int64]) -
 
 
 def _dot(out: Image.Image, box: Box) -> None:
-    """Draw a white square in a black casing in the middle of a box, a quarter as wide: a patch beyond the scale."""
+    """Mark a clipped patch by a white square with a black border in the middle of a box, a quarter as wide."""
     width, height = box[2] - box[0], box[3] - box[1]
     if (side := min(width, height) // 4) < 1:
         return
@@ -212,8 +211,8 @@ def _dot(out: Image.Image, box: Box) -> None:
 
 
 def _outline(out: Image.Image, box: Box) -> None:
-    """Draw a white frame in a black casing around a box, outside of it where there is room."""
-    if _empty(box):  # a patch that saw padding only
+    """Draw a white frame with a black border around a box, outside of it if there is room."""
+    if _empty(box):  # a patch of padding
         return
     line = max(1, round(max(out.size) / 320))
     casing = max(1, round(line / 2))

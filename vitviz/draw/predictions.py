@@ -1,6 +1,6 @@
-"""Photographs with a model's predictions: one by itself, or many on a sheet with right and wrong told apart.
+"""Draw photographs with predictions, singly or on a sheet that marks right and wrong ones.
 
-Nothing is told by color alone: a right prediction has a tick, a wrong one a cross and the true class below it.
+Marks complement colors: a right prediction has a tick, a wrong one a cross with the true class below.
 """
 
 import math
@@ -24,15 +24,15 @@ TICK, CROSS = "\N{CHECK MARK}", "\N{BALLOT X}"
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """The best class of one photograph.
+    """Prediction for one photograph.
 
     Args:
-        pictures: what a sheet shows, side by side: the photograph, a map over it, or several.
+        pictures: pictures side by side, such as the photograph and a map over it.
         label: the most probable class.
-        probability: of that class, 0..1, or its value (regression); `None` leaves it out.
-        truth: the true class, where it is known.
-        right: whether the label's class is the true one; `None` where that is not known.
-        problem_type: what the outputs mean.
+        probability: its probability, 0..1, or value (regression); `None` to omit it.
+        truth: the true class, if known.
+        right: whether the prediction is right; `None` if unknown.
+        problem_type: meaning of the outputs.
     """
 
     pictures: tuple[Image.Image, ...]
@@ -43,9 +43,9 @@ class Prediction:
     problem_type: ProblemType = SINGLE
 
     def lines(self, width: int, size: int, dark: bool) -> tuple[Line, ...]:
-        """Return the label with its probability, and the truth of a wrong one, each within `width` pixels.
+        """Return the label with its probability, and the truth of a wrong prediction, within `width` pixels.
 
-        A long label loses its end, not its probability.
+        Long labels are shortened; probabilities are not.
         """
         face, theme = font(size), Theme.of(dark)
         colors = {None: ("", theme.text), True: (f"{TICK} ", theme.right), False: (f"{CROSS} ", theme.wrong)}
@@ -60,9 +60,9 @@ class Prediction:
 
 
 def draw_map(heatmap: Heatmap, side: int, *, alpha: float = 0.55, cmap: str = "magma") -> Image.Image:
-    """Return a map over its photograph at the size of `fit_photo`, so that the edges of patches stay sharp.
+    """Draw a map over its photograph at the size of `fit_photo`, with sharp edges of patches.
 
-    By default in magma, which is dark where values are small: the photograph keeps its colors there.
+    The default color map, magma, is dark at small values, where the photograph keeps its colors.
     """
     photo = fit_photo(heatmap.photo, side)
     geometry = rescale(heatmap.geometry, photo.size)
@@ -78,17 +78,17 @@ def prediction_sheet(
     side: int = 128,
     dark: bool = False,
 ) -> Image.Image:
-    """Return many predictions in reading order, as one RGB picture.
+    """Draw predictions in reading order as one RGB picture.
 
     Args:
-        predictions: all with the same number of pictures, none longer than `side`.
-        title, note: above them; long ones wrap.
-        columns: predictions in a row.
-        side: room for a picture, in pixels; the type follows.
-        dark: light words on a dark ground.
+        predictions: predictions with equal numbers of pictures, none longer than `side`.
+        title, note: text above; long lines wrap.
+        columns: predictions per row.
+        side: size of a picture in pixels; the font size follows.
+        dark: light text on a dark background.
 
     Raises:
-        DrawError: for no predictions, or pictures that do not fit.
+        DrawError: without predictions, or for pictures that do not fit.
     """
     if not predictions:
         raise DrawError("Expected at least one prediction, got none. Pass some.")
@@ -115,15 +115,15 @@ def prediction_picture(
     dark: bool = False,
     problem_type: ProblemType = SINGLE,
 ) -> Image.Image:
-    """Return one photograph, a map over it, and the most probable classes as bars, as one RGB picture.
+    """Draw one photograph, a map over it, and bars of the most probable classes, as one RGB picture.
 
     Args:
-        heatmap: the map and its photograph; its title stands below it.
-        ranked: labels and their probabilities 0..1, the best first, or their values (regression); at least one.
-        title: stands above, such as the file's name.
-        side: the longer side of each of the two pictures, in pixels.
-        dark: light words on a dark ground.
-        problem_type: what the outputs mean. Values have no bars.
+        heatmap: the map with its photograph and title.
+        ranked: labels with probabilities 0..1, best first, or values (regression); at least one.
+        title: text above, such as the file name.
+        side: longer side of each picture in pixels.
+        dark: light text on a dark background.
+        problem_type: meaning of the outputs. Values have no bars.
     """
     if not ranked:
         raise DrawError("Expected at least one class and its probability, got none. Ask for one or more.")
@@ -131,7 +131,7 @@ def prediction_picture(
     beyond = describe_clipped(heatmap.scale(), heatmap.unit, float(np.abs(heatmap.values).max()))
     words = f"{heatmap.title}. {beyond}" if beyond else heatmap.title
     pictures = (("the photograph", fit_photo(heatmap.photo, side)), (words, draw_map(heatmap, side)))
-    slot = max(pictures[0][1].width, 14 * size)  # words need room below a narrow photograph
+    slot = max(pictures[0][1].width, 14 * size)  # room for text below a narrow photograph
     cells = []
     for text, picture in pictures:
         lines = tuple(((line, theme.muted, False),) for line in wrap(text, slot, font(size).getlength))
@@ -150,7 +150,7 @@ def prediction_picture(
 def _bars(
     ranked: Sequence[tuple[str, float]], width: int, size: int, dark: bool, problem_type: ProblemType
 ) -> Image.Image:
-    """Return a row for each class: its label, a bar from 0 to 100 % and its probability, or its value without a bar."""
+    """Return a row per class: label, bar from 0 to 100 % and probability, or value without a bar."""
     theme, step = Theme.of(dark), round(1.9 * size)
     out = Image.new("RGB", (width, step * len(ranked) - step // 3), theme.ground)
     draw, before = ImageDraw.Draw(out), round(0.38 * width)

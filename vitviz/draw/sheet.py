@@ -1,7 +1,7 @@
-"""Contact sheets: many maps side by side, with the numbers that a picture alone hides.
+"""Draw contact sheets: maps side by side with numbers.
 
-Below each map stands the share on tokens without a place in the picture (CLS, registers), and the sheet says whether
-equal colors are equal numbers. `arrange` lays out any cells; `sheet` makes cells of maps.
+Each map has the share on tokens outside the picture (CLS, registers) below it, and the sheet states whether maps share
+a scale. `arrange` lays out cells; `sheet` makes cells from maps.
 """
 
 import math
@@ -25,7 +25,7 @@ Line: TypeAlias = tuple[tuple[str, str, bool], ...]  # texts one after another: 
 
 @dataclass(frozen=True, eq=False)
 class Cell:
-    """Pictures side by side, and lines of text below them."""
+    """Pictures side by side with lines of text below."""
 
     pictures: tuple[Image.Image, ...]
     lines: tuple[Line, ...]
@@ -42,23 +42,23 @@ def arrange(
     dark: bool = False,
     footer: Callable[[int], Image.Image] | None = None,
 ) -> Image.Image:
-    """Return cells in reading order, with a title and a note above them, as an RGB picture.
+    """Draw cells in reading order, with a title and a note above, as an RGB picture.
 
     Args:
-        cells: all with the same number of pictures, at least one.
-        slot: room for the width of a picture, in pixels.
-        size: of the type, in pixels; distances follow it.
-        columns: cells in a row; by default so that the sheet is wider than high.
-        title, note: long ones wrap.
-        dark: light words on a dark ground.
-        footer: returns what stands at the foot, given the width between the margins.
+        cells: at least one cell, with equal numbers of pictures.
+        slot: width for a picture in pixels.
+        size: font size in pixels; distances follow it.
+        columns: cells per row; by default the sheet is wider than high.
+        title, note: text above; long lines wrap.
+        dark: light text on a dark background.
+        footer: returns the footer for a width between the margins.
     """
     theme, face, head = Theme.of(dark), font(size), font(round(1.5 * size), bold=True)
     margin, gap, line, between, above = (round(times * size) for times in (1.8, 0.9, 1.35, 0.3, 1.6))
     across, below = len(cells[0].pictures), max(len(cell.lines) for cell in cells)
     wide = across * slot + (across - 1) * between
     high = max(picture.height for cell in cells for picture in cell.pictures)
-    words = high + round(0.4 * size)  # from the top of a cell to its text
+    words = high + round(0.4 * size)  # offset of the text in a cell
     step_x, step_y = wide + gap, words + below * line + gap
     columns = min(len(cells), columns or best_columns(len(cells), step_x, step_y))
     inner = max(columns * step_x - gap, 20 * size)
@@ -90,7 +90,7 @@ def arrange(
 
 
 def best_columns(count: int, step_x: int, step_y: int) -> int:
-    """Return the number of columns that makes a sheet about half again as wide as high with few empty places."""
+    """Return the number of columns for an aspect ratio of about 3:2 with few empty cells."""
 
     def cost(columns: int) -> float:
         rows = -(-count // columns)
@@ -101,9 +101,9 @@ def best_columns(count: int, step_x: int, step_y: int) -> int:
 
 
 def fit_photo(photo: Image.Image, side: int) -> Image.Image:
-    """Return the photograph with its longer side at most `side` pixels, as an RGB picture.
+    """Resize a photograph to a longer side of at most `side` pixels, as RGB.
 
-    A small one is enlarged by a whole number, pixel by pixel: smoothing would invent what is not in it.
+    Small photographs are enlarged by an integer factor without smoothing.
     """
     photo, longest = photo.convert("RGB"), max(photo.size)
     if side >= 2 * longest:
@@ -138,30 +138,30 @@ def sheet(
     gamma: float = 1.0,
     gray: bool = True,
 ) -> Image.Image:
-    """Return a contact sheet: each map over its photograph, its label and the mass outside the picture below it.
+    """Draw a contact sheet: each map over its photograph, with its label and the mass outside the picture.
 
     Args:
         maps: heads of a layer (the fused one first), layers of a model, or any other maps.
-        title: stands above; long titles wrap.
-        scale: "shared" (equal colors are equal numbers; ends as `Scale.own` does), "each", "both" (each map twice: on
-            the shared scale and on its own), "signed", a `Scale`, or (vmin, vmax). The sheet says which.
-        columns: by default so that the sheet is wider than high.
-        labels: below the pictures instead of the maps' titles.
-        plain: begin with the photograph without a map; with each of them where the maps have several.
-        thumb: the longer side of a picture in pixels, at least 48; the type follows.
-        width: of the whole sheet in pixels, in place of `thumb`.
-        dark: light words on a dark ground.
+        title: title above; long titles wrap.
+        scale: "shared" (one scale, clipped as in `Scale.own`), "each", "both" (each map on the shared scale and on its
+            own), "signed", a `Scale`, or (vmin, vmax). The sheet states it.
+        columns: columns; by default the sheet is wider than high.
+        labels: labels below the pictures instead of the maps' titles.
+        plain: start with the photographs without maps.
+        thumb: longer side of a picture in pixels, at least 48; the font size follows.
+        width: width of the whole sheet in pixels, instead of `thumb`.
+        dark: light text on a dark background.
         cmap, alpha, spotlight, smooth, gamma, gray: as in `overlay`.
 
     Raises:
-        HeatmapError: for no maps, or maps that cannot share a scale.
+        HeatmapError: without maps, or for maps that cannot share a scale.
         DrawError: for a wrong number of labels, or sizes that cannot be drawn.
     """
     if labels is not None and len(labels) != len(maps):
         raise DrawError(f"Expected one label for each of {len(maps)} maps, got {len(labels)}. Pass one per map.")
     shared, own = _scales(maps, "shared" if scale == "both" else scale)
     pairs = [(shared, one.scale()) for one in maps] if shared and scale == "both" else [(one,) for one in own]
-    photos = [*{id(one.photo): one.photo for one in maps}.values()]  # mostly one, which is resized once
+    photos = [*{id(one.photo): one.photo for one in maps}.values()]  # usually one photograph, resized once
     count = len(maps) + (len(photos) if plain else 0)
     if width is not None:
         columns, thumb = _fit_width(width, count, columns, photos, len(pairs[0]))
@@ -212,13 +212,13 @@ def _type_size(thumb: int) -> int:
 def _fit_width(
     width: int, count: int, columns: int | None, photos: Sequence[Image.Image], across: int
 ) -> tuple[int, int]:
-    """Return columns, and the longer side of a picture with which so many cells fill `width` pixels."""
-    aspect = max(photo.width / max(photo.size) for photo in photos)  # of a slot: its width over the longer side
+    """Return the columns, and the longer side of pictures for which the cells fill `width` pixels."""
+    aspect = max(photo.width / max(photo.size) for photo in photos)  # width of a slot relative to the longer side
     high = max(photo.height / max(photo.size) for photo in photos)
     if columns is None:
         columns = best_columns(count, round(1000 * (across * aspect + 0.07)), round(1000 * (high + 0.4)))
     cells, shares = columns * across, (3.6 + 0.9 * (columns - 1) + 0.3 * columns * (across - 1)) / 13
-    thumb = int(width / (cells * aspect + shares)) + 2  # about: margins and gaps are rounded, as in `arrange`
+    thumb = int(width / (cells * aspect + shares)) + 2  # approximate, because `arrange` rounds margins and gaps
     while thumb > 0:
         size = _type_size(thumb)
         gaps = 2 * round(1.8 * size) + (columns - 1) * round(0.9 * size) + columns * (across - 1) * round(0.3 * size)
@@ -229,7 +229,7 @@ def _fit_width(
 
 
 def _pad(picture: Image.Image, width: int, ground: str) -> Image.Image:
-    """Return a picture in the middle of one that is exactly as wide; rounding leaves a few pixels."""
+    """Center a picture on a background of the exact width."""
     out = Image.new("RGB", (max(width, picture.width), picture.height), ground)
     out.paste(picture, ((out.width - picture.width) // 2, 0))
     return out
@@ -245,13 +245,13 @@ def card(
     scale: ScaleChoice = "each",
     **options: Any,
 ) -> Image.Image:
-    """Return one map over its photograph, its title and the mass outside the picture below it, and a color bar.
+    """Draw one map over its photograph, with title, mass outside the picture, and color bar.
 
     Args:
         heatmap: the map, on its own scale.
-        title: stands above; long titles wrap.
+        title: title above; long titles wrap.
         side: the longer side of the photograph in pixels.
-        dark: light words on a dark ground.
+        dark: light text on a dark background.
         cmap, scale, options: as in `overlay`.
     """
     size, theme, chosen = max(11, round(side / 28)), Theme.of(dark), heatmap.scale(scale)
@@ -273,7 +273,7 @@ def card(
 
 
 def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None, list[Scale]]:
-    """Return the one scale of all maps, or None where each has its own, and the scale of each map."""
+    """Return the shared scale, or None for separate scales, and the scale of each map."""
     if len(maps) == 0:
         raise HeatmapError("Expected at least one map, got none. Choose a head or a layer.")
     if choice in ("each", "full"):
@@ -285,7 +285,7 @@ def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None,
         )
     values = [one.values for one in maps]
     shared = Scale.choose(choice, values, maps[0].signed)
-    if choice == "shared":  # all maps as one: a few patches of one layer may outshine all others
+    if choice == "shared":  # all maps together: one layer may have outliers
         shared = replace(
             Scale.own(np.concatenate([one.ravel() for one in values])[None], maps[0].signed), kind="shared"
         )
@@ -295,9 +295,9 @@ def _scales(maps: Sequence[Heatmap], choice: ScaleChoice) -> tuple[Scale | None,
 def captions(
     maps: Sequence[Heatmap], scales: Sequence[Scale] | None, width: float, measure: Callable[[str], float]
 ) -> list[tuple[str, ...]]:
-    """Return the lines below each map: prefix masses, and the range where each map has a scale of its own.
+    """Return the lines below each map: prefix masses, and the range for separate scales.
 
-    Masses stand on one line if that fits `width` below all maps, else one on a line.
+    Masses share a line if they fit `width` below all maps, else each has its own line.
     """
     masses = [
         tuple(f"{name} {percent(mass, 2) if one.in_shares else number(mass)}" for name, mass in one.prefix_mass.items())

@@ -1,4 +1,4 @@
-"""Text in pictures: the typeface, lines that fit a width."""
+"""Set text in pictures: font, and lines that fit a width."""
 
 import os
 import re
@@ -8,13 +8,13 @@ from functools import lru_cache
 from PIL import ImageFont
 
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
-# Spaces at which no line ends: "16 × 16", "< 8.3 %".
+# Spaces without line breaks: "16 × 16", "< 8.3 %".
 KEPT = re.compile(r"(?<=\d) (?=[×%])|(?<=\d ×) (?=\d)|(?<=[<>]) (?=\d)")
 
 
 @lru_cache(maxsize=64)
 def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
-    """Return DejaVu Sans at `size` pixels; it comes with matplotlib, so a picture is the same on every machine."""
+    """Return DejaVu Sans at `size` pixels, from matplotlib, so that pictures are equal on every machine."""
     from matplotlib import get_data_path
 
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
@@ -22,10 +22,9 @@ def font(size: int, bold: bool = False) -> ImageFont.FreeTypeFont:
 
 
 def wrap(text: str, width: float, measure: Callable[[str], float]) -> tuple[str, ...]:
-    """Return `text` in lines of at most `width`, as `measure` measures; a word that is longer alone is shortened.
+    """Wrap `text` into lines of at most `width` by `measure`, such as `font(12).getlength`; shorten longer words.
 
-    No-break spaces keep words together, and so do those within sizes and percentages. `measure` is such as
-    `font(12).getlength`.
+    No-break spaces, and spaces within sizes and percentages, keep words together.
     """
     lines: list[str] = []
     for word in KEPT.sub("\N{NO-BREAK SPACE}", text).split(" ") if text else ():
@@ -37,7 +36,7 @@ def wrap(text: str, width: float, measure: Callable[[str], float]) -> tuple[str,
 
 
 def shorten(text: str, width: float, measure: Callable[[str], float]) -> str:
-    """Return as much of `text` as fits, with an ellipsis where some of it does not."""
+    """Return `text`, shortened with an ellipsis if it does not fit."""
     if measure(text) <= width:
         return text
     while text and measure(text + ELLIPSIS) > width:

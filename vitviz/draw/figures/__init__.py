@@ -1,4 +1,4 @@
-"""Figures of the path that a picture takes through a model, for papers, lectures and reports.
+"""Draw figures of a picture's path through a model, for papers, lectures and reports.
 
 >>> import numpy as np, vitviz
 >>> from vitviz.draw.figures import draw, encode
@@ -18,9 +18,9 @@ b'<?xml'
 - `charts`: `prediction`, `curves`, `lens`, `decomposition`, `statistics`, of the prediction and of every head.
 - `confusion`: the confusion matrix of a classifier. `curves`: loss and accuracy of a training.
 
-A figure of a `View` takes `photo`, the photograph's name for the caption, and `dark`, light words on a dark ground; it
-returns a matplotlib `Figure`, which a notebook shows. Inside `with layout("column", bare=True):` it is as wide as a
-column, without title and caption. matplotlib is imported when the first figure is drawn.
+Figures of a `View` take `photo`, the photograph's name for the caption, and `dark` for light text on a dark background.
+They return a matplotlib `Figure`, which notebooks display. Inside `with layout("column", bare=True):` figures are as
+wide as a column, without title and caption. matplotlib is imported when the first figure is drawn.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ CHARTS = ("prediction", "curves", "lens", "decomposition", "statistics")
 KINDS = (*MAPS, *CHARTS)  # of `FigureOptions`
 ALL_KINDS = ("path", *KINDS, "rollout-sheet", "inside")  # of `vitviz figures`; a path is all of `NAMES`
 FORMATS = ("png", "svg", "pdf")
-# Without these, a file says when it was written, and by which version of matplotlib.
+# Without these settings, files contain the date and matplotlib's version.
 METADATA: dict[str, dict[str, str | None]] = {
     "png": {"Software": "vitviz"},
     "svg": {"Date": None, "Creator": "vitviz"},
@@ -64,21 +64,21 @@ def draw(
     bare: bool = False,
     **options: Any,
 ) -> dict[str, Figure]:
-    """Return figures by name, in the order of `NAMES` and `KINDS`.
+    """Draw figures by name, in the order of `NAMES` and `KINDS`.
 
     Args:
-        view: of `Explorer.open`.
-        only: some of `NAMES` and `KINDS`.
-        photo: the photograph's name, for the captions.
-        dark: light words on a dark ground.
-        filters: filters of the patch embedding that are shown: the so many that vary most, or chosen ones, counted from
-            0. The first one's feature map is flattened.
-        width: in inches, or "page" or "column"; the type keeps its size.
-        bare: leave out title and caption.
-        options: for `KINDS`, those of `maps.FigureOptions`: block, head, query, method, target, methods.
+        view: view from `Explorer.open`.
+        only: a subset of `NAMES` and `KINDS`.
+        photo: name of the photograph for captions.
+        dark: light text on a dark background.
+        filters: number of filters of the patch embedding with the most variation, or indices from 0. The feature map of
+            the first one is flattened.
+        width: width in inches, "page" or "column"; the font size is constant.
+        bare: omit title and caption.
+        options: for `KINDS`, the fields of `maps.FigureOptions`: block, head, query, method, target, methods.
 
     Raises:
-        DrawError: if there is no such figure, filter or width.
+        DrawError: if a figure, filter or width does not exist.
     """
     if unknown := [name for name in only if name not in (*NAMES, *KINDS)]:
         raise DrawError(
@@ -103,10 +103,10 @@ def draw(
 
 
 def encode(figure: Figure, format: str) -> bytes:
-    """Return a figure as a PNG, SVG or PDF file. Equal figures are equal bytes; in SVG and PDF, text is text.
+    """Encode a figure as PNG, SVG or PDF, reproducibly; text in SVG and PDF stays text.
 
     Raises:
-        DrawError: if `format` is another one.
+        DrawError: for another `format`.
     """
     if format not in FORMATS:
         raise DrawError(f"Expected the format {', '.join(FORMATS)}, got {format!r}. Choose one of them.")
@@ -122,7 +122,7 @@ def save(figure: Figure, path: str | os.PathLike[str]) -> None:
     """Write a figure to a file whose name ends in .png, .svg or .pdf.
 
     Raises:
-        DrawError: if it ends otherwise.
+        DrawError: for another ending.
     """
     path = Path(path)
     path.write_bytes(encode(figure, path.suffix.lower().removeprefix(".")))

@@ -1,4 +1,4 @@
-"""Figures of a prediction and of heads: its classes, deletion and insertion, logit lens, decomposition, statistics."""
+"""Draw predictions, deletion and insertion, the logit lens, the decomposition, and statistics of heads."""
 
 # ruff: noqa: ARG001 - `page.styled` reads `dark`
 
@@ -22,8 +22,8 @@ from vitviz.formatting import MINUS, output
 from vitviz.outputs import REGRESSION, SEVERAL, SINGLE
 from vitviz.view import View
 
-LEAST = 0.01  # percent: where the axis of small probabilities begins
-LINES = ("solid", "dashed", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))  # print in grey still tells them apart
+LEAST = 0.01  # percent at the start of a logarithmic axis
+LINES = ("solid", "dashed", "dashdot", "dotted", (0, (5, 1, 1, 1, 1, 1)))  # distinguishable in grey
 CLASSES = 5
 SHOWN = ("distance", "entropy_share", "mass_cls")  # statistics of heads
 HEADINGS = {SINGLE: "The most probable classes", SEVERAL: "The most probable labels", REGRESSION: "Values"}
@@ -49,7 +49,7 @@ def prediction(view: View, options: FigureOptions, *, photo: str = "", dark: boo
 
 @page.styled
 def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw statistics of every head: how far it looks, how evenly, and how much of it goes to the class token."""
+    """Draw statistics of every head: distance, relative entropy, and share on the class token."""
     found = view.heads(SHOWN, query=options.query)
     names = found.present
     columns = page.fitting(1.8, len(names))
@@ -101,7 +101,7 @@ def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
         axes.set_label(curve.kind)
     if not regression:
         top = _top(test.deletion.band[1], test.insertion.band[1])
-        left.set_ylim(-0.02 * top, 1.02 * top)  # a line at 0 or 100 % is drawn whole
+        left.set_ylim(-0.02 * top, 1.02 * top)  # leaves room for lines at 0 and 100 %
     page.key(figure, right)
     return figure
 
@@ -118,7 +118,7 @@ def _curve(axes: Axes, curve: Curve, color: str) -> None:
 
 
 def _top(*shares: NDArray[Any]) -> float:
-    """Return where an axis of percent ends: with room for a legend above the highest of some shares, at most 100."""
+    """Return the end of a percent axis, with room for a legend above the highest share, at most 100."""
     return min(100.0, 140.0 * max(float(values.max()) for values in shares) or 100.0)
 
 
@@ -155,7 +155,7 @@ def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = Fa
 
 @page.styled
 def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw what each head and each MLP adds to the logit of a class: direct logit attribution."""
+    """Draw the contributions of heads and MLPs to the logit of a class: direct logit attribution."""
     found = decompose(view.model, view.trace, options.target)
     layers, count = found.heads.shape
     table = np.concatenate([found.heads, found.mlps[:, None]], axis=1)  # (L, H + 1)
@@ -191,7 +191,7 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
                 color=ink,
             )
     page.bar(image, left, "added to the logit", [table], "bottom", aspect=30)
-    rows = np.arange(layers)  # as the table has them
+    rows = np.arange(layers)  # in the order of the table
     right.barh(rows - 0.19, found.heads.sum(1), 0.38, color=page.ACCENTS[dark]["attention"], label="heads")
     right.barh(rows + 0.19, found.mlps, 0.38, color=page.ACCENTS[dark]["mlp"], label="MLP", hatch="////")
     right.set_ylim(layers - 0.5, -0.5)

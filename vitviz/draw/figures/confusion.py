@@ -1,4 +1,4 @@
-"""The confusion matrix of a classifier."""
+"""Draw the confusion matrix of a classifier."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,8 @@ from vitviz.draw.figures.page import SMALL, bar, inner, measure, new_page, style
 from vitviz.draw.text import shorten
 from vitviz.formatting import percent
 
-CMAP = {False: "Blues", True: "cividis"}  # no color is that of the ground, or nearly
-GAMMA = 0.5  # mistakes are rare beside right predictions: small shares get more of the colors
+CMAP = {False: "Blues", True: "cividis"}  # color maps that differ from the background
+GAMMA = 0.5  # more colors for small shares, because mistakes are rare
 CELLS = ((5, 0.44), (12, 0.36), (20, 0.28), (50, 0.125), (100, 0.085))  # up to so many classes, inches
 READABLE, LARGEST = 5.5, 8.3  # points of the smallest type; inches of a matrix of more classes
 
@@ -25,19 +25,19 @@ READABLE, LARGEST = 5.5, 8.3  # points of the smallest type; inches of a matrix 
 def confusion(
     counts: ArrayLike, labels: Sequence[str], *, title: str = "Confusion", fit: bool = False, dark: bool = False
 ) -> Figure:
-    """Draw a confusion matrix: true classes down, predicted ones across, a color for the share of the row.
+    """Draw a confusion matrix: true classes down, predicted classes across, colored by the share of the row.
 
-    Counts, labels and the accuracy of each row are written where there is room: up to about 20, 100 and 50 classes.
+    Counts, labels and row accuracies are shown for up to about 20, 100 and 50 classes.
 
     Args:
-        counts: (C, C) whole numbers; row i, column j: how many images of class i were taken for class j.
+        counts: (C, C) whole numbers; entry (i, j) counts images of class i predicted as class j.
         labels: one per class.
-        title: stands above, with the number of images and the accuracy.
-        fit: shrink the cells until the figure has the width of the layout; else it is as wide as its classes need.
-        dark: light words on a dark ground.
+        title: title, followed by the number of images and the accuracy.
+        fit: shrink the cells until the figure has the layout's width; by default the width depends on the classes.
+        dark: light text on a dark background.
 
     Raises:
-        DrawError: for counts that are no square matrix of whole numbers from 0, or do not fit the labels.
+        DrawError: if counts are not a square matrix of non-negative whole numbers, or do not fit the labels.
     """
     matrix = _checked(counts, labels)
     cell = next((inches for most, inches in CELLS if len(labels) <= most), LARGEST / len(labels))
@@ -65,7 +65,7 @@ def confusion(
         words = percent(hits / whole) if whole else "\N{EN DASH}"
         axes.annotate(words, (len(labels) - 0.5, row), (4, 0), textcoords="offset points", va="center", fontsize=size)
     if measure(str(matrix.max()), size) < cell - 0.04:
-        for row, column in np.argwhere(matrix > 0):  # without zeros mistakes stand out
+        for row, column in np.argwhere(matrix > 0):  # omit zeros to emphasise mistakes
             light = _luminance(cmap(shares[row, column])) > 0.179  # above it black has more contrast (WCAG 2)
             style: dict[str, Any] = {"ha": "center", "va": "center", "color": "#181a1f" if light else "#ffffff"}
             axes.text(column, row, str(matrix[row, column]), fontsize=size, **style)

@@ -1,4 +1,4 @@
-"""Parameters of a model by module."""
+"""Draw the parameters of a model by module."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,7 @@ from vitviz.formatting import number, percent
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
-# Beginning and a later part of a parameter's name, its module for people, and the kind that it is colored by. The first
-# row that fits counts.
+# Prefix and substring of a parameter's name, display name of its module, and kind (color); the first match counts.
 MODULES = (
     ("patch_embed.", "", "Patch embedding", "embedding"),
     ("cls_token", "", "Class token", "embedding"),
@@ -40,7 +39,7 @@ COMPUTED = {
 
 @dataclass(frozen=True)
 class Count:
-    """Parameters of one kind of module, in `blocks` blocks; 0 for a module outside of them."""
+    """Parameters of one kind of module, in `blocks` blocks; 0 outside of blocks."""
 
     name: str
     kind: str
@@ -49,7 +48,7 @@ class Count:
 
 
 def counts(model: ViT) -> list[Count]:
-    """Return the parameters of each kind of module, in the order of the forward pass; together they are all."""
+    """Count the parameters of each kind of module, in the order of the forward pass."""
     sums: dict[tuple[str, str], int] = {}
     inside: set[str] = set()
     for name, parameter in model.named_parameters():
@@ -63,7 +62,7 @@ def counts(model: ViT) -> list[Count]:
 
 @styled
 def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw horizontal bars: how many parameters each kind of module has, and its share of all."""
+    """Draw bars of the parameters of each kind of module, with their share."""
     model, found = view.model, counts(view.model)
     total, most = sum(one.parameters for one in found), max(one.parameters for one in found)
     held = sum(p.numel() * p.element_size() for p in model.parameters())

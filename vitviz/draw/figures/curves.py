@@ -1,4 +1,4 @@
-"""Learning curves: loss and accuracy over epochs, of training and validation."""
+"""Draw learning curves: loss and accuracy of training and validation over epochs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def learning_curves(rows: Sequence[Epoch], *, dark: bool = False) -> Figure:
 
 
 def save_curves(rows: Sequence[Epoch], path: Path) -> None:
-    """Draw the epochs of a training as a PNG file, replaced in one step."""
+    """Write the learning curves as a PNG file atomically."""
     from vitviz.draw.figures import encode
 
     beside = path.with_name(f".{path.name}.new")

@@ -1,6 +1,6 @@
-"""The drawing of a model: every shape from pixels to logits, in boxes and arrows.
+"""Draw a model: every shape from pixels to logits, in boxes and arrows.
 
-The shapes are recorded in a run of the model on the meta device. They are those of one image: (channels, height,
+The shapes are recorded by running the model on the meta device, for one image: (channels, height,
 width), (tokens, channels), (heads, tokens, channels).
 """
 
@@ -84,7 +84,7 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
 
 
 def _draw_upright(view: View, way: Route, title: str, caption: str, dark: bool) -> Figure:
-    """Draw the steps one below the other with their shapes beside them: for a column."""
+    """Draw the steps below each other with their shapes, for a column."""
     boxes = (*way.embedding, way.norm, *way.inputs, way.weights, way.mixed, way.output, *way.mlp, *way.ending)
     wide = page.inner() - EDGE - max(page.measure(format_shape(stage.shape)) for stage in boxes) - 0.12
     third = (wide - 2 * GAP / 2) / 3  # queries, keys and values stand side by side
@@ -166,19 +166,19 @@ def _draw_upright(view: View, way: Route, title: str, caption: str, dark: bool) 
 
 
 def format_shape(shape: Shape) -> str:
-    """Return (6, 257, 64), as it is printed."""
+    """Format a shape as "(6, 257, 64)"."""
     return f"({', '.join(map(str, shape))})"
 
 
 def _box_width(way: Route) -> float:
-    """Return the width of boxes with which the longest row fits: the image's, or attention's with its sum."""
+    """Return the width of boxes for which the longest row fits."""
     inner = page.inner() - 2 * EDGE
     first = 1 + len(way.embedding)
     return min((inner - (first - 1) * GAP) / first, (inner - SUM - 4 * GAP) / 5, 0.9)
 
 
 class Pen:
-    """Draws boxes of one width in axes of inches; `end` is the right edge of what was drawn last."""
+    """Pen for boxes of equal width in axes of inches; `end` is the right edge of the last element."""
 
     def __init__(self, figure: Figure, height: float, wide: float, dark: bool) -> None:
         self.wide, self.end, self.accents, self.theme = wide, EDGE, page.ACCENTS[dark], Theme.of(dark)
@@ -188,7 +188,7 @@ class Pen:
     def box(
         self, left: float, top: float, high: float, stage: Stage, shape: bool = True, wide: float | None = None
     ) -> None:
-        """Draw a box with its words in it and its shape below."""
+        """Draw a box with text, and its shape below."""
         wide = self.wide if wide is None else wide
         self._rounded(left, top, wide, high, self.accents[stage.kind], 0.16)
         lines, middle = page.wrap(stage.caption, page.SMALL, wide - PAD), left + wide / 2
@@ -210,7 +210,7 @@ class Pen:
         self.axes.set(xlim=(0, page.inner()), ylim=limits)
 
     def below(self, center: float, top: float, words: str) -> None:
-        """Write below what a box ends with."""
+        """Write text below a box."""
         self.axes.text(center, top + 0.03, words, ha="center", va="top")
 
     def _rounded(self, left: float, top: float, wide: float, high: float, color: str, alpha: float) -> None:
@@ -220,18 +220,18 @@ class Pen:
             self.axes.add_patch(FancyBboxPatch((left, top), wide, high, boxstyle=shape, **style))
 
     def line(self, *points: Point, style: str = "-|>") -> None:
-        """Draw a line through points with an arrow's head at the last, or in another of matplotlib's arrow styles."""
+        """Draw a line through points with an arrowhead, or in another of matplotlib's arrow styles."""
         head: dict[str, Any] = {"arrowstyle": style, "mutation_scale": 5, "shrinkA": 0, "shrinkB": 0}
         look: dict[str, Any] = {"lw": 0.8, "color": self.theme.muted, "joinstyle": "miter", "clip_on": False}
         self.axes.add_patch(FancyArrowPatch(path=Path(points), **head, **look))
 
     def next_row(self, start: float, between: float, end: float) -> None:
-        """Draw a line from the end of a row to the beginning of the next; arguments are heights on the page."""
+        """Draw a line from the end of a row to the start of the next, at these heights."""
         right, left = page.inner() - BEND, BEND
         self.line((self.end, start), (right, start), (right, between), (left, between), (left, end), (EDGE, end))
 
     def row(self, left: float, top: float, stages: Sequence[Stage]) -> None:
-        """Draw boxes of one height from left to right; an arrow leads to all but the first."""
+        """Draw boxes of equal height from left to right, connected by arrows."""
         for index, stage in enumerate(stages):
             at = left + index * (self.wide + GAP)
             if index:
@@ -248,7 +248,7 @@ class Pen:
         self.end = x + RADIUS
 
     def plus(self, x: float, y: float) -> None:
-        """Draw the sign of a sum."""
+        """Draw a plus sign."""
         color = self.theme.muted
         self.axes.add_patch(Circle((x, y), RADIUS, fc=self.theme.ground, ec=color, lw=0.8))
         for dx, dy in ((0.6 * RADIUS, 0.0), (0.0, 0.6 * RADIUS)):
@@ -313,7 +313,7 @@ def _draw_predictions(pen: Pen, view: View, left: float, top: float) -> None:
 
 @dataclass(frozen=True)
 class Stage:
-    """One step: its caption, the shape that comes out, and the kind of module, which has a color."""
+    """One step: caption, output shape, and kind of module, which determines the color."""
 
     caption: str
     shape: Shape
@@ -322,7 +322,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Route:
-    """Steps of an image through a model, those of a block once. `inputs` are queries, keys and values."""
+    """Steps of an image through a model, with one block. `inputs` are queries, keys and values."""
 
     image: Shape
     embedding: tuple[Stage, ...]
@@ -374,7 +374,7 @@ def route(config: ViTConfig, size: tuple[int, int]) -> Route:
 
 
 def _embedding(config: ViTConfig, out: dict[str, Shape], into: dict[str, Shape]) -> tuple[Stage, ...]:
-    """Return the steps from pixels to what enters the first block."""
+    """Return the steps from pixels to the first block."""
     p, (_, gh, gw) = config.patch_size, out["patch_embed.proj"]
     found = [
         Stage(f"Convolution {p} × {p}, stride{NBSP}{p}", out["patch_embed.proj"], "embedding"),

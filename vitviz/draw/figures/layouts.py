@@ -1,4 +1,4 @@
-"""The width of figures, and whether they have a title and a caption: all that are drawn inside `layout` read it.
+"""Set the width of figures, and whether they have a title and a caption, with the context manager `layout`.
 
 >>> with layout("column", bare=True):
 ...     current().inner
@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from vitviz.draw.colors import DrawError
 
 WIDTHS = {"column": 3.25, "page": 6.3}
-"""Inches: a column of a paper in two columns, and the 160 mm that a page of A4 leaves between its margins."""
+"""Inches: a column of a two-column paper, and the 160 mm between the margins of an A4 page."""
 NARROWEST, WIDEST = 2.5, 20.0
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Width of a figure in inches, and whether it is bare: without title, caption and the room around them."""
+    """Width of a figure in inches, and whether it is bare (without title and caption)."""
 
     width: float = WIDTHS["page"]
     bare: bool = False
@@ -40,17 +40,17 @@ _layout: ContextVar[Layout] = ContextVar("layout", default=PAGE)
 
 
 def current() -> Layout:
-    """Return the layout of figures that are drawn here."""
+    """Return the current layout."""
     return _layout.get()
 
 
 @contextmanager
 def layout(width: float | str = "page", *, bare: bool = False) -> Iterator[None]:
-    """Draw figures of another width, or without title and caption.
+    """Draw figures with another width, or without title and caption.
 
     Args:
-        width: in inches, or a name in `WIDTHS`. The type keeps its size; panels move below one another.
-        bare: leave out title and caption, for a document that has its own.
+        width: width in inches, or a name in `WIDTHS`. The font size is constant; panels are stacked.
+        bare: omit title and caption, for a document with its own.
 
     Raises:
         DrawError: for another name, or a width out of range.

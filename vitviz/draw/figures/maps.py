@@ -1,7 +1,7 @@
-"""Figures of maps over a photograph: one map, all heads of all layers, the layers, one matrix, methods side by side.
+"""Draw maps over a photograph: one map, all heads of all layers, the layers, one matrix, methods side by side.
 
-One map has its own scale. Maps side by side share one, which ends where one number in 200 lies beyond, so that a single
-patch does not darken all others. A dot marks what lies beyond, and the color bar ends in an arrow.
+A single map has its own scale. Maps side by side share a scale that clips one number in 200, so that outliers do not
+darken the others. Dots mark clipped patches, and the color bar ends in an arrow.
 """
 
 # ruff: noqa: ARG001 - `page.styled` reads `dark`
@@ -33,23 +33,23 @@ from vitviz.heatmap import Heatmap, Scale
 from vitviz.model.trace import Query
 from vitviz.view import View, describe_query
 
-PRINTED = 1_000  # pixels of a photograph's longer side in a figure
-BEYOND = 99.5  # percentile at which a scale ends
-MOST_TOKENS = 2_500  # of a matrix that is drawn
+PRINTED = 1_000  # longer side of a photograph in pixels
+BEYOND = 99.5  # percentile at the end of a shared scale
+MOST_TOKENS = 2_500  # maximum tokens of a drawn matrix
 METHODS = ("rollout", "gae", "legrad", "attn_lrp")
-TALLEST = 7.2  # inches of a grid of maps
+TALLEST = 7.2  # maximum height of a grid of maps in inches
 DOTS = "A dot marks patches beyond the end of the scale."
 
 
 @dataclass(frozen=True, kw_only=True)
 class FigureOptions:
-    """Say what figures of maps show.
+    """Options of figures.
 
     Args:
-        block, head, query: of the attention; see `View.attention`.
-        method: of `overlay` and `curves`: an attribution method, or "attention" for the head and query above.
-        target: the class that methods, curves and the decomposition are about; by default the predicted one.
-        methods: those beside another.
+        block, head, query: attention to show; see `View.attention`.
+        method: for `overlay` and `curves`, an attribution method, or "attention" for the head and query above.
+        target: class for methods, curves and the decomposition; by default the predicted class.
+        methods: methods to compare.
     """
 
     block: int = -1
@@ -67,7 +67,7 @@ class FigureOptions:
 
 
 def explained(view: View, method: str, target: Named | None) -> Heatmap:
-    """Return the map of an attribution method, for a class where it has one."""
+    """Return the map of an attribution method, for the target if it is class-specific."""
     from vitviz.attribution.registry import method_named
 
     return view.explain(method, target) if method_named(method).class_specific else view.explain(method)
@@ -123,7 +123,7 @@ def heads(view: View, options: FigureOptions, *, photo: str = "", dark: bool = F
 
 @page.styled
 def layers(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the attention of each layer over the photograph, its heads as one, in reading order."""
+    """Draw the attention of each layer over the photograph, with fused heads."""
     head = options.head if isinstance(options.head, str) else "mean"
     maps = view.layer_maps(head, options.query)
     query = describe_query(view._query(options.query))
@@ -170,7 +170,7 @@ def components(view: View, options: FigureOptions, *, photo: str = "", dark: boo
 
 @page.styled
 def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
-    """Draw the whole attention matrix of one head, or of the heads of a layer as one, on a logarithmic scale."""
+    """Draw the full attention matrix of one head, or of fused heads, on a logarithmic scale."""
     trace, block = view.trace, options.block % view.trace.depth
     tokens, prefix = trace.tokens.shape[1], len(trace.prefix)
     if tokens > MOST_TOKENS:
@@ -235,7 +235,7 @@ def methods(view: View, options: FigureOptions, *, photo: str = "", dark: bool =
 
 
 def _scale(maps: Sequence[Heatmap]) -> tuple[Scale, ScalarMappable]:
-    """Return the scale of all maps and its colors: one map's own, or one that leaves out one number in 200."""
+    """Return the scale of all maps and its colors: a single map's own, or one that clips one number in 200."""
     values = np.concatenate([one.values.ravel() for one in maps])
     signed = any(one.signed for one in maps)
     sizes = np.abs(values) if signed else values
@@ -258,7 +258,7 @@ def _scale_words(scale: Scale, unit: str) -> str:
 
 
 def _show(axes: Axes, heatmap: Heatmap, scale: Scale, side: int) -> None:
-    """Draw a map over its photograph, in grey, so that the only colors are those of the map, where it is high."""
+    """Draw a map over its grey photograph."""
     small = heatmap.photo if max(heatmap.photo.size) <= side else fit_photo(heatmap.photo, side)
     geometry = rescale(heatmap.geometry, small.size)
     picture = lay(small, heatmap.values, geometry, scale=scale, query=heatmap.query, **OVER_GRAY)
@@ -269,7 +269,7 @@ def _show(axes: Axes, heatmap: Heatmap, scale: Scale, side: int) -> None:
 def _beside(
     maps: Sequence[Heatmap], labels: Sequence[str], *, title: str, caption: str, columns: int, shared: bool = True
 ) -> Figure:
-    """Draw maps side by side, on one scale, for which `{scale}` in the caption stands, or each on its own."""
+    """Draw maps side by side, each on its own scale or on a shared one, which replaces `{scale}` in the caption."""
     scale, mappable = _scale(maps)
     rows = -(-len(maps) // columns)
     side = (page.inner() - 0.8) / columns
@@ -291,7 +291,7 @@ def _beside(
 def _bar(
     figure: Figure, mappable: ScalarMappable, axes: Axes | Sequence[Axes], unit: str, shown: Sequence[NDArray[Any]]
 ) -> None:
-    """Draw a color bar with percent for shares, and an arrow where numbers lie beyond its ends."""
+    """Draw a color bar, in percent for shares, with arrows for clipped values."""
     low, high = mappable.get_clim()
     values = np.concatenate([one.ravel() for one in shown])
     below = low is not None and values.min() < low - 1e-6 * abs(low)

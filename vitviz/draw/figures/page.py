@@ -1,7 +1,7 @@
-"""The page of every figure: one typeface, one set of colors, a title above and a caption below.
+"""Define the page of every figure: font, colors, a title above and a caption below.
 
-Figures are made without pyplot. `settings` holds matplotlib to its defaults and to `STYLE`, so that a figure looks the
-same whatever a person's settings are; constrained layout finds the places of panels, ticks and color bars.
+Figures do not use pyplot. `settings` applies matplotlib's defaults and `STYLE`, so figures do not depend on user
+settings; constrained layout places panels, ticks and color bars.
 """
 
 import io
@@ -88,7 +88,7 @@ def settings(dark: bool = False) -> Iterator[None]:
 
 
 def styled(draw: Callable[Params, Figure]) -> Callable[Params, Figure]:
-    """Run a function that draws a figure under `settings`, dark if its argument `dark` is true, and lay it out."""
+    """Decorate a drawing function: apply `settings` according to its argument `dark`, and lay out the figure."""
 
     @wraps(draw)
     def wrapper(*args: Params.args, **kwargs: Params.kwargs) -> Figure:
@@ -114,7 +114,7 @@ def wrap(words: str, size: float, width: float, bold: bool = False) -> list[str]
 
 
 def shorten(words: str, size: float, width: float) -> str:
-    """Return as much of one line as fits `width` inches, with an ellipsis where some of it does not."""
+    """Return one line, shortened with an ellipsis if it exceeds `width` inches."""
     return text.shorten(words, width, lambda line: measure(line, size))
 
 
@@ -124,7 +124,7 @@ def line_of(size: float) -> float:
 
 
 class Page(Figure):
-    """Figure that a notebook shows as it is, as wide as in print."""
+    """Figure that notebooks display at its print width."""
 
     def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
         buffer = io.BytesIO()
@@ -139,15 +139,15 @@ def inner() -> float:
 
 
 def fitting(width: float, most: int) -> int:
-    """Return how many panels of `width` inches stand beside one another: 1 to `most`."""
+    """Return the number of panels of `width` inches per row: 1 to `most`."""
     return max(1, min(most, int(inner() / width)))
 
 
 def new_page(title: str, caption: str, height: float, *, width: float | None = None, pad: float = 0.05) -> Page:
     """Return a figure with a title above and a caption below, and `height` inches for axes in between.
 
-    `width` is that of the whole page, by default that of the layout, `pad` the room around each of the axes, both in
-    inches. The label of the figure is its title and its caption, also where the layout is bare.
+    `width` is the page width, by default the layout's, and `pad` the padding of axes, both in inches. The label of the
+    figure contains title and caption, even in a bare layout.
     """
     margin, bare = current().margin, current().bare
     width = current().width if width is None else width
@@ -176,7 +176,7 @@ def entitle(axes: Axes, words: str, width: float, *, plain: bool = False) -> Non
 
 
 def key(figure: Figure, axes: Axes) -> None:
-    """Name the lines of axes below all axes, where no line is."""
+    """Draw the legend of the axes' lines below all axes."""
     handles, names = axes.get_legend_handles_labels()
     names = [shorten(name, SMALL, inner() - 0.4) for name in names]
     columns = fitting(max(measure(name) for name in names) + 0.5, min(3, len(names)))
@@ -190,7 +190,7 @@ def key(figure: Figure, axes: Axes) -> None:
 
 
 def number_axis(axis: Axis, places: Sequence[float], names: Sequence[str], room: float) -> None:
-    """Write names at places along an axis, so many of them as find room, `room` inches from one to the next."""
+    """Label places along an axis, as many as fit with `room` inches between neighbors."""
     high = isinstance(axis, YAxis)
     need = 1.1 * line_of(SMALL) if high else max(map(measure, names)) + 0.05
     step = max(1, math.ceil(need / room))
@@ -198,7 +198,7 @@ def number_axis(axis: Axis, places: Sequence[float], names: Sequence[str], room:
 
 
 def heat(axes: Axes, values: Floats, reach: float, dark: bool) -> AxesImage:
-    """Draw values (rows, columns) as colors, -reach to reach; rows and columns are counted from 1."""
+    """Draw values (rows, columns) as colors from -reach to reach, with rows and columns numbered from 1."""
     rows, columns = values.shape
     count(axes)
     return axes.imshow(
@@ -212,14 +212,14 @@ def heat(axes: Axes, values: Floats, reach: float, dark: bool) -> AxesImage:
 
 
 def hide_axes(axes: Axes) -> None:
-    """Take ticks, their numbers and the frame away from a picture."""
+    """Remove ticks, tick labels and frame."""
     axes.set(xticks=[], yticks=[])
     axes.patch.set_visible(False)
     axes.spines[:].set_visible(False)
 
 
 def count(axes: Axes) -> None:
-    """Number what lies at whole numbers along both axes, as many as find room."""
+    """Number both axes at integers, as many as fit."""
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
 
@@ -234,7 +234,7 @@ def bar(
 ) -> None:
     """Draw the color bar of an image beside axes.
 
-    An arrow stands where values lie beyond its ends: those of `image`, or of all that are `shown` in its colors.
+    Arrows mark values of `image`, or of all `shown` values, beyond its ends.
     """
     low, high = image.get_clim()
     values = np.concatenate(
@@ -250,13 +250,13 @@ def bar(
 
 
 def reach_of(*arrays: Floats) -> float:
-    """Return where the colors of signed values end: at most one value in 200 lies beyond."""
+    """Return the limit of the colors of signed values, which clips at most one value in 200."""
     found = float(np.percentile(np.abs(np.concatenate([array.ravel() for array in arrays])), 99.5))
     return found if found > 0 else 1.0
 
 
 def describe(view: View, photo: str) -> str:
-    """Return two sentences for a caption: the photograph, by its name if it has one, and the model."""
+    """Return two sentences for a caption about the photograph and the model."""
     (height, width), (rows, columns), (across, down) = view.size, view.trace.grid, view.photo.size
     return (
         f"Photograph: {f'{photo}, ' if photo else ''}{across} × {down} pixels; the model reads it at "
@@ -273,11 +273,11 @@ def describe_model(model: ViT) -> str:
 
 
 def counted(count: int, one: str) -> str:
-    """Return a number of things: 3 blocks, 1 block."""
+    """Return a count with its noun: 3 blocks, 1 block."""
     return f"{count:,} {one}{'' if count == 1 else 's'}"
 
 
 def array(tensor: Tensor) -> Floats:
-    """Return a tensor's numbers in float32, off its device."""
+    """Convert a tensor to a float32 array on the CPU."""
     found: Floats = tensor.detach().float().numpy(force=True)
     return found

@@ -24,7 +24,7 @@ from vitviz.formatting import percent
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
-ACROSS, PIXELS = 3, 600  # pairs in a row of figure 6; longer side of a picture in it
+ACROSS, PIXELS = 3, 600  # pairs per row of figure 6; longer side of a picture
 FILTERS = 28  # of figure 7, as in the paper
 
 
@@ -33,12 +33,12 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
     """Draw photographs beside their attention rollout: the paper's figure 6.
 
     Args:
-        views: of `Explorer.open` or `open_many`, of one model; their names stand above the photographs.
-        dark: light words on a dark ground.
-        options: of `View.rollout`.
+        views: views of one model from `Explorer.open` or `open_many`; their names are the titles.
+        dark: light text on a dark background.
+        options: options of `View.rollout`.
 
     Raises:
-        DrawError: for no views.
+        DrawError: without views.
     """
     if not views:
         raise DrawError("Expected at least one view, got none. Open a photograph.")
@@ -74,10 +74,10 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
     """Draw filters, similarity of positions and attention distance by depth: the paper's figure 7.
 
     Args:
-        model: with 1 or 3 channels.
-        statistics: with "distance", of one photograph (`View.heads`) or a folder (`folder_statistics`).
+        model: model with 1 or 3 channels.
+        statistics: statistics with "distance" of one photograph (`View.heads`) or a folder (`folder_statistics`).
         photo: name of the photograph or folder, for the caption.
-        dark: light words on a dark ground.
+        dark: light text on a dark background.
 
     Raises:
         DrawError: if the statistics have no distance.

@@ -1,4 +1,4 @@
-"""Positions: prefix tokens, position embeddings, rotations, and how similar positions are.
+"""Draw positions: prefix tokens, position embeddings, rotations, and similarities.
 
 Dosovitskiy et al. 2021, figure 7, center; Su et al. 2021 (RoFormer) for rotations. Shapes: gh x gw patches, P prefix
 tokens, D width, d head width.
@@ -21,7 +21,7 @@ from vitviz.model.positions import sincos1d_positions, sincos_positions
 from vitviz.model.vit import ViT
 from vitviz.view import View
 
-SHOWN = 8  # positions along the longer side whose maps are drawn, at most
+SHOWN = 8  # maximum number of maps along the longer side
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,10 +29,10 @@ class Table:
     """One kind of positions.
 
     Args:
-        title: names it.
-        values: (gh * gw, channels), what a channel is, and the unit of a value.
-        reach: where the colors of the values end.
-        cosines: (k, gh * gw), of the chosen positions with all.
+        title: name.
+        values: (gh * gw, channels), with the meaning of a channel and the unit.
+        reach: limit of the colors.
+        cosines: (k, gh * gw), similarity of the chosen positions to all.
     """
 
     title: str
@@ -48,8 +48,8 @@ class Table:
 def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw prefix tokens and position embeddings as heatmaps, and the similarity of each position to all others.
 
-    The model's own positions stand beside the fixed sinusoidal ones of the same grid. A model with rotary positions has
-    no embedding: its angles are drawn, and the mean cosine of the angles between two positions.
+    The figure compares the model's positions with fixed sinusoidal ones on the same grid. For rotary positions, it
+    shows the angles, and the mean cosine of the angles between two positions.
     """
     model, (gh, gw) = view.model, view.trace.grid
     step = -(-max(gh, gw) // SHOWN)
@@ -109,7 +109,7 @@ def positions_of(model: ViT, grid: tuple[int, int], chosen: Tensor) -> list[Tabl
 
 
 def every(step: int) -> str:
-    """Return in words which rows and columns have a map: "each", "every 2nd"."""
+    """Describe which rows and columns have a map: "each", "every 2nd"."""
     return "each" if step == 1 else f"every {step}{ {2: 'nd', 3: 'rd'}.get(step, 'th') }"
 
 
@@ -162,7 +162,7 @@ def draw_similarity(axes: Axes, table: Table, shown: tuple[range, range], grid: 
     image = axes.imshow(
         np.ma.masked_invalid(drawn),
         cmap=SEQUENTIAL,
-        vmin=math.floor(min(0.9, float(table.cosines.min())) * 20) / 20,  # fixed positions are alike: 0.65 and more
+        vmin=math.floor(min(0.9, float(table.cosines.min())) * 20) / 20,  # fixed positions are similar: 0.65 and more
         vmax=1.0,
         interpolation="nearest",
         extent=(-x, len(columns) - 1 + x, len(rows) - 1 + y, -y),

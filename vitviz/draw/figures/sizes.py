@@ -1,4 +1,4 @@
-"""Accuracy of a model against the size of its input."""
+"""Draw the accuracy of a model against its input size."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -12,12 +12,12 @@ from vitviz.evaluation.accuracy import Accuracy
 
 @page.styled
 def accuracy_by_size(found: Mapping[int, Accuracy], *, own: int, dark: bool = False) -> Figure:
-    """Draw top-1 accuracy by input size, with the standard error of so many images.
+    """Draw top-1 accuracy by input size, with its standard error.
 
     Args:
-        found: input size in pixels -> what was measured on the same images.
-        own: the size that the model is made for.
-        dark: light words on a dark ground.
+        found: input size in pixels -> accuracy on the same images.
+        own: the model's native size.
+        dark: light text on a dark background.
     """
     sizes, results = [*found], [*found.values()]
     count, top1 = results[0].images, np.array([one.top1 for one in results])

@@ -19,7 +19,7 @@ from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page
 from vitviz.view import View
 
-Filters: TypeAlias = int | Sequence[int]  # so many that vary most, or these, counted from 0
+Filters: TypeAlias = int | Sequence[int]  # a number of filters, or their indices from 0
 
 
 @page.styled
@@ -75,10 +75,10 @@ def _draw_apart(axes: Axes, pixels: NDArray[np.uint8], p: int, first: int = 1) -
 
 
 def _responses(view: View, filters: Filters) -> tuple[page.Floats, list[int], str]:
-    """Return the responses of all filters, (D, gh, gw), the filters that are shown, and who chose them, for a caption.
+    """Return the responses of all filters, (D, gh, gw), the shown filters, and how they were chosen, for a caption.
 
     Raises:
-        DrawError: for fewer than one filter, or one that is not there.
+        DrawError: for no filters, or one that does not exist.
     """
     maps = page.array(view.model.patch_embed(view.images)[0]).T.reshape(-1, *view.trace.grid)  # (gh * gw, D)
     width = len(maps)
