@@ -278,7 +278,9 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
     if not 0 <= start < trace.depth:
         raise ExplainError(f"Expected a first block among 0..{trace.depth - 1}, got start={start}. Choose one.")
     if missing := sorted(set(range(start, trace.depth)) - set(trace.blocks)):
-        raise ExplainError(f"Expected a trace with every block from {start} on, got none of {missing}. Trace all.")
+        raise ExplainError(
+            f"Expected a trace with every block from {start} on, got one without {missing}. Trace all of them."
+        )
 
 
 def _of_trace(function: Callable[..., TokenScores]) -> Callable[..., Tensor]:

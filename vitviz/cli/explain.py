@@ -161,7 +161,7 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
             continue
         if name not in methods()[args.method].options:
             takes = _methods_with(name)
-            raise VitvizError(f"Expected --{option} with --method {takes}, got {args.method}. Leave out one or other.")
+            raise VitvizError(f"Expected --{option} with --method {takes}, got {args.method}. Leave out one of them.")
         if name in ("block", "start"):
             value = shared.parse_layer(value, view.trace.depth, f"--{option}")
         elif name == "head":

@@ -162,7 +162,7 @@ def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads: of a file that does not tell
     if fixed:
         wrong = ", ".join(one.opts[0] for one in ALL if one.name in fixed)
-        raise TrainingError(f"Expected the sizes of the model that --from names, got {wrong}. Leave out one or other.")
+        raise TrainingError(f"Expected the sizes of the model that --from names, got {wrong}. Leave out one of them.")
     source = _source(options)
     data = _open(options, sizes.get("image_size", source.config.image_size), recipe.seed)
     about = source.pretrained

@@ -316,7 +316,9 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], NDArray[np.float
     """
     path = Path(path)
     if not path.is_file():  # reading a pipe or device could block forever
-        raise NumbersError(f"Expected a file of numbers, got {path.name}, which is none. Name another one.")
+        raise NumbersError(
+            f"Expected a file of numbers, got {path.name}, which is not a regular file. Name another one."
+        )
     if path.stat().st_size > LARGEST:
         raise NumbersError(f"Expected a file of at most {LARGEST / 1e6:.0f} MB, got {path.name}. Save it anew.")
     try:

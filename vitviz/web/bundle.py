@@ -66,7 +66,7 @@ def _collect(name: str, order: list[str], bodies: dict[str, str], path: tuple[st
     body = re.sub(r"^export ", "", _COMMENT.sub("", _IMPORT.sub(bound, text)), flags=re.MULTILINE)
     if left := _LEFT.search(body):
         raise BundleError(
-            f"Expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}. Mend {name}."
+            f"Expected import {{ ... }} from './x.js' and export before a definition, got {left[0]!r}. Fix {name}."
         )
     order.append(name)
     bodies[name] = f"{body}return {{ {', '.join(exported)} }};\n"

@@ -33,7 +33,7 @@ _LINE = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef])\n(?=[\u3000-\u9fff\uff00-
 
 
 class LectureError(VitvizError):
-    """Text of the lecture that cannot be shown; the message names the file and says what was expected."""
+    """Raised for an invalid text of the lecture; the message names the file."""
 
 
 def lecture_given(language: str = "en", folder: Path | None = None) -> dict[str, Any]:
@@ -81,8 +81,8 @@ def _own_files(folder: Path, known: set[str]) -> dict[str, Path]:
 def _step(path: Path) -> dict[str, str]:
     """Return one text as HTML."""
     try:
-        if not path.is_file():  # reading a pipe or a device could wait for ever
-            raise LectureError(f"Expected a text as a regular file, got {path}, which is none. Save it as a file.")
+        if not path.is_file():  # reading a pipe or device could block forever
+            raise LectureError(f"Expected a text as a regular file, got {path}, a pipe or a folder. Save it as a file.")
         with path.open("rb") as file:
             data = file.read(MAX_TEXT + 1)
         if len(data) > MAX_TEXT:
@@ -93,15 +93,15 @@ def _step(path: Path) -> dict[str, str]:
     tokens = _markdown().parse(text)
     heads = [place for place, token in enumerate(tokens) if token.type == "heading_open"]
     if [tokens[place].tag for place in heads] != ["h1", "h2"] or heads[0] != 0:
-        raise LectureError(f"Expected {SHAPE}, got other headings in {path}. Write it so.")
+        raise LectureError(f"Expected {SHAPE}, got other headings in {path}. Change the headings.")
     body, answer = tokens[3 : heads[1]], tokens[heads[1] + 3 :]
     if not (body and answer):
-        raise LectureError(f"Expected {SHAPE}, got no {'answer' if body else 'text'} in {path}. Write it.")
+        raise LectureError(f"Expected {SHAPE}, got no {'answer' if body else 'text'} in {path}. Add it.")
     parts = {"title": tokens[1:2], "body": body, "question": tokens[heads[1] + 1 : heads[1] + 2], "answer": answer}
     try:
         return {name: _markdown().renderer.render(part, _markdown().options, {}) for name, part in parts.items()}
     except FormulaError as error:
-        raise LectureError(f"Expected formulas in LaTeX between two $, got {error} in {path}. Mend it.") from error
+        raise LectureError(f"Expected formulas in LaTeX between two $, got {error} in {path}. Fix it.") from error
 
 
 def _mathml(element: Element) -> str:
