@@ -52,7 +52,7 @@ def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", que
 def _products(block: Block, stream: Tensor) -> Tensor:
     """Return f_h(x_j) . f_g(x_j) for all pairs of heads: (B, N, D) -> (B, N, H, H), in float64.
 
-    These suffice for norms of sums over heads, without a vector of width D for each query and key. Differences of
+    Norms of sums over heads need only these products, not a vector of width D for each query and key. Differences of
     squares lose half of the digits, hence double precision.
     """
     attn, scale = block.attn, block.ls1

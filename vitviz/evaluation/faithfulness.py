@@ -331,7 +331,7 @@ def target_probability(target: Target, logits: Tensor, problem_type: ProblemType
         return target.score(activate(logits, problem_type))
     if problem_type == SEVERAL:
         raise EvaluationError(
-            "Expected one label to test with a model of several labels, got a contrast of two. Test each label separately."
+            "Expected one label to test with a model of several labels, got a contrast of two. Test each separately."
         )
     return target.score(logits).sigmoid()
 
