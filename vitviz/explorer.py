@@ -1,4 +1,4 @@
-"""A model, ready to open photographs."""
+"""Open photographs with a model."""
 
 import os
 import time
@@ -22,11 +22,11 @@ from vitviz.progress import watch
 from vitviz.view import ExplorerError, View
 from vitviz.weights.zoo import load
 
-MANY_TOKENS = 4_000  # of an input: the first of its layers may take seconds
+MANY_TOKENS = 4_000  # tokens of an input whose first layer may take seconds
 
 
 class Explorer:
-    """A model, ready to open photographs.
+    """Opens photographs with a model.
 
     >>> import numpy as np, vitviz
     >>> model = vitviz.ViT(vitviz.preset("tiny", image_size=(64, 64), classes=10))
@@ -35,12 +35,12 @@ class Explorer:
     (4, 4)
 
     Args:
-        model: any `ViT`, which is put into eval mode; or what `vitviz.load` takes: a name, a path, or a model of timm,
+        model: a `ViT`, which is put into eval mode, or a source for `vitviz.load`: a name, a path, or a model of timm,
             torchvision or transformers.
-        device: where to run; by default where the model is.
+        device: device to run on; by default the model's.
 
     Raises:
-        DeviceError: if this machine has no such device.
+        DeviceError: if the device does not exist.
     """
 
     @check_arguments(ExplorerError)
@@ -58,13 +58,13 @@ class Explorer:
 
         Args:
             image: a path, an open file or its bytes, a PIL image, an array (H, W), (H, W, 3) or (H, W, 4), or a tensor
-                (H, W) or (3, H, W): a photograph as it is, before any resizing or normalization.
-            size: of the model's input, in pixels, see `Preprocess.at`; the model's own by default.
+                (H, W) or (3, H, W), without resizing or normalization.
+            size: input size in pixels, see `Preprocess.at`; the model's own by default.
 
         Raises:
-            ImageError: if the image cannot be decoded, or the size is below one patch or absurdly large.
+            ImageError: if the image cannot be decoded, or the size is below one patch or too large.
             ModelError: if the size does not fit the model.
-            ExplorerError: if the memory is not enough; the text names the largest size that fits. Also for a list.
+            ExplorerError: if memory is not enough, naming the largest size that fits; also for a list.
         """
         if isinstance(image, list | tuple):
             raise ExplorerError(
@@ -83,21 +83,20 @@ class Explorer:
         batch_size: int = 8,
         progress: bool = True,
     ) -> Iterator[View]:
-        """Open photographs, several in one forward pass, and yield their views in order.
+        """Open photographs in batches, and yield their views in order.
 
-        Photographs are read as the views are asked for. The views of a batch share its memory, which is freed with the
-        last of them.
+        Photographs are read lazily. The views of a batch share its memory, which is freed with the last of them.
 
         Args:
-            images: any number of what `open` takes, or a folder: the image files in it and below it, by name.
+            images: arguments of `open`, or a folder, searched recursively and sorted by name.
             size: as for `open`.
-            batch_size: photographs in one forward pass; fewer where inputs have different sizes or memory is short.
-            progress: count up on standard error, in a terminal or a notebook.
+            batch_size: photographs per forward pass; fewer if input sizes differ or memory is short.
+            progress: show progress in a terminal or notebook.
 
         Raises:
-            DataError: if there is no such folder, or no image in it.
+            DataError: if the folder does not exist or has no images.
             ExplorerError: if batch_size is below 1.
-            ImageError, ModelError: as `open`, when the photograph's turn comes.
+            ImageError, ModelError: as `open`, when the photograph is read.
 
         Example:
             >>> import numpy as np, vitviz
@@ -126,7 +125,7 @@ class Explorer:
                 yield from (views[index] for index in range(len(photos)))
 
     def _fit(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
-        """Run photographs of one input size together, or half of them at a time where memory is short."""
+        """Run photographs of equal input size in one batch, or in halves if memory is short."""
         photo, _ = photos[0]
         need, free = self._bytes(preprocess, photo, len(photos)), memory.available_bytes(self.device)
         if free is None or need <= free:
@@ -135,8 +134,8 @@ class Explorer:
             except (RuntimeError, MemoryError) as error:
                 if not memory.is_out_of_memory(error):
                     raise
-            # Outside of the except block, because the error's traceback keeps the tensors alive. The estimate was too
-            # low, so half of it is taken for what is free.
+            # Outside of the except block, because the traceback keeps the tensors alive. The estimate was too low, so
+            # assume that half of it is free.
             takes, free = "more memory than there was", need // 2
         else:
             takes = f"about {_size(need)} of memory, and {_size(free)} are free"
@@ -149,7 +148,7 @@ class Explorer:
 
     def _run(self, preprocess: Preprocess, photos: Sequence[tuple[Image.Image, str]]) -> list[View]:
         prepared = [preprocess(photo) for photo, _ in photos]
-        precision = next(self.model.parameters()).dtype  # half-precision weights take half-precision pixels
+        precision = next(self.model.parameters()).dtype  # half-precision weights need half-precision pixels
         stacked = torch.stack([torch.from_numpy(one.pixels) for one in prepared])  # B x (3, H, W) -> (B, 3, H, W)
         pixels = stacked.to(self.device, precision)
         began = time.perf_counter()
@@ -186,11 +185,11 @@ class Explorer:
 
 
 def _read(image: Any) -> tuple[Image.Image, str]:
-    """Return a decoded photograph, and the name of its file; empty where it comes from none."""
+    """Decode a photograph, and return it with its file name, or ""."""
     path = image if isinstance(image, str | os.PathLike) else getattr(image, "name", None)
     return decode(image), display_name(os.fsdecode(path)) if isinstance(path, str | os.PathLike) else ""
 
 
 def _size(count: int) -> str:
-    """Return a number of bytes for people."""
+    """Format a number of bytes."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.0f} MB"

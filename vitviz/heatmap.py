@@ -35,14 +35,14 @@ SAVED = ("values", *GEOMETRY, *TEXTS, "prefix_names", "prefix_mass", "query", "c
 
 
 class HeatmapError(VitvizError):
-    """Error of values, geometry, photograph or scale that do not fit together, or of a file that is no heatmap."""
+    """Raised if values, geometry, photograph or scale do not match, or a file is not a heatmap."""
 
 
 def as_map(values: ArrayLike) -> NDArray[np.float32]:
     """Return `values` as a float32 (gh, gw) array.
 
     Raises:
-        HeatmapError: unless they are 2-D, not empty, real and finite in float32.
+        HeatmapError: unless the values are 2-D, not empty, real, and finite in float32.
     """
     array = np.asarray(values)
     if array.dtype.kind not in "fiub":
@@ -51,7 +51,7 @@ def as_map(values: ArrayLike) -> NDArray[np.float32]:
         raise HeatmapError(
             f"Expected values of shape (gh, gw), one number per patch, got {array.shape}. Choose one image and head."
         )
-    with np.errstate(over="ignore"):  # float64 beyond float32 becomes inf, and is refused below
+    with np.errstate(over="ignore"):  # values beyond float32 become inf, checked below
         array = array.astype(np.float32, copy=False)
     if bad := int((~np.isfinite(array)).sum()):
         raise HeatmapError(
@@ -63,19 +63,19 @@ def as_map(values: ArrayLike) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Scale:
-    """A range of values and how it was chosen: `vmin` has the first color, `vmax` the last; others are clipped.
+    """Range of values for colors: `vmin` has the first color, `vmax` the last; other values are clipped.
 
-    Pass one scale to all frames of an animation, so that equal colors are equal numbers.
+    Use one scale for all frames of an animation, so that equal colors mean equal numbers.
 
     Args:
-        vmin, vmax: the ends of the range.
-        kind: "each" (one map's own, see `own`), "full" (its minimum and maximum), "shared" (those of several maps),
-            "signed" (symmetric about zero) or "fixed" (given).
-        signed: zero has the middle color, whatever the kind.
-        clipped: number of patches beyond the end of a map's own scale; pictures mark them.
+        vmin, vmax: ends of the range.
+        kind: "each" (see `own`), "full" (minimum and maximum of a map), "shared" (of several maps), "signed"
+            (symmetric about zero) or "fixed" (given).
+        signed: whether zero has the middle color.
+        clipped: number of clipped patches, which pictures mark.
 
     Raises:
-        HeatmapError: for a range that is not finite, runs backwards, or is signed but not symmetric about zero.
+        HeatmapError: for a range that is not finite, reversed, or signed but not symmetric about zero.
     """
 
     vmin: float
@@ -98,11 +98,10 @@ class Scale:
 
     @classmethod
     def own(cls, values: ArrayLike, signed: bool = False) -> Scale:
-        """Return the scale of one map: its minimum and maximum, or less where a few patches outshine all others.
+        """Return the default scale of one map: its minimum and maximum, or less if there are outliers.
 
-        It ends at the value that 99 of 100 patches do not exceed, if the strongest patch is more than 1.5 times as far
-        from the minimum (from zero when signed). Otherwise one patch would take most of the colors. Maps of fewer than
-        16 patches are never clipped.
+        It ends at the 99th percentile if the strongest patch is more than 1.5 times as far from the minimum (from zero
+        if signed); one patch would take most of the colors otherwise. Maps with fewer than 16 patches are not clipped.
         """
         array = as_map(values).ravel()
         sizes = np.sort(np.abs(array) if signed else array)
@@ -116,7 +115,7 @@ class Scale:
     def over(
         cls, maps: Sequence[ArrayLike], kind: Literal["full", "shared", "signed"] = "shared", signed: bool = False
     ) -> Scale:
-        """Return the scale from the minimum to the maximum of all maps, or symmetric about zero when signed."""
+        """Return the scale from the minimum to the maximum of all maps, symmetric about zero if signed."""
         arrays = [as_map(values) for values in maps]
         if not arrays:
             raise HeatmapError("Expected at least one map, got none. Choose a head or a layer.")
@@ -128,7 +127,7 @@ class Scale:
 
     @classmethod
     def choose(cls, choice: ScaleChoice, maps: Sequence[ArrayLike], signed: bool) -> Scale:
-        """Return the one scale of `maps` for a choice: a kind, a scale as it is, or (vmin, vmax)."""
+        """Return the shared scale of `maps` for a kind, a scale, or (vmin, vmax)."""
         if isinstance(choice, Scale):
             return choice
         if not isinstance(choice, str) and len(choice) == 2:
@@ -143,18 +142,18 @@ class Scale:
         return cls.over(maps, choice, signed)
 
     def indices(self, values: ArrayLike, gamma: float = 1.0) -> NDArray[np.uint8]:
-        """Return color indices 0..255, of the shape of `values`.
+        """Return color indices 0..255 in the shape of `values`.
 
         Args:
-            values: any numbers.
-            gamma: exponent of the normalized values, or of their magnitudes when signed; below 1 it lifts small ones.
+            values: numbers of any shape.
+            gamma: exponent of the normalized values, or of their magnitudes if signed; below 1 it lifts small values.
         """
         if not (math.isfinite(gamma) and gamma > 0):
             raise HeatmapError(f"Expected gamma above 0, got {gamma}. Use 1 to leave the values as they are.")
         span = self.vmax - self.vmin
         if span > 0:
             t = np.clip((np.asarray(values, dtype=np.float64) - self.vmin) / span, 0.0, 1.0)
-        else:  # a constant map has one color: the middle one when signed, else the first
+        else:  # a constant map has the middle color if signed, else the first
             t = np.full(np.shape(values), 0.5 if self.signed else 0.0)
         if gamma != 1.0:
             t = 0.5 + 0.5 * np.sign(2 * t - 1) * np.abs(2 * t - 1) ** gamma if self.signed else t**gamma
@@ -168,23 +167,21 @@ ScaleChoice: TypeAlias = Literal["each", "full", "shared", "signed"] | Scale | t
 class Heatmap:
     """One map over one photograph.
 
-    A notebook shows it as a picture, and NumPy takes it as the array of its values: `np.asarray(heatmap)`,
-    `plt.imshow(heatmap)`.
+    Notebooks display it as a picture, and NumPy reads its values: `np.asarray(heatmap)`, `plt.imshow(heatmap)`.
 
     Args:
-        values: (gh, gw) finite numbers, one per patch, raw; copied to float32 and made read-only.
+        values: (gh, gw) raw, finite numbers; copied to read-only float32.
         geometry: maps patches to pixels of the photograph.
-        photo: the upright original, shared and not copied.
-        title: names the map for people ("Layer 12, head 4").
-        unit: "attention" is printed in percent; any other word is printed beside the numbers.
-        signed: values below zero have a meaning of their own.
-        prefix_mass: for each kind of prefix token what is not in the picture, e.g. {"CLS": 0.12}: a share, 0 to 1, of
-            attention (and of maps without a unit), else a number in the map's unit.
+        photo: the upright photograph, shared and not copied.
+        title: display name ("Layer 12, head 4").
+        unit: "attention" is printed in percent; other units are printed beside the numbers.
+        signed: whether negative values are meaningful.
+        prefix_mass: mass outside the picture by kind of prefix token, e.g. {"CLS": 0.12}: a share, 0 to 1, for
+            attention (and maps without a unit), else a number in the map's unit.
         query: (row, column) of the query patch, outlined in pictures.
-        classes: index of the class that the map explains; two, (A, B), for a contrast; empty for none.
-        question: how a `View` was asked for it, as names and values of JSON: {"call": "attention", "block": 11, ...};
-            empty for a map from elsewhere.
-        estimate: how well the values are known, for methods that estimate them; not saved in files.
+        classes: index of the explained class, two indices (A, B) for a contrast, or empty.
+        question: the call of a `View` as JSON data, {"call": "attention", "block": 11, ...}, or empty.
+        estimate: uncertainty of the values, for methods that estimate them; not saved in files.
 
     Raises:
         HeatmapError: for values that are not a finite 2-D array, a photograph of another size than the geometry's, a
@@ -220,14 +217,14 @@ class Heatmap:
     __repr__ = short_repr
 
     def __post_init__(self) -> None:
-        values = np.array(as_map(self.values), order="C")  # a copy: the caller's array stays the caller's
+        values = np.array(as_map(self.values), order="C")  # copy the caller's array
         values.setflags(write=False)
         masses = {str(name): float(mass) for name, mass in self.prefix_mass.items()}
         object.__setattr__(self, "values", values)
         object.__setattr__(self, "prefix_mass", MappingProxyType(masses))
         check_photo(self.photo, self.geometry)
         for name, mass in masses.items():
-            # Sums of float32 probabilities overshoot a little. NaN fails both comparisons.
+            # Sums of float32 probabilities may slightly exceed 1. NaN fails both comparisons.
             if not (-1e-4 <= mass <= 1.0 + 1e-4 if self.in_shares else math.isfinite(mass)):
                 kind = "a share from 0 to 1" if self.in_shares else "a finite number"
                 raise HeatmapError(f"Expected prefix_mass {name!r} as {kind}, got {mass}. Divide by the row's sum.")
@@ -235,18 +232,18 @@ class Heatmap:
             object.__setattr__(self, "query", check_query(self.query, self.grid))
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        """Return the values for NumPy, read-only where they are not copied."""
+        """Return the values for NumPy, read-only unless copied."""
         if copy or (dtype is not None and dtype != self.values.dtype):
             return np.array(self.values, dtype)
         return self.values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make an equal heatmap, for pickle and copy."""
+        """Support pickle and copy."""
         given = {one.name: getattr(self, one.name) for one in fields(self)}
         return type(self), tuple((given | {"prefix_mass": dict(self.prefix_mass)}).values())
 
     def _repr_png_(self) -> bytes:
-        """Return the picture that a notebook shows: the map with its title, its mass and a color bar."""
+        """Return a picture for notebooks: the map with title, mass and color bar."""
         from vitviz.draw.sheet import card
 
         buffer = io.BytesIO()
@@ -260,17 +257,17 @@ class Heatmap:
 
     @property
     def in_shares(self) -> bool:
-        """Return whether prefix masses are shares of a whole, not numbers in the map's unit."""
+        """Return whether prefix masses are shares, not numbers in the map's unit."""
         return self.unit in ("", "attention")
 
     def describe_prefix_mass(self) -> str:
-        """Return what is not in the picture for people: "12.0 % on CLS"; empty where all of it is."""
+        """Return the mass outside the picture as text: "12.0 % on CLS", or ""."""
         form = percent if self.in_shares else number
         return ", ".join(f"{form(mass)} on {name}" for name, mass in self.prefix_mass.items())
 
     @property
     def note(self) -> str:
-        """Return what the colors do not tell, for people: the mass outside the picture, or that the map is blank."""
+        """Return a note on the mass outside the picture, or that the map is blank."""
         mass, blank = self.describe_prefix_mass(), self.values.min() == self.values.max()
         texts = [f"Outside the picture: {mass}." if mass else "", "Blank: all patches score the same." if blank else ""]
         return " ".join(filter(None, [*texts, self.estimate]))
@@ -291,7 +288,7 @@ class Heatmap:
     def overlay(
         self, alpha: float = 0.5, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any
     ) -> Image.Image:
-        """Return the map over the photograph as a new RGB picture of its size.
+        """Draw the map over the photograph as a new RGB picture of its size.
 
         `options` are those of `vitviz.draw.overlay.overlay`: grid, smooth, gamma, unseen, gray.
         """
@@ -302,7 +299,7 @@ class Heatmap:
 
     @check_arguments(HeatmapError)
     def colorbar(self, cmap: str | None = None, *, scale: ScaleChoice = "each", **options: Any) -> Image.Image:
-        """Return the color bar of `overlay` with the same arguments.
+        """Draw the color bar of `overlay` for the same arguments.
 
         `options` are those of `vitviz.draw.colorbar.colorbar`: size, dark, gamma.
         """
@@ -324,7 +321,7 @@ class Heatmap:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write values, geometry and descriptions, but not the photograph, to a .npz file without pickle.
 
-        `vitviz.export.numbers.save` also writes which model and photograph they are of, so that they can be made again.
+        `vitviz.export.numbers.save` also records model and photograph, so the map can be reproduced.
 
         Returns:
             The path of the file.
@@ -334,12 +331,12 @@ class Heatmap:
             raise HeatmapError(
                 f"Expected a name that ends in .npz, got {target.name!r}. Use overlay().save(...) for pictures."
             )
-        with target.open("wb") as file:  # to a name, NumPy adds an ending of its own
+        with target.open("wb") as file:  # given a name, NumPy may add an ending
             np.savez(file, **self.arrays())
         return target
 
     def arrays(self) -> dict[str, Any]:
-        """Return what `save` writes, by name."""
+        """Return the arrays that `save` writes, by name."""
         saved: dict[str, Any] = {name: getattr(self.geometry, name) for name in GEOMETRY}
         saved |= {name: getattr(self, name) for name in ("values", *TEXTS)}
         saved |= {"prefix_names": [*self.prefix_mass], "prefix_mass": [*self.prefix_mass.values()]}
@@ -347,7 +344,7 @@ class Heatmap:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], photo: Image.Image) -> Heatmap:
-        """Return a saved heatmap over its photograph, the upright original, which the file does not hold."""
+        """Load a saved heatmap; `photo` is the upright photograph, which the file does not contain."""
         if not zipfile.is_zipfile(path):
             raise HeatmapError(f"Expected a .npz file, got something else or nothing at {path}. Use Heatmap.save.")
         with np.load(path, allow_pickle=False) as file:
@@ -366,7 +363,7 @@ class Heatmap:
 
 
 def check_photo(photo: Image.Image, geometry: Geometry) -> None:
-    """Raise HeatmapError unless the photograph has the size that the geometry belongs to."""
+    """Raise HeatmapError unless the photograph has the geometry's size."""
     if photo.size != tuple(geometry.image):
         raise HeatmapError(
             f"Expected photo as the upright original of {geometry.image[0]} x {geometry.image[1]} pixels, got "

@@ -1,4 +1,4 @@
-"""What the outputs of a classifier mean: one class of several, several labels at once, or values (regression)."""
+"""Interpret the outputs of a classifier: one class of several, several labels at once, or values (regression)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ if TYPE_CHECKING:  # the command line's help reads the names below without PyTor
     from torch import Tensor
 
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
-"""In transformers' words."""
+"""Names of transformers."""
 
 SINGLE: ProblemType = "single_label_classification"
 SEVERAL: ProblemType = "multi_label_classification"
@@ -16,14 +16,14 @@ REGRESSION: ProblemType = "regression"
 
 
 def activate(logits: Tensor, problem_type: ProblemType) -> Tensor:
-    """Return what is shown of raw outputs (..., C): softmax, a sigmoid for each label, or the values as they are."""
+    """Convert raw outputs (..., C): softmax, a sigmoid per label, or unchanged values."""
     if problem_type == SINGLE:
         return logits.softmax(-1)
     return logits.sigmoid() if problem_type == SEVERAL else logits
 
 
 def rank(logits: Tensor, problem_type: ProblemType) -> Tensor:
-    """Return the outputs by index, the most probable first; values in their own order: (..., C) -> (..., C)."""
+    """Return output indices by decreasing probability, or in order for values: (..., C) -> (..., C)."""
     if problem_type == REGRESSION:
         return logits.new_ones(logits.shape).cumsum(-1).long() - 1
     return logits.argsort(dim=-1, descending=True, stable=True)

@@ -1,7 +1,7 @@
-"""Show how far long work on a model is: a bar of tqdm on standard error, on a terminal or in a notebook.
+"""Show the progress of long computations as a tqdm bar on standard error, in a terminal or notebook.
 
-Work is counted where the model runs its blocks, so that every method is counted alike. A bar appears after `DELAY`
-seconds, and only for work of the main thread: a server has other ways to tell its clients.
+Progress is counted where the model runs its blocks, for all methods alike. A bar appears after `DELAY` seconds, and
+only in the main thread: a server reports progress to its clients in another way.
 """
 
 import sys
@@ -15,20 +15,20 @@ from torch import Tensor
 from tqdm import tqdm
 
 DELAY = 2.0  # seconds
-INTERVAL = 0.1  # seconds between two pictures of a bar
+INTERVAL = 0.1  # seconds between updates of a bar
 
 _bar: ContextVar["tqdm[None] | None"] = ContextVar("bar", default=None)
 _silent: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def is_shown() -> bool:
-    """Return whether somebody watches: a terminal, or a notebook."""
+    """Return whether output goes to a terminal or notebook."""
     return "ipykernel" in sys.modules or sys.stderr.isatty()
 
 
 @contextmanager
 def silent(yes: bool = True) -> Iterator[None]:
-    """Show no bars of what runs inside."""
+    """Hide bars inside the context."""
     token = _silent.set(yes)
     try:
         yield
@@ -38,12 +38,12 @@ def silent(yes: bool = True) -> Iterator[None]:
 
 @contextmanager
 def watch(title: str, passes: float, tokens: int, *, delay: float | None = None) -> Iterator[None]:
-    """Show a bar while the work inside runs; work inside of other work has no bar of its own.
+    """Show a bar during a computation; nested computations have no bar.
 
     Args:
-        title: of the work.
-        passes: about how many forward passes of one image it takes; a backward pass is one, too.
-        tokens: N, of the image.
+        title: title of the bar.
+        passes: estimated forward passes of one image; a backward pass counts as one.
+        tokens: N, number of tokens of the image.
         delay: seconds until the bar appears.
     """
     hidden = _silent.get() or _bar.get() is not None or threading.current_thread() is not threading.main_thread()
@@ -63,7 +63,7 @@ def watch(title: str, passes: float, tokens: int, *, delay: float | None = None)
 
 
 def advance(tokens: Tensor, share: float) -> None:
-    """Count a share of a pass of tokens (B, N, D) through a model; twice where a backward pass follows."""
+    """Count a share of a pass of tokens (B, N, D), twice if a backward pass follows."""
     if not torch.compiler.is_compiling() and (bar := _bar.get()) is not None:
         done = tokens.shape[0] * tokens.shape[1] * share * (1 + tokens.requires_grad)
         bar.update(min(done, bar.total - bar.n))

@@ -1,4 +1,4 @@
-"""Find what comes with vitviz: photographs and checkpoints."""
+"""Find bundled photographs and checkpoints."""
 
 from pathlib import Path
 
@@ -6,28 +6,28 @@ from vitviz.errors import VitvizError
 from vitviz.fields import check_arguments
 
 DEFAULT = "dinov2-s14-everyday"
-"""The bundled model that commands and the page take where none is named."""
+"""Default model of commands and page."""
 
 
 def resource_folder(name: str) -> Path:
-    """Return the folder `name` ("examples", "checkpoints") that comes with vitviz.
+    """Return the bundled folder `name` ("examples", "checkpoints").
 
-    It lies inside an installed package, where the wheel puts it, or at the root of a checkout.
+    It is inside an installed package, or at the root of a checkout.
     """
     package = Path(__file__).parent
     return package / name if (package / name).is_dir() else package.parent / name
 
 
 class ExampleError(VitvizError):
-    """Name that no example photograph has."""
+    """Raised for an unknown example photograph."""
 
 
 @check_arguments(ExampleError)
 def example(name: str) -> Path:
-    """Return the path of a photograph that comes with vitviz: `vitviz.example("church")`.
+    """Return the path of a bundled photograph: `vitviz.example("church")`.
 
     Raises:
-        ExampleError: if there is none of that name.
+        ExampleError: if it does not exist.
     """
     paths = {path.stem: path for path in sorted(resource_folder("examples").glob("*.jpg"))}
     if name.lower() not in paths:

@@ -1,4 +1,4 @@
-"""A view: one photograph and one trace, with methods for predictions, attention, explanations and interventions."""
+"""Define the view of one photograph: predictions, attention, explanations and interventions."""
 
 import base64
 import html
@@ -37,19 +37,19 @@ from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
 
 CACHED_RESULTS = 256
-CACHED_BYTES = 64 * 2**20  # of results for one photograph; large inputs fill it with fewer results
-CELL_MEGABYTES = 10  # of a page inside a notebook, which keeps it in its file
-PAGE_MEGABYTES = 160  # of a page by itself: 6,000 tokens of ViT-S
+CACHED_BYTES = 64 * 2**20  # cache size for the results of one photograph
+CELL_MEGABYTES = 10  # maximum page inside a notebook file
+PAGE_MEGABYTES = 160  # maximum page as a file: 6,000 tokens of ViT-S
 
 
 class ExplorerError(VitvizError):
-    """Error of a question that a view cannot answer, or of a photograph that does not fit into memory."""
+    """Raised if a view cannot answer a question, or a photograph does not fit into memory."""
 
 
 class View:
     """One photograph and the trace of one forward pass. Methods read the trace; most do not run the model again.
 
-    Results are kept in a bounded cache. Use one view per request or user; do not share it.
+    A bounded cache keeps results. Use one view per request or user; do not share it.
 
     Attributes:
         photo: the upright original.
@@ -58,7 +58,7 @@ class View:
         trace: intermediate results of the forward pass.
         seconds: duration of the forward pass.
         device: "CUDA", "MPS" or "CPU".
-        name: of the photograph's file; empty where it came from none.
+        name: file name of the photograph, or "".
     """
 
     def __init__(
@@ -93,20 +93,20 @@ class View:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this holds beside the photograph: the model's input, the trace and cached results."""
+        """Return the bytes of input, trace and cached results, without the photograph."""
         results = [one for result in list(self._cache.values()) for one in _parts(result)]
         return int(self._pixels.nbytes) + self.trace.nbytes + sum(map(_result_bytes, results))
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Return the names of the model's classes in the order of its outputs; empty where they have none."""
+        """Return the model's class names in the order of its outputs, or an empty tuple."""
         if self.model.pretrained is not None:
             return self.model.pretrained.labels
         return tuple(f"class {i}" for i in range(self.model.config.classes))
 
     @property
     def names_classes(self) -> bool:
-        """Return whether the model has a classifier whose outputs have names, as `predictions` needs them."""
+        """Return whether the model has a classifier with class names, which `predictions` needs."""
         return self.trace.logits is not None and len(self.labels) > 0
 
     def seen(self) -> Image.Image:
@@ -115,13 +115,13 @@ class View:
 
     @check_arguments(ExplorerError)
     def predictions(self, k: int = 5) -> list[tuple[str, float]]:
-        """Return the k most probable classes and their probabilities, the best first: `[("church", 0.93), ...]`.
+        """Return the k most probable classes with probabilities, best first: `[("church", 0.93), ...]`.
 
-        A model of several labels gives each its own probability (sigmoid), one of values (regression) the first k
-        values in the order of its outputs. See `vitviz.ViT.problem_type`.
+        With several labels per image, each has its own probability (sigmoid). For values (regression), return the first
+        k values in the order of the outputs. See `vitviz.ViT.problem_type`.
 
         Raises:
-            ExplorerError: if the model has no classifier, its outputs have no names, or k is below 1.
+            ExplorerError: without a classifier or class names, or if k is below 1.
         """
         if k < 1:
             raise ExplorerError(f"Expected k of at least 1 class, got {k}. Ask for one or more.")
@@ -139,9 +139,9 @@ class View:
 
     @check_arguments(ExplorerError)
     def best(self, k: int = 5) -> list[int]:
-        """Return the indices of the k most probable classes, the best first, or of the first k values (regression).
+        """Return the indices of the k most probable classes, best first, or of the first k values (regression).
 
-        Empty without a classifier.
+        The list is empty without a classifier.
         """
         if self.trace.logits is None:
             return []
@@ -150,12 +150,12 @@ class View:
 
     @property
     def sure_above(self) -> float | None:
-        """Return the probability from which on the model is sure of its first class; see `vitviz.Pretrained`."""
+        """Return the probability at and above which the model is sure of its first class; see `vitviz.Pretrained`."""
         return None if self.model.pretrained is None else self.model.pretrained.sure_above
 
     @property
     def known(self) -> bool | None:
-        """Return whether the photograph seems to show one of the classes; `None` where no measure came with the model.
+        """Return whether the photograph seems to show one of the classes; `None` if the model has no threshold.
 
         The measure is the log-sum-exp of the logits; see `vitviz.Pretrained.known_above`.
         """
@@ -166,14 +166,14 @@ class View:
 
     @check_arguments(ExplorerError)
     def group(self, least: float | None = None) -> tuple[str, float, list[str]] | None:
-        """Return the smallest group of classes that is probable enough: `("dog", 0.93, ["beagle", "boxer"])`.
+        """Return the smallest group of classes above a probability: `("dog", 0.93, ["beagle", "boxer"])`.
 
         Args:
-            least: the least probability; by default `vitviz.Pretrained.group_above`.
+            least: minimum probability; by default `vitviz.Pretrained.group_above`.
 
         Returns:
-            Its name, its probability and its (at most three) most probable classes, the most probable first.
-            `None` where no group is as probable, or the model has no groups; see `vitviz.Pretrained.groups`.
+            Name, probability and up to three most probable classes of the group, or `None` if there is no such group;
+            see `vitviz.Pretrained.groups`.
         """
         about = self.model.pretrained
         if about is None or not about.groups or not self.names_classes or self.trace.logits is None:
@@ -208,15 +208,15 @@ class View:
         """Return the attention of one query token in one block.
 
         Args:
-            block: counted from 0, negative from the last.
-            head: one head, counted from 0, or "mean", "max", "min" over heads.
+            block: index from 0, negative from the last.
+            head: index from 0, or "mean", "max", "min" over heads.
             query: "cls", a prefix token's name, a patch (row, column), or "mean" over the patches; the class token by
-                default (the mean where there is none).
+                default, or the mean without one.
         """
         query = self._query(query)
-        if -self.trace.depth <= block < 0:  # equal questions have equal keys in the cache
+        if -self.trace.depth <= block < 0:  # normalise the key of the cache
             block += self.trace.depth
-        if isinstance(head, int):  # one row of all heads answers for each of them
+        if isinstance(head, int):  # one row contains all heads
             methods.check_head(self.trace, head)
             rows = self._cached(("heads", block, query), lambda: methods.attention_heads(self.trace, block, query))
             scores, which = rows[head], f"head {head + 1}"
@@ -255,12 +255,12 @@ class View:
 
     @check_arguments(ExplorerError)
     def layer_maps(self, head: Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
-        """Return the attention of every block with its heads fused, in order."""
+        """Return the attention of every block with fused heads, in order."""
         return [self.attention(block, head, query) for block in self.trace.blocks]
 
     @check_arguments(ExplorerError)
     def head_sheet(self, block: int = -1, query: Query | None = None, **options: Any) -> Image.Image:
-        """Return a contact sheet of one block: the photograph, the mean of its heads, then each head.
+        """Draw a contact sheet of one block: the photograph, the mean of the heads, then each head.
 
         `options` are those of `vitviz.draw.sheet.sheet`: scale ("shared", "each", "both"), width, columns, dark, ...
         """
@@ -274,9 +274,7 @@ class View:
 
     @check_arguments(ExplorerError)
     def layer_sheet(self, head: Fusion = "mean", query: Query | None = None, **options: Any) -> Image.Image:
-        """Return a contact sheet: the photograph, then all blocks, the heads of each fused; `options` as for
-        `head_sheet`.
-        """
+        """Draw a contact sheet of the photograph and all blocks with fused heads; `options` as for `head_sheet`."""
         from vitviz.draw.sheet import sheet
 
         labels = [f"layer {block + 1}" for block in self.trace.blocks]
@@ -293,16 +291,16 @@ class View:
         contrast: tuple[Named, Named] | None = None,
         **options: Any,
     ) -> Heatmap:
-        """Return which patches a class score rests on.
+        """Return a map of the patches that support a class.
 
         Args:
             method: a name in `vitviz.attribution.registry.METHODS`.
-            target: the class to explain, by index or label; by default the predicted one.
-            contrast: (A, B) instead of a target: why A and not B.
-            options: of the method.
+            target: the class to explain, as index or label; by default the predicted class.
+            contrast: (A, B) instead of a target: why A rather than B.
+            options: options of the method.
 
         Raises:
-            ExplainError: if there is no such method, class or option.
+            ExplainError: if the method, class or an option does not exist.
         """
         about = method_named(method)
         options = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
@@ -321,7 +319,7 @@ class View:
         return self._heatmap(scores, title, None, about.unit, classes, question)
 
     def _classes(self, target: Named | None, contrast: tuple[Named, Named] | None) -> tuple[int, ...]:
-        """Return the index of the class that a map explains, or two."""
+        """Return the indices of the class, or of the two classes, that a map explains."""
         if contrast is not None:
             return tuple(class_index(self.model, one) for one in contrast)
         return (self.best(1)[0] if target is None else class_index(self.model, target),)
@@ -338,9 +336,9 @@ class View:
         """Test maps by deletion and insertion of patches; see `vitviz.evaluation.faithfulness.faithfulness`.
 
         Args:
-            maps: one or several; several share the random orders that they are compared with.
-            target, contrast: the class to test, as in `explain`; by default the one that the maps explain, and the
-                predicted one for maps without a class.
+            maps: one or several maps, which share the random orders.
+            target, contrast: the class to test, as in `explain`; by default the class of the maps, or the predicted
+                class for maps without one.
             options: baseline, steps, random, seed, progress.
 
         Returns:
@@ -384,7 +382,7 @@ class View:
     def intervene(self, **changes: Any) -> Change:
         """Return the effect of heads off, edges cut or patches removed; see `vitviz.analysis.interventions.intervene`.
 
-        `view.intervene(drop=[(3, 4)]).top(3)` are the three classes that change most without that patch.
+        `view.intervene(drop=[(3, 4)]).top(3)` returns the three classes that change most without that patch.
         """
         return intervene(self.model, self.images, before=self.trace.logits, **changes)
 
@@ -397,19 +395,19 @@ class View:
         lecture: bool = False,
         texts: str | os.PathLike[str] | None = None,
     ) -> str:
-        """Return the explorer with this photograph as one HTML file, which opens from disk without a network.
+        """Return the explorer with this photograph as one HTML file that works offline.
 
-        Its size is about 6 bytes for each token, head channel and block: 7.4 MB for the bundled model.
+        Its size is about 6 bytes per token, head channel and block: 7.4 MB for the bundled model.
 
         Args:
             maps: further maps over this photograph to choose from, such as those of attribution methods.
-            limit: the largest size in MB; it is estimated before the page is made, without the lecture.
-            lecture: whether the lecture is in it, with its texts and numbers.
-            texts: folder with a lecturer's own texts (`docs/lecture.md`), which take the place of those that come here.
+            limit: maximum size in MB, estimated in advance without the lecture.
+            lecture: whether to include the lecture.
+            texts: folder with a lecturer's own texts (`docs/lecture.md`), which replace the bundled ones.
 
         Raises:
-            ExplorerError: if the page would be larger.
-            LectureError: for texts that cannot be shown.
+            ExplorerError: if the page would be too large.
+            LectureError: for invalid texts.
         """
         from vitviz.web.lecture_numbers import lecture_parts
         from vitviz.web.scene import Scene, standalone
@@ -424,19 +422,19 @@ class View:
         return standalone(Scene.of(self, maps=maps), lecture=lecture_parts(self) if lecture else None, texts=own)
 
     def save_html(self, path: str | os.PathLike[str], **options: Any) -> Path:
-        """Write the page of `html`, whose options these are, and return its path."""
+        """Write the page of `html` with its options, and return the path."""
         target = Path(path)
         target.write_text(self.html(**options), encoding="utf-8")
         return target
 
     def _megabytes(self, maps: Sequence[Heatmap] = ()) -> float:
-        """Return about how large the page is."""
+        """Estimate the size of the page in MB."""
         from vitviz.web.scene import standalone_bytes
 
         return standalone_bytes(self.trace, maps) / 1e6
 
     def _repr_png_(self) -> bytes:
-        """Return a picture for notebooks: what `attention()` shows, below the prediction."""
+        """Return a picture for notebooks: the prediction and `attention()`."""
         from vitviz.draw.sheet import card
 
         def draw() -> bytes:
@@ -448,9 +446,9 @@ class View:
         return picture
 
     def _repr_html_(self) -> str:
-        """Return the explorer in a frame, for notebooks, or only its picture where it is too large for one.
+        """Return the explorer in a frame for notebooks, or only a picture if it is too large.
 
-        The frame covers the picture. A notebook that is not trusted leaves frames out, and shows what is below.
+        The frame covers the picture. Untrusted notebooks remove frames and show the picture.
         """
         about = html.escape(self.describe() or "vitviz")
         picture = f'<img alt="{about}" src="data:image/png;base64,{base64.b64encode(self._repr_png_()).decode()}"'
@@ -476,13 +474,13 @@ class View:
         return rows * columns
 
     def _query(self, query: Query | None) -> Query:
-        """Return the query, the model's own by default; JSON's lists stand for tuples."""
+        """Return the query or the model's default; JSON lists become tuples."""
         if query is None:
             return self.trace.default_query
         return tuple(query) if isinstance(query, list) else query
 
     def _cached(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
-        """Return the cached result of an equal question, or compute it and evict the least recently used."""
+        """Return a cached result, or compute it and evict the least recently used results."""
         result = self._cache.pop(key, None)
         if result is None:
             result = compute()
@@ -516,7 +514,7 @@ class View:
 
 
 def describe_query(query: Query) -> str:
-    """Return a query for people; rows and columns are counted from 1, as layers and heads are."""
+    """Return a query as text, with rows and columns from 1."""
     if isinstance(query, tuple):
         return f"patch row {query[0] + 1}, column {query[1] + 1}"
     if query == "mean":
@@ -529,7 +527,7 @@ def _parts(result: Any) -> Sequence[Any]:
 
 
 def _result_bytes(result: Any) -> int:
-    """Return the bytes of a cached result."""
+    """Return the size of a cached result in bytes."""
     if isinstance(result, TokenScores):
         return result.patches.nbytes + result.prefix.nbytes
     return len(result) if isinstance(result, bytes) else 0
