@@ -491,7 +491,8 @@ class Endpoints:
         try:
             return self.loaded.get(source)
         except VitvizError as error:
-            raise ModelLoadError(str(error).replace(source, title)) from error  # visitors do not need the path
+            text = str(error).replace(source, title)  # visitors do not need the path
+            raise ModelLoadError(text if title in text else f"{title}: {text}") from error
         except Exception as error:
             log.exception("A model could not be loaded.")
             kind = type(error).__name__
