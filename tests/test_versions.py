@@ -24,9 +24,9 @@ pytestmark = [pytest.mark.tier("versions"), pytest.mark.timeout(7200)]
 def requirements(oldest: bool) -> list[str]:
     """Return what the package and its extras need, each at its lower bound or as new as is allowed.
 
-    The oldest leave out the extra `app`: gradio needs a newer huggingface_hub than the library.
+    The oldest leave out the extras `app` and `static`, which need newer releases of huggingface_hub and torch.
     """
-    without = ("all", "app") if oldest else ("all",)
+    without = ("all", "app", "static") if oldest else ("all",)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [text for name, texts in project["optional-dependencies"].items() if name not in without for text in texts]
     needed = {}
@@ -40,7 +40,7 @@ def requirements(oldest: bool) -> list[str]:
 def test_library_works_with_other_versions(tmp_path: Path, oldest: bool) -> None:
     python = tmp_path / "env" / "bin" / "python"
     subprocess.run([sys.executable, "-m", "venv", str(python.parents[1])], check=True)
-    tools = ["pytest>=9", "pytest-timeout", "hypothesis", "playwright", "scikit-image", "peft", "onnxruntime"]
+    tools = ["pytest>=9", "pytest-timeout", "hypothesis", "playwright", "scikit-image", "peft", "onnx", "onnxruntime"]
     pip = [str(python), "-m", "pip", "-q", "install"]
     subprocess.run([*pip, *requirements(oldest), *tools], check=True)
     (reference,) = re.findall(r"^REFERENCE := (\S+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
