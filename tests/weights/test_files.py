@@ -293,6 +293,14 @@ def test_a_tensor_that_is_missing_reshaped_or_too_many_is_refused(tmp_path: Path
         vitviz.load(path, family=TIMM[kind][1], heads=5)
 
 
+def test_registers_of_a_cut_file_are_refused(tmp_path: Path) -> None:
+    """A tensor of shape (1, 0, D) says that there are no registers, one of shape (0, R, D) says nothing."""
+    state = STATES["dinov3 swiglu"]
+    path = written(state | {"reg_token": state["reg_token"][:0].clone()}, tmp_path, ".pt")
+    with pytest.raises(CheckpointError, match="reg_token"):
+        vitviz.load(path, family=TIMM["dinov3 swiglu"][1], heads=5)
+
+
 def test_a_width_that_heads_do_not_divide_and_half_of_a_part_are_refused(tmp_path: Path) -> None:
     weight = STATES["siglip"]["patch_embed.proj.weight"]
     state = STATES["siglip"] | {"patch_embed.proj.weight": torch.cat([weight, weight[-1:]])}

@@ -149,7 +149,7 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         if (head := new.pop(f"head_alone.{kind}", None)) is not None:
             # Our logits are the mean of two classifiers: twice this one and one of zeros make exactly this one.
             new |= {f"head.{kind}": 2 * head, f"head_dist.{kind}": torch.zeros_like(head)}
-    if "reg_token" in new and not new["reg_token"].numel():
+    if "reg_token" in new and new["reg_token"].shape[1:2] == (0,):
         del new["reg_token"]  # DINOv3 of transformers without registers has a tensor of shape (1, 0, D)
     if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # of pixels (p, p, 3), one after the other
         side = math.isqrt(flat.shape[1] // 3)
