@@ -44,8 +44,9 @@ only where this fits.
 """
 FONTS = f"""## Fonts and scripts
 
-- The page uses the fonts of the visitor's system, and one script of others: `vitviz/web/vendor/uqr.js`, which draws QR
-  codes, is from the npm package uqr 0.1.3: MIT licence, copyright Project Nayuki and Anthony Fu; the file has its text.
+- The page uses the fonts of the visitor's system, and two scripts of others, each with its licence's text:
+  `vitviz/web/vendor/uqr.js`, which draws QR codes, is from the npm package uqr 0.1.3 (MIT, copyright Project Nayuki and
+  Anthony Fu); `vitviz/web/vendor/fflate.js`, which writes ZIP files, from fflate 0.8.3 (MIT, copyright Arjun Barrett).
 - Pictures are drawn with DejaVu Sans, which comes with matplotlib (Bitstream Vera licence, with changes in the public
   domain). A vector file holds the shapes of the letters in it.
 - `vitviz export --static` copies {PACKAGE.replace("@", " ")} into the site that it writes: MIT licence, copyright

@@ -24,8 +24,7 @@ from torch import Tensor
 import vitviz
 from vitviz.analysis.filters import position_similarity
 from vitviz.analysis.tokens import point_up, principal_components
-from vitviz.attribution.attention import attention, rollout, rollout_matrix
-from vitviz.attribution.scores import TokenScores
+from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay, patch_edges
 from vitviz.evaluation.faithfulness import random_orders, rank_patches
@@ -94,11 +93,6 @@ def outliers(key_bias: float = 0.0, gain: float = 1.0, spread: float = 0.0) -> T
     return model.trace(tiny.images(1))
 
 
-def all_scores(scores: TokenScores) -> Array:
-    """Return scores over all tokens, prefix first: (N,)."""
-    return torch.cat([scores.prefix[0], scores.patches[0].flatten()]).numpy()
-
-
 def block_case(name: str, trace: Trace, block: int, dtype: Dtype, tokens: list[int] | None = None) -> dict[str, Any]:
     """Return a block's file, and rows and columns (T, H, N) of its attention; `tokens` are all unless given."""
     exact = tiny.dense(trace, block)[0].numpy()  # (H, N, N) in float64
@@ -120,9 +114,9 @@ def fused_case(trace: Trace, block: int, how: Any) -> dict[str, Any]:
     columns = (extreme / extreme.sum(-1, keepdims=True)).T.astype(np.float32)  # (N, N)
     return {
         "how": how,
-        "rows": np.stack([all_scores(attention(trace, block, how, token)) for token in range(count)]),
+        "rows": np.stack([attention_scores(trace, block, how, token)[0].numpy() for token in range(count)]),
         "columns": columns,
-        "meanRow": all_scores(attention(trace, block, how, "mean")),
+        "meanRow": attention_scores(trace, block, how, "mean")[0].numpy(),
         "meanColumn": columns[prefix:].mean(0),
     }
 
@@ -211,12 +205,12 @@ def rollout_calls() -> Iterator[Call]:
 
         sent = matrix.astype((np.float32, np.float16)[half]).astype(np.float32)
         page, out = {**page, "matrix": sent}, np.full(count, 77, np.float32)
-        means = {"Row": all_scores(rollout(trace, "mean", **options)), "Column": matrix[:, prefix:].mean(1)}
+        means = {"Row": rollout_scores(trace, "mean", **options)[0].numpy(), "Column": matrix[:, prefix:].mean(1)}
         for kind, mean in means.items():
             yield call(f"compute/rollout.rolloutMean{kind}", [page, out], None, limit, written={1: mean})
         shares = sent.astype(np.float64) / sent.sum(1, dtype=np.float64, keepdims=True)
         for token in (0, prefix, 30, count - 1):
-            row = all_scores(rollout(trace, token, **options))
+            row = rollout_scores(trace, token, **options)[0].numpy()
             for expected, atol in ((row, limit), (shares[token], 1e-7)):  # halves miss a sum of 1, shares do not
                 yield call("compute/rollout.rolloutRow", [page, token, out], None, atol, written={2: expected})
             column = {2: matrix[:, token]}
@@ -399,7 +393,7 @@ def picture_call(geometry: Geometry, values: Array, cmap: str = "viridis", **loo
     picture = rgba(overlay(photo, values, geometry, cmap=cmap, **look))
     options = {key: limits_of(value) if key == "scale" else value for key, value in look.items()}
     args = [rgba(photo), values, values.shape, plain(geometry), lut(cmap), options]
-    return call("draw/overlay.overlay", args, picture, atol=1)
+    return call("../../tests/js/picture.overlay", args, picture, atol=1)
 
 
 def format_calls() -> Iterator[Call]:

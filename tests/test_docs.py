@@ -100,6 +100,12 @@ def test_examples_are_found_by_their_names() -> None:
         vitviz.example("tower")
 
 
+def test_public_names_are_listed() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| \S", (ROOT / "docs" / "api.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(rows) == sorted(vitviz.__all__)
+    assert all(getattr(vitviz, name).__doc__ for name in rows)
+
+
 def as_module(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module that a contributor would save under this name, held to the project's style."""
     path = f"{name.replace('.', '/')}.py"

@@ -15,8 +15,8 @@ import vitviz.explorer
 import vitviz.model.trace
 import vitviz.view
 from vitviz.attribution.attention import attention, rollout
+from vitviz.attribution.inputs import ExplainError
 from vitviz.attribution.registry import METHODS
-from vitviz.attribution.scores import ExplainError
 from vitviz.explorer import Explorer
 from vitviz.extras import MissingExtraError
 from vitviz.images.decoding import ImageError
@@ -56,7 +56,7 @@ def test_maps_are_those_of_the_trace_with_titles_that_count_from_one(view: View)
          (6, 10), "row 7, column 11"),
         (view.rollout(start=1), rollout(view.trace, "cls", start=1), None, "2 to 3"),
     ):  # fmt: skip
-        np.testing.assert_array_equal(heatmap.values, scores.patches[0].numpy())
+        np.testing.assert_array_equal(heatmap.values, scores[0].values)
         assert heatmap.query == query
         assert all(word in heatmap.title for word in words.split(", ")), heatmap.title
         assert heatmap.photo is view.photo
@@ -185,7 +185,7 @@ def test_half_precision_answers_like_float32(dtype: torch.dtype | str, keep: boo
     assert autocast or half.trace.tokens.dtype == dtype
     assert not torch.equal(half.trace.tokens.float(), full.trace.tokens)
     assert_close(half, full)
-    outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4).patches[0]  # not from the view's cache
+    outside = rollout(half.trace, (1, 2), fuse="min", discard=0.4)[0]  # not from the view's cache
     np.testing.assert_allclose(inside, outside, atol=1e-6)
     assert sum(probability for _, probability in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
 
@@ -203,21 +203,23 @@ def test_the_model_runs_once_for_any_number_of_questions() -> None:
 
 def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked, rows = [], []
-    real, real_row = vitviz.view.methods.attention, vitviz.model.trace.Trace.row
-    monkeypatch.setattr(vitviz.view.methods, "attention", lambda *a, **o: asked.append(o) or real(*a, **o))
+    real, real_row = vitviz.view.attribute, vitviz.model.trace.Trace.row
+    monkeypatch.setattr(vitviz.view, "attribute", lambda *a, **o: asked.append(o) or real(*a, **o))
     monkeypatch.setattr(vitviz.view, "CACHED_RESULTS", 3)
     view = Explorer(tiny.model()).open(photo())
     first = view.attention(0, "max")
     again = view.attention(0, "max", "cls")  # the default, said aloud
-    assert len(asked) == 1
+    assert view.explain("attention", block=-3, head="max") is again
+    assert view.rollout() is view.explain("rollout", query="cls")
+    assert len(asked) == 2
     np.testing.assert_array_equal(first.values, again.values)
     for column in range(4):  # four questions more, room for three
         view.attention(0, "max", (0, column))
-    assert len(asked) == 5
-    view.attention(0, "max", (0, 3))
-    assert len(asked) == 5
-    view.attention(0, "max")  # forgotten
     assert len(asked) == 6
+    view.attention(0, "max", (0, 3))
+    assert len(asked) == 6
+    view.attention(0, "max")  # forgotten
+    assert len(asked) == 7
     # One row answers for every head: a large input's queries and keys are made anew for each question.
     monkeypatch.setattr(vitviz.model.trace.Trace, "row", lambda *a: rows.append(a[1:]) or real_row(*a))
     for _ in range(2):

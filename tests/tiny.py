@@ -107,8 +107,3 @@ def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:
     a, b = (x.detach().double().numpy() if isinstance(x, Tensor) else np.asarray(x) for x in (ours, expected))
     assert a.shape == b.shape
     np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
-def whole(scores: Any) -> Tensor:
-    """Return the scores of all tokens, prefix first: (B, N)."""
-    return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from vitviz.attribution.attention import attention, rollout
+    from vitviz.attribution.registry import METHODS, attribute
     from vitviz.draw.overlay import overlay
     from vitviz.errors import VitvizError
+    from vitviz.evaluation.faithfulness import faithfulness
     from vitviz.explorer import Explorer
     from vitviz.heatmap import Heatmap
     from vitviz.images.limits import ImageError
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "1.0.0"
 
 __all__ = [
+    "METHODS",
     "Explorer",
     "Heatmap",
     "ImageError",
@@ -43,9 +46,11 @@ __all__ = [
     "View",
     "VitvizError",
     "attention",
+    "attribute",
     "best_device",
     "bundled",
     "example",
+    "faithfulness",
     "load",
     "overlay",
     "preset",
@@ -57,8 +62,10 @@ __all__ = [
 # Modules of these names, imported when a name is first asked for: `vitviz --help` need not wait for torch.
 _MODULES = {
     "attribution.attention": ("attention", "rollout"),
+    "attribution.registry": ("METHODS", "attribute"),
     "draw.overlay": ("overlay",),
     "errors": ("VitvizError",),
+    "evaluation.faithfulness": ("faithfulness",),
     "explorer": ("Explorer",),
     "heatmap": ("Heatmap",),
     "images.limits": ("ImageError",),

@@ -11,7 +11,7 @@ import math
 import os
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -180,7 +180,7 @@ class Heatmap:
             attention (and maps without a unit), else a number in the map's unit.
         query: (row, column) of the query patch, outlined in pictures.
         classes: index of the explained class, two indices (A, B) for a contrast, or empty.
-        question: the call of a `View` as JSON data, {"call": "attention", "block": 11, ...}, or empty.
+        question: arguments of `View.explain` as JSON data, {"method": "attention", "block": 11, ...}, or empty.
         estimate: uncertainty of the values, for methods that estimate them; not saved in files.
 
     Raises:
@@ -259,6 +259,10 @@ class Heatmap:
     def in_shares(self) -> bool:
         """Return whether prefix masses are shares, not numbers in the map's unit."""
         return self.unit in ("", "attention")
+
+    def over(self, photo: Image.Image, geometry: Geometry) -> Heatmap:
+        """Return the map over another picture; `geometry`, as of `Preprocess`, says which part of it the model saw."""
+        return replace(self, photo=photo, geometry=geometry)
 
     def describe_prefix_mass(self) -> str:
         """Return the mass outside the picture as text: "12.0 % on CLS", or ""."""

@@ -5,12 +5,10 @@ import html
 import io
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -19,11 +17,9 @@ from vitviz.analysis.heads import CHEAP, HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
 from vitviz.analysis.tokens import TokenPCA, token_pca
-from vitviz.attribution import attention as methods
-from vitviz.attribution.attention import Fusion
-from vitviz.attribution.inputs import Named, class_index
-from vitviz.attribution.registry import DEFAULT, attribute, method_named
-from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.attribution.attention import Fusion, attention_heads, check_head
+from vitviz.attribution.inputs import Named
+from vitviz.attribution.registry import DEFAULT, attribute, check_options
 from vitviz.errors import VitvizError
 from vitviz.evaluation.faithfulness import Faithfulness, curve_passes, faithfulness
 from vitviz.fields import check_arguments
@@ -31,7 +27,7 @@ from vitviz.formatting import PERHAPS, describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
 from vitviz.images.preprocess import Preprocess
-from vitviz.model.trace import Query, Trace
+from vitviz.model.trace import Query, Trace, describe_query
 from vitviz.model.vit import ViT
 from vitviz.outputs import SINGLE, activate, rank
 from vitviz.progress import watch
@@ -213,45 +209,26 @@ class View:
             query: "cls", a prefix token's name, a patch (row, column), or "mean" over the patches; the class token by
                 default, or the mean without one.
         """
-        query = self._query(query)
-        if -self.trace.depth <= block < 0:  # normalise the key of the cache
-            block += self.trace.depth
-        if isinstance(head, int):  # one row contains all heads
-            methods.check_head(self.trace, head)
-            rows = self._cached(("heads", block, query), lambda: methods.attention_heads(self.trace, block, query))
-            scores, which = rows[head], f"head {head + 1}"
-        else:
-            key = ("attention", block, head, query)
-            scores = self._cached(key, lambda: methods.attention(self.trace, block, head, query))
-            which = f"{head} of {self.trace.heads} heads"
-        question = {"call": "attention", "block": block, "head": head, "query": query}
-        title = f"Layer {block + 1}, {which}, from {describe_query(query)}"
-        return self._heatmap(scores, title, query, question=question)
+        if isinstance(head, int):
+            check_head(self.trace, head)
+            return self.head_maps(block, query)[head]
+        return self.explain("attention", block=block, head=head, query=query)
 
     @check_arguments(ExplorerError)
-    def rollout(
-        self,
-        query: Query | None = None,
-        *,
-        fuse: Fusion = "mean",
-        discard: float = 0.0,
-        residual: float = 0.5,
-        start: int = 0,
-        rescale: methods.Rescale = "attention",
-    ) -> Heatmap:
-        """Return attention rollout to a token; see `vitviz.attribution.attention.rollout` for options and paper."""
-        query = self._query(query)
-        options: dict[str, Any] = {"fuse": fuse, "discard": discard, "residual": residual, "start": start}
-        options["rescale"] = rescale
-        key = ("rollout", query, *options.values())
-        scores = self._cached(key, lambda: methods.rollout(self.trace, query, **options))
-        title = f"Rollout of layers {start + 1} to {self.trace.depth}, {fuse} of heads, from {describe_query(query)}"
-        return self._heatmap(scores, title, query, question={"call": "rollout", "query": query, **options})
+    def rollout(self, query: Query | None = None, **options: Any) -> Heatmap:
+        """Return attention rollout to a token; `options` are those of `vitviz.rollout`: fuse, discard, residual, ..."""
+        return self.explain("rollout", query=query, **options)
 
     @check_arguments(ExplorerError)
     def head_maps(self, block: int = -1, query: Query | None = None) -> list[Heatmap]:
         """Return the attention of every head of one block, in order."""
-        return [self.attention(block, head, query) for head in range(self.trace.heads)]
+        block, query = self._block(block), self._query(query)
+
+        def compute() -> list[Heatmap]:  # one row of all heads holds that of each
+            heads = attention_heads(self.trace, block, query)
+            return [heatmap.over(self.photo, self.geometry) for (heatmap,) in heads]
+
+        return list(self._cached(("heads", block, query), compute))
 
     @check_arguments(ExplorerError)
     def layer_maps(self, head: Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
@@ -302,27 +279,24 @@ class View:
         Raises:
             ExplainError: if the method, class or an option does not exist.
         """
-        about = method_named(method)
         options = {name: tuple(one) if isinstance(one, list) else one for name, one in options.items()}
+        about = check_options(method, options)
+        if "query" in about.options:
+            options["query"] = self._query(options.get("query"))
+        if "block" in options:
+            options["block"] = self._block(options["block"])
         contrast = None if contrast is None else (contrast[0], contrast[1])
-        with watch(about.title, about.passes(self._patches, **options), self.trace.tokens.shape[1]):
-            scores = self._cached(
-                ("explain", method, target, contrast, repr(sorted(options.items()))),
-                lambda: attribute(
-                    self.model, self.images, target, method, contrast=contrast, trace=self.trace, **options
-                ),
-            )
-        title = f"{about.title}, for {scores.target}" if scores.target else about.title
-        classes = self._classes(target, contrast) if about.class_specific else ()
-        aim = {} if not classes else {"target": classes[0]} if contrast is None else {"contrast": classes}
-        question = {"call": "explain", "method": method, **aim, **options}
-        return self._heatmap(scores, title, None, about.unit, classes, question)
 
-    def _classes(self, target: Named | None, contrast: tuple[Named, Named] | None) -> tuple[int, ...]:
-        """Return the indices of the class, or of the two classes, that a map explains."""
-        if contrast is not None:
-            return tuple(class_index(self.model, one) for one in contrast)
-        return (self.best(1)[0] if target is None else class_index(self.model, target),)
+        def compute() -> Heatmap:
+            (heatmap,) = attribute(
+                self.model, self.images, target, method, contrast=contrast, trace=self.trace, **options
+            )
+            return heatmap.over(self.photo, self.geometry)
+
+        with watch(about.title, about.passes(self._patches, **options), self.trace.tokens.shape[1]):
+            key = ("explain", method, target, contrast, repr(sorted({**about.options, **options}.items())))
+            heatmap: Heatmap = self._cached(key, compute)
+        return heatmap
 
     @check_arguments(ExplorerError)
     def faithfulness(
@@ -348,20 +322,9 @@ class View:
             ExplainError: if the maps explain different classes and no target is given.
         """
         given = [maps] if isinstance(maps, Heatmap) else list(maps)
-        if not given:
-            raise ExplainError("Expected at least one map to test, got none. Pass one of `view.explain`.")
-        if target is None and contrast is None:
-            about = {one.classes for one in given if one.classes}
-            if len(about) > 1:
-                raise ExplainError(
-                    f"Expected maps of one class, got different classes: {sorted(about)}. Test them apart, or pass one."
-                )
-            for classes in about:
-                target, contrast = (classes[0], None) if len(classes) == 1 else (None, (classes[0], classes[1]))
-        scores = torch.from_numpy(np.stack([one.values for one in given]))  # (M, gh, gw)
         passes = curve_passes(len(given), self._patches, **options)
         with watch("Test of the map" if len(given) == 1 else "Test of the maps", passes, self.trace.tokens.shape[1]):
-            return faithfulness(self.model, self.images, scores, target, contrast=contrast, **options)
+            return faithfulness(self.model, self.images, given, target, contrast=contrast, **options)
 
     @check_arguments(ExplorerError)
     def heads(
@@ -479,6 +442,10 @@ class View:
             return self.trace.default_query
         return tuple(query) if isinstance(query, list) else query
 
+    def _block(self, block: int) -> int:
+        """Return a block counted from 0: equal questions have equal keys in the cache. Others are refused later."""
+        return block + self.trace.depth if -self.trace.depth <= block < 0 else block
+
     def _cached(self, key: tuple[Any, ...], compute: Callable[[], Any]) -> Any:
         """Return a cached result, or compute it and evict the least recently used results."""
         result = self._cache.pop(key, None)
@@ -489,38 +456,6 @@ class View:
             self._cache.pop(next(iter(self._cache)), None)
         return result
 
-    def _heatmap(
-        self,
-        scores: TokenScores,
-        title: str,
-        query: Query | None,
-        unit: str = "attention",
-        classes: tuple[int, ...] = (),
-        question: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Heatmap:
-        return Heatmap(
-            values=scores.patches[0].float().cpu().numpy(),  # (gh, gw); NumPy has no bfloat16
-            geometry=self.geometry,
-            photo=self.photo,
-            title=title,
-            unit=unit,
-            signed=scores.signed,
-            prefix_mass=dict(zip(scores.names, scores.prefix[0].tolist(), strict=True)),
-            query=query if isinstance(query, tuple) else None,
-            classes=classes,
-            question=dict(question),
-            estimate=scores.note,
-        )
-
-
-def describe_query(query: Query) -> str:
-    """Return a query as text, with rows and columns from 1."""
-    if isinstance(query, tuple):
-        return f"patch row {query[0] + 1}, column {query[1] + 1}"
-    if query == "mean":
-        return "all patches"
-    return query.upper() if query == "cls" else str(query)
-
 
 def _parts(result: Any) -> Sequence[Any]:
     return result if isinstance(result, list | tuple) else (result,)
@@ -528,6 +463,6 @@ def _parts(result: Any) -> Sequence[Any]:
 
 def _result_bytes(result: Any) -> int:
     """Return the size of a cached result in bytes."""
-    if isinstance(result, TokenScores):
-        return result.patches.nbytes + result.prefix.nbytes
+    if isinstance(result, Heatmap):
+        return result.values.nbytes
     return len(result) if isinstance(result, bytes) else 0

@@ -13,14 +13,12 @@ import numpy as np
 import pytest
 import tiny
 import torch
-from tiny import whole
 from torch import Tensor
 
-from vitviz.attribution.attention import rollout
+from vitviz.attribution.attention import attention, rollout
 from vitviz.attribution.gradient import gae
-from vitviz.attribution.inputs import Case, Method, Target, class_index, resolve_target
-from vitviz.attribution.registry import METHODS, attribute, method_named, untouched
-from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.attribution.inputs import Case, ExplainError, Method, Target, class_index, resolve_target
+from vitviz.attribution.registry import METHODS, attribute, method_named, score_tokens, untouched
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -33,8 +31,9 @@ def labelled(**changes: Any) -> ViT:
     return cases.known(dtype=torch.float32, **changes)
 
 
-def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any) -> TokenScores:
-    return attribute(model, pixels, target, method, **cases.FEW.get(method, {}), **options)
+def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any) -> Tensor:
+    """The score of each token: (B, N)."""
+    return score_tokens(model, pixels, target, method, **cases.FEW.get(method, {}), **options)[1]
 
 
 def test_the_registry_has_every_method_with_its_options() -> None:
@@ -175,24 +174,38 @@ def test_a_contrast_is_the_difference_of_two_logits() -> None:
         resolve_target(model, logits, 3, (1, 2))
 
 
-def test_an_answer_names_its_method_target_and_options() -> None:
+def test_maps_of_tensors_name_method_class_and_options() -> None:
     model, pixels = labelled(registers=2), cases.pictures(2)
-    scores = attribute(model, pixels, "gas pump", "legrad", start=1)
-    assert (scores.method, scores.target, scores.signed) == ("legrad", "gas pump", False)
-    assert scores.options == {"start": 1, "pooling": "model"}
-    assert scores.names == ("CLS", "register 1", "register 2")
-    assert (scores.patches.shape, scores.prefix.shape) == ((2, 3, 5), (2, 3))
-    scores = attribute(model, pixels, contrast=(4, 0), method="occlusion")
-    assert (scores.target, scores.signed) == ("thing 4 rather than church", True)
-    assert scores.options == dict(METHODS["occlusion"].options)
-    assert attribute(model, pixels, method="rollout").target == ""
-    predicted = model(pixels).argmax(1)
-    assert attribute(model, pixels).target == ", ".join(dict.fromkeys(cases.LABELS[int(index)] for index in predicted))
+    maps = attribute(model, pixels, ["gas pump", 3], "legrad", start=1)
+    assert [one.classes for one in maps] == [(1,), (3,)]
+    assert [one.title for one in maps] == [f"LeGrad, for {name}" for name in ("gas pump", "thing 3")]
+    for one in maps:
+        assert (one.signed, one.unit, one.grid) == (False, "score", (3, 5))
+        assert one.question == {"method": "legrad", "target": one.classes[0], "start": 1, "pooling": "model"}
+        assert [*one.prefix_mass] == ["CLS", "register 1", "register 2"]
+        assert one.overlay().size == (10, 6)  # a gray picture of the input
+    (one, _) = attribute(model, pixels, contrast=(4, 0), method="occlusion")
+    assert (one.classes, one.signed) == ((4, 0), True)
+    assert one.title == "Occlusion, for thing 4 rather than church"
+    assert one.question == {"method": "occlusion", "contrast": (4, 0), **METHODS["occlusion"].options}
+    predicted = model(pixels).argmax(1).tolist()
+    assert [one.classes for one in attribute(model, pixels)] == [(index,) for index in predicted]
+    case = Case(model, pixels, Target(torch.tensor([3, 8])), model.trace(pixels))
+    expected = gae(case)[:, 3:].unflatten(1, (3, 5)).detach().numpy()
+    np.testing.assert_allclose(np.stack(attribute(model, pixels, [3, 8], "gae")), expected, rtol=1e-5, atol=1e-7)
+
+
+def test_attention_and_rollout_of_a_trace_are_those_of_attribute() -> None:
+    model, pixels = labelled(registers=2), cases.pictures(2)
     trace = model.trace(pixels)
-    case = Case(model, pixels, Target(torch.tensor([3, 8])), trace)
-    torch.testing.assert_close(whole(attribute(model, pixels, [3, 8], "gae")), gae(case))
-    ours = attribute(model, pixels, method="rollout", query=(1, 2), discard=0.3)
-    torch.testing.assert_close(whole(ours), whole(rollout(trace, (1, 2), discard=0.3)))
+    for maps, others in (
+        (attribute(model, pixels, method="rollout", query=(1, 2), discard=0.3), rollout(trace, (1, 2), discard=0.3)),
+        (attribute(model, pixels, method="attention", head=2), attention(trace, head=2)),
+    ):
+        for one, other in zip(maps, others, strict=True):
+            np.testing.assert_array_equal(one.values, other.values)
+            assert (one.title, one.question, one.prefix_mass) == (other.title, other.question, other.prefix_mass)
+            assert one.classes == ()
 
 
 @each_method
@@ -203,18 +216,17 @@ def test_images_of_a_batch_do_not_mix(method: Method) -> None:
     for index, kind in enumerate(tiny.KINDS):
         grid = GRIDS[(index + list(METHODS).index(method.name)) % len(GRIDS)]
         model, pixels, targets = cases.model(kind), tiny.images(3, index, grid, 2).double(), [3, 7, 2]
-        scores = explain(model, pixels, targets, method.name)
-        assert scores.patches.shape == (3, *grid)
-        assert scores.prefix.shape == (3, len(model.config.prefix))
-        assert method.family != "perturbation" or not scores.prefix.any()
-        together = whole(scores)
+        together = explain(model, pixels, targets, method.name)
+        prefix = len(model.config.prefix)
+        assert together.shape == (3, prefix + grid[0] * grid[1])
+        assert method.family != "perturbation" or not together[:, :prefix].any()
         assert torch.isfinite(together).all()
         assert method.signed or float(together.min()) >= 0
         turned = explain(model, pixels.flip(0), targets[::-1], method.name)
-        cases.close(whole(turned).flip(0), together, 1e-6)
+        cases.close(turned.flip(0), together, 1e-6)
         alone = explain(model, pixels[:1], targets[0], method.name)
-        cases.close(whole(alone), together[:1], 1e-6)
-        single = whole(explain(cases.model(kind, torch.float32), pixels[:1].float(), targets[0], method.name))
+        cases.close(alone, together[:1], 1e-6)
+        single = explain(cases.model(kind, torch.float32), pixels[:1].float(), targets[0], method.name)
         assert single.dtype == torch.float32
         cases.close(single, together[:1], 5e-3)
 
@@ -230,7 +242,7 @@ def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
                 if head is not None:
                     head.weight[5] = 0
                     head.bias[5] *= METHODS[method].family == "relevance"
-        scores = whole(explain(model, cases.images(), [5, 3], method))
+        scores = explain(model, cases.images(), [5, 3], method)
         assert not scores[0].any()
         told.append(bool(scores[1].any()))
     assert sum(told) > len(told) / 2  # Grad-CAM shows nothing where all is negative
@@ -239,8 +251,8 @@ def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.signed])
 def test_signed_scores_of_a_contrast_are_the_difference(method: str) -> None:
     model, pixels = cases.model("registers, rotary"), cases.images()
-    first, second = (whole(explain(model, pixels, label, method)) for label in (5, 11))
-    contrast = whole(explain(model, pixels, None, method, contrast=(5, 11)))
+    first, second = (explain(model, pixels, label, method) for label in (5, 11))
+    contrast = explain(model, pixels, None, method, contrast=(5, 11))
     cases.close(contrast, first - second, 1e-5)
     assert float(contrast.min()) < 0 < float(contrast.max())
 
@@ -254,7 +266,7 @@ def test_a_model_without_classifier_has_no_target(method: str) -> None:
         with pytest.raises(ExplainError, match="classifier"):
             resolve_target(model, None, **named)
     assert resolve_target(model, None) is None
-    assert whole(attribute(model, cases.images(), method="value_attention")).any()
+    assert explain(model, cases.images(), None, "value_attention").any()
 
 
 @each_method
@@ -265,7 +277,7 @@ def test_a_given_trace_is_read_and_left_as_it_was(method: Method) -> None:
     expected = explain(model, pixels, [3, 8], method.name)
     if method.family not in ("perturbation", "relevance"):
         pixels = torch.zeros_like(pixels)
-    torch.testing.assert_close(whole(explain(model, pixels, [3, 8], method.name, trace=trace)), whole(expected))
+    torch.testing.assert_close(explain(model, pixels, [3, 8], method.name, trace=trace), expected)
     assert not any(trace.stream(block).requires_grad for block in range(3))
     assert not trace.tokens.requires_grad
 
@@ -309,12 +321,12 @@ def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> N
         # The attention family reads the trace; attention propagated by layers of its own may not ask the classifier.
         assert scores is None or not method.class_specific or method.family == "relevance"
     if scores is not None:  # also where frozen weights and no_grad leave no graph
-        torch.testing.assert_close(whole(scores), whole(expected))
+        torch.testing.assert_close(scores, expected)
         with torch.no_grad():
             hook.remove()
-            frozen = whole(explain(model.requires_grad_(False), pixels, [3, 8], method.name))
+            frozen = explain(model.requires_grad_(False), pixels, [3, 8], method.name)
         assert not frozen.requires_grad
-        torch.testing.assert_close(frozen, whole(expected))
+        torch.testing.assert_close(frozen, expected)
 
 
 def test_random_numbers_inside_are_drawn_from_a_copy() -> None:

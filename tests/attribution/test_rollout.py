@@ -16,12 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pairwise import pairs
-from tiny import SMALL, close, whole
+from tiny import SMALL, close
 
 import vitviz.attribution.attention
 import vitviz.model.trace
-from vitviz.attribution.attention import attention, attention_heads, discard_weakest, rollout, rollout_matrix
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.attention import (
+    attention_heads,
+    attention_scores,
+    discard_weakest,
+    rollout_matrix,
+    rollout_scores,
+)
+from vitviz.attribution.inputs import ExplainError
 from vitviz.attribution.values import value_attention
 from vitviz.model.trace import BlockTrace, Kept, Trace
 
@@ -112,22 +118,19 @@ def test_rollout_is_the_row_of_a_product_of_matrices(trace: Trace, options: dict
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vitviz.model.trace, "CHUNK_BYTES", 4 * 2 * 5 * 16 * data.draw(st.integers(1, 20)))
         patch.setattr(vitviz.attribution.attention, "WORK_BYTES", 4 * 2 * 2 * 16**2 - data.draw(st.integers(0, 1)))
-        scores = rollout(trace, query, **options)
+        scores = rollout_scores(trace, query, **options)
         in_one_matrix = {name: value for name, value in options.items() if name != "rescale"}
         matrix = rollout_matrix(trace, **in_one_matrix)
     weights = trace.weights(query or trace.default_query).numpy()
     for image in range(tiny.BATCH):
         if trace not in WITH_TIES:
-            close(whole(scores)[image], weights[image] @ product(trace, image, **options))
+            close(scores[image], weights[image] @ product(trace, image, **options))
             close(matrix[image], product(trace, image, **in_one_matrix))
         if options["rescale"] == "attention":
-            close(whole(scores)[image], weights[image] @ matrix[image].numpy(), 1e-6)
-    close(whole(scores).sum(1), np.ones(tiny.BATCH))
+            close(scores[image], weights[image] @ matrix[image].numpy(), 1e-6)
+    close(scores.sum(1), np.ones(tiny.BATCH))
     close(matrix.sum(2), np.ones((tiny.BATCH, trace.tokens.shape[1])))
     assert float(matrix.min()) >= 0.0
-    assert scores.options == {"query": query or trace.default_query, **options}
-    assert scores.names == trace.prefix
-    assert scores.method == "rollout"
 
 
 def test_faults_4_and_7_queries_change_no_trace_and_need_no_graph() -> None:
@@ -135,8 +138,8 @@ def test_faults_4_and_7_queries_change_no_trace_and_need_no_graph() -> None:
     trace, graph = model.trace(images), model.trace(images, grad=True)
     before = [(k.queries.clone(), k.keys.clone(), k.lse.clone()) for k in map(trace.block, trace.blocks)]
     for options in ({}, {"fuse": "max", "discard": 0.3}, {"fuse": "min", "discard": 0.4}):
-        close(rollout(graph, **options).patches, rollout(trace, **options).patches)
-    attention(trace, 0, "max", "mean"), rollout_matrix(trace), trace.attentions[1]
+        close(rollout_scores(graph, **options), rollout_scores(trace, **options))
+    attention_scores(trace, 0, "max", "mean"), rollout_matrix(trace), trace.attentions[1]
     for kept, tensors in zip(map(trace.block, trace.blocks), before, strict=True):
         assert all(torch.equal(a, b) for a, b in zip((kept.queries, kept.keys, kept.lse), tensors, strict=True))
 
@@ -163,7 +166,7 @@ def test_heads_that_disagree_everywhere_still_give_finite_rows() -> None:
     assert float(kept.open().rows(0, count).amin(1).sum()) == 0.0
     trace = Trace(None, torch.zeros(1, count, tiny.WIDTH), (1, 7), ("CLS",), (0,), (kept,), 1)
     for options in ({}, {"discard": 0.9}, {"residual": 0.0}):
-        scores = whole(rollout(trace, fuse="min", **options))
+        scores = rollout_scores(trace, fuse="min", **options)
         assert torch.isfinite(scores).all()
         close(scores.sum(1), np.ones(1))
 
@@ -197,7 +200,7 @@ def test_rollout_holds_no_more_than_it_says(
     kept = keep(q, k)
     trace = Trace(None, torch.zeros(1, tokens, 1), (1, tokens), (), (0, 1), (kept, kept), 2)
     with Allocations() as seen:
-        rollout(trace, "mean" if fuse == "mean" else 9, fuse=fuse, discard=discard)
+        rollout_scores(trace, "mean" if fuse == "mean" else 9, fuse=fuse, discard=discard)
     few = 2**19  # vectors of N numbers, counts of digits
     assert chunk // 4 < seen.tensor <= chunk + few
     assert chunk // 2 < seen.most <= work
@@ -212,27 +215,22 @@ def test_attention_of_one_head_and_of_heads_together(name: str) -> None:
         for query in (None, "mean", (0, 4), (2, 0), count, *(name.lower() for name in trace.prefix)):
             row = trace.weights(trace.default_query if query is None else query)[0].numpy()
             for head, listed in enumerate(attention_heads(trace, block, query)):
-                scores = attention(trace, block, head, query)
-                close(whole(listed), whole(scores))
-                assert listed.options == {**scores.options, "block": block, "head": head}
                 expected = np.stack([row @ dense[image, head] for image in range(tiny.BATCH)])
-                close(scores.prefix, expected[:, :count])
-                close(scores.patches, expected[:, count:].reshape(tiny.BATCH, 3, 5))
+                close(attention_scores(trace, block, head, query), expected)
+                close(np.stack(listed), expected[:, count:].reshape(tiny.BATCH, 3, 5))
+                assert {heatmap.question["head"] for heatmap in listed} == {head}
             for fuse in FUSE:
                 fused = np.stack([row @ step(dense[image], fuse, 0.0, count) for image in range(tiny.BATCH)])
-                scores = attention(trace, block - trace.depth, fuse, query)
-                close(whole(scores), fused)
-    assert (scores.method, scores.signed, scores.names) == ("attention", False, trace.prefix)
-    assert scores.options == {"block": -1, "head": "min", "query": query}
+                close(attention_scores(trace, block - trace.depth, fuse, query), fused)
 
 
 def test_rollout_names_the_blocks_that_are_missing() -> None:
     model, images = tiny.model(**SMALL), tiny.images(**SMALL)
     trace = model.trace(images, blocks=[1, 2])
-    for ask in (rollout, rollout_matrix):
+    for ask in (rollout_scores, rollout_matrix):
         with pytest.raises(ExplainError, match=r"\[0\]"):
             ask(trace)
-    close(whole(rollout(trace, start=1)), whole(rollout(model.trace(images), start=1)))
+    close(rollout_scores(trace, start=1), rollout_scores(model.trace(images), start=1))
 
 
 @functools.cache

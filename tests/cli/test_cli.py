@@ -95,7 +95,7 @@ REFUSED = {
     "explain PHOTO --method attention --head 7": "from 1 to 5, or mean, max, min, got 7",
     "explain PHOTO -o why.xyz": "why.xyz",
     "explain PHOTO --method gae --set speed": "NAME=VALUE",
-    "explain PHOTO --method rollout --set fuse=max": "--set",
+    "explain PHOTO --method rollout --fuse max --set fuse=max": "--set fuse",
     "explain PHOTO --layer 2": "--method attention",
     "explain PHOTO --method gae --query 7,4": "--query",
     "explain PHOTO --method rollout --target 3": "every class",

@@ -20,8 +20,7 @@ from torch.distributed import TCPStore
 
 from vitviz.attribution import registry as methods
 from vitviz.attribution.attention import rollout
-from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.inputs import Case, ExplainError, Method
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.evaluate import evaluate
 from vitviz.evaluation.faithfulness import faithfulness
@@ -81,7 +80,7 @@ def test_each_number_is_that_of_the_image_by_itself(photos: Path, aim: str) -> N
             images = torch.from_numpy(vit.pretrained.preprocess(decode(path)).pixels)[None]
             target = index if aim == "true" else int(vit(images).argmax())
             seed = zlib.crc32(f"5 {label}/{path.name}".encode())
-            maps = rollout(vit.trace(images)).patches
+            maps = rollout(vit.trace(images))
             (one,) = faithfulness(vit, images, maps, target, seed=seed, steps=3, random=2)
             found = numbers(result)[f"{label}/{path.name}", "rollout"]
             expected = [one.deletion.area, one.insertion.area, one.positive, one.negative, one.gain]

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from vitviz.analysis import AnalysisError
-from vitviz.attribution.attention import rollout
 from vitviz.attribution.baselines import baseline_images, pixel_mask
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.inputs import ExplainError
+from vitviz.attribution.registry import score_patches
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import (
     Curve,
@@ -338,14 +338,14 @@ def test_max_sensitivity_is_captums_and_the_papers() -> None:
 
     def explain(inputs: Tensor | tuple[Tensor, ...]) -> tuple[Tensor]:
         pixels.append(inputs if isinstance(inputs, Tensor) else inputs[0])
-        return (rollout(model.trace(pixels[-1]), fuse="max").patches,)
+        return (score_patches(model, pixels[-1], method="rollout", fuse="max"),)
 
     with torch.random.fork_rng():
         torch.manual_seed(8)
         direct = captum_sensitivity(explain, images, perturb_radius=0.1, n_perturb_samples=3)
     np.testing.assert_allclose(found, direct.numpy(), rtol=1e-5)
-    noisy = rollout(model.trace(pixels[1]), fuse="max").patches.flatten(1).unflatten(0, (2, 3))
-    plain = rollout(model.trace(images), fuse="max").patches.flatten(1)
+    noisy = score_patches(model, pixels[1], method="rollout", fuse="max").flatten(1).unflatten(0, (2, 3))
+    plain = score_patches(model, images, method="rollout", fuse="max").flatten(1)
     largest = (noisy - plain[:, None]).norm(dim=2).amax(1) / plain.norm(dim=1)
     np.testing.assert_allclose(found, largest.numpy(), rtol=1e-5)
     assert (max_sensitivity(model, images, 7, "rollout", radius=1e-7, samples=2) < found).all()
@@ -364,7 +364,7 @@ def test_each_stage_randomizes_one_more_part() -> None:
     """Each stage is made again by hand on a model of its own."""
     model, images = small(), pictures(2)
     changed = copy.deepcopy(model)
-    original = rollout(model.trace(images)).patches.flatten(1).numpy()
+    original = score_patches(model, images, method="rollout").flatten(1).numpy()
     result = sanity(model, images, 7, "rollout", seed=3)
     assert all(map(torch.equal, model.parameters(), changed.parameters()))
     assert result.parts == ("head", "block 2", "block 1", "block 0", "embedding")
@@ -374,7 +374,7 @@ def test_each_stage_randomizes_one_more_part() -> None:
             for weights in model_parts(changed)[name]:
                 noise = torch.randn(weights.shape, generator=generator)
                 weights.copy_(weights.mean() + (weights - weights.mean()).square().mean().sqrt() * noise)
-        now = rollout(changed.trace(images)).patches.flatten(1).numpy()
+        now = score_patches(changed, images, method="rollout").flatten(1).numpy()
         expected = [scipy.stats.spearmanr(*maps).statistic for maps in zip(original, now, strict=True)]
         np.testing.assert_allclose(found, expected, atol=1e-3)
 

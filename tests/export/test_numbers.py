@@ -22,7 +22,7 @@ from vitviz.export.static import cached_graphs
 
 RECORD: dict[str, Any] = {
     "format": "vitviz map 1",
-    "question": {"call": "attention"},
+    "question": {"method": "attention"},
     "model": {"source": "model"},
     "photo": {"source": "photo.png"},
     "input": {"grid": [2, 3]},

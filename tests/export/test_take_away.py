@@ -100,7 +100,7 @@ def test_a_reader_who_knows_only_csv_and_numpy_gets_values_boxes_and_record(view
     assert np.float32(row["value"]) == heatmap.values[3, 4]
     box = [float(row[name]) for name in ("left", "top", "right", "bottom")]
     np.testing.assert_allclose(box, heatmap.geometry.patch_box(3, 4, heatmap.grid), rtol=1e-8)
-    assert record["question"] == {"call": "attention", "block": 1, "head": 2, "query": [3, 4]}
+    assert record["question"] == {"method": "attention", "block": 1, "head": 2, "query": [3, 4]}
     assert len(record["model"]["weights"]) == len(record["photo"]["pixels"]) == 64
     with np.load(numbers.save(view, heatmap, "map.npz"), allow_pickle=False) as file:
         np.testing.assert_array_equal(file["values"], heatmap.values)

@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { fit, patchEdges, toPhoto, toScreen } from '../../vitviz/web/compute/geometry.js';
+import { fit, patchEdges } from '../../vitviz/web/compute/geometry.js';
 import { packed, scaleOver } from '../../vitviz/web/draw/color.js';
 import { Heat } from '../../vitviz/web/draw/heat.js';
-import { overlay } from '../../vitviz/web/draw/overlay.js';
 import { placed, stamp } from '../../vitviz/web/draw/sheet.js';
+import { overlay } from './picture.js';
 import { generator } from './random.mjs';
 import { VECTORS, near } from './vectors.mjs';
 
@@ -21,12 +21,11 @@ function noise(seed, count) {
 test('the photograph fills its place on the screen and lies in the middle', () => {
   for (const box of [[10, 20, 410, 220], [0, 0, 100, 900]]) {
     const image = [300, 200];
-    const place = fit(image, box);
-    const [[x0, y0], [x1, y1]] = [[0, 0], image].map((corner) => toScreen(place, ...corner));
-    const [left, top, right, bottom] = [x0 - box[0], y0 - box[1], box[2] - x1, box[3] - y1];
-    near([(x1 - x0) / (y1 - y0), left, top, Math.min(left, top)], [300 / 200, right, bottom, 0], 1e-9);
-    near(toPhoto(place, 60.5, 123.25), [(60.5 - x0) / place.scale, (123.25 - y0) / place.scale], 1e-9);
-    near(toScreen(place, 17.5, 3.25), [x0 + 17.5 * place.scale, y0 + 3.25 * place.scale], 1e-9);
+    const { left, top, width, height, scale } = fit(image, box);
+    const [right, bottom] = [box[2] - left - width, box[3] - top - height];
+    near([width / height, left - box[0], top - box[1], Math.min(left - box[0], top - box[1])],
+      [300 / 200, right, bottom, 0], 1e-9);
+    near([width, height], [300 * scale, 200 * scale], 1e-9);
   }
 });
 

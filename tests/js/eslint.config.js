@@ -6,7 +6,7 @@ const WEB = 'vitviz/web';
 
 /** What the modules of each folder may import beside those of their own: core <- compute <- draw <- views. */
 const IMPORTS = {
-  core: [], compute: ['core'], draw: ['core', 'compute', 'vendor'], backends: ['core', 'compute'],
+  core: [], compute: ['core', 'vendor'], draw: ['core', 'compute', 'vendor'], backends: ['core', 'compute'],
   effects: ['core', 'compute', 'backends'], local: ['core', 'compute'], views: ['core', 'compute', 'draw', 'effects'],
 };
 const AMERICAN = '^(?!.*([Cc]olour|[Gg]rey|[Cc]entre|[Nn]eighbour|[Bb]ehaviour|alis[ei]|gnis[ei]|imis[ei]|elled)).*$';

@@ -188,7 +188,7 @@ def test_a_question_that_failed_is_told_and_asked_again(opened: Browser) -> None
     opened.unroute("**/vitviz/explain")
     panel.locator("[data-method=rollout]").click()
     expect(panel.locator(".vv-trouble")).to_be_hidden()
-    expect(panel.locator(".vv-title")).to_have_text("Attention rollout")
+    expect(panel.locator(".vv-title")).to_contain_text("Rollout of layers 1 to ")
     expect(panel.locator(".vv-low")).not_to_have_text("")
 
 

@@ -7,16 +7,17 @@ predicted. Rollout combines the attention of all blocks and is the same for ever
 Shapes: B images, H heads, N tokens, P prefix tokens, gh x gw patches.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, partial, reduce, wraps
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
-from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.scores import ExplainError, TokenScores
-from vitviz.model.trace import BlockTrace, Query, Trace
+from vitviz.attribution.inputs import Case, ExplainError, Method
+from vitviz.fields import check_arguments
+from vitviz.heatmap import Heatmap
+from vitviz.model.trace import BlockTrace, Query, Trace, describe_query
 
 Fusion = Literal["mean", "max", "min"]
 Rescale = Literal["attention", "sum"]
@@ -26,8 +27,9 @@ Rescale = Literal["attention", "sum"]
 WORK_BYTES = 64 * 2**20
 
 
-def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> TokenScores:
-    """Return the attention of a token in one block.
+@check_arguments(ExplainError)
+def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> list[Heatmap]:
+    """Return the attention of a token in one block: one map per image, as `View.attention` returns it.
 
     Args:
         trace: trace of the model.
@@ -37,25 +39,28 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
             the class token by default, or the mean without one.
 
     Returns:
-        A row of attention: scores that sum to 1 over patches and prefix tokens.
+        Rows of attention: maps that sum to 1 over patches and prefix tokens.
     """
-    query = trace.default_query if query is None else query
     options: dict[str, Any] = {"block": block, "head": head, "query": query}
+    return ATTENTION.heatmaps(attention_scores(trace, **options), trace, options)
+
+
+def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
+    """Return what a token attends to in one block, for every head by itself, at the cost of one `attention`."""
+    rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H x (B, N)
+    return [
+        ATTENTION.heatmaps(row, trace, {"block": block, "head": head, "query": query}) for head, row in enumerate(rows)
+    ]
+
+
+def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Tensor:
+    """Return what `attention` does as scores of all tokens: (B, N)."""
+    query = trace.default_query if query is None else query
     if isinstance(head, int):
         check_head(trace, head)
-        return TokenScores.of(trace.row(block, query)[:, head], trace, "attention", **options)
+        return trace.row(block, query)[:, head]
     _check_fusion(head)
-    return TokenScores.of(_step(trace.block(block), trace.weights(query), head), trace, "attention", **options)
-
-
-def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> tuple[TokenScores, ...]:
-    """Return the attention of a token in one block for each head, at the cost of one `attention`."""
-    query = trace.default_query if query is None else query
-    row = trace.row(block, query)  # (B, H, N)
-    return tuple(
-        TokenScores.of(row[:, head], trace, "attention", block=block, head=head, query=query)
-        for head in range(trace.heads)
-    )
+    return _step(trace.block(block), trace.weights(query), head)
 
 
 def check_head(trace: Trace, head: int) -> None:
@@ -64,6 +69,7 @@ def check_head(trace: Trace, head: int) -> None:
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1} or mean, max, min, got {head}. Choose one.")
 
 
+@check_arguments(ExplainError)
 def rollout(
     trace: Trace,
     query: Query | None = None,
@@ -73,8 +79,8 @@ def rollout(
     residual: float = 0.5,
     start: int = 0,
     rescale: Rescale = "attention",
-) -> TokenScores:
-    """Compute attention rollout: one row of the product of all blocks' attention.
+) -> list[Heatmap]:
+    """Compute attention rollout, one row of the product of all blocks' attention: one map per image.
 
     The product is A_L ... A_start, where A = (1 - residual) x fused attention + residual x identity. The row is carried
     as a vector from the last block to the first: O(L N²) time, three times that with discard above a few thousand
@@ -93,13 +99,28 @@ def rollout(
             plus identity, as in Gildenblat's program (2020), where rows that lost attention keep more of themselves.
 
     Returns:
-        Scores that sum to 1 over patches and prefix tokens.
+        Maps that sum to 1 over patches and prefix tokens, whatever the options.
     """
+    options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
+    options["rescale"] = rescale
+    return ROLLOUT.heatmaps(rollout_scores(trace, **options), trace, options)
+
+
+def rollout_scores(
+    trace: Trace,
+    query: Query | None = None,
+    *,
+    fuse: Fusion = "mean",
+    discard: float = 0.0,
+    residual: float = 0.5,
+    start: int = 0,
+    rescale: Rescale = "attention",
+) -> Tensor:
+    """Return what `rollout` does as scores of all tokens: (B, N)."""
     _check_rollout(trace, fuse, discard, residual, start)
     if rescale not in get_args(Rescale):
         raise ExplainError(f"Expected rescale as attention or sum, got {rescale!r}. Choose one of them.")
-    query = trace.default_query if query is None else query
-    flow = trace.weights(query)  # (B, N)
+    flow = trace.weights(trace.default_query if query is None else query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
         kept, count = trace.block(block), int(discard * flow.shape[1] ** 2)
         if rescale == "sum":
@@ -107,8 +128,7 @@ def rollout(
             continue
         step = _step_discard(kept, flow, fuse, count, len(trace.prefix)) if count else _step(kept, flow, fuse)
         flow = (1.0 - residual) * step + residual * flow
-    options: dict[str, Any] = {"query": query, "fuse": fuse, "discard": discard, "residual": residual, "start": start}
-    return TokenScores.of(flow, trace, "rollout", **options, rescale=rescale)
+    return flow
 
 
 def rollout_matrix(
@@ -283,34 +303,45 @@ def _check_rollout(trace: Trace, fuse: str, discard: float, residual: float, sta
         )
 
 
-def _of_trace(function: Callable[..., TokenScores]) -> Callable[..., Tensor]:
-    """Convert a function of a trace to a function of a case with the same options."""
+def _describe_attention(trace: Trace, options: Mapping[str, Any]) -> str:
+    head = options["head"]
+    which = f"head {head + 1}" if isinstance(head, int) else f"{head} of {trace.heads} heads"
+    return f"Layer {options['block'] % trace.depth + 1}, {which}, from {describe_query(options['query'])}"
 
-    @wraps(function)
+
+def _describe_rollout(trace: Trace, options: Mapping[str, Any]) -> str:
+    layers, query = f"layers {options['start'] + 1} to {trace.depth}", describe_query(options["query"])
+    return f"Rollout of {layers}, {options['fuse']} of heads, from {query}"
+
+
+def _of_case(public: Callable[..., Any], scores: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return a method's function, with the name and options of a public one, from a function of a trace."""
+
+    @wraps(public)
     def score(case: Case, **options: Any) -> Tensor:
-        scores = function(case.trace, **options)
-        return torch.cat([scores.prefix, scores.patches.flatten(1)], dim=1)  # (B, P), (B, gh, gw) -> (B, N)
+        return scores(case.trace, **options)
 
     return score
 
 
-METHODS = (
-    Method(
-        function=_of_trace(attention),
-        title="Attention",
-        paper="Vaswani et al. 2017, Attention Is All You Need, NeurIPS",
-        about="Where a token attends in one block. It shows where information comes from, not how it is used.",
-        class_specific=False,
-        unit="attention",
-        cost=1.0,
-    ),
-    Method(
-        function=_of_trace(rollout),
-        title="Attention rollout",
-        paper="Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, ACL",
-        about="Attention through all blocks combined. It is the same for every class.",
-        class_specific=False,
-        unit="attention",
-        cost=1.1,
-    ),
+ATTENTION = Method(
+    function=_of_case(attention, attention_scores),
+    title="Attention",
+    paper="Vaswani et al. 2017, Attention Is All You Need, NeurIPS",
+    about="Where a token looks in one block. It says where information was taken from, not what it was used for.",
+    class_specific=False,
+    unit="attention",
+    cost=1.0,
+    describe=_describe_attention,
 )
+ROLLOUT = Method(
+    function=_of_case(rollout, rollout_scores),
+    title="Attention rollout",
+    paper="Abnar and Zuidema 2020, Quantifying Attention Flow in Transformers, ACL",
+    about="Attention followed through all blocks. It is the same for every class.",
+    class_specific=False,
+    unit="attention",
+    cost=1.1,
+    describe=_describe_rollout,
+)
+METHODS = (ATTENTION, ROLLOUT)

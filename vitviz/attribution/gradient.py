@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution.attention import discard_weakest, mix
-from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.inputs import Case, ExplainError, Method
 from vitviz.model.ops import Explicit
 from vitviz.progress import advance
 

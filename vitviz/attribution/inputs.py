@@ -10,9 +10,12 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
-from vitviz.attribution.scores import ExplainError
+from vitviz.errors import VitvizError
+from vitviz.heatmap import Heatmap
+from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 from vitviz.outputs import rank
@@ -23,6 +26,10 @@ Named = int | str
 """A class: its index, or its label."""
 
 
+class ExplainError(VitvizError):
+    """Options that a method cannot take."""
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """Target of an explanation for each image: a class, or one class rather than another.
@@ -30,12 +37,12 @@ class Target:
     Args:
         classes: (B,), the class of each image.
         against: (B,), the contrasted class, or `None`.
-        description: text such as "church", or "church rather than gas pump".
+        names: text for each image, such as "church", or "church rather than gas pump".
     """
 
     classes: Tensor
     against: Tensor | None = None
-    description: str = ""
+    names: tuple[str, ...] = ()
 
     def score(self, logits: Tensor) -> Tensor:
         """Return the explained score, a logit or the difference of two: (B, C) -> (B,)."""
@@ -47,12 +54,25 @@ class Target:
     def image(self, index: int) -> "Target":
         """Return the target of one image of a batch, as a batch of one."""
         one = slice(index, index + 1)
-        return Target(self.classes[one], None if self.against is None else self.against[one], self.description)
+        return Target(self.classes[one], None if self.against is None else self.against[one], self.names[one])
+
+    @property
+    def description(self) -> str:
+        """Return the names of all images' targets, the first three of many."""
+        names = list(dict.fromkeys(self.names))
+        return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+    @property
+    def indices(self) -> list[tuple[int, ...]]:
+        """Return the index of the class of each image, or of the two of a contrast."""
+        both = [self.classes] if self.against is None else [self.classes, self.against]
+        return [tuple(pair) for pair in torch.stack(both, dim=1).tolist()]
 
     def repeat(self, times: int) -> "Target":
         """Repeat each image's target `times` times: (B,) -> (B * times,)."""
         against = None if self.against is None else self.against.repeat_interleave(times)
-        return Target(self.classes.repeat_interleave(times), against, self.description)
+        names = tuple(name for name in self.names for _ in range(times))
+        return Target(self.classes.repeat_interleave(times), against, names)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +138,7 @@ class Method:
         signed: whether negative scores oppose the target.
         unit: unit of the scores: "attention" for shares that sum to 1, else "score".
         not_in_browser: why the static site cannot compute it; empty if it can.
+        describe: `describe(trace, options)` -> the title of a map, if it says more than `title`.
 
     Attributes:
         name: name of the function in code and links, e.g. "gae".
@@ -137,6 +158,7 @@ class Method:
     signed: bool = False
     unit: Literal["attention", "score"] = "score"
     not_in_browser: str = ""
+    describe: Callable[[Trace, Mapping[str, Any]], str] | None = None
     name: str = field(init=False)
     family: str = field(init=False)
     options: Mapping[str, Any] = field(init=False)
@@ -151,6 +173,51 @@ class Method:
     def slow(self) -> bool:
         """Return whether the method takes more than `SLOW` forward passes."""
         return self.cost > SLOW
+
+    def heatmaps(
+        self,
+        scores: Tensor,
+        trace: Trace,
+        options: Mapping[str, Any],
+        target: Target | None = None,
+        estimate: str = "",
+    ) -> list[Heatmap]:
+        """Return scores of all tokens (B, N) as maps, one for each image, over a gray picture of the model's input.
+
+        Args:
+            scores: raw, prefix tokens first.
+            trace: that they belong to.
+            options: that the method ran with; the others have their defaults.
+            target: what was explained.
+            estimate: how well the scores are known.
+        """
+        used: dict[str, Any] = {**self.options, **options}
+        if "query" in used and used["query"] is None:
+            used["query"] = trace.default_query
+        query = used.get("query")
+        title = self.describe(trace, used) if self.describe else self.title
+        size = trace.grid[1] * trace.patch_size, trace.grid[0] * trace.patch_size  # (width, height)
+        geometry = Geometry(size, (size[1], size[0]), (0.0, 0.0, float(size[0]), float(size[1])))
+        photo, count = Image.new("RGB", size, "gray"), len(trace.prefix)
+        maps = []
+        for index, numbers in enumerate(scores.detach().float().cpu()):  # (N,); NumPy has no bfloat16
+            classes = target.indices[index] if target is not None and self.class_specific else ()
+            aim = {} if not classes else {"target": classes[0]} if len(classes) == 1 else {"contrast": classes}
+            heatmap = Heatmap(
+                values=numbers[count:].unflatten(0, trace.grid).numpy(),  # (gh * gw,) -> (gh, gw)
+                geometry=geometry,
+                photo=photo,
+                title=f"{title}, for {target.names[index]}" if target is not None and classes else title,
+                unit=self.unit,
+                signed=self.signed,
+                prefix_mass=dict(zip(trace.prefix, numbers[:count].tolist(), strict=True)),
+                query=query if isinstance(query, tuple) else None,
+                classes=classes,
+                question={"method": self.name, **aim, **used},
+                estimate=estimate,
+            )
+            maps.append(heatmap)
+        return maps
 
     def passes(self, patches: int, **options: Any) -> float:
         """Estimate the forward passes for one image with this number of patches and these options."""
@@ -193,7 +260,7 @@ def resolve_target(
         if first == second:
             raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Name another one.")
         same = torch.full((batch,), first), torch.full((batch,), second)
-        return Target(*same, description=f"{class_name(model, first)} rather than {class_name(model, second)}")
+        return Target(*same, (f"{class_name(model, first)} rather than {class_name(model, second)}",) * batch)
     if isinstance(target, Tensor):
         target = target.tolist()
     if target is None:
@@ -205,8 +272,7 @@ def resolve_target(
         if len(each) != batch:
             raise ExplainError(f"Expected one class for each of {batch} images, got {len(each)}. Name as many.")
         classes = torch.tensor([class_index(model, one) for one in each])
-    names = list(dict.fromkeys(class_name(model, index) for index in classes.tolist()))
-    return Target(classes, description=", ".join(names[:3]) + (", ..." if len(names) > 3 else ""))
+    return Target(classes, names=tuple(class_name(model, index) for index in classes.tolist()))
 
 
 def class_index(model: ViT, named: Named) -> int:

@@ -15,8 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vitviz.attribution.baselines import Baseline, baseline_images, pixel_mask
-from vitviz.attribution.inputs import Case, Method, Target
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.inputs import Case, ExplainError, Method, Target
 from vitviz.extras import extra
 from vitviz.model.vit import ViT
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution import attention, gradient, perturbation, relevance, values
-from vitviz.attribution.inputs import Case, Method, Named, resolve_target
-from vitviz.attribution.scores import ExplainError, TokenScores
+from vitviz.attribution.inputs import Case, ExplainError, Method, Named, resolve_target
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
+from vitviz.heatmap import Heatmap
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 
@@ -65,9 +65,10 @@ def attribute(
     contrast: tuple[Named, Named] | None = None,
     trace: Trace | None = None,
     **options: Any,
-) -> TokenScores:
-    """Attribute a prediction to patches.
+) -> list[Heatmap]:
+    """Attribute predictions to patches: return one map for each image, as `View.explain` returns it.
 
+    Tensors have no photograph: the maps lie over a gray picture of the model's input. `Heatmap.over` changes it.
     The model, its parameters, their `.grad` and the random number generators are left unchanged.
 
     Args:
@@ -82,6 +83,25 @@ def attribute(
     Raises:
         ExplainError: if the method, a class or an option does not exist.
     """
+    case, scores = score_tokens(model, images, target, method, contrast=contrast, trace=trace, **options)
+    return METHODS[method].heatmaps(scores, case.trace, options, case.resolved, " ".join(case.notes))
+
+
+def score_tokens(
+    model: ViT,
+    images: Tensor,
+    target: Named | Sequence[Named] | Tensor | None = None,
+    method: str = DEFAULT,
+    *,
+    contrast: tuple[Named, Named] | None = None,
+    trace: Trace | None = None,
+    **options: Any,
+) -> tuple[Case, Tensor]:
+    """Compute what `attribute` returns, with its arguments, in the model's precision and on its device.
+
+    Returns:
+        The case and the score of each token, prefix tokens first: (B, N).
+    """
     chosen = check_options(method, options)
     if contrast is not None and not chosen.class_specific:
         raise ExplainError(
@@ -89,14 +109,16 @@ def attribute(
         )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
-    resolved = resolve_target(model, trace.logits, target, contrast)
     with untouched(images.device):
-        case = Case(model, images, resolved, trace)
-        tokens = chosen.function(case, **options)  # (B, N)
-    options = {**chosen.options, **options}
-    description = resolved.description if resolved is not None and chosen.class_specific else ""
-    about: dict[str, Any] = {"signed": chosen.signed, "target": description, "note": " ".join(case.notes)}
-    return TokenScores.of(tokens.detach(), trace, method, **about, **options)
+        case = Case(model, images, resolve_target(model, trace.logits, target, contrast), trace)
+        return case, chosen.function(case, **options).detach()
+
+
+def score_patches(*arguments: Any, **options: Any) -> Tensor:
+    """Return the scores of patches, (B, gh, gw), for the arguments of `attribute`."""
+    case, scores = score_tokens(*arguments, **options)
+    patches: Tensor = scores[:, len(case.trace.prefix) :].unflatten(1, case.trace.grid)  # (B, gh * gw) -> (B, gh, gw)
+    return patches
 
 
 @contextmanager

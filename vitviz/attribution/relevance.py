@@ -15,8 +15,7 @@ from torch import Tensor
 
 from vitviz.attribution.alpha_beta import AlphaBeta
 from vitviz.attribution.attn_lrp import AttnLRP, Softmax
-from vitviz.attribution.inputs import Case, Method
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.inputs import Case, ExplainError, Method
 from vitviz.progress import advance
 
 

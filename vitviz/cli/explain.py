@@ -134,11 +134,6 @@ def _heatmap(view: View, args: Args) -> Heatmap:
             f"Expected a method for classes with --target or --rather-than, got {method.name}, which is the same for "
             "every class. Choose another method."
         )
-    if method.name in ("attention", "rollout"):
-        if args.set:
-            got = f"--set {args.set[0]!r:.60}"
-            raise VitvizError(f"Expected options of {method.name} by their own names, got {got}. See --help.")
-        return view.attention(**options) if method.name == "attention" else view.rollout(**options)
     settings = dict(map(shared.parse_setting, args.set))
     check_options(method.name, settings)
     if twice := sorted(set(settings) & set(options)):

@@ -16,8 +16,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.registry import METHODS, attribute, check_options, method_named
-from vitviz.attribution.scores import ExplainError
+from vitviz.attribution.inputs import ExplainError
+from vitviz.attribution.registry import METHODS, check_options, method_named, score_patches
 from vitviz.evaluation import EvaluationError, check_classifies
 from vitviz.evaluation.faithfulness import RANDOM, SEED, STEPS, faithfulness
 from vitviz.evaluation.records import Journal, Key, Record, gather, processes, rank_file, read_all, write
@@ -162,7 +162,7 @@ def _image_records(
         options = settings["options"].get(name, {})
         began = time.perf_counter()
         try:
-            maps[name] = attribute(model, images, chosen, name, **options).patches
+            maps[name] = score_patches(model, images, chosen, name, **options)
         except ExplainError as error:
             if strict or options:  # requested by name or with options
                 raise

@@ -9,7 +9,7 @@ Shapes: B images, n = gh x gw patches, C classes, M maps, O orders, S steps, R r
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -19,10 +19,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
-from vitviz.attribution.inputs import Named, Target, class_name, resolve_target
+from vitviz.attribution.inputs import ExplainError, Named, Target, resolve_target
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.masking import MaskedModel, Progress
+from vitviz.fields import check_arguments
 from vitviz.formatting import data_frame, percent, plain, short_repr
+from vitviz.heatmap import Heatmap
 from vitviz.model.vit import ViT
 from vitviz.outputs import REGRESSION, SEVERAL, SINGLE, ProblemType, activate
 
@@ -30,8 +32,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-Maps = Tensor | NDArray[np.floating[Any]]
-"""Scores of patches, (M, gh, gw)."""
+Maps = Tensor | NDArray[np.floating[Any]] | Heatmap | Sequence[Heatmap]
+"""Scores of patches, (M, gh, gw), or maps as methods return them."""
 
 RANDOM = 6
 """Default number of random orders. Each costs as much as one curve of a map."""
@@ -194,6 +196,7 @@ class Faithfulness:
         return sentence
 
 
+@check_arguments(EvaluationError)
 def faithfulness(
     model: ViT,
     images: Tensor,
@@ -215,8 +218,10 @@ def faithfulness(
     Args:
         model: model in eval mode with a classifier; not changed.
         images: (B, channels, H, W) normalised pixels.
-        maps: patch scores (M, gh, gw), one map per image, or several maps of one image, which share the random orders.
-        target: the class, as index or label, for all images or one for each; by default the predicted class.
+        maps: patch scores (M, gh, gw) or what `attribute` returns, one map per image, or several maps of one
+            image, which share the random orders.
+        target: the class, as index or label, for all images or one for each; by default the class that the maps
+            explain, or the predicted class for maps without one.
         contrast: (A, B) instead of `target`: the probability of A among the two, or for values (regression) their
             difference.
         baseline: "remove" removes patches from the sequence; "blur", "mean", "zero" and "black" paint over them.
@@ -232,11 +237,13 @@ def faithfulness(
         EvaluationError: if maps do not fit the images, maps or logits are not finite, or for a contrast in a model with
             several labels per image.
         AnalysisError: as `MaskedModel`.
-        ExplainError: if a class does not exist.
+        ExplainError: if a class does not exist, or the maps explain different classes and there is no target.
     """
     if random < 1:
         raise EvaluationError(f"Expected at least one random order to compare with, got {random}. Try {RANDOM}.")
     masked = MaskedModel(model, images, baseline)
+    if target is None and contrast is None:
+        target, contrast = _explained(maps, len(masked.images))
     scores, image = flat_maps(maps, masked)  # (M, n), (M,)
     counts = visible_counts(masked.patches, steps, masked.least)  # S numbers, falling
     order = rank_patches(scores, seed)
@@ -267,8 +274,8 @@ def faithfulness(
             correct=correct[shown, ::-1], random=probabilities[chance, ::-1], random_correct=correct[chance, ::-1],
             problem_type=kind,
         )  # fmt: skip
-        name = targets.description if targets.against is not None else class_name(model, int(targets.classes[one]))
-        results.append(Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=name))
+        result = Faithfulness(deletion=deletion, insertion=insertion, baseline=baseline, target=targets.names[one])
+        results.append(result)
     return tuple(results)
 
 
@@ -287,14 +294,34 @@ def curve_passes(
     return (2 * maps + random) * each + 1
 
 
+def _explained(maps: Maps, images: int) -> tuple[Named | list[Named] | None, tuple[Named, Named] | None]:
+    """Return the class, one for each image, or the contrast that maps explain; `None` twice where they explain none."""
+    several: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
+    classes = [one.classes for one in several if isinstance(one, Heatmap)]
+    about = {one for one in classes if one}
+    if len(about) > 1:
+        if images > 1 and all(len(one) == 1 for one in classes):
+            return [one[0] for one in classes], None
+        raise ExplainError(
+            f"Expected maps of one class, got different classes: {sorted(about)}. Test them apart, or pass one."
+        )
+    for one in about:
+        return (one[0], None) if len(one) == 1 else (None, (one[0], one[1]))
+    return None, None
+
+
 def flat_maps(maps: Maps, masked: MaskedModel) -> tuple[Tensor, Tensor]:
     """Return maps (M, gh, gw) as scores (M, n), float64 on the CPU, and the image of each (M,).
 
     Raises:
         EvaluationError: if maps do not fit the images or are not finite.
     """
-    scores = torch.tensor(maps) if isinstance(maps, np.ndarray) else maps  # a copy: a heatmap's array is read-only
-    scores = scores.detach().cpu().double()
+    if isinstance(maps, Tensor):
+        scores = maps.detach().cpu().double()
+    else:
+        several: Iterable[Any] = [maps] if isinstance(maps, Heatmap) else maps
+        arrays = [np.asarray(one, np.float64) for one in several]
+        scores = torch.from_numpy(np.stack(arrays)) if len({one.shape for one in arrays}) == 1 else torch.empty(0)
     batch = len(masked.images)
     if scores.ndim != 3 or scores.shape[1:] != masked.grid or not len(scores) or batch not in (1, len(scores)):
         raise EvaluationError(

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from vitviz.attribution.inputs import Named
-from vitviz.attribution.registry import DEFAULT, attribute, method_named
+from vitviz.attribution.registry import DEFAULT, method_named, score_patches
 from vitviz.evaluation.faithfulness import Floats, target_classes
 from vitviz.evaluation.sensitivity import spearman
 from vitviz.model.vit import ViT
@@ -78,7 +78,7 @@ def sanity(
     classes = target_classes(model, images, target)  # (B,)
 
     def maps(of: ViT) -> Tensor:
-        return attribute(of, images, classes, method, **options).patches.flatten(1).cpu().double()  # (B, n)
+        return score_patches(of, images, classes, method, **options).flatten(1).cpu().double()  # (B, n)
 
     original, changed = maps(model), copy.deepcopy(model)
     parts, ranks = model_parts(changed), []

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vitviz.analysis.interventions import Drop
 from vitviz.attribution.inputs import Named, resolve_target
-from vitviz.attribution.registry import DEFAULT, attribute, untouched
+from vitviz.attribution.registry import DEFAULT, score_patches, untouched
 from vitviz.evaluation import EvaluationError
 from vitviz.evaluation.faithfulness import Floats, Maps, flat_maps, random_orders, target_classes
 from vitviz.evaluation.masking import MaskedModel
@@ -138,7 +138,7 @@ def max_sensitivity(
         """Return maps (b, gh, gw) as a tuple, because captum would treat a tensor as a tuple of rows."""
         pixels = (inputs if isinstance(inputs, Tensor) else inputs[0]).to(images.dtype)  # the noise is in float32
         classes = None if fixed is None else fixed.repeat_interleave(len(pixels) // len(images))
-        return (attribute(model, pixels, classes, method, **options).patches,)
+        return (score_patches(model, pixels, classes, method, **options),)
 
     most = min(TOGETHER, samples) * len(images)
     with untouched(images.device):

@@ -35,8 +35,8 @@ from vitviz.extras import extra
 from vitviz.formatting import percent
 from vitviz.heatmap import Heatmap, Scale
 from vitviz.images.video import MOST_FRAMES, read_clip
-from vitviz.model.trace import Query
-from vitviz.view import View, describe_query
+from vitviz.model.trace import Query, describe_query
+from vitviz.view import View
 
 OVER = ("layers", "heads", "query", "models", "time")
 SUFFIXES = (".gif", ".webp", ".mp4")
@@ -243,26 +243,12 @@ def film_of_clip(
             title = f"Similarity to {describe_query(query)} of the first frame"
             shown = query if first and isinstance(query, tuple) else None
             found = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
-        maps.append(_over(found, small))
+        maps.append(found.over(small, rescale(found.geometry, small.size)))
         labels.append(f"{frame.time:.2f} s")
         opened()
     name = f"{os.path.basename(os.fspath(path))}." if maps else ""
     model = explorer.model.pretrained.name if explorer.model.pretrained else "A Vision Transformer"
     return Film(tuple(maps), tuple(labels), maps[0].title if maps else "", f"{model}. {name}")
-
-
-def _over(heatmap: Heatmap, photo: Image.Image) -> Heatmap:
-    """Return a map over a scaled-down photograph."""
-    return Heatmap(
-        heatmap.values,
-        rescale(heatmap.geometry, photo.size),
-        photo,
-        heatmap.title,
-        heatmap.unit,
-        heatmap.signed,
-        heatmap.prefix_mass,
-        heatmap.query,
-    )
 
 
 def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:

@@ -49,7 +49,6 @@ from vitviz.weights.zoo import bundled
 FORMAT = "vitviz map 1"
 SUFFIXES = (".npz", ".csv")
 COLUMNS = ("row", "column", "value", "left", "top", "right", "bottom")
-CALLS = ("attention", "rollout", "explain")  # methods of a `View` that a file may contain
 LARGEST = 64_000_000  # bytes of a file; 1 MB is a map of 400 x 400 patches as CSV
 ROUNDING = 1e-4  # tolerance relative to the largest number, for other processors and thread counts
 HALF = 2e-2  # the same for numbers of the page, which uses half precision
@@ -266,16 +265,9 @@ def _replay(record: dict[str, Any], saved: NDArray[np.float32], explorer: Explor
     view = explorer.open(given, size=record["input"].get("asked"))  # files of the page have no preprocessing
     source = Path(record["photo"]["source"]).name or "of the file"
     _check(f"photograph {source}", record["photo"].get("pixels"), pixels_checksum(view.photo), "pixels", "--photo")
-    question = dict(record["question"])
-    call = question.pop("call", None)
-    if call not in CALLS:
-        raise NumbersError(f"Expected a question for {', '.join(CALLS)}, got {call!r}. Save a map of a view.")
-    try:
-        return Replay(record, saved, getattr(view, call)(**question))
-    except TypeError as error:  # unknown argument in this version
-        raise NumbersError(
-            f"Expected a question that {call} answers, got {question}: {error}. Save it anew."
-        ) from error
+    if "method" not in record["question"]:
+        raise NumbersError(f"Expected a question with a method, got {record['question']}. Save a map of a view.")
+    return Replay(record, saved, view.explain(**record["question"]))
 
 
 # Errors raised for damaged archives, tables and records.

@@ -202,7 +202,11 @@ def _write_model(site: Site, source: str, model: ViT, methods: Sequence[str]) ->
         "heads": config.heads, "headWidth": config.head_size, "width": config.width, "patch": config.patch_size,
         "rotary": config.rotary_base if config.positions == "rotary" else None, "pooling": config.pooling,
         "distilled": halves.distilled, "preprocess": pretrained.preprocess.to_dict(),
-        "methods": {name: {"title": METHODS[name].title, "signed": METHODS[name].signed} for name in methods},
+        "methods": {
+            name: {"title": about.title, "signed": about.signed, "specific": about.class_specific}
+            for name, about in METHODS.items()
+            if name in methods
+        },
         "parts": places, "files": files, "lecture": site.write(f"{place}/lecture.bin", shared),
         "check": {"height": side, "width": side, "logits": logits},
     }  # fmt: skip

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import torch
@@ -206,6 +206,7 @@ class Trace:
         blocks: indices of the kept blocks, from 0.
         kept: the state of each of `blocks`.
         depth: L, the number of blocks of the model.
+        patch_size: side of a patch in pixels.
     """
 
     logits: Tensor | None
@@ -215,6 +216,7 @@ class Trace:
     blocks: tuple[int, ...]
     kept: tuple[Kept, ...]
     depth: int
+    patch_size: int = 1
 
     def __repr__(self) -> str:
         batch, tokens, width = self.tokens.shape
@@ -342,7 +344,7 @@ class Trace:
         one = slice(index, index + 1)
         kept = tuple(block.image(index) for block in self.kept)
         logits = None if self.logits is None else self.logits[one]
-        return Trace(logits, self.tokens[one], self.grid, self.prefix, self.blocks, kept, self.depth)
+        return replace(self, logits=logits, tokens=self.tokens[one], kept=kept)
 
 
 class Attentions(Sequence[Tensor]):
@@ -362,3 +364,12 @@ class Attentions(Sequence[Tensor]):
             return tuple(self[i] for i in range(*index.indices(len(self))))
         kept = self._trace.kept[index].open()
         return kept.rows(0, kept.queries.shape[2]) if kept.probabilities is None else kept.probabilities
+
+
+def describe_query(query: Query) -> str:
+    """Return a query as text, with rows and columns from 1."""
+    if isinstance(query, tuple):
+        return f"patch row {query[0] + 1}, column {query[1] + 1}"
+    if query == "mean":
+        return "all patches"
+    return query.upper() if query == "cls" else str(query)

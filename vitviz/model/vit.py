@@ -309,7 +309,10 @@ class ViT(nn.Module):
             grid = edits.grid(grid) if edits else grid
             tokens = self.encode(tokens, angles, edits, ops=tracer)
             logits = None if self.head is None else self.classify(tokens)
-        return Trace(logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.kept), self.config.depth)
+        return Trace(
+            logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.kept), self.config.depth,
+            self.config.patch_size,
+        )  # fmt: skip
 
     def _chosen(self, blocks: Iterable[int] | None) -> tuple[int, ...]:
         depth = self.config.depth

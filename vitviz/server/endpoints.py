@@ -18,11 +18,10 @@ from functools import partial
 from typing import Any, cast, get_args
 
 import numpy as np
-import torch
 from PIL import Image
 
 from vitviz.analysis.heads import CHEAP, STATISTICS
-from vitviz.attribution.attention import Fusion, rollout
+from vitviz.attribution.attention import Fusion, rollout_scores
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
@@ -194,8 +193,7 @@ class Endpoints:
         with self.scheduler.run(self._short(found)):
             if token is None:
                 return rollout_bytes(trace, **cast(Any, options))
-            scores = rollout(trace, "mean" if token < 0 else token, **cast(Any, options))
-        row = torch.cat([scores.prefix[0], scores.patches[0].flatten()]).cpu().numpy()  # (N,)
+            row = rollout_scores(trace, "mean" if token < 0 else token, **cast(Any, options))[0].cpu().numpy()  # (N,)
         return bytes(row.astype("<f4").tobytes())
 
     def explain(

@@ -30,8 +30,8 @@ from vitviz.draw.overlay import overlay as lay
 from vitviz.draw.sheet import fit_photo, rescale
 from vitviz.formatting import number, percent
 from vitviz.heatmap import Heatmap, Scale
-from vitviz.model.trace import Query
-from vitviz.view import View, describe_query
+from vitviz.model.trace import Query, describe_query
+from vitviz.view import View
 
 PRINTED = 1_000  # longer side of a photograph in pixels
 BEYOND = 99.5  # percentile at the end of a shared scale
@@ -63,14 +63,7 @@ class FigureOptions:
         """Return the map of the method."""
         if self.method == "attention":
             return view.attention(self.block, self.head, self.query)
-        return view.rollout(self.query) if self.method == "rollout" else explained(view, self.method, self.target)
-
-
-def explained(view: View, method: str, target: Named | None) -> Heatmap:
-    """Return the map of an attribution method, for the target if it is class-specific."""
-    from vitviz.attribution.registry import method_named
-
-    return view.explain(method, target) if method_named(method).class_specific else view.explain(method)
+        return view.rollout(self.query) if self.method == "rollout" else view.explain(self.method, self.target)
 
 
 @page.styled
@@ -207,7 +200,7 @@ def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
 def methods(view: View, options: FigureOptions, *, photo: str = "", dark: bool = False) -> Figure:
     """Draw the maps of several methods for one class, each with its gain over random orders of patches."""
     target = options.target if options.target is not None or not view.best(1) else view.best(1)[0]
-    maps = [explained(view, name, target) for name in options.methods]
+    maps = [view.explain(name, target) for name in options.methods]
     tests = view.faithfulness(maps, target) if view.best(1) else ()
     names = [one.title.partition(", for ")[0] for one in maps]
     words = [f"{name}: {test.gain:+.2f}".replace("-", "−") for name, test in zip(names, tests, strict=True)] or names

@@ -138,24 +138,6 @@ export function fit(image, box) {
   return { left: (box[0] + box[2] - width) / 2, top: (box[1] + box[3] - height) / 2, width, height, scale };
 }
 
-/** @typedef {{left: number, top: number, scale: number}} Place - from `fit` */
-
-/**
- * A point of the screen in pixels of the photograph that lies at `place`.
- * @param {Place} place @param {number} x @param {number} y @returns {[number, number]}
- */
-export function toPhoto(place, x, y) {
-  return [(x - place.left) / place.scale, (y - place.top) / place.scale];
-}
-
-/**
- * A point of the photograph on the screen.
- * @param {Place} place @param {number} x @param {number} y @returns {[number, number]}
- */
-export function toScreen(place, x, y) {
-  return [place.left + x * place.scale, place.top + y * place.scale];
-}
-
 /**
  * The token of a query, as Python's `trace.token`.
  * @param {string | [number, number]} query - a prefix token's name in small letters, 'mean', or a patch [row, column]

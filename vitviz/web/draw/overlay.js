@@ -1,24 +1,6 @@
-// The whole picture, as vitviz.draw.overlay draws it: the map over the photograph, hatching over what was not seen,
-// lines between patches, a frame around the query. Pure: pixels in, pixels out. The page draws the same parts as
-// layers.
-import { beyond, indices, ownScale, packed, rint } from './color.js';
-import { Heat } from './heat.js';
-
-/** @typedef {import('../compute/geometry.js').Geometry} Geometry */
-/** @typedef {import('./color.js').Scale} Scale */
-
-/**
- * @typedef {object} Look
- * @property {number} [alpha] - 0 shows the photograph, 1 the map alone; 0.5
- * @property {boolean} [smooth]
- * @property {boolean} [grid] - lines between patches
- * @property {[number, number] | null} [query] - patch [row, column] to frame
- * @property {Scale | null} [scale] - null: the map's own range
- * @property {boolean} [signed] - with no scale: symmetric about zero
- * @property {number} [gamma]
- * @property {boolean} [unseen] - hatch what the model did not see; true
- * @property {boolean} [gray] - take the colour out of the photograph
- */
+// What lies over the map, as vitviz.draw.overlay draws it: hatching over what was not seen, lines between patches, dots
+// on those beyond the scale, a frame around the query. The page draws each as a layer.
+import { rint } from './color.js';
 
 const WHITE = [255, 255, 255];
 const DARK = [12, 14, 18];
@@ -31,7 +13,7 @@ const DARK = [12, 14, 18];
  * Lightness of a colour, 0..255 (ITU-R 601, in Pillow's fixed point).
  * @param {number} r @param {number} g @param {number} b
  */
-function lightness(r, g, b) {
+export function lightness(r, g, b) {
   return (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16;
 }
 
@@ -39,63 +21,8 @@ function lightness(r, g, b) {
  * `a` mixed with `b`, in single precision and cut off, as Pillow's blend does it. `alpha` is a float32.
  * @param {number} a @param {number} b @param {number} alpha
  */
-function mix(a, b, alpha) {
+export function mix(a, b, alpha) {
   return Math.trunc(Math.fround(a + Math.fround(alpha * (b - a))));
-}
-
-/**
- * The reference picture.
- * @param {Uint8ClampedArray} photo - (height, width, 4) RGBA, opaque; left as it is
- * @param {ArrayLike<number>} values - (gh, gw), flat
- * @param {[number, number]} grid - [gh, gw]
- * @param {Geometry} geometry - of this photograph
- * @param {Uint8Array} colors - (256, 3) RGB, flat
- * @param {Look} [look]
- * @returns {Uint8ClampedArray} (height, width, 4)
- */
-export function overlay(photo, values, grid, geometry, colors, look = {}) {
-  const { alpha = 0.5, smooth = false, query = null, gamma = 1, unseen = true } = look;
-  const [width, height] = geometry.image;
-  if (photo.length !== 4 * width * height) {
-    throw new RangeError(`overlay: expected ${width} x ${height} pixels of 4 bytes, got ${photo.length} bytes.`);
-  }
-  const out = look.gray ? grayed(photo) : photo.slice();
-  const heat = new Heat(geometry, grid);
-  const index = new Uint8Array(grid[0] * grid[1]);
-  const scale = look.scale ?? ownScale(values, look.signed);
-  indices(values, scale, gamma, index);
-  const painted = new Uint32Array(width * height);
-  heat.paint(index, packed(colors), smooth, painted);
-  lay(out, new Uint8ClampedArray(painted.buffer), heat.region, width, Math.fround(alpha));
-  if (unseen) hatchAround(out, geometry.image, heat.region);
-  if (look.grid) drawGrid(out, geometry.image, heat.xs, heat.ys);
-  for (const patch of beyond(values, scale)) {
-    for (const tinted of dotBoxes(heat.xs, heat.ys, patch)) tint(out, out, width, tinted);
-  }
-  if (query !== null) outline(out, geometry.image, heat.xs, heat.ys, query);
-  return out;
-}
-
-/** A copy without colour. @param {Uint8ClampedArray} photo */
-export function grayed(photo) {
-  const out = photo.slice();
-  for (let i = 0; i < out.length; i += 4) {
-    const level = lightness(out[i], out[i + 1], out[i + 2]);
-    out[i] = level;
-    out[i + 1] = level;
-    out[i + 2] = level;
-  }
-  return out;
-}
-
-/**
- * @param {Uint8ClampedArray} out @param {Uint8ClampedArray} top @param {number[]} box @param {number} width
- * @param {number} alpha
- */
-function lay(out, top, box, width, alpha) {
-  for (let y = box[1]; y < box[3]; y += 1) {
-    for (let i = 4 * (y * width + box[0]); i < 4 * (y * width + box[2]); i += 1) out[i] = mix(out[i], top[i], alpha);
-  }
 }
 
 /**
@@ -129,21 +56,6 @@ export function hatchAround(out, image, region) {
 }
 
 /**
- * Write a colour over a box of `source` into `out`.
- * @param {Uint8ClampedArray} out @param {Uint8ClampedArray} source @param {number} width @param {Tint} tinted
- */
-function tint(out, source, width, { color, amount, box }) {
-  for (let y = box[1]; y < box[3]; y += 1) {
-    for (let x = box[0]; x < box[2]; x += 1) {
-      const i = 4 * (y * width + x);
-      for (let channel = 0; channel < 3; channel += 1) {
-        out[i + channel] = mix(source[i + channel], color[channel], amount);
-      }
-    }
-  }
-}
-
-/**
  * Lines between patches: a light one on the first pixels of a patch, a dark one on the last of its neighbour. Where
  * boxes cross, the later one counts.
  * @param {[number, number]} image - [width, height]
@@ -167,17 +79,6 @@ export function gridBoxes(image, xs, ys, strength = 0.5) {
     ...across.map((x) => [Math.max(x0, x + shift), y0, Math.min(x1, x + shift + thick), y1]),
     ...down.map((y) => [x0, Math.max(y0, y + shift), x1, Math.min(y1, y + shift + thick)]),
   ].map((box) => ({ color, amount, box })));
-}
-
-/**
- * Draw `gridBoxes` in place: every line tints the picture as it was, so that crossings are not tinted twice.
- * @param {Uint8ClampedArray} out @param {[number, number]} image @param {Int32Array} xs @param {Int32Array} ys
- */
-export function drawGrid(out, image, xs, ys, strength = 0.5) {
-  const source = out.slice();
-  for (const { color, amount, box } of gridBoxes(image, xs, ys, strength)) {
-    tint(out, source, image[0], { color, amount: Math.fround(amount), box });
-  }
 }
 
 /**
@@ -229,13 +130,4 @@ export function dotBoxes(xs, ys, patch) {
   const square = (color, more) => ({ color, amount: 1,
     box: [left - more, top - more, left + side + more, top + side + more] });
   return [square(DARK, casing), square(WHITE, 0)];
-}
-
-/**
- * Draw `frameBoxes` in place.
- * @param {Uint8ClampedArray} out @param {[number, number]} image @param {Int32Array} xs @param {Int32Array} ys
- * @param {[number, number]} query
- */
-export function outline(out, image, xs, ys, query) {
-  for (const tinted of frameBoxes(image, xs, ys, query)) tint(out, out, image[0], tinted);
 }

@@ -1,5 +1,5 @@
 // Answers to the panels' questions, as `vitviz.server.endpoints` gives them.
-import { percent, score } from '../compute/format.js';
+import { percent, score, title } from '../compute/format.js';
 import { round } from '../compute/image.js';
 import { OF_ROWS, rowStatistics } from './row_statistics.js';
 import { METHODS } from './methods.js';
@@ -42,11 +42,25 @@ export async function explain(asked, ask) {
   return found;
 }
 
+/**
+ * The title of a map, as `Method.heatmaps` writes it.
+ * @param {Asked} asked @param {{method: string, target: number | null, against: number | null}} ask
+ */
+function titled({ model: { about }, run: { logits } }, { method, target, against }) {
+  const { labels, methods, prefix, depth } = about;
+  const query = prefix.includes('CLS') ? 'cls' : 'mean';
+  const question = { mode: method, block: depth - 1, head: 'mean', query, direction: 'row' };
+  const name = title(question, about, { fuse: 'mean', start: 0 }, methods[method].title);
+  if (!methods[method].specific) return name;
+  const aim = labels[target ?? logits.indexOf(Math.max(...logits))];
+  return `${name}, for ${aim}${against === null || against === undefined ? '' : ` rather than ${labels[against]}`}`;
+}
+
 /** @param {Asked} asked @param {{method: string, target: number | null, against: number | null}} ask */
 async function computed(asked, ask) {
   const { model, run, gone, tell } = asked;
   const { prefix } = model.about;
-  const { title, signed } = model.about.methods[ask.method];
+  const { signed } = model.about.methods[ask.method];
   const began = performance.now();
   const scores = await METHODS[ask.method]({ model, run, weights: weightsOf(asked, ask), gone, tell });
   const shown = IN_SHARES.includes(ask.method) ? percent : score;
@@ -54,8 +68,8 @@ async function computed(asked, ask) {
   const values = [...scores.subarray(prefix.length)];
   const blank = values.every((one) => one === values[0]);
   const note = `${mass && `Outside the picture: ${mass}. `}${blank ? 'Blank: all patches score the same.' : ''}`.trim();
-  return { values, signed, unit: IN_SHARES.includes(ask.method) ? 'attention' : 'score', title, note,
-    seconds: (performance.now() - began) / 1000 };
+  return { values, signed, unit: IN_SHARES.includes(ask.method) ? 'attention' : 'score', title: titled(asked, ask),
+    note, seconds: (performance.now() - began) / 1000 };
 }
 
 /**

@@ -15,7 +15,8 @@ import { widen } from '../compute/half.js';
  * @property {number} width @property {number} patch
  * @property {number | null} rotary - the base of rotary positions
  * @property {'cls' | 'mean' | 'cls+mean' | 'attention'} pooling @property {boolean} distilled
- * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean}>} methods
+ * @property {Preprocess} preprocess @property {Record<string, {title: string, signed: boolean,
+ *   specific: boolean}>} methods
  * @property {Record<string, [number, number]>} parts - where the weights of each begin, and how many they are
  * @property {Record<string, File>} files - by name
  * @property {File} lecture - what `vitviz.web.lecture_numbers.model_bytes` returns

@@ -96,7 +96,7 @@ export class Explain extends View {
     const [, { method, target, against }] = this.map(shown);
     const aim = against !== null ? { contrast: [target, against] } : target !== null ? { target } : {};
     return { values: found.values, title: found.title, unit: found.unit, signed: found.signed, outside: {},
-      question: { call: 'explain', method, ...aim } };
+      question: { method, ...aim } };
   }
 
   // What is asked

@@ -471,8 +471,8 @@ function savedOf(place, { manifest }, { unit, signed, name }, values) {
   const [gh, gw] = manifest.grid;
   const prefix = values.length - gh * gw;
   const rolling = rolloutOptions(place, manifest.depth);
-  const question = direction !== 'row' ? {} : mode === 'attention' ? { call: 'attention', block, head, query }
-    : mode === 'rollout' ? { call: 'rollout', query, ...rolling } : {};
+  const question = direction !== 'row' ? {} : mode === 'attention' ? { method: 'attention', block, head, query }
+    : mode === 'rollout' ? { method: 'rollout', query, ...rolling } : {};
   const outside = Object.fromEntries(manifest.prefix.slice(0, prefix).map((one, i) => [one, values[i]]));
   return { values: values.slice(prefix), title: title(place, manifest, rolling, name), unit, signed, outside,
     question };

@@ -265,7 +265,7 @@ export class Heads extends View {
     const words = title({ ...state, mode: 'attention', block, head, query }, manifest, { fuse: 'mean', start: 0 });
     const outside = Object.fromEntries(manifest.prefix.map((one, i) => [one, row[i]]));
     this.saved = { values: patches.slice(), title: words, unit: 'attention', signed: false, outside,
-      question: state.direction === 'row' ? { call: 'attention', block, head, query } : {} };
+      question: state.direction === 'row' ? { method: 'attention', block, head, query } : {} };
     pane.say({ title: off ? `${words}: off` : words, answer: scene.said, unit: 'of attention',
       low: percent(scale.vmin), high: percent(scale.vmax) });
   }
