@@ -227,7 +227,7 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
     for name, value in heatmap.prefix_mass.items():
         shares["registers" if name.startswith("register") else name] += value
     for name, value in shares.items():
-        said = re.search(rf"([\d.]+) % on {name}", read["note"])
+        said = re.search(rf"([\d.]+) % (?:stays on the|on) {name}", read["note"])  # the query's own share is told apart
         if said is None or abs(float(said[1]) / 100 - value) > CLOSE + ROUNDED:
             wrong.append(f"{value} on {name}, the page says {read['note']!r}")
     return wrong
