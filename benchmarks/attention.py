@@ -27,7 +27,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vitviz.attribution.attention import rollout
+from vitviz.attribution.attention import rollout_scores
 from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.vit import ViT
 from vitviz.weights.from_timm import convert_timm
@@ -140,7 +140,7 @@ def prepare(way: str, model: str, side: int) -> tuple[torch.nn.Module, Callable[
             return ours, ours
         if way == "ours: trace":
             return ours, ours.trace
-        return ours, lambda images: rollout(ours.trace(images))
+        return ours, lambda images: rollout_scores(ours.trace(images))
     if way.startswith("timm"):
         theirs = build_timm(model, side, fused="unfused" not in way)
         if way == "timm: fused forward":
@@ -204,7 +204,7 @@ def agree(model: str, side: int) -> None:
         "attention, transformers": max(
             (a - b).abs().max() for a, b in zip(ours.attentions, theirs.attentions, strict=True)
         ),
-        "rollout": (rollout(ours).patches.flatten(1) - dense_rollout(attentions)[:, 1:]).abs().max(),
+        "rollout": (rollout_scores(ours) - dense_rollout(attentions))[:, 1:].abs().max(),
     }
     print("  largest differences: " + ", ".join(f"{name} {float(gap):.0e}" for name, gap in gaps.items()))
     if not all(gap < (1e-4 if "logits" in name else 1e-5) for name, gap in gaps.items()):

@@ -22,9 +22,9 @@ from vitviz.extras import MissingExtraError
 from vitviz.images.decoding import ImageError
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.memory import forward_bytes
-from vitviz.model.trace import TraceError
+from vitviz.model.trace import TraceError, describe_query
 from vitviz.model.vit import ViT
-from vitviz.view import ExplorerError, View, describe_query
+from vitviz.view import ExplorerError, View
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 HEIGHT, WIDTH = tiny.config().image_size
