@@ -81,7 +81,7 @@ def curves(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     found = options.heatmap(view)
     test = view.faithfulness(found, options.target if not found.classes else None)[0]
     caption = (
-        f"{test.describe()} The grey band holds {test.n} random orders, the dashed line their mean. "
+        f"{test.describe()} The grey band spans {test.n} random orders; the dashed line is their mean. "
         f"{page.describe(view, photo)}"
     )
     across = page.fitting(2.6, 2)
@@ -130,8 +130,8 @@ def lens(view: View, options: FigureOptions, *, photo: str = "", dark: bool = Fa
     low = bool((found.probabilities[:, found.classes] < LEAST / 100).any()) and problem_type != REGRESSION
     below = f"What is below {LEAST:g} % stands at the foot. " if low else ""
     caption = (
-        "The final norm and the classifier, applied to the tokens after each layer (logit lens). In early layers the "
-        f"classifier reads tokens unlike those that it was trained on. {below}{page.describe(view, photo)}"
+        "The final norm and the classifier, applied to the tokens after each layer (logit lens). Tokens of early "
+        f"layers differ from those that the classifier was trained on. {below}{page.describe(view, photo)}"
     )
     figure = page.new_page("The prediction after each layer", caption, 2.9)
     axes = figure.subplots()
@@ -163,9 +163,9 @@ def decomposition(view: View, options: FigureOptions, *, photo: str = "", dark: 
     above = ", above the mean of all logits" if view.model.problem_type == SINGLE else ""
     caption = (
         f"What each head and each MLP adds directly to the logit of {found.name}{above}: heads "
-        f"{_hundredths(found.heads.sum())}, MLPs {_hundredths(found.mlps.sum())}, all else (embedding, biases) "
-        f"{_hundredths(rest)}, together {_hundredths(found.total)}. The deviation of the final norm is held; what a "
-        f"block adds for later ones to read is counted there. {page.describe(view, photo)}"
+        f"{_hundredths(found.heads.sum())}, MLPs {_hundredths(found.mlps.sum())}, everything else (embedding, biases) "
+        f"{_hundredths(rest)}, total {_hundredths(found.total)}. The standard deviation in the final norm is held "
+        f"fixed. Indirect effects through later blocks count for those blocks. {page.describe(view, photo)}"
     )
     high = min(5.6, 0.24 * layers + 1.0)
     figure = page.new_page(f"The logit of {found.name} in parts", caption, high)

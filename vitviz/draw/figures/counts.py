@@ -69,8 +69,8 @@ def parameters(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     names = [f"{one.name} (×\N{NO-BREAK SPACE}{one.blocks})" if one.blocks else one.name for one in found]
     texts = [f"{one.parameters:,}  ({percent(one.parameters / total)})" for one in found]
     caption = (
-        f"{total:,} parameters, {held / 1e6:,.1f} MB as they are held. “× {model.config.depth}” is the number of "
-        f"blocks, whose parts are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
+        f"{total:,} parameters, {held / 1e6:,.1f} MB in memory. “× {model.config.depth}” is the number of "
+        f"blocks; their parameters are added up. {COMPUTED.get(model.config.positions, '')}{describe(view, photo)}"
     )
     wrapped = ["\n".join(wrap(name, SMALL, 0.36 * inner())) for name in names]
     row = 0.21 if not any("\n" in name for name in wrapped) else 0.31

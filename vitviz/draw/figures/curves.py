@@ -20,7 +20,7 @@ def learning_curves(rows: Sequence[Epoch], *, dark: bool = False) -> Figure:
     @page.styled
     def draw(*, dark: bool) -> Figure:
         epochs, colors, across = [row.epoch for row in rows], page.ACCENTS[dark], page.fitting(2.6, 2)
-        caption = "Training: the mean over the epoch, of images as they were augmented. Validation: after the epoch."
+        caption = "Training: mean over the epoch, on augmented images. Validation: after the epoch."
         figure = page.new_page("Learning curves", caption, 2.4 if across == 2 else 4.2)
         left, right = figure.subplots(2 // across, across)
         marks = {"marker": "o", "markersize": 2.5} if len(rows) < 20 else {}

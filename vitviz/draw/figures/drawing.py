@@ -48,8 +48,8 @@ def shapes(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     way = route(config, view.size)
     passing = f"{page.counted(way.norm.shape[0], 'token')} of {config.width} channels"
     caption = (
-        f"Shapes of one image: {passing} pass the blocks; inside attention they are (heads, tokens, channels of a "
-        f"head). ⊕ adds what came in. {page.describe(view, photo)}"
+        f"Shapes for one image: {passing} pass through the blocks; inside attention the shape is (heads, tokens, "
+        f"channels per head). ⊕ adds the input of the branch. {page.describe(view, photo)}"
     )
     end = f"{config.classes:,} logits" if config.classes else f"{way.ending[-1].shape[0]:,} features"
     heading = f"From {format_shape(way.image)} to {end}"

@@ -94,8 +94,8 @@ def heads(view: View, options: FigureOptions, *, photo: str = "", dark: bool = F
     norm = PowerNorm(0.5, 0.0, float(np.percentile(values, BEYOND)) or 1.0)
     query = describe_query(view._query(options.query))
     caption = (
-        f"Layers down, heads across; each small map is the attention from {query} to the {gh} × {gw} patches. One "
-        f"scale for all, 0 to {percent(norm.vmax or 0)} of attention a patch, brighter by its square root. "
+        f"Layers down, heads across; each small map is the attention from {query} to the {gh} × {gw} patches. All "
+        f"maps share one scale, 0 to {percent(norm.vmax or 0)} per patch; brightness follows the square root. "
         f"{page.describe(view, photo)}"
     )
     height = min(TALLEST, (page.inner() - 1.0) * table.shape[0] / table.shape[1] + 0.3)
@@ -129,8 +129,8 @@ def layers(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
         ],
         title=f"Attention layer by layer, from {query}",
         caption=(
-            f"The {head} of the {view.trace.heads} heads of each layer. Each layer has its own scale, whose end in "
-            f"attention a patch stands above it.{dots} {page.describe(view, photo)}"
+            f"The {head} of the {view.trace.heads} heads of each layer. Each layer has its own scale; the number above "
+            f"it is the upper end, in attention per patch.{dots} {page.describe(view, photo)}"
         ),
         columns=page.fitting(0.94, min(6, len(maps))),
         shared=False,
@@ -144,8 +144,8 @@ def components(view: View, options: FigureOptions, *, photo: str = "", dark: boo
     columns = page.fitting(0.7, min(6, len(found.colors)))
     rows, (gh, gw) = -(-len(found.colors) // columns), view.trace.grid
     caption = (
-        "The patches after each layer; red, green and blue are their first three principal components there, each on "
-        "its own scale, with signs that follow the layer before. Patches of one color are alike in that layer. "
+        "The patches after each layer. Red, green and blue are the first three principal components of that layer, "
+        "each on its own scale; signs follow the layer before. Patches of the same colour are similar in that layer. "
         f"{page.describe(view, photo)}"
     )
     height = min(TALLEST, rows * ((page.inner() / columns - 0.1) * gh / gw + 0.28))
@@ -177,7 +177,7 @@ def matrix(view: View, options: FigureOptions, *, photo: str = "", dark: bool = 
     low = max(float(np.percentile(values, 1)), 1e-8)
     high = max(float(values.max()), 2 * low)
     caption = (
-        f"Each row is what one token attends to, and adds up to 100 %: {page.counted(prefix, 'prefix token')} first, "
+        f"Each row shows what one token attends to and adds up to 100 %: {page.counted(prefix, 'prefix token')} first, "
         f"then the {trace.grid[0]} × {trace.grid[1]} patches in reading order. Logarithmic scale, {percent(low)} to "
         f"{percent(high)}. {page.describe(view, photo)}"
     )
@@ -205,12 +205,12 @@ def methods(view: View, options: FigureOptions, *, photo: str = "", dark: bool =
     names = [one.title.partition(", for ")[0] for one in maps]
     words = [f"{name}: {test.gain:+.2f}".replace("-", "−") for name, test in zip(names, tests, strict=True)] or names
     said = (
-        f"The number is the area by which deleting and inserting patches in a map's order beats random orders, for "
-        f"{tests[0].target}: 0 is chance. "
+        f"The number is the area by which deleting and inserting patches in the map's order beats random orders, for "
+        f"{tests[0].target}; 0 is chance. "
         if tests
         else ""
     )
-    signs = " Where a map has two signs, red speaks for the class and blue against it." * any(
+    signs = " In maps with two signs, red is evidence for the class and blue evidence against it." * any(
         one.signed for one in maps
     )
     dots = f" {DOTS}" * any(one.scale().clipped > 0 for one in maps)
@@ -218,7 +218,10 @@ def methods(view: View, options: FigureOptions, *, photo: str = "", dark: bool =
         maps,
         words,
         title="Attribution methods side by side",
-        caption=f"{said}Each map has a scale of its own: compare shapes.{dots}{signs} {page.describe(view, photo)}",
+        caption=(
+            f"{said}Each map has its own scale: compare shapes, not brightness.{dots}{signs} "
+            f"{page.describe(view, photo)}"
+        ),
         columns=page.fitting(1.9, min(2 if len(maps) == 4 else 3, len(maps))),
         shared=False,
     )
@@ -247,7 +250,7 @@ def _scale_words(scale: Scale, unit: str) -> str:
     form = percent if unit == "attention" else number
     what = unit if unit else "score"
     beyond = f" {DOTS}" if scale.clipped else ""
-    return f"Colors run from {form(scale.vmin)} to {form(scale.vmax)} of {what} a patch.{beyond}"
+    return f"Colours run from {form(scale.vmin)} to {form(scale.vmax)} of {what} per patch.{beyond}"
 
 
 def _show(axes: Axes, heatmap: Heatmap, scale: Scale, side: int) -> None:

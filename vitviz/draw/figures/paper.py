@@ -48,8 +48,8 @@ def rollout_sheet(views: Sequence[View], *, dark: bool = False, **options: Any) 
     side = min(page.inner() / (2 * pairs) - 0.1, 2.2)
     heights = [side * max(min(views[i].photo.height / views[i].photo.width, 1.0) for i in row) + 0.02 for row in rows]
     caption = (
-        f"{maps[0].title}. Each map has its own scale, whose ends stand above it; a dot marks patches beyond the upper "
-        f"end (+), and the opacity follows the value. {page.describe_model(views[0].model)}"
+        f"{maps[0].title}. Each map has its own scale, with the ends given above it. A dot marks patches beyond the "
+        f"upper end (+); opacity follows the value. {page.describe_model(views[0].model)}"
     )
     figure = page.new_page("Attention rollout", caption, sum(heights) + 0.25 * len(rows))
     axes = figure.subplots(len(rows), 2 * pairs, height_ratios=heights, squeeze=False)
@@ -91,7 +91,7 @@ def inside(model: ViT, statistics: HeadStatistics, *, photo: str = "", dark: boo
     over = "one photograph" if count == 1 else f"{count:,} photographs"
     caption = (
         f"Filters: the first {len(filters.pictures)} principal components of the {config.width} filters of the patch "
-        f"embedding, which hold {percent(float(filters.explained.sum()), 2)} of their variance; each on its own scale. "
+        f"embedding, {percent(float(filters.explained.sum()), 2)} of their variance; each on its own scale. "
         f"{_about_positions(model)} Distance: for each head the mean distance between a patch and the patches that it "
         f"attends to, in pixels of the model's input, averaged over all patches of {over}"
         f"{f' ({photo})' if photo else ''}; the line is the mean of the heads. {page.describe_model(model)}"

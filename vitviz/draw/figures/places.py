@@ -68,8 +68,8 @@ def positions(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     if prefix:
         places, heights = [["prefix"] * len(places[0]), *places], [max(0.42, 0.14 * len(prefix)), *heights]
     caption = (
-        f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how alike that position and "
-        f"each of the {gh} × {gw} are. {describe(view, photo)}"
+        f"{_caption(model)} Similarity: a small map for {every(step)} row and column shows how similar that position "
+        f"is to each of the {gh} × {gw}. {describe(view, photo)}"
     )
     figure = new_page("Where a patch lies", caption, sum(heights) + 0.55 * len(heights))
     axes = figure.subplot_mosaic(places, height_ratios=heights)

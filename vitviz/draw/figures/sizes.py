@@ -24,7 +24,7 @@ def accuracy_by_size(found: Mapping[int, Accuracy], *, own: int, dark: bool = Fa
     errors = np.sqrt(top1 * (1 - top1) / count)
     caption = (
         f"{results[0].model}, {count:,} validation images. The same weights at every size: positions are interpolated "
-        "to the grid, or computed for it, and nothing is trained again. Bars: one standard error."
+        "to the grid or computed for it, without further training. Bars: one standard error."
     )
     figure = page.new_page("Accuracy against the size of the input", caption, 2.6)
     axes = figure.subplots()

@@ -108,9 +108,9 @@ def features(view: View, *, filters: Filters = 24, photo: str = "", dark: bool =
     high = min(max(side * gh / gw, 0.2), 2.0)
     caption = (
         f"The patch embedding is a convolution with stride {p}: each of its {width} filters of {p} × {p} pixels "
-        f"responds with one number a patch. Shown: {who}. "
-        "Filters are drawn each on its own scale, a weight of zero in grey; the responses share one scale, with the "
-        f"bias in them. {page.describe(view, photo)}"
+        f"responds with one number per patch. Shown: {who}. "
+        "Each filter has its own scale, with a weight of zero in grey. The responses include the bias and share one "
+        f"scale. {page.describe(view, photo)}"
     )
     figure = page.new_page("Feature maps of the patch embedding", caption, rows * (side + high + 0.4) + 0.5)
     axes = figure.subplots(2 * rows, columns, height_ratios=[side, high] * rows, squeeze=False)
@@ -144,9 +144,9 @@ def flattened(view: View, *, filters: Filters = 1, photo: str = "", dark: bool =
     number, values = chosen[0] + 1, maps[chosen[0]]
     reach, row = page.reach_of(values), gh // 2
     caption = (
-        f"The response of filter {number} on each patch, and the same numbers row after row: framed is row {row + 1}, "
-        f"values {row * gw + 1} to {(row + 1) * gw}. They are column {number} of the table of {gh * gw} × {width}. "
-        f"{page.describe(view, photo)}"
+        f"The response of filter {number} on each patch, and the same numbers row by row. The frame marks row "
+        f"{row + 1}, values {row * gw + 1} to {(row + 1) * gw}. The numbers are column {number} of the "
+        f"{gh * gw} × {width} table. {page.describe(view, photo)}"
     )
     high = min(2.6, (page.inner() - 0.4) * gh / gw)
     figure = page.new_page(f"Feature map {number}, flattened", caption, high + 1.9)
@@ -179,10 +179,10 @@ def embedding(view: View, *, photo: str = "", dark: bool = False) -> Figure:
     steps = [added, "layer norm" if config.norm_pre else None]
     words = ", ".join(step for step in steps if step) or "no positions added: " + config.positions
     caption = (
-        f"Flattened: the responses of the {config.width} filters on the {gh} × {gw} patches, flattened to a table of "
-        f"{len(flat)} × {config.width}. Then the {len(tokens)} tokens that enter the first block ({words}"
-        f"{'; prefix tokens above' if prefix else ''}). One scale for both, which ends where one value in 200 lies "
-        f"beyond. {page.describe(view, photo)}"
+        f"Flattened: the responses of the {config.width} filters on the {gh} × {gw} patches as a table of "
+        f"{len(flat)} × {config.width}. Below: the {len(tokens)} tokens that enter the first block ({words}"
+        f"{'; prefix tokens above' if prefix else ''}). Both share one scale; one value in 200 lies beyond its end. "
+        f"{page.describe(view, photo)}"
     )
     beside = page.fitting(2.4, 2) == 2
     names, heights = (["prefix", "tokens"], [len(prefix) * 0.13, 3.2]) if prefix else (["tokens"], [3.2])
