@@ -1,4 +1,4 @@
-"""Start the page of vitviz, as a Hugging Face Space and `make app` do; vitviz/server/settings.py has its variables."""
+"""Start the page of vitviz, as a Hugging Face Space and `make app` do; vitviz/settings.py has its variables."""
 
 import sys
 

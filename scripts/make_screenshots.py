@@ -33,7 +33,7 @@ def serve() -> str:
     """Start the app on a free port; its address."""
     from vitviz.server.pages import build
     from vitviz.server.server import launch
-    from vitviz.server.settings import settings
+    from vitviz.settings import settings
 
     allowed = settings()
     with socket.socket() as free:

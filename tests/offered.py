@@ -18,8 +18,8 @@ from vitviz.server.gpu import ask_view
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
 from vitviz.server.scheduler import Client, current
-from vitviz.server.settings import Settings
 from vitviz.server.uploads import UploadFolder
+from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.examples import Example
 from vitviz.weights.checkpoint import save

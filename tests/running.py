@@ -24,8 +24,8 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.menu import Menu
 from vitviz.server.pages import Page
 from vitviz.server.server import launch
-from vitviz.server.settings import Settings
 from vitviz.server.uploads import upload_folder
+from vitviz.settings import Settings
 from vitviz.view import View
 
 MODEL, EVERYDAY = "dinov2-s14-imagenette", "dinov2-s14-everyday"

@@ -30,7 +30,7 @@ from vitviz.cli.commands import vitviz as vitviz_command
 from vitviz.cli.main import main
 from vitviz.resources import resource_folder
 from vitviz.server import pages, server
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 from vitviz.training.recipes import RECIPES
 from vitviz.training.transfer import resized
 from vitviz.web.examples import examples

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 LAYERS = (
     ("vitviz.errors",),
     ("vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress", "vitviz.resources"),
+    ("vitviz.settings",),
     ("vitviz.images",),
     ("vitviz.heatmap",),
     ("vitviz.model",),

@@ -26,7 +26,7 @@ from vitviz.draw.figures.page import PRINT_DPI
 from vitviz.evaluation.accuracy import validate
 from vitviz.formatting import percent
 from vitviz.server.menu import Menu
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 from vitviz.training import TrainingError
 from vitviz.training.interrupts import Stopped
 from vitviz.training.loop import Trainer

@@ -23,7 +23,7 @@ from vitviz.server.account import Account, Booking, Budget, OverBudgetError, Res
 from vitviz.server.connections import Connections, QuietAccepts, connection_budget
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 
 HALL = 60  # students behind one address
 

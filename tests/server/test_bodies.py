@@ -22,8 +22,8 @@ from vitviz.server.account import Account, Budget, Resource
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.firewall import Firewall
 from vitviz.server.routes import Questions
-from vitviz.server.settings import Settings
 from vitviz.server.uploads import UploadFolder
+from vitviz.settings import Settings
 
 STALL = 0.2  # seconds, of clients that never send or read again
 

@@ -27,7 +27,6 @@ from vitviz.server import sizes
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import describe_error
 from vitviz.server.scheduler import Kind, Scheduler, current
-from vitviz.server.settings import Settings
 from vitviz.server.sizes import (
     Pace,
     TooLargeError,
@@ -40,6 +39,7 @@ from vitviz.server.sizes import (
     passes_need,
     question_bytes,
 )
+from vitviz.settings import Settings
 
 
 def config(side: int = 224, patch: int = 14, **changes: object) -> ViTConfig:

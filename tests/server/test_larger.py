@@ -13,7 +13,7 @@ from running import DOG, MODEL, Running, example, expect_accessible, expect_map,
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.larger import LargerModels
 from vitviz.server.menu import Menu
-from vitviz.server.settings import Settings, settings
+from vitviz.settings import Settings, settings
 from vitviz.weights.catalog import CatalogEntry
 
 LARGE, GONE = "hf:google/large-vit", "hf:google/gone"

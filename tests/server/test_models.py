@@ -14,8 +14,8 @@ from patience import patience, wait_until
 from vitviz.model.vit import ViT
 from vitviz.server.menu import Menu, MenuError, describe_bytes, short_licence
 from vitviz.server.models import Models, TooLarge, bytes_of
-from vitviz.server.settings import Settings
 from vitviz.server.uploads import UploadFolder
+from vitviz.settings import Settings
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
 

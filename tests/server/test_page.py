@@ -41,7 +41,7 @@ from running import (
 
 from vitviz.formatting import percent
 from vitviz.server.menu import Menu
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 from vitviz.view import View
 from vitviz.web.examples import Example, examples
 from vitviz.web.scene import standalone

@@ -16,7 +16,7 @@ from patience import patience
 
 from vitviz.server import endpoints, routes
 from vitviz.server.scheduler import Cancelled
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 
 
 @pytest.fixture(scope="module")

@@ -24,7 +24,7 @@ from vitviz.server.models import fingerprint
 from vitviz.server.routes import describe_error
 from vitviz.server.scenes import Cache, Flights, Shelf, UnknownScene, answer_bytes, scene_id
 from vitviz.server.scheduler import Cancelled, Client, Kind, current
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 
 
 def test_the_least_recently_used_is_evicted_and_what_is_too_large_is_not_held() -> None:

@@ -11,7 +11,7 @@ from patience import patience, wait_until
 
 from vitviz.server import scheduler as module
 from vitviz.server.scheduler import BusyError, Cancelled, Client, Kind, Scheduler, current, report
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 
 
 class Work(threading.Thread):

@@ -18,7 +18,7 @@ from patience import patience
 from vitviz.cli.main import main
 from vitviz.server.api import CheckedBlocks
 from vitviz.server.server import launch
-from vitviz.server.settings import GIGABYTE, LIMITS, Settings, SettingsError, settings
+from vitviz.settings import GIGABYTE, SETTINGS, Settings, SettingsError, settings
 
 
 def test_what_is_allowed_depends_on_where_the_page_is_served() -> None:
@@ -67,17 +67,27 @@ def test_a_wrong_setting_is_refused() -> None:
 
 
 TABLE = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
+LIMITS = {"scene_memory": GIGABYTE, "question_memory": GIGABYTE, "transfers": GIGABYTE, "disk": GIGABYTE}
+LIMITS |= {"places": 1, "places_of_address": 1, "stall": 1}
 
 
 def test_limits_have_the_defaults_of_the_document_and_are_read() -> None:
-    for field, limit in LIMITS.items():
-        (row,) = re.findall(rf"^\| `{limit.variable}` \| (.*) \| (.*) \|$", TABLE, re.MULTILINE)
-        assert float(row[1]) == limit.default
-        assert getattr(Settings(), field) == getattr(settings(environ={}), field) == limit.default * limit.units
-        assert getattr(settings(environ={limit.variable: "3"}), field) == 3 * limit.units
+    for field, units in LIMITS.items():
+        variable = SETTINGS[field].variable
+        (row,) = re.findall(rf"^\| `{variable}` \| (.*) \| (.*) \|$", TABLE, re.MULTILINE)
+        assert getattr(Settings(), field) == getattr(settings(environ={}), field) == float(row[1]) * units
+        assert getattr(settings(environ={variable: "3"}), field) == 3 * units
         for wrong in ("0", "-1", "nan", "much"):
-            with pytest.raises(SettingsError, match=limit.variable):
-                settings(environ={limit.variable: wrong})
+            with pytest.raises(SettingsError, match=variable):
+                settings(environ={variable: wrong})
+
+
+@pytest.mark.parametrize("option", ["--model-memory", "--max-side", "--port"])
+def test_a_number_on_the_command_line_is_checked_as_in_the_environment(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["app", option, "many"]) == 2
+    assert re.search(f"Expected a .*number .* in {option}, got 'many'", capsys.readouterr().err)
 
 
 def test_replicas_share_a_secret_and_others_have_their_own() -> None:

@@ -2,35 +2,39 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
 from vitviz.cli import options as shared
 from vitviz.cli.options import PATH, Args, Command
 from vitviz.extras import extra
+from vitviz.settings import SETTINGS, Setting, settings
 
-DEFAULT = (
-    "the page's first model: one of its menu, or as in `vitviz predict --model` (default: the first --model, else the "
-    "bundled one); if it cannot be loaded, the page says so and opens with the bundled one"
-)
-MODEL = "add a model to the menu: a folder, a file, or as in `vitviz predict --model`; can be repeated"
 LECTURE = "your own texts for the lecture: Markdown files such as en/1-pixels.md, which replace the bundled ones"
-TYPED = "let visitors enter any model of torchvision, timm and Hugging Face (default: on localhost only)"
+OPTIONS = {name: setting for name, setting in SETTINGS.items() if setting.option}
+
+
+def _option(name: str, setting: Setting) -> Callable[[Any], Any]:
+    """Return the option of a setting, whose value `settings` checks."""
+    option, words = setting.option, setting.words
+    if isinstance(setting.default, bool):
+        words = re.sub("[01]", lambda digit: ("no", "yes")[int(digit[0])], words)
+        return click.option(
+            f"{option}/--no-{option[2:]}", name, default=None, help=f"{setting.about} (default: {words})"
+        )
+    several = isinstance(setting.default, tuple)
+    about = f"{setting.about}{'; may be repeated' if several else ''} (default: {words})"
+    kind = PATH if setting.metavar in ("SOURCE", "MODEL") else str
+    return click.option(option, name, type=kind, metavar=setting.metavar, multiple=several, help=about)
 
 
 @click.command(cls=Command)
 @click.option("--host", help="address to listen on (default: GRADIO_SERVER_NAME, else localhost)")
-@click.option("--port", type=int, help="port to listen on (default: GRADIO_SERVER_PORT or PORT, else 7860)")
-@click.option("--model", multiple=True, type=PATH, metavar="SOURCE", help=MODEL)
-@click.option("--default", type=PATH, metavar="MODEL", help=DEFAULT)
-@click.option("--allow-typed/--no-allow-typed", default=None, help=TYPED)
-@click.option("--allow-upload/--no-allow-upload", default=None, help="let visitors upload checkpoints (default: no)")
-@click.option("--model-memory", type=float, metavar="GB", help="memory for loaded models (default: 4)")
-@click.option(
-    "--mcp/--no-mcp", default=None, help="serve the endpoints as tools of a Model Context Protocol server (default: no)"
-)
-@click.option("--max-side", type=int, metavar="PIXELS", help="maximum input size of a model (default: 2048)")
+@shared.together(*(_option(name, setting) for name, setting in OPTIONS.items()))
 @click.option("--lecture", type=PATH, metavar="FOLDER", help=LECTURE)
 @shared.quiet
 def app(args: Args) -> None:
@@ -38,18 +42,9 @@ def app(args: Args) -> None:
     with extra("app"):
         from vitviz.server.pages import build
         from vitviz.server.server import launch
-        from vitviz.server.settings import settings
 
-    allowed = settings(
-        host=args.host,
-        models=args.model or None,
-        default=args.default or next(iter(args.model), None),
-        typed=args.allow_typed,
-        upload=args.allow_upload,
-        memory=args.model_memory,
-        side=args.max_side,
-        mcp=args.mcp,
-        port=args.port,
-    )
+    given = {name: getattr(args, name) for name in OPTIONS}
+    given |= {"models": args.models or None, "default": args.default or next(iter(args.models), None)}
+    allowed = settings(host=args.host, **given)
     texts = None if args.lecture is None else Path(args.lecture)
     launch(build(allowed, texts), allowed, host=args.host, port=allowed.port, quiet=args.quiet)

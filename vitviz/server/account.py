@@ -13,7 +13,7 @@ from enum import Enum
 from types import TracebackType
 
 from vitviz.errors import VitvizError
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 
 
 class Resource(Enum):

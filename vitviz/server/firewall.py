@@ -35,8 +35,8 @@ from vitviz.server.bodies import (
 )
 from vitviz.server.health import OUTCOME, RequestLog
 from vitviz.server.routes import NAMES
-from vitviz.server.settings import Settings
 from vitviz.server.uploads import DISK_FULL, DiskFullError, UploadError, UploadFolder, check_type
+from vitviz.settings import Settings
 
 API = "/gradio_api"
 NAME = r"[\w-]{1,64}"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from vitviz.errors import VitvizError
 from vitviz.model.vit import ViT
-from vitviz.server.settings import GIGABYTE, Settings
 from vitviz.server.uploads import UploadFolder
+from vitviz.settings import GIGABYTE, Settings
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG
 from vitviz.weights.checks import CONFIG

@@ -14,8 +14,8 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health_route
 from vitviz.server.menu import Menu
 from vitviz.server.routes import Questions
-from vitviz.server.settings import Settings, settings
 from vitviz.server.uploads import upload_folder
+from vitviz.settings import Settings, settings
 from vitviz.web import bundle
 from vitviz.web.lecture_texts import lecture_given
 
@@ -79,7 +79,7 @@ def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:
     """Return the page, ready to launch. Loads the first model and opens the first example.
 
     Args:
-        allowed: what visitors may do; by default what the environment says, see `vitviz.server.settings`.
+        allowed: what visitors may do; by default what the environment says, see `vitviz.settings`.
         lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
     return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)

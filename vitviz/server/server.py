@@ -31,8 +31,8 @@ from vitviz.server.connections import (
 from vitviz.server.firewall import Firewall
 from vitviz.server.health import RequestLog
 from vitviz.server.routes import MAX_CHECKPOINT_BYTES
-from vitviz.server.settings import Settings, SettingsError, shared
 from vitviz.server.uploads import UploadError, check_type, upload_folder
+from vitviz.settings import Settings, SettingsError, shared
 from vitviz.web import bundle
 
 MAX_SESSIONS = 256  # programs whose calls gradio remembers

@@ -13,7 +13,7 @@ from vitviz.explorer import Explorer
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
 from vitviz.model.memory import forward_bytes, kept_bytes
-from vitviz.server.settings import GIGABYTE, Settings
+from vitviz.settings import GIGABYTE, Settings
 from vitviz.view import View
 
 MOST_PATCHES = 25_000  # 2,048 pixels in patches of 14 are 21,316; patches of 8 would be 65,536 and take an hour

@@ -32,7 +32,7 @@ from gradio_client.utils import strip_invalid_filename_characters
 from vitviz.errors import VitvizError
 from vitviz.images.limits import format_of
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
-from vitviz.server.settings import Settings
+from vitviz.settings import Settings
 
 MAX_AGE = 24 * 3600  # seconds
 NAME_BYTES = 80

@@ -11,6 +11,7 @@ from vitviz.model.vit import ViT
 from vitviz.outputs import ProblemType
 from vitviz.resources import DEFAULT as DEFAULT  # where those that load models look for it
 from vitviz.resources import resource_folder
+from vitviz.settings import read
 from vitviz.weights import adapters
 from vitviz.weights.checkpoint import load_folder
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, SUFFIXES, WEIGHTS, CheckpointError, read_json
@@ -21,7 +22,7 @@ from vitviz.weights.remote import LIBRARIES, load_remote
 from vitviz.weights.transformers_folder import load_transformers_folder
 
 CHECKPOINTS = resource_folder("checkpoints")
-"""Folder of the bundled checkpoints. The environment variable VITVIZ_CHECKPOINTS names another one."""
+"""Folder of the bundled checkpoints. `vitviz.settings` may name another one."""
 
 
 def bundled() -> list[str]:
@@ -158,4 +159,4 @@ def _settings(folder: Path) -> dict[str, Any]:
 
 
 def _root() -> Path:
-    return Path(os.environ.get("VITVIZ_CHECKPOINTS") or CHECKPOINTS)
+    return Path(read("checkpoints") or CHECKPOINTS)

@@ -1,0 +1,274 @@
+"""Declare each setting of the operator once: its variable, its option of `vitviz app`, its meaning and its default.
+
+`settings()`, the options and the table of docs/settings.md are made from the fields of `Settings`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from vitviz.errors import VitvizError
+
+HERE_ONLY = {"127.0.0.1", "localhost", "::1"}
+SPACES = ("https://huggingface.co", "https://*.hf.space")
+GIGABYTE = 10**9
+LEAST_SECRET = 16  # characters
+HOST = r"\*|[\w.-]+|\[[0-9a-fA-F:]+\]"  # without scheme, port and path
+ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
+
+
+class SettingsError(VitvizError):
+    """Setting that makes no sense; the text names it and says what was expected."""
+
+
+class Place(NamedTuple):
+    """Where the page is served: whether on a Space, and whether for this machine alone."""
+
+    environ: Mapping[str, str]
+    space: bool
+    here: bool
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Declaration of one setting.
+
+    Args:
+        variable: of the environment; empty where `placed` reads others' variables.
+        convert: `convert(name, value)` returns the field's value from a text or a value of Python, or says of `name`
+            what was expected.
+        about: what it is, in the document and in the help.
+        usual: the default, in words.
+        placed: returns the default, where that depends on the place.
+        option: of `vitviz app`, or empty.
+        metavar: its value in the help; empty for a switch.
+        default: see `usual`.
+    """
+
+    variable: str
+    convert: Callable[[str, Any], Any]
+    about: str
+    usual: str = ""
+    placed: Callable[[Place], Any] | None = None
+    option: str = ""
+    metavar: str = ""
+    default: Any = None
+
+    @property
+    def words(self) -> str:
+        """Return the default, in words."""
+        return self.usual or f"{self.default:g}"
+
+
+def _switch(name: str, value: object) -> bool:
+    if str(value) not in ("0", "1", "False", "True"):
+        raise SettingsError(f"Expected 1 or 0 in {name}, got {value!r}. Change or unset it.")
+    return str(value) in ("1", "True")
+
+
+def _text(_: str, value: str) -> str:
+    return value.strip()
+
+
+def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[str]], tuple[str, ...]]:
+    def convert(name: str, value: str | Sequence[str]) -> tuple[str, ...]:
+        parts = value.split(",") if isinstance(value, str) else value
+        found = tuple(filter(None, (part.strip() for part in parts)))
+        if wrong := [part for part in found if not re.fullmatch(form, part)]:
+            raise SettingsError(f"Expected names such as {example} in {name}, got {wrong[0]!r}. Change it.")
+        return found
+
+    return convert
+
+
+def _number(units: int | None = 1) -> Callable[[str, Any], float]:
+    """Return a conversion of numbers above 0 to whole ones, in so many units; `None` leaves fractions."""
+
+    def convert(name: str, value: object) -> float:
+        try:
+            number = float(str(value))
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and number > 0):
+            raise SettingsError(f"Expected a number above 0 in {name}, got {str(value)!r}. Change or unset it.")
+        return number if units is None else round(number * units)
+
+    return convert
+
+
+def _whole(low: int, high: int) -> Callable[[str, Any], int]:
+    def convert(name: str, value: object) -> int:
+        text = str(value)
+        if not (text.isascii() and text.isdecimal() and low <= int(text[:9]) <= high):
+            raise SettingsError(
+                f"Expected a whole number from {low} to {high} in {name}, got {text!r}. Change or unset it."
+            )
+        return int(text)
+
+    return convert
+
+
+_PORT = _whole(1, 2**16 - 1)
+
+
+def _port(place: Place) -> int | None:
+    """Return the port that the environment names; many hosts say it as PORT."""
+    for name in ("GRADIO_SERVER_PORT", "PORT"):
+        if text := place.environ.get(name, "").strip():
+            return _PORT(name, text)
+    return None
+
+
+def _hosts(name: str, value: str | Sequence[str]) -> frozenset[str]:
+    hosts = _list(HOST, "example.org")(name, value)
+    return frozenset() if "*" in hosts else frozenset(HERE_ONLY | {host.lower() for host in hosts})
+
+
+def _secret(name: str, value: str) -> bytes:
+    if len(value) < LEAST_SECRET:
+        raise SettingsError(
+            f"Expected at least {LEAST_SECRET} characters in {name}, got {len(value)}. "
+            "Make one with secrets.token_hex() of Python."
+        )
+    return value.encode()
+
+
+def _field(variable: str, convert: Callable[[str, Any], Any], default: Any, about: str, **more: Any) -> Any:
+    """Return a field of `Settings` that declares a setting, with a default as the operator would write it."""
+    setting = Setting(variable, convert, about, default=default, **more)
+    return field(default=convert(variable, default), metadata={"setting": setting})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Permissions of visitors, and limits to what they cause. Each field says what it is; memory and disk are in bytes.
+
+    A page on this machine only answers to this machine's names: else any site that a visitor opens could make its own
+    name point here and read the page. A model that a visitor names is downloaded to this machine's disk.
+    """
+
+    # fmt: off
+    checkpoints: str = _field(
+        "VITVIZ_CHECKPOINTS", _text, "", "folder of the bundled models, instead of the package's own",
+        usual="`checkpoints/` of the package")
+    models: tuple[str, ...] = _field(
+        "VITVIZ_MODELS", _list(), (), "models for the page's menu: anything that `vitviz.load` accepts",
+        usual="only the bundled models", option="--model", metavar="SOURCE")
+    default: str = _field(
+        "VITVIZ_DEFAULT", _text, "",
+        "the model that the page opens with: one of the menu, or anything that `vitviz.load` accepts; if it cannot be "
+        "loaded, the page says so and opens with the bundled one",
+        usual="the first `--model`, else the bundled one", option="--default", metavar="MODEL")
+    typed: bool = _field(
+        "VITVIZ_ALLOW_TYPED", _switch, True, "visitors may enter names of torchvision, timm and Hugging Face models",
+        usual="1 on localhost only, else 0", placed=lambda place: place.here, option="--allow-typed")
+    upload: bool = _field(
+        "VITVIZ_ALLOW_UPLOAD", _switch, False, "visitors may upload checkpoints", option="--allow-upload")
+    memory: int = _field(
+        "VITVIZ_MODEL_MEMORY", _number(GIGABYTE), 4,
+        "memory for loaded models, in GB; the least recently used are evicted first",
+        option="--model-memory", metavar="GB")
+    side: int = _field(
+        "VITVIZ_MAX_SIDE", _number(), 2048, "longest side of an input, in pixels", usual="2048; 1024 on a Space",
+        placed=lambda place: 1024 if place.space else 2048, option="--max-side", metavar="PIXELS")
+    hosts: frozenset[str] = _field(
+        "VITVIZ_HOSTS", _hosts, (), "host names under which the page is served, separated by commas; `*` for any",
+        usual="this machine's names; a Space's own; any if it listens on another address",
+        placed=lambda place: place.environ.get("SPACE_HOST") or ("" if place.here else "*"))
+    frames: tuple[str, ...] = _field(
+        "VITVIZ_FRAMES", _list(ORIGIN, "https://example.org"), (), "origins that may show the page in a frame",
+        usual="none; Hugging Face's on a Space", placed=lambda place: SPACES if place.space else ())
+    log: bool = _field(
+        "VITVIZ_LOG", _switch, False,
+        "one JSON line per request on standard error, with time, path, outcome and duration, but no addresses, file "
+        "names or content of photographs",
+        usual="0 on localhost only, else 1", placed=lambda place: not place.here)
+    scene_memory: int = _field(
+        "VITVIZ_SCENE_MEMORY", _number(GIGABYTE), 1.25,
+        "memory for open photographs, their derived data and answers, in GB; the least recently used are evicted first")
+    question_memory: int = _field(
+        "VITVIZ_QUESTION_MEMORY", _number(GIGABYTE), 4,
+        "memory for one question or forward pass, in GB; larger ones are rejected with the largest size that fits")
+    transfers: int = _field(
+        "VITVIZ_TRANSFER_MEMORY", _number(GIGABYTE), 1,
+        "memory for requests and answers in transfer, in GB; at most a quarter for one address")
+    disk: int = _field(
+        "VITVIZ_UPLOAD_DISK", _number(GIGABYTE), 2,
+        "disk space for files of programs and uploaded checkpoints, in GB; at most half for one address")
+    places: int = _field(
+        "VITVIZ_PLACES", _number(), 192,
+        "limit of photographs and short questions that wait or run, and the same limit of long questions; a third is "
+        "reserved for addresses without any")
+    places_of_address: int = _field(
+        "VITVIZ_PLACES_OF_ADDRESS", _number(), 60, "the limit for one address while another address has requests")
+    stall: float = _field(
+        "VITVIZ_STALL_SECONDS", _number(None), 20, "seconds within which a client must send or read data")
+    proxies: int = _field(
+        "VITVIZ_PROXIES", _whole(0, 9), 0,
+        "number of proxies in front of the server, each of which appends to `X-Forwarded-For`: the visitor is that "
+        "many entries from the right; 0 leaves it to `FORWARDED_ALLOW_IPS`",
+        usual="0; 1 on a Space", placed=lambda place: int(place.space))
+    secret: bytes = field(default_factory=lambda: secrets.token_bytes(32), repr=False, compare=False, metadata={
+        "setting": Setting("VITVIZ_SECRET", _secret, usual="random at each start",
+                           about="key for the ids of photographs, at least 16 characters; replicas must share it")})
+    mcp: bool = _field(
+        "VITVIZ_MCP", _switch, False,
+        "the page's endpoints are also tools for Model Context Protocol clients; needs `gradio[mcp]`", option="--mcp")
+    port: int | None = field(default=None, metadata={
+        "setting": Setting("", _PORT, "port to listen on", placed=_port, option="--port", metavar="PORT",
+                           usual="`GRADIO_SERVER_PORT` or `PORT`, else the first free one from 7860")})
+    # fmt: on
+
+
+SETTINGS: dict[str, Setting] = {one.name: one.metadata["setting"] for one in dataclasses.fields(Settings)}
+"""Every setting by its field of `Settings`."""
+
+
+def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ, **given: Any) -> Settings:
+    """Return the settings: what is given, else the environment's, else what is safe where the page is served.
+
+    Args:
+        host: the address that the page listens on; `GRADIO_SERVER_NAME` or this machine only by default.
+        environ: the environment; a Space is known by its `SPACE_ID`.
+        given: fields of `Settings`, as the operator writes them: memory in GB. `None` says nothing.
+
+    Raises:
+        SettingsError: for a value that is none, or a variable that starts as these do and is none of them: what a
+            misspelt one was to close would be left open.
+    """
+    known = sorted(setting.variable for setting in SETTINGS.values() if setting.variable)
+    if unknown := sorted(name for name in environ if name.startswith("VITVIZ_") and name not in known):
+        raise SettingsError(f"Expected settings among {', '.join(known)}; got {unknown[0]}. Change or unset it.")
+    space, listens = bool(environ.get("SPACE_ID")), host or environ.get("GRADIO_SERVER_NAME") or "127.0.0.1"
+    place = Place(environ, space, listens in HERE_ONLY and not space and not shared(environ))
+    values = {name: value for name, value in given.items() if value is not None}
+    for name, setting in SETTINGS.items():
+        if name in values:
+            values[name] = setting.convert(setting.option, values[name])
+        elif text := environ.get(setting.variable, "").strip():
+            values[name] = setting.convert(setting.variable, text)
+        elif setting.placed is not None and (value := setting.placed(place)) is not None:
+            values[name] = setting.convert(setting.variable, value)
+    return Settings(**values)
+
+
+def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:
+    """Return one setting as the environment has it, else its default, wherever the page is served.
+
+    Raises:
+        SettingsError: for a value that is none.
+    """
+    setting = SETTINGS[name]
+    return setting.convert(setting.variable, environ.get(setting.variable, "").strip() or setting.default)
+
+
+def shared(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether the operator has gradio make the page public: `GRADIO_SHARE=true`. Nothing else does."""
+    return environ.get("GRADIO_SHARE", "").lower() == "true"
