@@ -32,7 +32,7 @@ ASK = """async (method) => {
     const { scenes, store, backend } = vitviz;
     const scene = scenes.get(store.get().scene.id);
     const target = scene.manifest.predictions[0][2];
-    const { values } = await backend.explain(scene, { method, target, against: null });
+    const { values } = await backend.ask('explain', scene, { method, target, against: null });
     return [values, (performance.now() - began) / 1000];
 }"""
 PICTURES = {".jpg", ".jpeg", ".png", ".webp"}

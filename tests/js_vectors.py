@@ -23,8 +23,10 @@ from torch import Tensor
 
 import vitviz
 from vitviz.analysis.filters import position_similarity
+from vitviz.analysis.heads import STATISTICS
 from vitviz.analysis.tokens import point_up, principal_components
 from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
+from vitviz.attribution.registry import METHODS
 from vitviz.draw.colors import lut
 from vitviz.draw.overlay import overlay, patch_edges
 from vitviz.evaluation.faithfulness import random_orders, rank_patches
@@ -36,6 +38,7 @@ from vitviz.images.preprocess import Preprocess
 from vitviz.model.positions import rotary_angles, sincos_positions
 from vitviz.model.trace import Trace
 from vitviz.view import View
+from vitviz.web.choices import in_browser
 from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import Dtype, block_bytes, rollout_bytes
 from vitviz.web.scene import fitted
@@ -496,6 +499,7 @@ def vectors() -> dict[str, Any]:
         "viridis": lut("viridis"),
         "lecture": lecture(),
         "lecturesWithGaps": lectures_with_gaps(),
+        "inBrowser": {"methods": in_browser(METHODS), "statistics": in_browser(STATISTICS)},
     }
 
 

@@ -2,11 +2,29 @@ import assert from 'node:assert/strict';
 import test from 'node:test';
 import { fit, isStep, reduce, restore, showable } from '../../vitviz/web/core/actions.js';
 import { KEYS, actionOf } from '../../vitviz/web/core/keys.js';
-import { INITIAL, hasQuery, pick } from '../../vitviz/web/core/state.js';
+import { FIELDS, INITIAL, hasQuery, pick } from '../../vitviz/web/core/state.js';
 import { createStore } from '../../vitviz/web/core/store.js';
 import { format, parse } from '../../vitviz/web/core/url.js';
+import { LANGUAGES, wordsOf } from '../../vitviz/web/core/words.js';
 import { SCENES, actions, generator } from './random.mjs';
 import { data } from './vectors.mjs';
+
+// ---- languages
+
+test('every language says what English says, with the same places, and English where it lacks a text', () => {
+  const placesOf = (text) => [...new Set(String(text).match(/\{\d\}/g))].sort();
+  const entries = (texts) => (typeof texts === 'string' ? [['', texts]] : Object.entries(texts));
+  for (const lang of LANGUAGES) {
+    for (const [part, english] of Object.entries(wordsOf('en'))) {
+      const own = new Map(entries(wordsOf(lang)[part]));
+      assert.deepEqual([...own.keys()].sort(), entries(english).map(([name]) => name).sort(), `${lang} ${part}`);
+      for (const [name, text] of entries(english)) {
+        if (typeof text === 'function') continue;
+        assert.deepEqual(placesOf(own.get(name)), placesOf(text), `${lang} ${part} ${name}`);
+      }
+    }
+  }
+});
 
 // ---- actions
 
@@ -17,10 +35,7 @@ function frozen(value) {
   return Object.freeze(value);
 }
 
-/** What passes, or belongs to this browser. */
-const PASSING = ['scene', 'beside', 'base', 'queryScene', 'pointer', 'thumbnail', 'full', 'help', 'playing',
-  'pace', 'messages', 'linked', 'started'];
-const ADDRESSED = Object.keys(INITIAL).filter((field) => !PASSING.includes(field));
+const ADDRESSED = ['pane', ...Object.keys(FIELDS).filter((field) => FIELDS[field].url)];
 
 /** What an address holds of a state. */
 const addressed = (state) => ({ ...pick(state, ADDRESSED), beside: state.beside && { ...state.beside, scene: null } });

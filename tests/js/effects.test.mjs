@@ -23,14 +23,15 @@ const manifestOf = ({ image, model, size }) => ({
 function page({ block = never, rollout = null, stored = null, more = {}, decode = async (url) => ({ url }) } = {}) {
   const store = createStore({ ...INITIAL, linked: true }, reduce, { step: isStep, restore });
   const opens = [];
+  const open = ({ source }, _, { signal }) => new Promise((resolve, reject) => {
+    signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
+    opens.push({ source, signal, answer: () => resolve({ ...manifestOf(source), ...more }),
+      fail: (text) => reject(new BackendError(text, 'refused')) });
+  });
   const backend = {
     can: { rollout: rollout !== null },
-    open: (source, { signal }) => new Promise((resolve, reject) => {
-      signal.addEventListener('abort', () => reject(new DOMException('', 'AbortError')));
-      opens.push({ source, signal, answer: () => resolve({ ...manifestOf(source), ...more }),
-        fail: (text) => reject(new BackendError(text, 'refused')) });
-    }),
-    block, rollout: rollout ?? never,
+    ask: (name, about, ask, how) => (name === 'block' ? block(about, ask.block, how)
+      : { open, rollout: rollout ?? never }[name](about, ask, how)),
   };
   const scenes = new Map();
   const resolve = ({ image, photo, model, size }) => (
@@ -268,7 +269,7 @@ const method = (name) => ['explain', { method: name, target: null, against: null
 /** Requests to a backend that answers when the test says so. */
 function panel() {
   const asked = [];
-  const take = (scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
+  const take = (name, scene, ask, { signal, progress }) => new Promise((resolve, reject) => {
     const settle = (how) => async (value) => {
       how(value);
       await settled();
@@ -276,7 +277,7 @@ function panel() {
     asked.push({ ask, signal, progress, answer: settle(resolve), fail: settle(reject) });
   });
   const told = { changes: 0 };
-  const backend = { explain: take, faithfulness: take, intervene: take };
+  const backend = { questions: { intervene: { settle: 200 } }, ask: take };
   const requests = new Requests(backend, () => { told.changes += 1; });
   return { asked, told, requests, want: (...questions) => requests.want(SCENE, questions),
     answer: (question) => requests.answer(SCENE, question) };

@@ -7,6 +7,8 @@ import { lectureFile, valuesFile } from '../../vitviz/web/local/lecture_numbers.
 import { METHODS } from '../../vitviz/web/local/methods.js';
 import { Model, Stopped } from '../../vitviz/web/local/model.js';
 import { judge } from '../../vitviz/web/local/opening.js';
+import { OF_ROWS } from '../../vitviz/web/local/row_statistics.js';
+import { VECTORS } from './vectors.mjs';
 
 const ABOUT = { width: 2, headWidth: 2, heads: 1, depth: 1, prefix: ['CLS'], patch: 1, rotary: null, pooling: 'cls' };
 
@@ -24,6 +26,12 @@ function summing() {
   const opened = { stream: [tokens], grid: [2, 3], angles: {}, logits: Float32Array.of(91) };
   return { ran, one: { model, run: opened, weights: Float32Array.of(1), gone: () => false, tell() {} } };
 }
+
+test('the browser computes the methods and statistics that Python says it does', () => {
+  const { methods, statistics } = VECTORS.inBrowser;
+  assert.deepEqual(Object.keys(METHODS).sort(), [...methods].sort());
+  assert.deepEqual([...OF_ROWS, 'ablation_logit', 'ablation_probability'].sort(), [...statistics].sort());
+});
 
 test('occlusion is what the score loses without a patch; it stops when nobody waits for it', async () => {
   const { one, ran } = summing();

@@ -1,4 +1,5 @@
 // Random states and actions from a seed: what fails once, fails again.
+import { FIELDS } from '../../vitviz/web/core/state.js';
 
 /** Return a generator of numbers 0..1 (mulberry32). @param {number} seed */
 export function generator(seed) {
@@ -45,22 +46,23 @@ export function actions(random, { scenes = SCENES, names = NAMES, without = [] }
   const patch = (state) => limits(state).grid.map(whole);
   const query = (state) => one([null, 'cls', 'mean', 'distillation', 'register 1', patch(state), [whole(60), 1]]);
   const head = (state) => one(['mean', 'max', 'min', whole(limits(state).heads), whole(30)]);
+  /** Values of a field whose kind says what they may be. */
+  const any = ([name, { initial, kind: { values, range } }]) => {
+    const [low, high, step] = range ?? [];
+    const count = range && Math.min(Math.round((high - low) / step), 10000) + 1;
+    const value = () => (values ? one(values) : Number((low + whole(count) * step).toFixed(3)));
+    return [name, initial === null ? () => maybe(value()) : value];
+  };
+  const known = Object.entries(FIELDS).filter(([, { kind }]) => kind?.values || kind?.range);
   const fields = {
+    ...Object.fromEntries(known.map(any)),
     image: () => maybe(one(names.images)), photo: () => maybe(one(names.photos)),
     model: () => maybe(one(names.models)), size: () => maybe(one(names.sizes)),
     block: (state) => whole(limits(state).depth), head, query,
-    direction: () => one(['row', 'column']), mode: (state) => one(limits(state).modes),
-    fuse: () => one(['mean', 'max', 'min']), discard: () => whole(20) / 20, residual: () => whole(21) / 20,
-    start: () => 1 + whole(12), color: () => maybe(one(COLORS)), opacity: () => whole(1001) / 1000,
-    overlay: () => one(['even', 'spotlight']), smooth: () => random() < 0.5, grid: () => random() < 0.5,
-    gamma: () => (100 + whole(9901)) / 1000, shared: () => random() < 0.5, numbered: () => random() < 0.5,
-    step: () => 1 + whole(8), lang: () => maybe(one(['en', 'zh'])),
-    tab: () => one(['explore', 'explain', 'heads', 'layers', 'lecture', 'help']),
-    theme: () => maybe(one(['light', 'dark'])),
-    method: () => maybe('lrp'), target: () => maybe(whole(1000)), against: () => maybe(whole(1000)),
-    statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]), lensClass: () => maybe(whole(5)),
+    mode: (state) => one(limits(state).modes), start: () => 1 + whole(12), color: () => maybe(one(COLORS)),
+    method: () => maybe('lrp'), statistic: () => maybe('distance'), off: () => one([[], ['0,0'], ['2,0', '1,0']]),
     thumbnail: () => maybe({ block: whole(3), head: whole(2) }), full: () => random() < 0.5, help: () => random() < 0.5,
-    bare: () => random() < 0.5, removed: () => whole(101), erased: () => one([[], [whole(9)], [3, whole(3)]]),
+    erased: () => one([[], [whole(9)], [3, whole(3)]]),
   };
   const change = (state) => {
     const chosen = Array.from({ length: 1 + whole(3) }, () => one(Object.keys(fields)));

@@ -59,6 +59,9 @@ const SOURCE = { image: null, photo: '00112233', model: 'm', size: 224 };
 const SCENE = { id: 'abc', source: SOURCE };
 const PHOTO = new Blob(['a photograph']);
 
+/** A question to a backend. */
+const ask = (...question) => (backend) => backend.ask(...question);
+
 /** Ask a server that gives these answers, one after the other; return the requests as well. */
 async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
   const requests = [];
@@ -81,7 +84,7 @@ async function asked(answers, question, { photo = PHOTO, ...options } = {}) {
 const UNKNOWN = { error: { kind: 'unknown', text: 'No such scene.' } };
 
 test('a question about a scene is one request', async () => {
-  const { requests, value } = await asked([{ data: 7 }], (backend) => backend.explain(SCENE, { method: 'lrp' }));
+  const { requests, value } = await asked([{ data: 7 }], ask('explain', SCENE, { method: 'lrp' }));
   assert.equal(value, 7);
   assert.deepEqual(requests.map(({ url, method, fields }) => [url, method, fields]),
     [['http://page.test/app/vitviz/explain', 'POST', { ask: JSON.stringify({ scene: 'abc', method: 'lrp' }) }]]);
@@ -89,7 +92,7 @@ test('a question about a scene is one request', async () => {
 
 test('where the server does not have the scene, it is asked once more with source and photograph', async () => {
   const { signal } = new AbortController();
-  const question = (backend) => backend.heads(SCENE, { names: [] }, { signal });
+  const question = ask('heads', SCENE, { names: [] }, { signal });
   const { requests, value } = await asked([UNKNOWN, { data: 7 }], question);
   assert.equal(value, 7);
   const [first, second] = requests.map(({ fields }) => fields);
@@ -98,12 +101,12 @@ test('where the server does not have the scene, it is asked once more with sourc
   assert.equal(await second.photo.text(), 'a photograph');
   assert.ok(requests.every((request) => request.signal === signal));
   const example = { id: 'abc', source: { ...SOURCE, image: 'church', photo: null } };
-  const again = await asked([UNKNOWN, { data: 7 }], (backend) => backend.layers(example));
+  const again = await asked([UNKNOWN, { data: 7 }], ask('layers', example));
   assert.deepEqual(Object.keys(again.requests[1].fields), ['ask', 'source']); // an example has no photograph
 });
 
 test('a photograph that this browser does not have is refused in words', async () => {
-  const { requests, error } = await asked([UNKNOWN, { data: 7 }], (backend) => backend.layers(SCENE), { photo: null });
+  const { requests, error } = await asked([UNKNOWN, { data: 7 }], ask('layers', SCENE), { photo: null });
   assert.deepEqual([requests.length, error instanceof BackendError, error.kind], [1, true, 'refused']);
   assert.match(error.message, /only in the browser/);
 });
@@ -111,25 +114,25 @@ test('a photograph that this browser does not have is refused in words', async (
 test('a lost connection is tried once more, also after an unknown scene; other failures are not', async () => {
   const lost = () => new TypeError('fetch failed');
   const no = (kind) => ({ error: { kind, text: 'No.' } });
-  const layers = (backend) => backend.layers(SCENE);
-  for (const [answers, ask, count, outcome] of [
+  const layers = ask('layers', SCENE);
+  for (const [answers, question, count, outcome] of [
     [[UNKNOWN, lost(), { data: 7 }], layers, 3, 7],
-    [[lost(), { data: 7 }], (backend) => backend.open(SOURCE), 2, 7],
+    [[lost(), { data: 7 }], ask('open', { source: SOURCE }), 2, 7],
     [[lost(), lost(), { data: 7 }], layers, 2, 'offline'],
     [[UNKNOWN, UNKNOWN, { data: 7 }], layers, 2, 'unknown'],
     ...['busy', 'refused', 'failed'].map((kind) => (
-      [[no(kind), { data: 7 }], (backend) => backend.block(SCENE, 3), 1, kind])),
+      [[no(kind), { data: 7 }], ask('block', SCENE, { block: 3 }), 1, kind])),
   ]) {
-    const { requests, value, error } = await asked(answers, ask);
+    const { requests, value, error } = await asked(answers, question);
     assert.deepEqual([requests.length, error?.kind ?? value], [count, outcome]);
   }
-  const { requests: [, second] } = await asked([lost(), { data: 7 }], (backend) => backend.open(SOURCE));
+  const { requests: [, second] } = await asked([lost(), { data: 7 }], ask('open', { source: SOURCE }));
   assert.equal(await second.fields.photo.text(), 'a photograph');
 });
 
 test('a server that is gone, refuses or is busy is told apart; an abort stays one', async () => {
   const plain = (status) => new Response('Too many.', { status, headers: { 'content-type': 'text/plain' } });
-  const open = (backend) => backend.open({ ...SOURCE, photo: null });
+  const open = ask('open', { source: { ...SOURCE, photo: null } });
   const kinds = [];
   const page = new Response('<html>', { status: 502, headers: { 'content-type': 'text/html' } });
   for (const answer of [new TypeError('fetch failed'), plain(429), plain(413), page]) {
@@ -137,7 +140,7 @@ test('a server that is gone, refuses or is busy is told apart; an abort stays on
   }
   const gone = 'The server does not answer. Try again in a moment.';
   assert.deepEqual(kinds, [['offline', gone], ['busy', 'Too many.'], ['refused', 'Too many.'], ['offline', gone]]);
-  const aborted = await asked([new DOMException('', 'AbortError'), { data: 7 }], (backend) => backend.layers(SCENE));
+  const aborted = await asked([new DOMException('', 'AbortError'), { data: 7 }], ask('layers', SCENE));
   assert.deepEqual([aborted.requests.length, aborted.error.name], [1, 'AbortError']);
 });
 
@@ -145,8 +148,9 @@ test('what came with the page is not asked for', async () => {
   const first = { id: 'abc', image: 'church', model: 'm', size: 224 };
   const given = { first, models: { groups: [] } };
   const source = { image: 'church', photo: null, model: 'm', size: 224 };
-  const known = await asked([], async (backend) => [await backend.open(source), await backend.models()], given);
+  const both = (backend) => Promise.all([backend.ask('open', { source }), backend.ask('models', {})]);
+  const known = await asked([], both, given);
   assert.deepEqual([known.value, known.requests.length], [[first, given.models], 0]);
-  const other = await asked([{ data: 8 }], (backend) => backend.open({ ...source, model: 'n' }), given);
+  const other = await asked([{ data: 8 }], ask('open', { source: { ...source, model: 'n' } }), given);
   assert.deepEqual([other.value, other.requests.length], [8, 1]);
 });

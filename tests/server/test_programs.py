@@ -23,10 +23,12 @@ from offered import made, photograph
 from patience import patience, wait_until
 
 from vitviz.server.account import Resource
-from vitviz.server.api import NAMES
 from vitviz.server.connections import connection_budget
 from vitviz.server.scheduler import Kind
 from vitviz.server.uploads import UploadError, upload_folder
+from vitviz.web.questions import QUESTIONS
+
+NAMES = [name for name, question in QUESTIONS.items() if question.programs]
 
 
 @pytest.fixture(scope="module")

@@ -58,9 +58,9 @@ ASK = """async ({ name, ask, id, abort }) => {
     const told = [];
     const controller = new AbortController();
     const how = { signal: controller.signal, progress: (progress) => told.push(progress) };
-    const upload = new File([new Uint8Array(9)], 'mine.safetensors');
+    const file = new File([new Uint8Array(9)], 'mine.safetensors');
     const scene = { id: id ?? here, source };
-    const given = { open: [{ ...source, ...ask }], models: [], upload: [upload] }[name] ?? [scene, ask];
+    const about = { open: { source: { ...source, ...ask } }, models: {}, checkpoint: { file } }[name] ?? scene;
     const base64 = (buffer) => new Promise((resolve) => {
         const reader = new FileReader();
         reader.onload = () => resolve(reader.result.split(',')[1]);
@@ -68,7 +68,7 @@ ASK = """async ({ name, ask, id, abort }) => {
     });
     try {
         if (abort === 'before') controller.abort();
-        const coming = backend[name](...given, how);
+        const coming = backend.ask(name, about, name === 'open' ? {} : ask ?? {}, how);
         if (abort === 'after') controller.abort();
         const value = await coming;
         return value instanceof ArrayBuffer ? { bytes: await base64(value), told } : { value, told };
@@ -196,7 +196,7 @@ def attention(file: bytes) -> NDArray[np.float32]:
 def test_blocks_are_pythons(backend: Backend) -> None:
     trace = backend.view.trace
     for block in range(trace.depth):
-        found, expected = backend.ask("block", block), block_bytes(trace, block)
+        found, expected = backend.ask("block", {"block": block}), block_bytes(trace, block)
         if backend.close:
             np.testing.assert_allclose(attention(found), attention(expected), atol=backend.close)
         else:
@@ -270,18 +270,18 @@ def test_the_address_follows_where_links_are_to_be_had(backend: Backend) -> None
 
 
 def test_what_no_backend_has_is_refused(backend: Backend) -> None:
-    error = backend.refusal("upload")  # nobody may send these a checkpoint
+    error = backend.refusal("checkpoint")  # nobody may send these a checkpoint
     assert (error["name"], error["kind"]) == ("BackendError", "refused")
-    for name, ask in (("block", 0), ("rollout", {"token": None, **USUAL})):
+    for name, ask in (("block", {"block": 0}), ("rollout", {"token": None, **USUAL})):
         error = backend.refusal(name, ask, id="0" * 32)  # another scene
         assert (error["name"], error["kind"]) == ("BackendError", "unknown")
         assert backend.send(name, ask, abort="before")["error"]["name"] == "AbortError"
         assert backend.ask(name, ask)
-    assert backend.refusal("block", 99)["name"] == "BackendError"
+    assert backend.refusal("block", {"block": 99})["name"] == "BackendError"
 
 
 def test_progress_is_told_in_the_agreed_form(backend: Backend) -> None:
-    told = backend.send("block", 0)["told"]
+    told = backend.send("block", {"block": 0})["told"]
     if backend.can("explain"):
         slow = backend.send("faithfulness", {"methods": ["gae", "legrad"], **CLASS})["told"]
         assert any(one.get("text") for one in slow)

@@ -68,6 +68,14 @@ def number(text: str) -> float:
     return float(text.replace("\N{MINUS SIGN}", "-").replace(" %", "").strip())
 
 
+def check_widths(page: Page, step: int) -> None:
+    """Check that a step fits a telephone and a projector."""
+    for width in (390, 1920):
+        page.set_viewport_size({"width": width, "height": 1080})
+        rest(page)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, step
+
+
 def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> None:
     page, side = saved, view.model.config.patch_size
     texts = lecture_texts()["en"]
@@ -78,10 +86,7 @@ def test_the_whole_path_with_the_models_own_numbers(saved: Page, view: View) -> 
         expect(page.locator(".vv-text h2")).to_have_text(texts[step - 1]["title"])
         assert shown(page, "").strip()
         assert axe(page, within=None if step == 1 else ".vv-lecture") == []
-        for width in (390, 1920):
-            page.set_viewport_size({"width": width, "height": 1080})
-            rest(page)
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, step
+        check_widths(page, step)
         page.keyboard.press("PageDown")  # as a presenter's remote does; stays at the last one
     turn(page, STAGES)
     for step in range(STAGES - 1, 1, -1):
@@ -124,6 +129,7 @@ def test_everything_is_in_chinese_too(saved: Page) -> None:
         expect(page.locator(".vv-text h2")).to_have_text(texts[step - 1]["title"])
         page.click(".vv-question summary")
         expect(page.locator(".vv-question > div")).to_be_visible()
+        check_widths(page, step)
         for heading in page.locator(".vv-step:visible h3:visible").all_inner_texts():
             assert any("\u4e00" <= letter <= "\u9fff" for letter in heading), heading
     page.click("[data-do=lang]")

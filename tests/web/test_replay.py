@@ -20,6 +20,8 @@ from playwright.sync_api import Error, Page
 from running import Running, ready
 from viewer_pages import SCENE
 
+from vitviz.web import bundle
+
 SEEDS = range(int(os.environ.get("REPLAY_SEEDS", "1")))
 LONG = "REPLAY_SEEDS" in os.environ
 RANDOM = Path(__file__).parents[1] / "js" / "random.mjs"
@@ -76,7 +78,8 @@ def opened(browser: Chromium, url: str, seed: int) -> Iterator[Page]:
         page.on("console", lambda said: problems.append(f"console: {said.text}") if said.type == "error" else None)
         ready(page, url)
         page.wait_for_function(f"{SCENE}?.answers.complete")
-        script = re.sub(r"^export ", "", RANDOM.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        script = re.sub(r"^(export |import .*;$)", "", RANDOM.read_text(encoding="utf-8"), flags=re.MULTILINE)
+        script = f"{bundle.script('core/state.js')}const {{ FIELDS }} = vitvizExplorer;\n{script}"
         page.evaluate(f"() => {{ {script}\nwindow.random = {{ generator, actions }}; }}")  # the policy forbids a tag
         try:
             yield page

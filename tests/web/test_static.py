@@ -28,16 +28,18 @@ from safetensors.numpy import load
 from scipy.stats import spearmanr
 from static_site import Site, serve
 
+from vitviz.analysis.heads import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
 from vitviz.explorer import Explorer
 from vitviz.export import static
 from vitviz.export.onnx import StaticError
-from vitviz.export.static import BROWSER_METHODS, BROWSER_STATISTICS, cached_graphs, write_site
+from vitviz.export.static import cached_graphs, write_site
 from vitviz.images.decoding import decode
 from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained
 from vitviz.view import View
+from vitviz.web.choices import in_browser
 from vitviz.web.examples import Example
 from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.lecture_texts import FILES, LectureError, lecture_texts
@@ -53,7 +55,7 @@ OTHER = {  # as DINOv3 and SigLIP are: graphs with other inputs and outputs
 }  # fmt: skip
 SCENE = "vitviz.store.get().scene"
 ASK = """async ([name, ask]) => {
-    const found = await vitviz.backend[name](vitviz.store.get().scene, ask);
+    const found = await vitviz.backend.ask(name, vitviz.store.get().scene, ask);
     return found instanceof ArrayBuffer ? { bytes: [...new Uint8Array(found)] } : found;
 }"""
 NOISE = """{
@@ -187,7 +189,7 @@ def test_an_unseen_photograph_gives_what_python_has(shown: tuple[Page, View]) ->
     np.testing.assert_allclose(row, seen.trace.attention(1)[0, 2, token].numpy(), atol=5e-3)
 
 
-@pytest.mark.parametrize("method", BROWSER_METHODS)
+@pytest.mark.parametrize("method", in_browser(METHODS))
 def test_methods_are_pythons(either: tuple[Page, View], method: str) -> None:
     """On the patches and beside them."""
     page, view = either
@@ -227,8 +229,9 @@ def test_a_contrast_and_statistics_of_heads_are_pythons(shown: tuple[Page, View]
     contrast = ask(page, "explain", {"method": "gae", "target": 3, "against": 5})["values"]
     expected = seen.explain("gae", contrast=(3, 5)).values
     np.testing.assert_allclose(contrast, expected.ravel(), atol=1e-3 * np.abs(expected).max())
-    found, expected = ask(page, "heads", {"names": list(BROWSER_STATISTICS)}), seen.heads(BROWSER_STATISTICS)
-    assert (found["missing"], set(found["values"])) == ({}, set(BROWSER_STATISTICS))
+    names = in_browser(STATISTICS)
+    found, expected = ask(page, "heads", {"names": list(names)}), seen.heads(names)
+    assert (found["missing"], set(found["values"])) == ({}, set(names))
     for name, values in found["values"].items():
         np.testing.assert_allclose(values, expected[name], atol=1e-4, err_msg=name)
 

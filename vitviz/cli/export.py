@@ -14,8 +14,6 @@ from vitviz.resources import DEFAULT
 
 FOR_ONE = ("size", "family", "heads", "labels", "preprocess", "device")  # options of one photograph and model
 PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
-LANGUAGES = ("en", "zh")
-METHODS = Names("vitviz.export.static", "BROWSER_METHODS")
 
 
 @click.command(cls=Command)
@@ -43,8 +41,14 @@ METHODS = Names("vitviz.export.static", "BROWSER_METHODS")
 )
 @click.option("--lecture", is_flag=True, help="with one photograph: also the lecture")
 @click.option("--texts", type=PATH, metavar="FOLDER", help="with --static or --lecture: your own texts for the lecture")
-@click.option("--lang", type=click.Choice(LANGUAGES), help="with --static: the language of the lecture (default: en)")
-@click.option("--methods", cls=Several, type=METHODS, help="with --static (default: all)")
+@click.option(
+    "--lang",
+    type=Names("vitviz.web.lecture_texts", "LANGUAGES"),
+    help="with --static: the language of the lecture (default: en)",
+)
+@click.option(
+    "--methods", cls=Several, type=Names("vitviz.attribution.registry", "METHODS"), help="with --static (default: all)"
+)
 @shared.size
 @shared.kind
 @shared.printed
@@ -126,7 +130,7 @@ def _write_site(args: Args) -> None:
     def tell(text: str) -> None:
         shared.note(args, text)
 
-    chosen = {"methods": args.methods or METHODS.choices, "space": args.space, "lang": args.lang or "en"}
+    chosen = {"methods": args.methods, "space": args.space, "lang": args.lang or "en"}
     texts = None if args.texts is None else Path(args.texts)
     site = write_site(folder, list(args.models), **chosen, texts=texts, tell=tell)
     size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())

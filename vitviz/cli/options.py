@@ -7,7 +7,6 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,11 +91,10 @@ class Names(click.Choice[str]):
     """
 
     def __init__(self, module: str, name: str, *more: str) -> None:
-        super().__init__(())
-        del self.choices  # the property below
+        self.case_sensitive = True  # `click.Choice` would set its choices, which are the property below
         self._place, self._more = (module, name), more
 
-    @cached_property
+    @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names."""
         module, name = self._place

@@ -26,7 +26,7 @@ from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs
 from vitviz.export.runtime import GLUE, MODULE, WASM, cache_folder, place_in_cache, runtime_files
 from vitviz.model.vit import ViT
 from vitviz.web import bundle
-from vitviz.web.choices import choices
+from vitviz.web.choices import choices, in_browser
 from vitviz.web.examples import Example, examples
 from vitviz.web.lecture_numbers import lecture_bytes, model_bytes, values_bytes
 from vitviz.web.lecture_texts import lecture_given
@@ -35,8 +35,6 @@ from vitviz.web.responses import constants
 from vitviz.web.scene import Scene, standalone_frame
 from vitviz.weights import zoo
 
-BROWSER_METHODS = tuple(name for name, method in METHODS.items() if not method.not_in_browser)
-BROWSER_STATISTICS = tuple(name for name, statistic in STATISTICS.items() if not statistic.not_in_browser)
 TRACED = (
     "export/onnx.py",
     "model/*.py",
@@ -96,7 +94,7 @@ def write_site(
     folder: Path,
     sources: Sequence[str] = (),
     *,
-    methods: Sequence[str] = BROWSER_METHODS,
+    methods: Sequence[str] = (),
     photographs: Sequence[Example] | None = None,
     space: bool = False,
     lang: str = "en",
@@ -108,7 +106,7 @@ def write_site(
     Args:
         folder: new, empty, or an earlier site, which is replaced.
         sources: sources for `vitviz.load`; the page opens with the first. By default bundled models for photographs.
-        methods: attribution methods on the page.
+        methods: attribution methods on the page; all that run in a browser by default.
         photographs: examples; the bundled ones by default.
         space: also write the files of a static Hugging Face Space: front matter, headers for threads, LFS attributes.
         lang: initial language of the lecture, one of `vitviz.web.lecture_texts.LANGUAGES`.
@@ -120,9 +118,11 @@ def write_site(
         StaticError: if the folder contains something else, a model or method is not supported in the browser, or the
             runtime is not available.
     """
-    if unknown := [name for name in methods if name not in BROWSER_METHODS]:
+    known = in_browser(METHODS)
+    methods = methods or known
+    if unknown := [name for name in methods if name not in known]:
         raise StaticError(
-            f"Expected methods that run in a browser ({', '.join(BROWSER_METHODS)}), got {unknown[0]}. Leave it out."
+            f"Expected methods that run in a browser ({', '.join(known)}), got {unknown[0]}. Leave it out."
         )
     if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not (folder / MARK).exists())):
         raise StaticError(f"Expected a new or empty folder for the site, got {folder}. Name another one.")
@@ -265,7 +265,7 @@ def _choices(models: dict[str, ViT], given: Sequence[Example], methods: Sequence
         "default": next(iter(models)),
         "more": {"typed": False, "upload": False},
         "examples": [one.describe() for one in given],
-        **choices(methods, BROWSER_STATISTICS),
+        **choices(methods, in_browser(STATISTICS)),
     }
 
 

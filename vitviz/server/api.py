@@ -19,8 +19,8 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.routes import lines
 from vitviz.server.scheduler import Client, Kind, Scheduler
 from vitviz.server.uploads import UploadError, upload_folder
+from vitviz.web.questions import QUESTIONS
 
-NAMES = ("open", "block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "attention", "page")
 MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # events in gradio's queue before a visitor is told to come back
 PICTURES = ("photo", "seen", "maps")  # a program has the photograph
 PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 8}
@@ -99,7 +99,7 @@ def add_endpoints(endpoints: Endpoints) -> None:
         found = await _answer(endpoints, "open", {"photo": data, "model": model, "size": size})
         return {name: value for name, value in found.items() if name not in PICTURES}
 
-    for name in NAMES:
+    for name in (one.name for one in QUESTIONS.values() if one.programs):
         method = getattr(endpoints, name)
         function = _described(open_upload, method) if name == "open" else _typed(endpoints, method)
         gr.events.api(function, api_name=name, **cast(Any, PROGRAMS))

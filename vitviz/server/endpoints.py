@@ -1,7 +1,7 @@
 """Answer questions about photographs: the endpoints of the page, of programs and of Model Context Protocol clients.
 
-Every endpoint is a method of `Endpoints` whose parameters are annotated with the types of `arguments`. Blocks (layers),
-heads, patches (row by row) and classes are counted from 0.
+Every question of `vitviz.web.questions` is a method of `Endpoints` whose parameters are annotated with the types of
+`arguments`. Blocks (layers), heads, patches (row by row) and classes are counted from 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any, cast, get_args
 import numpy as np
 from PIL import Image
 
-from vitviz.analysis.heads import CHEAP, STATISTICS
+from vitviz.analysis.heads import STATISTICS
 from vitviz.attribution.attention import Fusion, rollout_scores
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.errors import VitvizError
@@ -60,6 +60,7 @@ from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
 from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
 from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import describe_layers, describe_map, describe_test, rounded
 from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
 
@@ -67,9 +68,7 @@ TEST = 36.0  # forward passes of one map's test, and 9 for each further one
 BEST = 5  # classes
 TRIM_EVERY = 5.0  # seconds; the kernel clears what is returned before it is used again
 
-UNCACHED = ("open", "page", "models")  # scenes have a cache of their own; pages are large and rarely asked for twice
-LIGHT = ("block", "attention", "lecture")
-LIGHT_TOKENS = 1_400  # up to here they take some milliseconds
+LIGHT_TOKENS = 1_400  # up to here light questions take some milliseconds
 
 log = logging.getLogger(__name__)
 
@@ -79,8 +78,8 @@ class ModelLoadError(VitvizError):
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
-    """Checked question to an endpoint.
+class CheckedQuestion:
+    """Question whose arguments are checked.
 
     Args:
         key: equal for equal questions.
@@ -157,8 +156,7 @@ class Endpoints:
             block: counted from 0.
         """
         trace = self._scene(scene).view.trace
-        if block >= trace.depth:
-            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}. Choose one of them.")
+        _check_place("block", block, trace.depth)
         with self._scheduled(scene):
             return block_bytes(trace, block)
 
@@ -187,8 +185,7 @@ class Endpoints:
         tokens = trace.tokens.shape[1]
         if token is None and tokens > ROLLOUT_TOKENS:
             raise ArgumentError(f"Expected at most {ROLLOUT_TOKENS} tokens for all rows, got {tokens}. Ask for one.")
-        if token is not None and token >= tokens:
-            raise ArgumentError(f"Expected a token from 0 to {tokens - 1}, or -1 for the mean; got {token}. Use one.")
+        _check_place("token", token, tokens)
         self._check(found, METHODS["rollout"].title, method_need, METHODS["rollout"])
         with self.scheduler.run(self._short(found)):
             if token is None:
@@ -273,7 +270,8 @@ class Endpoints:
         if unknown := [name for name in names if name not in STATISTICS]:
             raise ArgumentError(f"Expected names among {', '.join(STATISTICS)}; got {quote(unknown[0])}. Use these.")
         self._check(found, "statistics of heads", heads_need, names)
-        with self.scheduler.run(self._short(found) if set(names) <= set(CHEAP) else Kind.LONG):
+        cheap = all(STATISTICS[name].reads == "rows" for name in names)
+        with self.scheduler.run(self._short(found) if cheap else Kind.LONG):
             report("Measuring the heads")
             table = ask_view(found.view, "heads", names=names)
         values = {name: [[rounded(one) for one in row] for row in table[name].tolist()] for name in table.present}
@@ -298,8 +296,7 @@ class Endpoints:
             block: whose values, counted from 0. `null` for pixels, filters, positions and prefix tokens.
         """
         view = self._scene(scene).view
-        if block is not None and block >= view.trace.depth:
-            raise ArgumentError(f"Expected a block from 0 to {view.trace.depth - 1}, got {block}. Choose one of them.")
+        _check_place("block", block, view.trace.depth)
         with self._scheduled(scene):
             return lecture_bytes(view) if block is None else values_bytes(view.model, view.trace, block)
 
@@ -344,12 +341,10 @@ class Endpoints:
         """
         view = self._scene(scene).view
         trace, number = view.trace, int(head) if head.isdecimal() else 1
-        if block >= trace.depth:
-            raise ArgumentError(f"Expected a block from 0 to {trace.depth - 1}, got {block}. Choose one of them.")
+        _check_place("block", block, trace.depth)
         if number > trace.heads:
             raise ArgumentError(f"Expected a head from 1 to {trace.heads}, or mean, max, min; got {head}. Choose one.")
-        if query is not None and query >= trace.tokens.shape[1]:
-            raise ArgumentError(f"Expected a token from 0 to {trace.tokens.shape[1] - 1}, or -1; got {query}. Use one.")
+        _check_place("token", query, trace.tokens.shape[1])
         which = next((one for one in get_args(Fusion) if one == head), number - 1)
         with self._scheduled(scene):
             heatmap = view.attention(block, which, "mean" if query == -1 else query)
@@ -401,7 +396,7 @@ class Endpoints:
 
     # What is behind them
 
-    def question(self, name: str, given: object) -> Question:
+    def question(self, name: str, given: object) -> CheckedQuestion:
         """Return a checked question to an endpoint.
 
         Args:
@@ -411,15 +406,15 @@ class Endpoints:
         Raises:
             ArgumentError: for what the endpoint does not take.
         """
-        method = getattr(self, name)
+        declared, method = QUESTIONS[name], getattr(self, name)
         asked = check(method, given)
         key = name + json.dumps(asked, default=lambda data: hashlib.sha256(data).hexdigest())
         scene = asked.get("scene")
         compute = (
             partial(method, **asked) if scene is None else partial(self._measured, scene, partial(method, **asked))
         )
-        light = name in LIGHT and not self._is_large(scene)
-        return Question(key, compute if name in UNCACHED else partial(self._cached, key, compute), light)
+        light = declared.light and not self._is_large(scene)
+        return CheckedQuestion(key, partial(self._cached, key, compute) if declared.cached else compute, light)
 
     def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
         """Begin to load a model; return what to say meanwhile, and the future of the model.
@@ -601,6 +596,11 @@ class Endpoints:
         return passes * pace.at(scene.view.model.config, scene.view.trace.tokens.shape[1])
 
 
+def _check_place(what: str, place: int | None, count: int) -> None:
+    if place is not None and place >= count:
+        raise ArgumentError(f"Expected a {what} from 0 to {count - 1}, got {place}. Choose one of them.")
+
+
 def _patches(view: View) -> int:
     return view.trace.grid[0] * view.trace.grid[1]
 
@@ -608,8 +608,7 @@ def _patches(view: View) -> int:
 def _classes(view: View, target: int | None, against: int | None) -> dict[str, Any]:
     """Return a class, or two, as `View.explain` takes them."""
     for given in (target, against):
-        if given is not None and given >= len(view.labels):
-            raise ArgumentError(f"Expected a class from 0 to {len(view.labels) - 1}, got {given}. Choose one.")
+        _check_place("class", given, len(view.labels))
     if target is None and view.names_classes:
         target = view.best(1)[0]
     if against is not None and against == target:

@@ -34,7 +34,7 @@ from vitviz.server.bodies import (
     send_in_pieces,
 )
 from vitviz.server.health import OUTCOME, RequestLog
-from vitviz.server.routes import NAMES
+from vitviz.server.routes import is_question
 from vitviz.server.uploads import DISK_FULL, DiskFullError, UploadError, UploadFolder, check_type
 from vitviz.settings import Settings
 
@@ -354,8 +354,8 @@ def below_root(scope: Scope) -> str:
     Starlette would take the questions' own folder for that, where the page is served under a path of the same name.
     """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    is_question = path in {f"/vitviz/{name}" for name in NAMES}
-    return path.removeprefix(root) if path.startswith(f"{root}/") and not is_question else path
+    asked = path.startswith("/vitviz/") and is_question(path.removeprefix("/vitviz/"))
+    return path.removeprefix(root) if path.startswith(f"{root}/") and not asked else path
 
 
 def route(scope: Scope) -> str:

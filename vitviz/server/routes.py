@@ -32,18 +32,15 @@ from vitviz.server import arguments as args
 from vitviz.server.account import OverBudgetError, Resource
 from vitviz.server.arguments import MAX_PHOTO_BYTES, ArgumentError, check, quote
 from vitviz.server.bodies import BODY_SECONDS, FIELD_BYTES, Form, Refused, address, busy, chunks, left, read_form
-from vitviz.server.endpoints import Endpoints, Question
+from vitviz.server.endpoints import CheckedQuestion, Endpoints
 from vitviz.server.health import OUTCOME
 from vitviz.server.menu import NO_UPLOADS, UPLOAD
 from vitviz.server.scenes import Flight, UnknownScene
 from vitviz.server.scheduler import BusyError, Cancelled, Client
 from vitviz.server.sizes import TooLargeError
 from vitviz.server.uploads import CHECKPOINT, DISK_FULL, DiskFullError, Incoming, UploadError
+from vitviz.web.questions import QUESTIONS
 
-NAMES = (
-    *("open", "block", "rollout", "explain", "faithfulness", "heads", "layers", "intervene", "page", "models"),
-    *("lecture", "checkpoint"),
-)
 TICK = 0.5  # seconds between two lines of progress
 MAX_CHECKPOINT_BYTES = 2 * 10**9
 
@@ -86,12 +83,12 @@ async def lines(
 
 async def _questions(
     endpoints: Endpoints, name: str, given: object, source: object, photo: bytes | None
-) -> list[tuple[str, Future[Any] | None, Question]]:
+) -> list[tuple[str, Future[Any] | None, CheckedQuestion]]:
     """Return the questions that a request comes to, with the model that each waits for: at most opening, then asking.
 
     Everything is checked here, before any of it begins.
     """
-    found: list[tuple[str, Future[Any] | None, Question]] = []
+    found: list[tuple[str, Future[Any] | None, CheckedQuestion]] = []
     if name == "open" or source is not None:
         opening = _opening(given if name == "open" else {}, source, photo)
         # In threads: they hash photographs, and check lists of many thousand numbers.
@@ -122,7 +119,7 @@ def _source(
 
 
 @asynccontextmanager
-async def _flight(endpoints: Endpoints, question: Question, client: Client) -> AsyncIterator[Flight]:
+async def _flight(endpoints: Endpoints, question: CheckedQuestion, client: Client) -> AsyncIterator[Flight]:
     """Join the computation of an answer; leave it at the end, also when the client has gone."""
     flight = endpoints.flights.join(question.key, question.compute, client, question.light)
     try:
@@ -174,6 +171,11 @@ def describe_error(error: Exception) -> Line:
 # Over HTTP
 
 
+def is_question(name: str) -> bool:
+    """Return whether the page asks a question of this name."""
+    return name in QUESTIONS and QUESTIONS[name].page
+
+
 class Questions:
     """Answer the page's requests, as an ASGI application.
 
@@ -201,8 +203,9 @@ class Questions:
             await refused.response(scope, receive, send)
 
     async def _answer(self, name: str, client: Client, scope: Scope, receive: Receive, send: Send) -> None:
-        if name not in NAMES:
-            raise Refused(404, f"Expected one of {', '.join(NAMES)}; got {quote(name)}.")
+        if not is_question(name):
+            known = ", ".join(filter(is_question, QUESTIONS))
+            raise Refused(404, f"Expected one of {known}; got {quote(name)}.")
         if name == "checkpoint" and not (self.endpoints.menu.settings.upload and self.endpoints.menu.uploads):
             raise Refused(403, NO_UPLOADS)
         async with self._form(name, client, scope, receive) as (form, incoming):

@@ -1,24 +1,29 @@
-"""Describe what there is to choose from on a page: methods and statistics."""
+"""Describe to a page what there is: methods, statistics and questions."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from vitviz.analysis.heads import STATISTICS, Statistic
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
+from vitviz.web.questions import QUESTIONS, Question
 
 
-def choices(
-    methods: Collection[str] = tuple(METHODS), statistics: Collection[str] = tuple(STATISTICS)
-) -> dict[str, list[Any]]:
-    """Return the attribution methods and head statistics of these names, and the methods that a page begins with."""
+def choices(methods: Collection[str] = METHODS, statistics: Collection[str] = STATISTICS) -> dict[str, Any]:
+    """Return methods and statistics of these names, the methods that a page begins with, and the page's questions."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
         "defaults": [DEFAULT, WITHOUT_CLASS],  # the first that the model can compute
         "statistics": [_statistic(statistic) for statistic in STATISTICS.values() if statistic.name in statistics],
+        "questions": {name: _question(question) for name, question in QUESTIONS.items() if question.page},
     }
+
+
+def in_browser(table: Mapping[str, Method | Statistic | Question]) -> tuple[str, ...]:
+    """Return the names of methods, statistics or questions that a static site has."""
+    return tuple(name for name, declared in table.items() if not declared.not_in_browser)
 
 
 def _method(method: Method) -> dict[str, Any]:
@@ -29,3 +34,7 @@ def _method(method: Method) -> dict[str, Any]:
 def _statistic(statistic: Statistic) -> dict[str, Any]:
     same = ("name", "title", "unit", "about", "low", "high")
     return {**{name: getattr(statistic, name) for name in same}, "slow": statistic.reads != "rows"}
+
+
+def _question(question: Question) -> dict[str, Any]:
+    return {"waiting": question.waiting, "settle": question.settle}

@@ -13,7 +13,7 @@ from vitviz.errors import VitvizError
 from vitviz.extras import extra
 from vitviz.resources import resource_folder
 
-LANGUAGES = ("en", "zh")
+LANGUAGES = tuple(sorted(place.name for place in resource_folder("lecture").iterdir() if place.is_dir()))
 STEPS = ("pixels", "patches", "embedding", "positions", "attention", "heads", "prediction", "explanation")
 FILES = tuple(f"{place}-{name}.md" for place, name in enumerate(STEPS, 1))
 MAX_TEXT = 200_000  # bytes

@@ -3,7 +3,7 @@ import { fileName } from './compute/format.js';
 import { decoded } from './compute/payload.js';
 import { queryOn } from './compute/query.js';
 import { isStep, reduce, restore, showable } from './core/actions.js';
-import { INITIAL } from './core/state.js';
+import { INITIAL, saved } from './core/state.js';
 import { createStore } from './core/store.js';
 import { format, parse } from './core/url.js';
 import { packed } from './draw/color.js';
@@ -58,7 +58,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   const store = createStore({ ...INITIAL, ...state, messages, linked: true }, reduce, { step: isStep, restore });
   /** @type {Map<string, import('./effects/scene.js').Scene>} */
   const scenes = new Map();
-  const progress = new Progress();
+  const progress = new Progress(models?.questions ?? {});
   const still = window.matchMedia('(prefers-reduced-motion: reduce)');
   const backend = progress.watch(asked);
   let frame = 0;
@@ -127,8 +127,8 @@ async function leave(what, page) {
   }
   if (what !== 'page') return;
   try {
-    const search = format({ ...store.get(), beside: null, erased: [], removed: 0 }); // the file has Explore alone
-    const bytes = await backend.page(scene, { search });
+    const search = format(saved(store.get()));
+    const bytes = await backend.ask('page', scene, { search });
     download(new Blob([bytes], { type: 'text/html' }), fileName(['vitviz', image, model], 'html'));
   } catch (error) {
     const { message } = /** @type {Error} */ (error);

@@ -1,17 +1,15 @@
 // The interface between the page and whatever computes: a server, or what a file has in itself.
 
-import { isKept } from '../core/state.js';
+import { isKept } from '../core/kinds.js';
+import { ROLLOUT } from '../core/state.js';
+
+/** The rollout that is saved: the whole matrix, with the usual options. */
+export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.start - 1 });
 
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
-/** @typedef {{id: string, source: Source}} Known - a scene that was opened */
 /** @typedef {{text?: string, ahead?: number, seconds?: number, done?: number, of?: number}} Progress */
 /** @typedef {{signal?: AbortSignal, progress?: (progress: Progress) => void}} How */
-/**
- * Token null: the whole matrix; -1: the mean over patches. `start` counts from 0.
- * @typedef {{token: number | null, fuse: string, discard: number, residual: number, start: number}} RolloutAsk
- */
-
 /** @typedef {{source: string, words: string, tip?: string, needs?: string}} Entry - a model, and what it needs */
 /** @typedef {Entry & {classes: number}} Larger - one that knows more classes */
 /**
@@ -21,28 +19,25 @@ import { isKept } from '../core/state.js';
  * @property {{typed: boolean, upload: boolean}} more @property {Larger[]} [larger]
  * @property {{name: string, label: string, thumbnail: string}[]} examples @property {any[]} methods
  * @property {any[]} statistics @property {string[]} defaults - methods to begin with
+ * @property {Questions} questions
+ */
+/**
+ * What the page says of a question until the backend says more, and the milliseconds that it waits before it asks.
+ * @typedef {Record<string, {waiting: string, settle: number}>} Questions
  */
 
 /**
- * Every backend has these; tests/web/test_backends.py holds each to the same answers.
+ * What a question is about: a scene that was opened, what a scene is to be opened from, or a file.
+ * @typedef {{id?: string, source?: Source, file?: File}} About
+ */
+
+/**
+ * Every backend has these; tests/web/test_backends.py holds each to the same answers. The names of questions are those
+ * of `vitviz.web.questions`, and their arguments those of the methods of `vitviz.server.endpoints` without the scene.
  * @typedef {object} Backend
  * @property {{open: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean,
  *   lecture: boolean}} can - what it can do
- * @property {(source: Source, how?: How) => Promise<Manifest>} open
- * @property {(scene: Known, block: number, how?: How) => Promise<ArrayBuffer>} block - a file of `vitviz.web.payload`
- * @property {(scene: Known, ask: RolloutAsk, how?: How) => Promise<ArrayBuffer>} rollout - a file, or a row of float32
- * @property {(scene: Known, ask: {method: string, target: number | null, against: number | null}, how?: How) =>
- *   Promise<any>} explain
- * @property {(scene: Known, ask: {methods: string[], target: number | null, against: number | null}, how?: How) =>
- *   Promise<any>} faithfulness
- * @property {(scene: Known, ask: {names: string[]}, how?: How) => Promise<any>} heads
- * @property {(scene: Known, ask?: {}, how?: How) => Promise<any>} layers
- * @property {(scene: Known, ask: {block?: number}, how?: How) => Promise<ArrayBuffer>} lecture - a file of
- *   `vitviz.web.lecture_numbers`: of the scene, or of a block
- * @property {(scene: Known, ask: {patches: number[], heads: [number, number][]}, how?: How) => Promise<any>} intervene
- * @property {(scene: Known, ask: {search: string}, how?: How) => Promise<ArrayBuffer>} page
- * @property {(how?: How) => Promise<Models>} models
- * @property {(file: File, how?: How) => Promise<any>} upload - a checkpoint
+ * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 
 /** A question that was not answered. Its message is for the visitor. */
@@ -94,6 +89,13 @@ export async function photographOf(photo, photos, base, { signal } = {}) {
 export function isSame(one, other) {
   const sorted = (/** @type {any} */ ask) => JSON.stringify(Object.entries(ask).sort(([a], [b]) => (a < b ? -1 : 1)));
   return sorted(one) === sorted(other);
+}
+
+/** The name of the file that answers a question; null where none is saved. @param {string} name @param {any} ask */
+export function fileOf(name, ask) {
+  if (name === 'block') return `block-${ask.block}`;
+  if (name === 'lecture') return ask.block === undefined ? 'lecture' : `values-${ask.block}`;
+  return name === 'rollout' && isSame(ask, MATRIX) ? 'rollout' : null;
 }
 
 /** Whether an error only says that nobody waits any more. @param {any} error */

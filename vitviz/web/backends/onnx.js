@@ -1,12 +1,12 @@
 // The backend of a static site: the model runs in a worker of the visitor's own browser, and examples are files.
 import { readerOf } from '../compute/readback.js';
-import { BackendError, photographOf } from './backend.js';
+import { BackendError, MATRIX, fileOf, photographOf } from './backend.js';
 import { lack } from './needs.js';
 import { standalone } from './standalone.js';
 
+/** @typedef {import('./backend.js').About} Subject */
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
-/** @typedef {import('./backend.js').Known} Known */
 /** @typedef {import('../core/manifest.js').Manifest} Manifest */
 /** @typedef {import('../core/state.js').Source} Source */
 /** @typedef {import('../local/graphs.js').About} About */
@@ -19,12 +19,6 @@ import { standalone } from './standalone.js';
  *   folder of what each model made of it
  * @property {string} worker @property {string} alone - the frame of a page that is saved
  */
-
-/** @type {import('./backend.js').RolloutAsk} */
-const PLAIN = { token: null, fuse: 'mean', discard: 0, residual: 0.5, start: 0 }; // the options of the files
-
-/** @param {string} why */
-const refused = (why) => async () => { throw new BackendError(why, 'refused'); };
 
 /** @param {Blob} blob @returns {string} an address that lives as long as the page */
 const addressOf = (blob) => URL.createObjectURL(blob);
@@ -95,10 +89,15 @@ export function onnxBackend({ base, site, first, photos }) {
   /** The id of what a model makes of a photograph. @param {Source} source */
   const idOf = ({ image, photo, model }) => `${image ?? photo} ${model ?? site.models.default}`;
 
-  /** @param {string} name @param {Known} scene @param {any} [ask] @param {How} [how] @returns {Promise<any>} */
-  async function ask(name, { id: scene, source }, ask = {}, { signal, progress } = {}) {
+  /**
+   * Ask the worker.
+   * @param {string} name @param {Subject} scene @param {any} ask @param {How} how @returns {Promise<any>}
+   */
+  async function compute(name, { id: scene, source }, ask, { signal, progress }) {
+    if (!source || scene !== idOf(source)) {
+      throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
+    }
     const about = named(source);
-    if (scene !== idOf(source)) throw new BackendError('Expected an open photograph, got another. Open it.', 'unknown');
     if (lack()) throw new BackendError(lack(), 'refused');
     await readerOf(document.createElement('canvas')).catch(({ message }) => { // before 60 MB are loaded in vain
       throw new BackendError(message, 'refused');
@@ -117,69 +116,50 @@ export function onnxBackend({ base, site, first, photos }) {
     });
   }
 
-  /** @param {Source} source */
-  const folder = ({ image, model }) => (image ? site.examples[image].scenes[model ?? site.models.default] : null);
+  /** The folder with what a model made of an example. @param {Source | undefined} source */
+  const folder = (source) => (source?.image ? site.examples[source.image].scenes[source.model ?? site.models.default]
+    : null);
 
-  /** The folder with the files of a scene; null where the worker makes them. @param {Known} scene */
-  const ready = ({ id, source }) => (id === idOf(source) ? folder(source) : null);
+  /** @param {Source} source @param {How} how */
+  async function open(source, how) {
+    const about = named(source);
+    if (source.size) {
+      throw new BackendError('Expected the model’s own input size, got another. Leave it out.', 'refused');
+    }
+    if (source.image && source.image === first.image && about.source === first.model) return first;
+    const place = folder(source);
+    if (place) return (await file(`${place}/manifest.json`, how)).json();
+    const id = idOf({ ...source, model: about.source });
+    const manifest = await compute('open', { id, source }, {}, how);
+    for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
+    manifest.photo.hash = source.photo;
+    return { ...manifest, id, own: source.photo };
+  }
 
-  /** @param {string} name */
-  const question = (name) => (/** @type {Known} */ scene, /** @type {any} */ more, /** @type {How} */ how = {}) =>
-    ask(name, scene, more, how);
-
-  /** Whether these are the options of the files. @param {any} ask */
-  const plain = (ask) => Object.entries(PLAIN).every(([name, value]) => ask[name] === value);
+  /** @param {Subject} scene @param {string} search @param {How} how */
+  async function page(scene, search, how) {
+    const manifest = await backend.ask('open', scene, {}, how);
+    /** @type {Record<string, ArrayBuffer>} */
+    const files = {};
+    for (let block = 0; block < manifest.depth; block += 1) {
+      files[`block-${block}`] = await backend.ask('block', scene, { block }, how);
+    }
+    if (manifest.rollout) files.rollout = await backend.ask('rollout', scene, MATRIX, how);
+    return standalone(await (await file(site.alone, how)).text(), manifest, files, search);
+  }
 
   /** @type {Backend} */
   const backend = {
     can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
-    async open(source, how) {
-      const about = named(source);
-      if (source.size) {
-        throw new BackendError('Expected the model’s own input size, got another. Leave it out.', 'refused');
-      }
-      if (source.image && source.image === first.image && about.source === first.model) return first;
-      const place = folder(source);
-      if (place) return (await file(`${place}/manifest.json`, how)).json();
-      const id = idOf({ ...source, model: about.source });
-      const manifest = await ask('open', { id, source }, {}, how);
-      for (const part of [manifest.photo, manifest.seen]) part.url = addressOf(part.blob);
-      manifest.photo.hash = source.photo;
-      return { ...manifest, id, own: source.photo };
+    async ask(name, about, ask = {}, how = {}) {
+      if (name === 'models') return site.models;
+      if (name === 'open') return open(/** @type {Source} */ (about.source), how);
+      if (name === 'page') return page(about, ask.search, how);
+      if (name === 'checkpoint') throw new BackendError('This site takes no checkpoints. Use vitviz app.', 'refused');
+      const part = about.source && about.id === idOf(about.source) && folder(about.source) && fileOf(name, ask);
+      if (!part) return compute(name, about, ask, how);
+      return (await file(`${folder(about.source)}/${part}.bin`, how)).arrayBuffer();
     },
-    async block(scene, block, how) {
-      const place = ready(scene);
-      if (!place) return ask('block', scene, { block }, how);
-      return (await file(`${place}/block-${block}.bin`, how)).arrayBuffer();
-    },
-    async rollout(scene, options, how) {
-      const place = ready(scene);
-      if (!place || !plain(options)) return ask('rollout', scene, options, how);
-      return (await file(`${place}/rollout.bin`, how)).arrayBuffer();
-    },
-    async lecture(scene, { block }, how) {
-      const place = ready(scene);
-      if (!place) return ask('lecture', scene, { block }, how);
-      const name = block === undefined ? 'lecture' : `values-${block}`;
-      return (await file(`${place}/${name}.bin`, how)).arrayBuffer();
-    },
-    explain: question('explain'),
-    faithfulness: question('faithfulness'),
-    heads: question('heads'),
-    layers: question('layers'),
-    intervene: question('intervene'),
-    async page(scene, { search }, how) {
-      const manifest = await backend.open(scene.source, how);
-      /** @type {Record<string, ArrayBuffer>} */
-      const files = {};
-      for (let block = 0; block < manifest.depth; block += 1) {
-        files[`block-${block}`] = await backend.block(scene, block, how);
-      }
-      if (manifest.rollout) files.rollout = await backend.rollout(scene, PLAIN, how);
-      return standalone(await (await file(site.alone, how)).text(), manifest, files, search);
-    },
-    models: async () => site.models,
-    upload: refused('This site takes no checkpoints. Use vitviz app.'),
   };
   return backend;
 }

@@ -3,7 +3,6 @@ import { BackendError, isAbort, photographOf } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
 /** @typedef {import('./backend.js').How} How */
-/** @typedef {import('./backend.js').Known} Known */
 /** @typedef {import('../core/state.js').Source} Source */
 
 const GONE = 'The server does not answer. Try again in a moment.';
@@ -75,7 +74,7 @@ async function rest(reader, first, count) {
  */
 export function serverBackend({ base, photos, first = null, models = null }) {
   /** @param {string} name @param {FormData} body @param {How} how */
-  async function send(name, body, { signal, progress } = {}) {
+  async function send(name, body, { signal, progress }) {
     let answer;
     try {
       answer = await fetch(new URL(`vitviz/${name}`, base), { method: 'POST', body, signal });
@@ -90,8 +89,8 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     return readAnswer(bodyOf(answer), progress);
   }
 
-  /** @param {string} name @param {object} ask @param {Source | null} source @param {How} how */
-  async function post(name, ask, source, { signal, progress } = {}) {
+  /** @param {object} ask @param {Source | null} source @param {File | undefined} file @param {How} how */
+  async function form(ask, source, file, { signal }) {
     const body = new FormData();
     body.set('ask', JSON.stringify(ask));
     if (source) {
@@ -99,29 +98,9 @@ export function serverBackend({ base, photos, first = null, models = null }) {
       body.set('source', JSON.stringify({ image, model, size }));
       if (source.photo) body.set('photo', await photographOf(source.photo, photos, base, { signal }), 'photo');
     }
-    return send(name, body, { signal, progress });
+    if (file) body.set('photo', file, file.name);
+    return body;
   }
-
-  /**
-   * Ask; once more where the connection was lost, and with what a scene is made from where the server does not have it.
-   * @param {string} name @param {object} asked @param {Source} source @param {How} [how]
-   * @param {Source | null} [sent] - what is sent at first
-   */
-  async function ask(name, asked, source, how, sent = null) {
-    for (let lost = false; ; sent = source) {
-      try {
-        return await post(name, asked, sent, how);
-      } catch (error) {
-        const kind = error instanceof BackendError ? error.kind : '';
-        if (!(kind === 'unknown' && !sent) && !(kind === 'offline' && !lost)) throw error;
-        lost ||= kind === 'offline';
-      }
-    }
-  }
-
-  /** @param {string} name */
-  const question = (name) => (/** @type {Known} */ scene, /** @type {object} */ more, /** @type {How} */ how = {}) =>
-    ask(name, { scene: scene.id, ...more }, scene.source, how);
 
   /** @param {any} one @param {any} other */
   const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (
@@ -129,25 +108,21 @@ export function serverBackend({ base, photos, first = null, models = null }) {
 
   return {
     can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
-    async open(source, how) {
-      if (first && same(source, first)) return first;
-      return ask('open', {}, source, how, source);
-    },
-    block: (scene, block, how) => question('block')(scene, { block }, how),
-    rollout: question('rollout'),
-    explain: question('explain'),
-    faithfulness: question('faithfulness'),
-    heads: question('heads'),
-    layers: (scene, more = {}, how = {}) => question('layers')(scene, more, how),
-    intervene: question('intervene'),
-    lecture: question('lecture'),
-    page: question('page'),
-    models: async (how) => models ?? post('models', {}, null, how),
-    async upload(file, how) {
-      const body = new FormData();
-      body.set('ask', '{}');
-      body.set('photo', file, file.name);
-      return send('checkpoint', body, how);
+    /** Ask; once more where the connection was lost, and with the source where the server does not have the scene. */
+    async ask(name, { id, source, file }, more = {}, how = {}) {
+      if (name === 'open' && first && same(source, first)) return first;
+      if (name === 'models' && models) return models;
+      const asked = id ? { scene: id, ...more } : more;
+      let sent = id ? null : source ?? null;
+      for (let lost = Boolean(file); ; sent = source ?? null) { // a file is sent once
+        try {
+          return await send(name, await form(asked, sent, file, how), how);
+        } catch (error) {
+          const kind = error instanceof BackendError ? error.kind : '';
+          if (!(kind === 'unknown' && source && !sent) && !(kind === 'offline' && !lost)) throw error;
+          lost ||= kind === 'offline';
+        }
+      }
     },
   };
 }

@@ -1,7 +1,8 @@
 // What each action makes of the state. Pure and total: an unknown action changes nothing.
-import { INITIAL, PANE, ROLLOUT, SOURCE, STEPS, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf,
+import { QUERY } from './kinds.js';
+import { FIELDS, INITIAL, PANE, SOURCE, STEPS, asked, defaultQuery, hasQuery, paneOf, pick, sourceOf,
 } from './state.js';
-import { ADDRESSED, format, parse, writeQuery } from './url.js';
+import { ADDRESSED, format, parse } from './url.js';
 
 /** @typedef {import('./state.js').State} State */
 /** @typedef {import('./state.js').Limits} Limits */
@@ -51,9 +52,9 @@ export function fit(state, limits) {
   const erased = state.erased.filter((place) => place < patches);
   if (erased.length < state.erased.length) replace('erased', erased, `erased: expected patches to ${patches}.`);
   if (state.query !== null && !hasQuery(state.query, limits)) {
-    const named = [...prefix.map((token) => writeQuery(token.toLowerCase())), 'mean'].join(', ');
+    const named = [...prefix.map((token) => QUERY.write(token.toLowerCase())), 'mean'].join(', ');
     const instead = defaultQuery(limits);
-    messages.push(`from: expected ${named} or a patch from 1,1 to ${grid.join(',')}, got ${writeQuery(state.query)}; `
+    messages.push(`from: expected ${named} or a patch from 1,1 to ${grid.join(',')}, got ${QUERY.write(state.query)}; `
       + `this is ${instead}.`);
     if (Array.isArray(state.query)) Object.assign(fitted, { query: state.base, queryScene: null });
   }
@@ -250,15 +251,16 @@ export function reduce(state, action) {
   return stale ? { ...next, offer: null } : next;
 }
 
-/** Fields whose changes are no entry in the history: they are set by dragging, or pass. */
-const QUIET = new Set(['opacity', 'gamma', 'numbered', 'theme', 'lang', 'qr', 'removed', ...Object.keys(ROLLOUT)]);
 /** Actions that a person did not ask for one by one. */
 const PASSING = new Set(['opened', 'failed', 'navigate', 'hover', 'lift', 'move', 'step', 'message']);
+
+/** @param {string} field */
+const isQuiet = (field) => Boolean(/** @type {Record<string, import('./state.js').Field>} */ (FIELDS)[field]?.quiet);
 
 /** Whether an action is a step in the history. @param {State} before @param {State} after @param {Action} action */
 export function isStep(before, after, action) {
   if (PASSING.has(action.type) || action.quiet || before.scene === null) return false;
-  if (action.type === 'change' && Object.keys(action.change).every((field) => QUIET.has(field))) return false;
+  if (action.type === 'change' && Object.keys(action.change).every(isQuiet)) return false;
   return format(before) !== format(after);
 }
 

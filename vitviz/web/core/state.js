@@ -1,5 +1,8 @@
 // What the page shows, as one plain object. Code counts blocks, heads, rows and columns from 0; people, and so
 // addresses, count them from 1.
+import { FUSE, HEAD, HEADS, LAYER, PHOTO, QUERY, SWITCH, either, named, oneOf, places, whole, within,
+} from './kinds.js';
+import { LANGUAGES } from './words.js';
 
 /**
  * @typedef {string | [number, number]} Query - 'cls', 'distillation', 'register 2', 'mean', or a patch [row, column]
@@ -42,46 +45,6 @@
  */
 
 /**
- * @typedef {object} Shared
- * @property {PaneState | null} beside - the other one of two panes
- * @property {0 | 1} pane - the active one; 0 is on the left
- * @property {Query | null} query - null: the default one; a patch is pinned until it is let go
- * @property {string | null} queryScene - the scene whose grid a patch counts in; null for the scene on its way
- * @property {string | null} base - the query to go back to when a patch is let go
- * @property {'row' | 'column'} direction - what the query attends to, or who attends to it
- * @property {string} mode - 'attention', 'rollout', or a map of the manifest
- * @property {'mean' | 'max' | 'min'} fuse - of rollout: how heads become one
- * @property {number} discard - of rollout: the share of the weakest that is dropped, 0..1
- * @property {number} residual - of rollout: the skip connection's share, 0..1
- * @property {number} start - of rollout: its first layer, from 1
- * @property {string | null} color - a color map; null: the default one of the map at hand
- * @property {number} opacity - 0..1
- * @property {'spotlight' | 'even'} overlay - opacity that follows the value, or the same everywhere
- * @property {boolean} smooth @property {boolean} grid
- * @property {number} gamma - 0.1..10
- * @property {boolean} shared - one scale for all thumbnails
- * @property {boolean} numbered - number the strongest patches
- * @property {string} tab @property {string | null} theme - 'light', 'dark' or null: as the browser wants it
- * @property {number} step - Lecture: 1..8 @property {string | null} lang - 'en', 'zh', or null: what the page opens in
- * @property {boolean} qr - Lecture: the link is shown as a QR code
- * @property {string | null} method @property {number | null} target @property {number | null} against
- * @property {string | null} statistic @property {string[]} off - heads that are off, as "block,head" from 0
- * @property {number | null} lensClass
- * @property {Pointer | null} pointer @property {{block: number, head: number | string} | null} thumbnail
- * @property {boolean} full - full screen @property {boolean} help - the list of keys is open
- * @property {boolean} bare - the photograph without its map
- * @property {boolean} playing @property {number} pace - milliseconds a step @property {string[]} messages
- * @property {{pane: number, source: Source} | null} offer - what the messages offer to open instead
- * @property {boolean} linked - an address asked for what is on its way
- * @property {number} removed - Explain: percent of the strongest patches that are taken away
- * @property {number[]} erased - Explain: patches that were erased one by one
- * @property {string[]} started - Explain: what a person started on the scene on show, slow methods and tests, as the
- *   JSON of its questions
- */
-
-/** @typedef {PaneState & Shared} State */
-
-/**
  * The pointer over a pane or over the matrix.
  * @typedef {object} Pointer
  * @property {string} scene - whose grid its patches count in
@@ -91,26 +54,112 @@
  * @property {boolean} over - false where a finger was lifted: what it asked stays
  */
 
-/** What rollout is made with, as the files that come with a photograph are. */
-export const ROLLOUT = Object.freeze({ fuse: 'mean', discard: 0, residual: 0.5, start: 1 });
+/**
+ * @typedef {object} Field
+ * @property {any} initial
+ * @property {string} [url] - its part of the address, and `kind`: how it is written there
+ * @property {import('./kinds.js').Kind} [kind]
+ * @property {boolean} [pane] - each of two panes has its own
+ * @property {boolean} [quiet] - a change is no entry in the history: it is set by dragging, or passes
+ * @property {boolean} [saved] - false where a saved page begins without it
+ */
 
 export const STEPS = 8; // of the lecture
 
-export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null });
+/** Every field of the state, those of the address in its order. */
+export const FIELDS = Object.freeze({
+  tab: { initial: 'explore', url: 'tab', kind: oneOf('explore', 'explain', 'heads', 'layers', 'lecture', 'help') },
+  step: { initial: 1, url: 'step', kind: whole(1, STEPS, `a step, 1 to ${STEPS}`) }, // of the lecture
+  lang: { initial: /** @type {string | null} */ (null), url: 'lang', kind: oneOf(...LANGUAGES), quiet: true },
+  image: { initial: /** @type {string | null} */ (null), url: 'image', kind: named('the name of an example'),
+    pane: true },
+  photo: { initial: /** @type {string | null} */ (null), url: 'photo', kind: PHOTO, pane: true },
+  model: { initial: /** @type {string | null} */ (null), url: 'model', kind: named('the name of a model'), pane: true },
+  size: { initial: /** @type {number | null} */ (null), url: 'size', kind: whole(10, 99999, 'an input size in pixels'),
+    pane: true },
+  block: { initial: /** @type {number | null} */ (null), url: 'layer', kind: LAYER, pane: true }, // null: the last one
+  head: { initial: /** @type {PaneState['head']} */ ('mean'), url: 'head', kind: HEAD, pane: true },
+  /** null: the default one; a patch is pinned until it is let go */
+  query: { initial: /** @type {Query | null} */ (null), url: 'from', kind: QUERY },
+  /** what the query attends to, or who attends to it */
+  direction: { initial: /** @type {'row' | 'column'} */ ('row'), url: 'direction', kind: oneOf('row', 'column') },
+  mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
+  /** null: the default one of the map at hand */
+  color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },
+  opacity: { initial: 0.75, url: 'opacity', kind: within(0, 1), quiet: true },
+  /** opacity that follows the value, or the same everywhere */
+  overlay: { initial: /** @type {'spotlight' | 'even'} */ ('spotlight'), url: 'overlay',
+    kind: oneOf('spotlight', 'even') },
+  smooth: { initial: false, url: 'smooth', kind: SWITCH },
+  grid: { initial: false, url: 'grid', kind: SWITCH },
+  bare: { initial: false, url: 'bare', kind: SWITCH }, // the photograph without its map
+  numbered: { initial: true, url: 'numbered', kind: SWITCH, quiet: true }, // the strongest patches
+  gamma: { initial: 1, url: 'gamma', kind: within(0.1, 10), quiet: true },
+  shared: { initial: false, url: 'scale', kind: either('shared', 'each') }, // one scale for all thumbnails
+  // Rollout, as the files that come with a photograph are made: how heads become one, the share of the weakest that is
+  // dropped, the skip connection's share, and the first layer, from 1.
+  fuse: { initial: /** @type {'mean' | 'max' | 'min'} */ ('mean'), url: 'fuse', kind: FUSE, quiet: true },
+  discard: { initial: 0, url: 'discard', kind: within(0, 0.95), quiet: true },
+  residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
+  start: { initial: 1, url: 'start', kind: whole(1, 99999, 'a layer, counted from 1'), quiet: true },
+  method: { initial: /** @type {string | null} */ (null), url: 'method', kind: named('the name of a method') },
+  target: { initial: /** @type {number | null} */ (null), url: 'target',
+    kind: whole(0, 999999, 'the number of a class') },
+  against: { initial: /** @type {number | null} */ (null), url: 'against',
+    kind: whole(0, 999999, 'the number of a class') },
+  /** Explain: percent of the strongest patches that are taken away, and patches that were erased one by one */
+  removed: { initial: 0, url: 'removed', kind: whole(0, 100, 'percent from 0 to 100'), quiet: true, saved: false },
+  erased: { initial: /** @type {number[]} */ ([]), url: 'erased', kind: places('patches, counted from 1 row by row'),
+    saved: false },
+  statistic: { initial: /** @type {string | null} */ (null), url: 'statistic', kind: named('the name of a statistic') },
+  off: { initial: /** @type {string[]} */ ([]), url: 'off', kind: HEADS }, // as "block,head" from 0
+  lensClass: { initial: /** @type {number | null} */ (null), url: 'class',
+    kind: whole(0, 999999, 'the place of a class') },
+  theme: { initial: /** @type {string | null} */ (null), url: 'theme', kind: oneOf('light', 'dark'),
+    quiet: true }, // null: as the browser wants it
 
-/** @type {Readonly<State>} */
-export const INITIAL = Object.freeze({
-  ...SOURCE, block: null, head: 'mean', scene: null, beside: null, pane: 0,
-  query: null, queryScene: null, base: null, direction: 'row', mode: 'attention', ...ROLLOUT,
-  color: null, opacity: 0.75, overlay: 'spotlight', smooth: false, grid: false, gamma: 1, shared: false, numbered: true,
-  tab: 'explore', theme: null, step: 1, lang: null, qr: false, method: null, target: null, against: null,
-  statistic: null, off: [], lensClass: null,
-  pointer: null, thumbnail: null, full: false, help: false, bare: false, playing: false, pace: 600, messages: [],
-  offer: null, linked: false, removed: 0, erased: [], started: [],
+  scene: { initial: /** @type {Opened | null} */ (null), pane: true },
+  beside: { initial: /** @type {PaneState | null} */ (null), saved: false }, // the other one of two panes
+  pane: { initial: /** @type {0 | 1} */ (0) }, // the active one; 0 is on the left
+  /** the scene whose grid a patch counts in; null for the scene on its way */
+  queryScene: { initial: /** @type {string | null} */ (null) },
+  base: { initial: /** @type {string | null} */ (null) }, // the query to go back to when a patch is let go
+  qr: { initial: false, quiet: true }, // Lecture: the link is shown as a QR code
+  pointer: { initial: /** @type {Pointer | null} */ (null) },
+  thumbnail: { initial: /** @type {{block: number, head: number | string} | null} */ (null) },
+  full: { initial: false }, // full screen
+  help: { initial: false }, // the list of keys is open
+  playing: { initial: false },
+  pace: { initial: 600 }, // milliseconds a step
+  messages: { initial: /** @type {string[]} */ ([]) },
+  offer: { initial: /** @type {{pane: number, source: Source} | null} */ (null) }, // what the messages offer to open
+  linked: { initial: false }, // an address asked for what is on its way
+  /** Explain: what a person started on the scene on show, slow methods and tests, as the JSON of its questions */
+  started: { initial: /** @type {string[]} */ ([]) },
 });
 
+/** @typedef {{-readonly [K in keyof typeof FIELDS]: (typeof FIELDS)[K]['initial']}} State */
+
+/** @type {[keyof State, Field][]} */
+export const ENTRIES = /** @type {any} */ (Object.entries(FIELDS));
+
+/** @type {Readonly<State>} */
+export const INITIAL = Object.freeze(/** @type {any} */ (
+  Object.fromEntries(ENTRIES.map(([name, { initial }]) => [name, initial]))));
+
 /** What belongs to a pane, and changes places when the other pane becomes the active one. */
-export const PANE = Object.freeze(['image', 'photo', 'model', 'size', 'block', 'head', 'scene']);
+export const PANE = Object.freeze(ENTRIES.filter(([, { pane }]) => pane).map(([name]) => name));
+
+export const SOURCE = Object.freeze({ image: null, photo: null, model: null, size: null });
+
+const { fuse, discard, residual, start } = INITIAL;
+/** What rollout is made with, as the files that come with a photograph are. */
+export const ROLLOUT = Object.freeze({ fuse, discard, residual, start });
+
+/** What a saved page begins with: it has Explore alone. @param {State} state @returns {State} */
+export function saved(state) {
+  return { ...state, ...pick(INITIAL, ENTRIES.filter(([, { saved: has }]) => has === false).map(([name]) => name)) };
+}
 
 /** @param {any} from @param {readonly string[]} keys @returns {any} */
 export function pick(from, keys) {
@@ -120,11 +169,6 @@ export function pick(from, keys) {
 /** What a pane shows: of the state, or of the pane beside. @param {State} state @param {number} pane */
 export function paneOf(state, pane) {
   return /** @type {PaneState | null} */ (pane === state.pane ? state : state.beside);
-}
-
-/** Whether this is the hash of a photograph that the browser keeps. @param {string} photo */
-export function isKept(photo) {
-  return /^[0-9a-f]{8,64}$/.test(photo);
 }
 
 /** @param {PaneState} pane @returns {Source} */

@@ -8,7 +8,7 @@ const ABREAST = 2;
 const MOST_BYTES = 400 * 2 ** 20; // of queries and keys in float32: 12 blocks of ViT-S up to 10,000 tokens
 const LEAST = 2; // blocks: the one on show and the one under the pointer
 
-/** @typedef {import('../backends/backend.js').Backend} Backend */
+/** @typedef {Pick<import('../backends/backend.js').Backend, 'ask'>} Backend */
 
 export class Blocks {
   /**
@@ -91,10 +91,10 @@ export class Blocks {
         const { options } = answers;
         if (options !== scene.firstOptions) return; // others were asked for meanwhile
         const ask = { token: null, ...JSON.parse(options) };
-        const buffer = await backend.rollout(scene, ask, { signal });
+        const buffer = await backend.ask('rollout', scene, ask, { signal });
         if (!signal.aborted) answers.addRollout(parseRollout(buffer));
       } else {
-        const buffer = await backend.block(scene, what, { signal });
+        const buffer = await backend.ask('block', scene, { block: what }, { signal });
         if (!this.held.includes(what)) return; // it was dropped while it was on its way
         answers.add(parseBlock(buffer));
       }

@@ -2,7 +2,7 @@
 // page.
 import { pictureOf } from '../compute/readback.js';
 import { isStep } from '../core/actions.js';
-import { isKept } from '../core/state.js';
+import { isKept } from '../core/kinds.js';
 import { format } from '../core/url.js';
 
 /** @typedef {import('../core/state.js').State} State */

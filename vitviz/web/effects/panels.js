@@ -4,18 +4,17 @@ import { isAbort, sizeOf } from '../backends/backend.js';
 
 /** @typedef {import('../backends/backend.js').Progress} Progress */
 /** @typedef {import('./scene.js').Scene} Scene */
-/** @typedef {[name: 'explain' | 'faithfulness' | 'heads' | 'layers' | 'lecture' | 'intervene', ask: any]} Question */
+/** @typedef {[name: string, ask: any]} Question */
+/** @typedef {ReturnType<import('./progress.js').Progress['watch']>} Watched */
 /** @typedef {{key: string, question: Question, progress: Progress, controller: AbortController, timer: any}} Running */
 
 const MOST = 120; // answers that are kept; the one not looked at for longest is dropped
-/** @type {Record<string, number>} */
-const SETTLE = { intervene: 200 }; // milliseconds without a change before it is asked: sliders ask at every step
 
 /** @param {Scene} scene @param {Question} question */
 const keyOf = (scene, [name, ask]) => JSON.stringify([scene.id, name, ask]);
 
 export class Requests {
-  /** @param {import('../backends/backend.js').Backend} backend @param {() => void} changed - called at each answer */
+  /** @param {Watched} backend @param {() => void} changed - called at each answer */
   constructor(backend, changed) {
     this.backend = backend;
     this.changed = changed;
@@ -81,7 +80,7 @@ export class Requests {
     /** @type {Running} */
     const running = { ...open, progress: {}, controller: new AbortController(), timer: 0 };
     this.running = running;
-    const wait = SETTLE[open.question[0]] ?? 0;
+    const wait = this.backend.questions[open.question[0]]?.settle;
     if (wait) running.timer = setTimeout(() => this.ask(scene, running), wait);
     else this.ask(scene, running);
   }
@@ -90,7 +89,7 @@ export class Requests {
   async ask(scene, running) {
     const { key, question: [name, ask], controller } = running;
     try {
-      const found = await this.backend[name](scene, ask, { signal: controller.signal,
+      const found = await this.backend.ask(name, scene, ask, { signal: controller.signal,
         progress: (/** @type {Progress} */ progress) => {
           running.progress = progress;
           if (this.running === running) this.changed();

@@ -107,7 +107,7 @@ export class SceneEffects {
     /** @type {Scene | undefined} */
     let scene;
     try {
-      const manifest = await backend.open(source, { signal: controller.signal });
+      const manifest = await backend.ask('open', { source }, {}, { signal: controller.signal });
       if (!latest()) return;
       scene = scenes.get(manifest.id) ?? this.begin(manifest, source, pane);
       scene.image ??= await decode(manifest.photo.url);
@@ -266,7 +266,7 @@ export class SceneEffects {
     const { backend, store, changed } = this.page;
     const { signal } = scene.rolling;
     try {
-      const buffer = await backend.rollout(scene, { token, ...JSON.parse(options) }, { signal });
+      const buffer = await backend.ask('rollout', scene, { token, ...JSON.parse(options) }, { signal });
       if (!signal.aborted) deliver(buffer); // else other options were chosen meanwhile, or another scene
     } catch (error) {
       if (signal.aborted) return;

@@ -7,7 +7,7 @@
  */
 export async function uploadCheckpoint({ backend, store }, file) {
   try {
-    return await backend.upload(file);
+    return await backend.ask('checkpoint', { file });
   } catch (error) {
     store.dispatch({ type: 'message', texts: [/** @type {Error} */ (error).message] });
     return null;

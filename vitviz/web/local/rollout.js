@@ -2,7 +2,7 @@
 import { fuse, row } from '../compute/attention.js';
 
 /** @typedef {import('../compute/payload.js').Block} Block */
-/** @typedef {import('../backends/backend.js').RolloutAsk} RolloutAsk */
+/** @typedef {{fuse: string, discard: number, residual: number, start: number}} Options - `start` counts from 0 */
 
 /**
  * Attention of a block with its heads made one, (N, N).
@@ -61,7 +61,7 @@ export function weightsOf({ tokens, prefix }, token) {
 /**
  * Rollout to some tokens: each a row of weights (N), which becomes where its information came from.
  * @param {Block[]} blocks @param {Float64Array[]} flows
- * @param {Omit<RolloutAsk, 'token'>} options
+ * @param {Options} options
  */
 export function rollOut(blocks, flows, { fuse: how, discard, residual, start }) {
   let held = flows;

@@ -1,7 +1,7 @@
 // What stands around every view: tabs, light or dark, full screen, messages, and what is under way.
 import { progressWords } from '../compute/format.js';
 import { write } from '../draw/dom.js';
-import { FITS, TABS, filled, languageOf } from '../core/words.js';
+import { LANGUAGES, filled, languageOf, wordsOf } from '../core/words.js';
 import { oneTabStop, roving } from '../draw/roving.js';
 import { View } from './view.js';
 
@@ -33,7 +33,7 @@ export class Frame extends View {
     const what = tab ? 'tab' : event.target.closest('[data-do]')?.dataset.do;
     /** @type {Record<string, () => Partial<State>>} */
     const changes = { tab: () => ({ tab: tab.dataset.tab }), full: () => ({ full: !this.state?.full }),
-      lang: () => ({ lang: this.lang === 'zh' ? 'en' : 'zh' }),
+      lang: () => ({ lang: LANGUAGES[(LANGUAGES.indexOf(this.lang) + 1) % LANGUAGES.length] }),
       theme: () => ({ theme: this.isDark() ? 'light' : 'dark' }), dismiss: () => ({ messages: [] }) };
     if (changes[what]) this.change(changes[what]());
     if (what === 'fits') this.openFitting(event.target.closest('[data-do]').dataset.size);
@@ -78,7 +78,7 @@ export class Frame extends View {
     this.lang = lang;
     if (!this.tabs.length) return;
     document.documentElement.lang = lang;
-    for (const one of this.tabs) write(one, TABS[lang][one.dataset.tab]);
+    for (const one of this.tabs) write(one, wordsOf(lang).tabs[one.dataset.tab]);
     for (const one of this.all('.vv-top, .vv-another, .vv-message, .vv-source, .vv-status, .vv-tab:not(.vv-lecture)')) {
       one.lang = 'en';
     }
@@ -104,7 +104,7 @@ export class Frame extends View {
     write(place.querySelector('span'), messages.join(' '));
     const button = place.querySelector('[data-do=fits]');
     button.hidden = offer === null;
-    write(button, filled(FITS.en, offer?.source.size));
+    write(button, filled(wordsOf('en').fits, offer?.source.size));
   }
 
   /** The layout follows the photograph's shape: what a portrait leaves free is the thumbnails'. @param {State} state */

@@ -3,7 +3,7 @@
 import { queryOn } from '../compute/query.js';
 import { escaped } from '../compute/format.js';
 import { parseLecture } from '../compute/lecture_numbers.js';
-import { LECTURE, STAGES, languageOf } from '../core/words.js';
+import { languageOf, wordsOf } from '../core/words.js';
 import { STEPS } from '../core/state.js';
 import { write } from '../draw/dom.js';
 import { qrCode } from '../draw/qr.js';
@@ -107,7 +107,7 @@ export class Lecture extends View {
   /** @param {Shown} state */
   tell({ step, lang }) {
     if (this.told === `${lang} ${step}`) return;
-    const words = LECTURE[lang];
+    const words = wordsOf(lang).lecture;
     const text = this.page.lecture?.texts[lang][step - 1];
     if (!this.told.startsWith(lang)) {
       this.root.lang = lang;
@@ -116,7 +116,7 @@ export class Lecture extends View {
       write(this.find('[data-go="1"]'), `${words.next} →`);
       if (this.find('[data-go=qr]')) write(this.find('[data-go=qr]'), words.code);
       write(this.find('.vv-waits'), words.waiting);
-      this.all('.vv-tensors span').forEach((one, at) => write(one, STAGES[lang][at]));
+      this.all('.vv-tensors span').forEach((one, at) => write(one, wordsOf(lang).stages[at]));
     }
     this.told = `${lang} ${step}`;
     if (text) {
@@ -156,7 +156,7 @@ export class Lecture extends View {
     const address = addressOf(this.page.store);
     if (this.coded === `${lang} ${address}`) return;
     this.coded = `${lang} ${address}`;
-    const words = LECTURE[lang];
+    const words = wordsOf(lang).lecture;
     write(place.querySelector('h2'), words.scan);
     place.querySelector('.vv-code').innerHTML = qrCode(address);
     write(place.querySelector('.vv-address'), address);

@@ -1,5 +1,5 @@
 // What views share: a place on the page, and the store that they change.
-import { FITS, filled } from '../core/words.js';
+import { filled, wordsOf } from '../core/words.js';
 import { write } from '../draw/dom.js';
 
 /** @typedef {import('../core/state.js').State} State */
@@ -60,7 +60,7 @@ export class View {
     button.hidden = size === null;
     if (size === null) return;
     button.dataset.size = String(size);
-    write(button, filled(FITS[lang], size));
+    write(button, filled(wordsOf(lang).fits, size));
   }
 
   /** Which of some buttons is pressed. @param {string} selector @param {(data: DOMStringMap) => boolean} pressed */

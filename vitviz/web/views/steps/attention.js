@@ -2,6 +2,7 @@
 // inspected and is derived from those before it.
 import { attend, dotTerms, largest, parseValues, roundedToSum, sumTerms } from '../../compute/lecture_numbers.js';
 import { escaped, percent } from '../../compute/format.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
 import { Pane } from '../../draw/photo.js';
@@ -21,21 +22,6 @@ const KINDS = ['scaled', 'weights', 'given'];
 const ROWS = 7; // tokens with a row of their own; the others are summed
 const TERMS = 4; // of a sum in words
 const SIGNED = 'RdBu_r';
-
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: { layer: 'Layer', head: 'Head', from: 'from', map: 'Map', scaled: 'query · key / √d', weights: 'softmax',
-    given: 'softmax × norm of value', first: 'Query times key', second: 'Division by √d and softmax',
-    third: 'The weighted sum of the values', query: 'query of', key: 'key of', product: 'their products',
-    all: 'softmax over all tokens', token: 'token', dot: 'q · k', powers: 'e^(s − max)', other: 'other tokens',
-    sum: 'sum', out: 'sum of values × softmax', beside: 'outside the picture',
-    waiting: 'Loading the numbers of this layer …', looks: 'what the head attends to' },
-  zh: { layer: '层', head: '头', from: '来自', map: '图', scaled: '查询 · 键 / √d', weights: 'softmax',
-    given: 'softmax × 值的范数', first: '查询乘以键', second: '除以 √d，再做 softmax', third: '对值加权求和',
-    query: '查询：', key: '键：', product: '逐项乘积', all: '每个词元的 softmax', token: '词元', dot: 'q · k',
-    powers: 'e^(s − 最大值)', other: '个其他词元', sum: '总和', out: 'softmax × 值 的总和',
-    beside: '在图像之外', waiting: '正在载入这一层的数字……', looks: '这个头关注哪里' },
-};
 
 const HTML = `
   <div class="vv-half"><div class="vv-row vv-which">
@@ -138,7 +124,7 @@ export class Attention extends View {
     this.compute(scene, block, head, token, this.requests.answer(scene, question));
     this.root.classList.toggle('vv-empty', this.head === null);
     if (this.head) this.draw(state, scene, this.head, token);
-    else this.pane.say({ title: WORDS[state.lang].waiting, answer: '', low: '', high: '', unit: '' });
+    else this.pane.say({ title: wordsOf(state.lang).attention.waiting, answer: '', low: '', high: '', unit: '' });
     return false;
   }
 
@@ -156,7 +142,7 @@ export class Attention extends View {
     if (this.lang === lang) return;
     this.lang = lang;
     this.drawn = '';
-    const words = WORDS[lang];
+    const words = wordsOf(lang).attention;
     for (const place of this.all('[data-word]')) write(place, words[place.dataset.word]);
     this.find('.vv-maps').setAttribute('aria-label', words.map);
     this.pane.picture.setAttribute('aria-label', words.looks);
@@ -226,7 +212,7 @@ export class Attention extends View {
     pane.bar(page.colors[colors], 1, signed);
     pane.mark(false, patchAt(token - prefix.length, scene));
     pane.point([], looked < prefix.length ? null : patchAt(looked - prefix.length, scene));
-    const words = WORDS[lang];
+    const words = wordsOf(lang).attention;
     const said = kind === 'weights' ? (/** @type {number} */ value) => percent(value) : figures;
     const beside = prefix.length && kind === 'weights'
       ? prefix.map((name, n) => `${percent(head.weights[n])} ${name}`).join(', ') : '';
@@ -240,7 +226,7 @@ export class Attention extends View {
     const { channel: chosen, lang } = this;
     const d = head.query.length;
     const at = Math.min(chosen, d - 1);
-    const words = WORDS[lang];
+    const words = wordsOf(lang).attention;
     const key = head.keys.subarray(looked * d, (looked + 1) * d);
     const terms = dotTerms(head, looked);
     const [of, from] = [looked, token].map((one) => tokenWords(one, scene, lang));
@@ -253,15 +239,14 @@ export class Attention extends View {
     const { best, rest, others } = largest(terms, TERMS);
     const shown = roundedToSum([...best.map((n) => terms[n]), ...(others ? [rest] : [])], 2);
     const sum = `q · k = ${sumWords(shown)} = <b data-sum="dot">${decimal(head.dots[looked])}</b>`;
-    const more = lang === 'zh' ? `${TERMS} 个最大的乘积，以及其余 ${others} 个之和`
-      : `the ${TERMS} largest products and the sum of the other ${others}`;
+    const more = filled(words.more, TERMS, others);
     this.find('.vv-dot-sum').innerHTML = `${one}<br>${sum}${others ? ` <small>(${more})</small>` : ''}`;
   }
 
   /** @param {Scene} scene @param {Head} head @param {number} looked */
   softmax(scene, head, looked) {
     const { lang } = this;
-    const words = WORDS[lang];
+    const words = wordsOf(lang).attention;
     const { dots, scaled, powers, weights, total } = head;
     const top = Math.max(...scaled);
     const name = (/** @type {number} */ n) => tokenWords(n, scene, lang);
@@ -296,7 +281,7 @@ export class Attention extends View {
   /** @param {Scene} scene @param {Head} head */
   values(scene, head) {
     const { lang, given } = this;
-    const words = WORDS[lang];
+    const words = wordsOf(lang).attention;
     const d = head.query.length;
     const at = Math.min(given, d - 1);
     const terms = sumTerms(head, at);

@@ -2,7 +2,7 @@
 import { score } from '../../compute/format.js';
 import { embed, filterMap, filterOf, filterProduct, patchOf } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
-import { filled } from '../../core/words.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, levelsAround, paintBars, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -31,28 +31,6 @@ const HTML = `
   <h3 class="vv-wall-title"></h3><div class="vv-framed"><canvas class="vv-filters"></canvas
     ><i class="vv-here"></i></div>
   <p class="vv-missing vv-quiet"></p>`;
-
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: {
-    patch: 'the patch', filter: 'the filter', terms: 'the products',
-    map: 'Response of filter {0} at every patch', sum: 'Patch times filter {0}: one number',
-    adds: 'The {0} products add up to {1}; plus the bias {2}, this gives {3}',
-    vector: 'All {0} filters: the patch as a vector of {0} numbers',
-    wall: 'The {0} filters as pictures: click one', unit: 'filter response', slider: 'Filter number',
-    aria: 'Photograph with the responses of a filter. Arrow keys move the patch.',
-    some: 'The model has {0} filters, too many for this page. These are the {1} with the largest norm.',
-  },
-  zh: {
-    patch: '图块', filter: '滤波器', terms: '乘积',
-    map: '第 {0} 个滤波器对每个图块的响应', sum: '图块乘以第 {0} 个滤波器：一个数',
-    adds: '{0} 个乘积之和 {1}，加偏置 {2} = {3}',
-    vector: '全部 {0} 个滤波器：图块成为 {0} 维向量',
-    wall: '{0} 个滤波器的图像：点击一个', unit: '滤波器响应', slider: '滤波器编号',
-    aria: '叠加了滤波器响应的照片。用方向键移动图块。',
-    some: '共有 {0} 个滤波器，本页无法全部显示，这里是范数最大的 {1} 个。',
-  },
-};
 
 export class Embedding extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -87,7 +65,7 @@ export class Embedding extends Step {
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
   render(state, scene, lecture) {
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).embedding;
     if (this.isNew(scene)) {
       this.pane.open(scene.image, scene.geometry, scene.grid);
       this.filter = -1;

@@ -2,6 +2,7 @@
 // where they disagree most.
 import { escaped, percent, progressWords, score } from '../../compute/format.js';
 import { disagreement } from '../../compute/lecture_numbers.js';
+import { wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { indices, scaleOver } from '../../draw/color.js';
 import { write } from '../../draw/dom.js';
@@ -17,41 +18,6 @@ import { patchAt, patchWords } from './tokens.js';
 
 const METHODS = ['rollout', 'gae'];
 const NAMES = ['Rollout', 'GAE'];
-
-/** @type {Record<string, any>} */
-const WORDS = {
-  en: {
-    titles: ['Rollout: where attention comes from', 'GAE: evidence for the class, from gradients'],
-    test: 'Show the patches one by one and compare the maps', stop: 'Stop', random: 'mean of random orders',
-    band: 'range of random orders', chart: 'Insertion', across: 'patches shown', found: 'Where they disagree most',
-    without: 'Without them and their eight neighbours', none: 'This model has no class names, so there is no '
-      + 'prediction to explain.', waiting: 'Computing the maps', testing: 'Testing both maps',
-    alike: (/** @type {string} */ value) => `Rank correlation of the two maps: ${value} (1: same order, 0: unrelated).`,
-    /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
-    differ: (number, patch, ranks, of) => `Patch ${number}, ${patch}: rank ${ranks[0]} of ${of} in rollout, rank `
-      + `${ranks[1]} in GAE.`,
-    /** @param {number} number @param {string} label @param {string} before @param {string} after */
-    lost: (number, label, before, after) => `Without patch ${number} and its neighbours: ${label} ${before} → `
-      + `${after}.`,
-    /** @param {number[]} areas @param {number} chance */
-    areas: (areas, chance) => `Area under the curve: rollout ${areas[0].toFixed(2)}, GAE ${areas[1].toFixed(2)}, random`
-      + ` ${chance.toFixed(2)}. A larger area means that the map ranks the decisive patches earlier.`,
-  },
-  zh: {
-    titles: ['Rollout：注意力来自哪里', 'GAE：类别的依据（基于梯度）'], test: '逐个显示图块，比较两张图', stop: '停止',
-    random: '随机顺序的平均', band: '随机顺序的范围', chart: '插入曲线', across: '已显示的图块', found: '分歧最大的地方',
-    none: '这个模型没有类别名称，因此没有可以解释的预测。', waiting: '正在计算两张图', testing: '正在检验两张图',
-    alike: (/** @type {string} */ value) => `两张图的等级相关：${value}（1 表示顺序相同，0 表示无关）。`,
-    /** @param {number} number @param {string} patch @param {number[]} ranks @param {number} of */
-    differ: (number, patch, ranks, of) => `图块 ${number}（${patch}）：在 ${of} 个图块中，rollout 排第 ${ranks[0]}，GAE 排第 ${
-      ranks[1]}。`,
-    /** @param {number} number @param {string} label @param {string} before @param {string} after */
-    lost: (number, label, before, after) => `去掉图块 ${number} 及其周围的图块：${label} ${before} → ${after}。`,
-    /** @param {number[]} areas @param {number} chance */
-    areas: (areas, chance) => `曲线下面积：rollout ${areas[0].toFixed(2)}，GAE ${areas[1].toFixed(2)}，随机 ${
-      chance.toFixed(2)}。面积越大，说明图把关键图块排得越靠前。`,
-  },
-};
 
 const HTML = `
   <div class="vv-both"><figure class="vv-pane"></figure><figure class="vv-pane"></figure></div>
@@ -109,7 +75,7 @@ export class Explanation extends View {
       this.apart = null;
       fill(this.find('.vv-charts'), []);
     }
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).explanation;
     const { maps, test } = this.questions(scene);
     const classifies = scene.manifest.predictions.length > 0;
     const waits = state.started.includes(JSON.stringify(test));
@@ -149,7 +115,7 @@ export class Explanation extends View {
 
   /** @param {string} lang @param {boolean} classifies */
   translate(lang, classifies) {
-    const words = WORDS[lang];
+    const words = wordsOf(lang).explanation;
     this.find('.vv-apart').hidden = !classifies;
     if (this.lang === lang) return;
     this.lang = lang;
@@ -166,7 +132,7 @@ export class Explanation extends View {
     const drawn = [lang, opacity, lost.map(Boolean), ...this.panes.map((pane) => pane.shown)].join();
     if (drawn === this.drawn || !this.apart) return;
     this.drawn = drawn;
-    const words = WORDS[lang];
+    const words = wordsOf(lang).explanation;
     const { over, under, first, second, correlation } = this.apart.found;
     const patches = [over, under];
     this.panes.forEach((pane, place) => {
@@ -197,7 +163,7 @@ export class Explanation extends View {
   curves(lang, tests) {
     if (this.charted === lang) return;
     this.charted = lang;
-    const words = WORDS[lang];
+    const words = wordsOf(lang).explanation;
     const curves = tests.map(({ insertion }) => insertion);
     const [{ x, low, high, random, chance }] = curves;
     const areas = words.areas(curves.map(({ area }) => area), chance);

@@ -4,7 +4,7 @@ import { tokenOf } from '../../compute/geometry.js';
 import { KINDS, LIMITS, Study } from '../../compute/kinds.js';
 import { dots, fill } from '../../draw/charts.js';
 import { indices, scaleOver } from '../../draw/color.js';
-import { filled } from '../../core/words.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Thumbnails, cellItems } from '../../draw/thumbnails.js';
 import { Step } from './step.js';
@@ -23,41 +23,6 @@ const HTML = `
   </div>
   <h3 class="vv-wall-title"></h3><div class="vv-grid"></div>`;
 
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: {
-    kinds: 'The kinds of heads in this model: click one',
-    prefix: 'attend to CLS or registers', prefixRule: '{0} or more on these tokens',
-    self: 'attend to the query itself', selfRule: '{0} or more on the query patch',
-    near: 'attend to neighbours', nearRule: '{0} or more on the query patch and the eight around it',
-    even: 'attend evenly to everything', evenRule: 'spread of {0} or more',
-    same: 'attend to the same patches for every query', sameRule: 'rows differ by less than {0}',
-    choosy: 'depend on the content of the query', choosyRule: 'all others',
-    studied: 'Means over {0} of {1} query patches. We chose the thresholds; some heads are close to them.',
-    reading: 'Reading the rows of all heads: {0}', title: 'Layer {0}, {1}, from the patch',
-    head: 'head {0}', mean: 'mean of the heads', max: 'maximum of the heads', min: 'minimum of the heads',
-    wall: 'Every head of every layer, from this patch: click one. Each map has its own scale',
-    chart: 'Attention distance of the heads, in patches', across: 'layer, 1 to {0}',
-    chartWords: 'One dot per head: the mean distance from a patch to the patches that it attends to.',
-    unit: 'of attention', aria: 'Photograph with the attention of a head. Arrow keys move the patch.',
-  },
-  zh: {
-    kinds: '这个模型有哪些种类的头：点击一种',
-    prefix: '关注 CLS 或寄存器', prefixRule: '这些词元得到 {0} 以上',
-    self: '关注查询图块自身', selfRule: '查询图块得到 {0} 以上',
-    near: '关注相邻图块', nearRule: '查询图块和周围八个图块得到 {0} 以上',
-    even: '均匀地关注所有词元', evenRule: '分散度 {0} 以上',
-    same: '对任何查询都关注同样的图块', sameRule: '各行相差不到 {0}',
-    choosy: '取决于查询图块的内容', choosyRule: '其余的头',
-    studied: '对 {1} 个图块中的 {0} 个查询图块取平均。阈值由我们设定，有些头接近阈值。',
-    reading: '正在读取所有头的行：{0}', title: '第 {0} 层，{1}，从这个图块出发',
-    head: '第 {0} 个头', mean: '所有头的平均', max: '所有头的最大值', min: '所有头的最小值',
-    wall: '每一层的每个头，从这个图块出发：点击一个。每张图有各自的色标',
-    chart: '各个头的注意力距离（图块数）', across: '层，1 到 {0}',
-    chartWords: '每个点代表一个头：从图块到它所关注图块的平均距离。',
-    unit: '的注意力', aria: '叠加了一个头的注意力的照片。用方向键移动图块。',
-  },
-};
 /** @type {Record<string, number>} */
 const RULES = { ...LIMITS, even: LIMITS.spread, same: LIMITS.differ };
 
@@ -96,7 +61,7 @@ export class HeadsStep extends Step {
 
   /** @param {Shown} state @param {Scene} scene @returns {boolean} */
   render(state, scene) {
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).heads;
     if (this.isNew(scene)) this.open(scene);
     this.label(words);
     this.describe(this.pane, words.aria);

@@ -1,7 +1,7 @@
 // Step 2 of the lecture: pixels become patches. One patch, its numbers, and the row that all patches make.
 import { score } from '../../compute/format.js';
 import { patchOf } from '../../compute/lecture_numbers.js';
-import { filled } from '../../core/words.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { frameTile, joinChannels, paintPixels, paintSigned, paintTiles, reachOf, tileUnder,
 } from '../../draw/pixels.js';
@@ -27,24 +27,6 @@ const HTML = `
   </div>
   <h3 class="vv-all-title"></h3><div class="vv-framed"><canvas class="vv-row-of"></canvas
     ><i class="vv-here"></i></div>`;
-
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: {
-    grid: 'The grid: click a patch', pixels: 'its pixels', which: 'The patch in row {0}, column {1}',
-    reading: '{0}, row {1}, column {2} of the patch: {3} (level {4})',
-    count: 'Its {0} × {0} × 3 = {1} numbers in one row',
-    all: 'All patches in reading order: this is number {0} of {1}',
-    aria: 'Photograph with the grid of patches. Arrow keys move the patch.',
-  },
-  zh: {
-    grid: '网格：点击一个图块', pixels: '它的像素', which: '第 {0} 行第 {1} 列的图块',
-    reading: '{0}，图块内第 {1} 行第 {2} 列：{3}（亮度 {4}）',
-    count: '它的 {0} × {0} × 3 = {1} 个数，排成一行',
-    all: '所有图块按阅读顺序排成一行：这是第 {0} 个，共 {1} 个',
-    aria: '带图块网格的照片。用方向键移动图块。',
-  },
-};
 
 export class Patches extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
@@ -73,7 +55,7 @@ export class Patches extends Step {
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
   render(state, scene, lecture) {
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).patches;
     if (this.isNew(scene)) this.pane.open(scene.image, scene.geometry, scene.grid);
     this.pane.mark(true, state.query);
     this.describe(this.pane, words.aria);

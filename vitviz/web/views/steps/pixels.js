@@ -1,7 +1,7 @@
 // Step 1 of the lecture: the photograph becomes pixels, and what is lost.
 import { score, whole } from '../../compute/format.js';
 import { losses } from '../../compute/lecture_numbers.js';
-import { filled } from '../../core/words.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { joinChannels, paintPixels } from '../../draw/pixels.js';
 import { Step } from './step.js';
@@ -28,27 +28,6 @@ const HTML = `
 /** @param {number} value */
 const many = (value) => value.toLocaleString('en');
 
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: {
-    photo: 'The photograph', input: 'The model’s input', channels: 'The input as three channels of numbers',
-    level: 'level, 0 to 255', share: '÷ 255', less: '− mean', by: '÷ standard deviation', number: 'model input',
-    size: '{0} × {1} pixels = {2} numbers', lost: '{0} of the numbers are left.',
-    whole: 'The model sees the whole photograph; nothing is cropped.',
-    cropped: 'The model sees {0} of the photograph’s area; the hatched part is cropped.',
-    pixel: 'The pixel in row {0}, column {1}. Point at another one to see its numbers.',
-    aria: 'The photograph. The hatched part is cropped. Arrow keys move the patch.',
-  },
-  zh: {
-    photo: '照片', input: '模型的输入', channels: '输入的三个通道',
-    level: '亮度，0 到 255', share: '÷ 255', less: '− 均值', by: '÷ 标准差', number: '模型的输入值',
-    size: '{0} × {1} 像素 = {2} 个数', lost: '保留了 {0} 的数字。',
-    whole: '模型看到整张照片，没有裁剪。', cropped: '模型看到照片面积的 {0}，斜线部分被裁掉了。',
-    pixel: '第 {0} 行第 {1} 列的像素。指向其他像素可查看它的数值。',
-    aria: '照片。斜线部分已被裁掉。用方向键移动图块。',
-  },
-};
-
 export class Pixels extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
@@ -74,7 +53,7 @@ export class Pixels extends Step {
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
   render(state, scene, lecture) {
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).pixels;
     if (this.isNew(scene)) {
       this.pane.open(scene.image, scene.geometry, scene.grid);
       this.drawn = '';

@@ -2,7 +2,7 @@
 import { score } from '../../compute/format.js';
 import { positionSimilarity, sinePositions } from '../../compute/lecture_numbers.js';
 import { indices, scaleOver } from '../../draw/color.js';
-import { filled } from '../../core/words.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { write } from '../../draw/dom.js';
 import { Step } from './step.js';
 
@@ -21,38 +21,6 @@ const HTML = `
   <h3 data-word="wall"></h3><canvas class="vv-places"></canvas><p class="vv-missing vv-quiet"></p>`;
 const TILES = [7, 11]; // at most so many maps down and across
 
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: {
-    tokens: '{0} tokens, each of {1} numbers',
-    start: '{0}: not cut from the photograph. These tokens start from learned values that are the same for every '
-      + 'photograph; the blocks then add information from the patches.',
-    alone: 'This model has no tokens in front of the patches; it predicts from all patches.',
-    learned: 'This model: learned positions', sincos: 'This model: sine and cosine, fixed',
-    sincos1d: 'This model: sine and cosine of the position in reading order, fixed',
-    rotary: 'This model: rotary positions, in every layer', none: 'This model has no positions',
-    sine: 'For comparison: sine and cosine',
-    similar: 'Similarity of the position in row {0}, column {1} to every other position: the cosine of the two '
-      + 'vectors. The map does not depend on the photograph.',
-    wall: 'The same map for positions across the grid', unit: 'cosine', patch: 'patch',
-    aria: 'Similarity of positions over the photograph. Arrow keys move the patch.',
-    missing: 'This model’s positions are not available; the maps show sine and cosine positions.',
-  },
-  zh: {
-    tokens: '{0} 个词元，每个 {1} 个数',
-    start: '{0}：不是从照片上切下来的。它们的初值由训练得到，对每张照片都一样；各层再从图块中收集信息。',
-    alone: '这个模型在图块前没有其他词元，预测取自所有图块。',
-    learned: '这个模型：学习得到的位置', sincos: '这个模型：固定的正弦和余弦',
-    sincos1d: '这个模型：按阅读顺序的固定正弦和余弦',
-    rotary: '这个模型：每层中的旋转位置', none: '这个模型没有位置',
-    sine: '对照：正弦和余弦',
-    similar: '第 {0} 行第 {1} 列的位置与其他各位置的相似度：两个向量的余弦。它与照片内容无关。',
-    wall: '网格各处位置的相似度图', unit: '余弦', patch: '图块',
-    aria: '叠加在照片上的位置相似度。用方向键移动图块。',
-    missing: '无法取得这个模型的位置，图中显示的是正弦和余弦位置。',
-  },
-};
-
 export class Positions extends Step {
   /** @param {HTMLElement} root @param {import('../explore.js').Page} page */
   constructor(root, page) {
@@ -64,7 +32,7 @@ export class Positions extends Step {
 
   /** @param {Shown} state @param {Scene} scene @param {Lecture | null} lecture @returns {boolean} */
   render(state, scene, lecture) {
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).positions;
     if (this.isNew(scene)) for (const pane of this.panes) pane.open(scene.image, scene.geometry, scene.grid);
     for (const pane of this.panes) {
       pane.mark(false, state.query);

@@ -3,6 +3,7 @@
 import { escaped, percent } from '../../compute/format.js';
 import { roundedToSum } from '../../compute/lecture_numbers.js';
 import { decoded } from '../../compute/payload.js';
+import { filled, wordsOf } from '../../core/words.js';
 import { chart, fill } from '../../draw/charts.js';
 import { write } from '../../draw/dom.js';
 import { Pane } from '../../draw/photo.js';
@@ -17,21 +18,6 @@ import { patchWords } from './tokens.js';
 
 /** @type {import('../../effects/panels.js').Question} */
 const LAYERS = ['layers', {}];
-
-/** @type {Record<string, Record<string, string>>} */
-const WORDS = {
-  en: { after: 'After layer', says: 'the classifier would predict', rest: 'all other classes', each: 'After each layer',
-    image: 'Predicted from the whole image', patch: 'Predicted from', layer: 'layer', class: 'Class',
-    map: 'predicted from each patch', last: 'This is the model’s prediction.',
-    alone: 'The classifier is applied to each patch as if it were the only one. Late layers copy global information '
-      + 'into all patches, so a uniform colour does not mean that every patch shows the class.',
-    none: 'This model has no class names, so there are no predictions.',
-    waiting: 'Reading the layers' },
-  zh: { after: '第', says: '层之后，分类器会预测', rest: '所有其他类别', each: '每一层之后', image: '由整张图像预测',
-    patch: '预测自', layer: '层', class: '类别', map: '由每个图块预测', last: '这就是模型的预测。',
-    alone: '分类器单独应用于每个图块。靠后的层会把全局信息复制到所有图块，因此处处同色并不表示每个图块都属于这个类别。',
-    none: '这个模型没有类别名称，因此没有预测。', waiting: '正在读取各层' },
-};
 
 const HTML = `
   <div class="vv-half"><div class="vv-row vv-maps vv-classes" role="group"></div>
@@ -75,7 +61,7 @@ export class Prediction extends View {
     if (this.isNew(scene)) this.open(scene);
     this.translate(state.lang);
     this.requests.want(scene, [LAYERS]);
-    const words = WORDS[state.lang];
+    const words = wordsOf(state.lang).prediction;
     const answer = this.requests.answer(scene, LAYERS) ?? null;
     if (answer !== this.answer) this.answered(answer);
     this.say('.vv-trouble', this.requests.failure(scene, LAYERS) || (answer && !answer.names.length ? words.none : ''));
@@ -97,11 +83,11 @@ export class Prediction extends View {
     if (this.lang === lang) return;
     this.lang = lang;
     this.drawn = this.charted = '';
-    for (const place of this.all('[data-word]')) write(place, WORDS[lang][place.dataset.word]);
+    for (const place of this.all('[data-word]')) write(place, wordsOf(lang).prediction[place.dataset.word]);
     for (const [place, word] of [['.vv-afters', 'each'], ['.vv-classes', 'class']]) {
-      this.find(place).setAttribute('aria-label', WORDS[lang][word]);
+      this.find(place).setAttribute('aria-label', wordsOf(lang).prediction[word]);
     }
-    this.pane.picture.setAttribute('aria-label', WORDS[lang].map);
+    this.pane.picture.setAttribute('aria-label', wordsOf(lang).prediction.map);
   }
 
   /** @param {Answer | null} answer */
@@ -131,17 +117,16 @@ export class Prediction extends View {
     const drawn = [lang, patch, at, this.chosen, opacity, this.pane.shown].join();
     if (drawn === this.drawn) return;
     this.drawn = drawn;
-    const words = WORDS[lang];
+    const words = wordsOf(lang).prediction;
     const name = answer.names[this.chosen];
     this.press('[data-layer]', (data) => Number(data.layer) === layer - 1);
     this.press('[data-name]', (data) => Number(data.name) === this.chosen);
     this.pane.paint(this.mapOf(at, this.chosen), this.page.tables.viridis, { smooth: false, opacity });
     this.pane.bar(this.page.colors.viridis, 1, false);
     this.pane.mark(false, patch);
-    const after = lang === 'zh' ? `第 ${layer} 层之后` : `after layer ${layer}`;
+    const after = filled(words.after, layer);
     this.pane.say({ title: `${name}, ${words.map}, ${after}`, answer: '', low: '0 %', high: '100 %', unit: '' });
-    write(this.find('.vv-now'), lang === 'zh' ? `${words.after} ${layer} ${words.says}`
-      : `${words.after} ${layer} ${words.says}`);
+    write(this.find('.vv-now'), filled(words.now, layer));
     this.shares(answer, at, words);
     write(this.find('.vv-last'), at === answer.readings.length - 1 ? words.last : '');
     this.lines(scene, answer, patch, lang);
@@ -171,7 +156,7 @@ export class Prediction extends View {
     const key = `${patch} ${lang}`;
     if (key === this.charted) return;
     this.charted = key;
-    const words = WORDS[lang];
+    const words = wordsOf(lang).prediction;
     const place = patch[0] * grid[1] + patch[1];
     const own = readings.map((_, at) => names.map((__, one) => this.mapOf(at, one)[place] / 255));
     fill(this.find('.vv-charts'), [[words.image, read], [`${words.patch} ${patchWords(patch, lang)}`, own]].map(

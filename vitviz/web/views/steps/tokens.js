@@ -1,11 +1,12 @@
 // What steps 5, 7 and 8 of the lecture share: names of tokens and numbers as people read them.
 import { score } from '../../compute/format.js';
+import { filled, wordsOf } from '../../core/words.js';
 
 /** @typedef {import('../../effects/scene.js').Scene} Scene */
 
 /** @param {[number, number]} patch @param {string} lang */
 export function patchWords([row, column], lang) {
-  return lang === 'zh' ? `第 ${row + 1} 行第 ${column + 1} 列` : `row ${row + 1}, column ${column + 1}`;
+  return filled(wordsOf(lang).patch, row + 1, column + 1);
 }
 
 /** @param {number} place - of a patch, row by row @param {Scene} scene @returns {[number, number]} */

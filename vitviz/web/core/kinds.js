@@ -1,0 +1,111 @@
+// How values stand in an address. Nothing here throws: addresses are typed by strangers.
+
+/**
+ * @typedef {object} Kind
+ * @property {(text: string) => any} read - undefined for a text that it cannot take
+ * @property {(value: any) => string} write
+ * @property {string} expected - what it may be, for a message
+ * @property {readonly any[]} [values] - all that it may be
+ * @property {[low: number, high: number, step: number]} [range] - of a number
+ */
+
+const BAD = undefined;
+const FUSIONS = ['mean', 'max', 'min'];
+
+/** @param {readonly string[]} words */
+const listed = (words) => `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`;
+
+/** @param {string} text */
+const ordinal = (text) => (/^[1-9]\d{0,4}$/.test(text) ? Number(text) - 1 : BAD);
+
+/** @template {string} T @param {...T} words @returns {Kind} */
+export const oneOf = (...words) => ({ read: (text) => (words.includes(/** @type {T} */ (text)) ? text : BAD),
+  write: String, expected: listed(words), values: words });
+
+/** @param {string} on @param {string} off @returns {Kind} */
+export const either = (on, off) => ({ read: (text) => (text === on ? true : text === off ? false : BAD),
+  write: (value) => (value ? on : off), expected: listed([on, off]), values: [true, false] });
+
+/** Numbers with up to three decimals. @param {number} low @param {number} high @returns {Kind} */
+export const within = (low, high) => ({
+  read(text) {
+    const number = /^\d{1,3}(\.\d{1,6})?$/.test(text) ? Number(text) : NaN;
+    return number >= low && number <= high ? number : BAD;
+  },
+  write: (value) => String(Number(value.toFixed(3))),
+  expected: `a number from ${low} to ${high}`,
+  range: [low, high, 0.001],
+});
+
+/** Whole numbers. @param {number} low @param {number} high @param {string} expected @returns {Kind} */
+export const whole = (low, high, expected) => ({
+  read: (text) => (/^(0|[1-9]\d{0,5})$/.test(text) && Number(text) >= low && Number(text) <= high ? Number(text) : BAD),
+  write: String, expected, range: [low, high, 1],
+});
+
+/** Letters of any script, without control characters. @param {string} expected @returns {Kind} */
+export const named = (expected) => ({ read: (text) => (/^[^\p{Cc}]{1,200}$/u.test(text) ? text : BAD), write: String,
+  expected });
+
+/** Lists that are written from 1, with commas. @param {string} expected @returns {Kind} */
+export const places = (expected) => ({
+  read(text) {
+    const found = text.split(',').map(ordinal);
+    return found.includes(BAD) ? BAD : [...new Set(found)];
+  },
+  write: (list) => list.map((/** @type {number} */ place) => place + 1).join(','),
+  expected,
+});
+
+/** @type {Kind} */
+export const SWITCH = either('1', '0');
+
+/** @type {Kind} */
+export const FUSE = oneOf(...FUSIONS);
+
+/** @type {Kind} */
+export const LAYER = { read: ordinal, write: (block) => String(block + 1), expected: 'a layer, counted from 1' };
+
+/** @type {Kind} */
+export const HEAD = {
+  read: (text) => FUSE.read(text) ?? ordinal(text),
+  write: (head) => (typeof head === 'string' ? head : String(head + 1)),
+  expected: 'a head, counted from 1, or mean, max or min',
+};
+
+/** Heads as "layer.head", counted from 1: "3.2,3.4". @type {Kind} */
+export const HEADS = {
+  read(text) {
+    const pairs = text.split(',').map((one) => one.split('.').map(ordinal));
+    return pairs.every((pair) => pair.length === 2 && !pair.includes(BAD)) ? pairs.map((pair) => pair.join(',')) : BAD;
+  },
+  write: (/** @type {string[]} */ heads) => (
+    heads.map((one) => one.split(',').map((i) => Number(i) + 1).join('.')).join(',')),
+  expected: 'heads as layer.head, counted from 1',
+};
+
+/** @type {Kind} */
+export const QUERY = {
+  read(text) {
+    if (/^\d+,\d+$/.test(text)) {
+      const patch = text.split(',').map(ordinal);
+      return patch.includes(BAD) ? BAD : patch;
+    }
+    if (/^register-[1-9]\d{0,2}$/.test(text)) return text.replace('-', ' ');
+    return ['cls', 'mean', 'distillation'].includes(text) ? text : BAD;
+  },
+  write: (query) => (typeof query === 'string' ? query.replace(' ', '-')
+    : query.map((/** @type {number} */ i) => i + 1).join(',')),
+  expected: 'row,column of a patch, counted from 1, or cls, mean, distillation or register-1',
+};
+
+/** Whether this is the hash of a photograph that the browser keeps. @param {string} photo */
+export function isKept(photo) {
+  return /^[0-9a-f]{8,64}$/.test(photo);
+}
+
+/** @type {Kind} */
+export const PHOTO = {
+  read: (text) => (isKept(text) || /^[^\p{Cc}]{1,300}\.\w{3,5}$/u.test(text) ? text : BAD), write: String,
+  expected: 'a photograph of this browser, or the address of a picture of this site',
+};
