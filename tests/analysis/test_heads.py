@@ -34,6 +34,7 @@ from vitviz.model.trace import BlockTrace, TraceError
 from vitviz.model.vit import ViT
 
 Array = NDArray[np.float64]
+MEASURES = {name: STATISTICS[name].function for name in CHEAP}
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 GEOMETRY = Geometry((400, 300), (91, 143), (-20.0, 10.0, 255.0, 290.0))  # patches of 25 across and 40 down
@@ -180,7 +181,8 @@ def test_any_attention_is_measured_as_by_hand_within_bounds(
     logits[..., :prefix] += drain
     block = BlockTrace(logits, torch.eye(tokens).expand_as(logits), logits.logsumexp(-1))  # keys are the axes
     attention = logits.double().softmax(-1).numpy()
-    found, rank = row_statistics(block, queries), effective_rank(block)
+    measured, rank = row_statistics(block, queries, MEASURES), effective_rank(block)
+    found = {name: values for name, values in measured.items() if not isinstance(values, str)}
     patches = range(prefix, tokens)
     expected = [[over(patches, head, names, grid[1], side) for head in image] for image in attention]
     for name, values in zip(CHEAP, np.moveaxis(expected, -1, 0), strict=True):
@@ -196,12 +198,12 @@ def test_any_attention_is_measured_as_by_hand_within_bounds(
 
 def test_effective_rank_is_left_out_of_large_inputs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     model, trace = tiny.model(), tiny.trace()
-    monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", 77)
+    monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", 77)
     found = head_statistics(model, trace, names=["effective_rank", "entropy"])
     assert np.isnan(found["effective_rank"]).all()
     assert "77" in found.missing["effective_rank"]
     assert found.present == ("entropy",)
-    monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", 78)
+    monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", 78)
     assert head_statistics(model, trace, names=["effective_rank"]).missing == {}
 
 
@@ -303,7 +305,7 @@ def test_a_statistic_that_one_photograph_lacks_has_no_mean(folder: Path, monkeyp
     made = native_model()
     tokens = {1 + np.prod(made.config.grid_of(*made.pretrained.preprocess.input_size(*size))) for size in SIZES}
     assert len(tokens) > 1
-    monkeypatch.setattr(vitviz.analysis.heads, "RANK_TOKENS", min(tokens))
+    monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", min(tokens))
     statistics = folder_statistics(made, folder, names=["effective_rank", "entropy"])
     assert np.isnan(statistics["effective_rank"]).all()
     assert f"more than {min(tokens)}" in statistics.missing["effective_rank"]

@@ -4,8 +4,9 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from torch import Tensor
 from vitviz.analysis import AnalysisError
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import BlockTrace, Query, Trace
+
+RANK_TOKENS = 600  # largest number for which the effective rank is computed: its singular values take O(N³)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,74 +66,166 @@ class QueryRange:
         return self.first >= len(self.prefix)
 
 
-def row_statistics(kept: BlockTrace, queries: QueryRange) -> dict[str, Tensor]:
-    """Compute all statistics of attention rows as means over the queries: name -> (B, H), float64.
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of attention of one block, with what several statistics take from them.
+
+    Args:
+        log: log-attention (B, H, n, N) of the tokens from `start` on.
+        start: the first of the n queries.
+        queries: whose part they are.
+    """
+
+    log: Tensor
+    start: int
+    queries: QueryRange
+
+    @cached_property
+    def attention(self) -> Tensor:
+        """Return probabilities: (B, H, n, N)."""
+        return self.log.exp()
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """Return the entropy of each row: (B, H, n)."""
+        return -(self.attention * self.log).sum(-1)
+
+    @cached_property
+    def own(self) -> Tensor:
+        """Return the places of the queries among all tokens: (n,)."""
+        return torch.arange(self.start, self.start + self.log.shape[2], device=self.log.device)
+
+    @cached_property
+    def on_self(self) -> Tensor:
+        """Return the share that each query keeps for itself: (B, H, n)."""
+        return self.attention.gather(3, self.own[:, None].expand(*self.log.shape[:3], 1)).squeeze(3)
+
+    @cached_property
+    def patches(self) -> Tensor:
+        """Return the attention on patches: (B, H, n, gh * gw)."""
+        return self.attention[..., len(self.queries.prefix) :]
+
+    @cached_property
+    def among_patches(self) -> Tensor:
+        """Return the rows without their prefix tokens, rescaled to sum to 1: (B, H, n, gh * gw).
+
+        From logarithms: where prefix tokens take nearly all, the probabilities of patches underflow in float32.
+        """
+        return self.log[..., len(self.queries.prefix) :].softmax(-1)
+
+    @cached_property
+    def offsets(self) -> tuple[Tensor, Tensor]:
+        """Return rows down and columns across from each query patch to every patch: (n, gh * gw) each, in patches."""
+        rows, columns = self.queries.grid
+        every, own = torch.arange(rows * columns, device=self.own.device), self.own - len(self.queries.prefix)
+        down = every // columns - own[:, None] // columns
+        across = every % columns - own[:, None] % columns
+        return down.float(), across.float()
+
+    @cached_property
+    def on_neighbors(self) -> Tensor:
+        """Return the share on the 8 patches around each query patch: (B, H, n)."""
+        down, across = self.offsets
+        return (self.patches * (torch.maximum(down.abs(), across.abs()) == 1)).sum(-1)
+
+    @property
+    def placeless(self) -> str:
+        """Return why the queries have no neighbours; empty for patches."""
+        queries = self.queries
+        return "" if queries.are_patches else f"{queries.prefix[queries.first]} has no place in the image"
+
+
+Measure = Callable[[Rows], Tensor | str]
+"""A statistic of rows: (B, H, n), or why there is none."""
+
+
+def row_statistics(kept: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]) -> dict[str, Tensor | str]:
+    """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or why there is none.
 
     The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
     """
-    sums: dict[str, Tensor] = {}
-    for start, stop in kept.chunks():
+    sums: dict[str, Tensor | str] = {}
+    for start, stop in kept.chunks() if measures else ():
         start, stop = max(start, queries.first), min(stop, queries.last)
         if start >= stop:
             continue
-        for name, values in _measure_rows(kept.log_rows(start, stop), start, queries).items():
-            total = values.sum(2).cpu().double()  # (B, H, n) -> (B, H); some devices have no float64
-            sums[name] = sums[name] + total if name in sums else total
-    return {name: total / (queries.last - queries.first) for name, total in sums.items()}
+        rows = Rows(kept.log_rows(start, stop), start, queries)
+        for name, measure in measures.items():
+            values, before = measure(rows), sums.get(name)
+            if not isinstance(values, str):  # (B, H, n) -> (B, H); some devices have no float64
+                values = values.sum(2).cpu().double() + (before if isinstance(before, Tensor) else 0)
+            sums[name] = values
+    count = queries.last - queries.first
+    return {name: total if isinstance(total, str) else total / count for name, total in sums.items()}
 
 
-def _measure_rows(log: Tensor, start: int, queries: QueryRange) -> dict[str, Tensor]:
-    """Measure the rows of the tokens from `start` on: log-attention (B, H, n, N) -> name -> (B, H, n)."""
-    prefix, tokens = len(queries.prefix), log.shape[-1]
-    rows = log.exp()
-    entropy = -(rows * log).sum(-1)
-    own = torch.arange(start, start + log.shape[2], device=log.device)  # (n,)
-    found = {
-        "entropy": entropy,
-        "entropy_share": entropy / math.log(tokens) if tokens > 1 else torch.zeros_like(entropy),
-        "mass_self": rows.gather(3, own[:, None].expand(*rows.shape[:3], 1)).squeeze(3),
-    }
-    cls = [index for index, name in enumerate(queries.prefix) if name == "CLS"]
-    others = [index for index, name in enumerate(queries.prefix) if name != "CLS"]
-    if cls:
-        found["mass_cls"] = rows[..., cls].sum(-1)
-    if others:
-        found["mass_registers"] = rows[..., others].sum(-1)
-    patches = rows[..., prefix:]  # (B, H, n, gh * gw)
-    if not queries.are_patches:
-        return found | {"mass_elsewhere": patches.sum(-1)}
-    down, across = _offsets(own - prefix, queries.grid)  # (n, gh * gw) each, in patches
-    near = torch.maximum(down.abs(), across.abs()) == 1
-    found["mass_neighbors"] = (patches * near).sum(-1)
-    far = patches.sum(-1) - found["mass_self"] - found["mass_neighbors"]
-    found["mass_elsewhere"] = far.clamp_min(0.0)  # rounding
-    # From logarithms: if prefix tokens take nearly all attention, the patches' probabilities underflow in float32.
-    patches = log[..., prefix:].softmax(-1)  # rescaled to sum to 1 without prefix tokens
-    found["distance"] = (patches * torch.hypot(down, across)).sum(-1)
-    if queries.patch_pixels is not None:
-        height, width = queries.patch_pixels.to(log)[:, :, None, None].unbind(1)  # (B or 1, 1, 1) each
-        pixels = torch.hypot(down * height, across * width)  # (B or 1, n, gh * gw)
-        found["distance_pixels"] = (patches * pixels[:, None]).sum(-1)
-    return found
+def distance(rows: Rows) -> Tensor | str:
+    """Return the mean distance from the query to patches, in patches."""
+    return rows.placeless or (rows.among_patches * torch.hypot(*rows.offsets)).sum(-1)
 
 
-def _offsets(own: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Return the row and column offsets from each query patch (n,) to every patch: (n, gh * gw) each."""
-    every = torch.arange(grid[0] * grid[1], device=own.device)
-    down = every // grid[1] - own[:, None] // grid[1]
-    across = every % grid[1] - own[:, None] % grid[1]
-    return down.float(), across.float()
+def distance_pixels(rows: Rows) -> Tensor | str:
+    """Return the mean distance from the query to patches, in pixels of the photograph."""
+    if rows.placeless or rows.queries.patch_pixels is None:
+        return rows.placeless or "no geometry was given, so the photograph's pixels are not known"
+    height, width = rows.queries.patch_pixels.to(rows.log)[:, :, None, None].unbind(1)  # (B or 1, 1, 1) each
+    down, across = rows.offsets
+    pixels = torch.hypot(down * height, across * width)  # (B or 1, n, gh * gw)
+    return (rows.among_patches * pixels[:, None]).sum(-1)
 
 
-def effective_rank(kept: BlockTrace) -> Tensor:
-    """Compute the effective rank of each head's attention matrix: (B, H), float64, 1..N.
+def entropy(rows: Rows) -> Tensor:
+    """Return the entropy, in nats."""
+    return rows.entropy
+
+
+def entropy_share(rows: Rows) -> Tensor:
+    """Return the entropy as a share of the most there could be."""
+    tokens = rows.log.shape[-1]
+    return rows.entropy / math.log(tokens) if tokens > 1 else torch.zeros_like(rows.entropy)
+
+
+def mass_cls(rows: Rows) -> Tensor | str:
+    """Return the share on the class token."""
+    places = [index for index, name in enumerate(rows.queries.prefix) if name == "CLS"]
+    return rows.attention[..., places].sum(-1) if places else "this model has no class token"
+
+
+def mass_registers(rows: Rows) -> Tensor | str:
+    """Return the share on all other prefix tokens."""
+    places = [index for index, name in enumerate(rows.queries.prefix) if name != "CLS"]
+    return rows.attention[..., places].sum(-1) if places else "this model has no registers"
+
+
+def mass_self(rows: Rows) -> Tensor:
+    """Return the share that the query keeps for itself."""
+    return rows.on_self
+
+
+def mass_neighbors(rows: Rows) -> Tensor | str:
+    """Return the share on the patches around the query."""
+    return rows.placeless or rows.on_neighbors
+
+
+def mass_elsewhere(rows: Rows) -> Tensor:
+    """Return the share on patches that are neither the query nor around it."""
+    everywhere = rows.patches.sum(-1)
+    if rows.placeless:
+        return everywhere
+    return (everywhere - rows.on_self - rows.on_neighbors).clamp_min(0.0)  # rounding
+
+
+def effective_rank(kept: BlockTrace) -> Tensor | str:
+    """Return the effective rank of each head's attention matrix over all tokens: (B, H), float64, 1..N.
 
     The exponential of the entropy of the singular values, scaled to sum to 1 (Roy and Vetterli 2007, "The effective
     rank: a measure of effective dimensionality"). It needs (H, N, N) of an image and O(H N³) time.
     """
-    ranks = []
+    tokens, ranks = kept.queries.shape[2], []
+    if tokens > RANK_TOKENS:
+        return f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)"
     for index in range(len(kept.queries)):
-        attention = kept.image(index).rows(0, kept.queries.shape[2])[0]  # (H, N, N)
+        attention = kept.image(index).rows(0, tokens)[0]  # (H, N, N)
         values = torch.linalg.svdvals(attention).cpu().double()  # (H, N)
         share = values / values.sum(1, keepdim=True)
         ranks.append(torch.special.entr(share).sum(1).exp())  # entr(p) = -p log p, and 0 at 0

@@ -5,50 +5,52 @@ Shapes: B images, L blocks, H heads, N tokens = P prefix tokens followed by gh x
 
 import csv
 import os
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitviz.analysis import AnalysisError
-from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
-from vitviz.analysis.importance import head_ablations, head_gradients
+from vitviz.analysis import AnalysisError, importance
+from vitviz.analysis import attention_statistics as rows
+from vitviz.analysis.attention_statistics import QueryRange, row_statistics
+from vitviz.analysis.importance import Importance
 from vitviz.attribution.inputs import Named, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, progress_bar, spread
 from vitviz.images.geometry import Geometry
 from vitviz.model.trace import Query, Trace
 from vitviz.model.vit import ViT, eval_mode
-from vitviz.outputs import REGRESSION
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Array = NDArray[np.float64]
 
-RANK_TOKENS = 600  # maximum N for the effective rank, which takes O(N³)
-
 
 @dataclass(frozen=True)
 class Statistic:
-    """Description of a statistic for page, command line and documents.
+    """A statistic, with its description for page, command line and documents.
 
     Args:
-        name: name in code and tables.
+        function: computes it, or returns why it is missing: from `Rows` (B, H, n) if it reads "rows", from a
+            `BlockTrace` (B, H) if it reads the "matrix", from an `Importance` (B, L, H) if it reads the "model".
         title: display name.
         unit: the unit; empty for pure numbers.
         about: definition in one or two sentences.
         low, high: bounds for color scales, or `None`.
         reads: its input: "rows" of attention (cheap), the full "matrix" (O(N³)), or the "model" (run again).
         not_in_browser: why the static site cannot compute it; empty if it can.
+
+    Attributes:
+        name: of the function: in code and in tables.
     """
 
-    name: str
+    function: Callable[[Any], Tensor | str]
     title: str
     unit: str
     about: str
@@ -56,6 +58,10 @@ class Statistic:
     high: float | None = None
     reads: Literal["rows", "matrix", "model"] = "rows"
     not_in_browser: str = ""
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.function.__name__)
 
     @property
     def heading(self) -> str:
@@ -65,57 +71,59 @@ class Statistic:
 
 _ALL = (
     Statistic(
-        "distance", "Attention distance", "patches",
+        rows.distance, "Attention distance", "patches",
         "Mean distance from a patch to the patches it attends to, weighted by attention. Prefix tokens are excluded as "
         "queries and keys, and the rest of the row is rescaled to 1 (Dosovitskiy et al. 2021, figure 7).", 0.0,
     ),
     Statistic(
-        "distance_pixels", "Attention distance", "px",
+        rows.distance_pixels, "Attention distance", "px",
         "The same in pixels of the photograph, in which patches may not be square.", 0.0,
         not_in_browser="it is not computed in JavaScript",
     ),
     Statistic(
-        "entropy", "Attention entropy", "nats",
+        rows.entropy, "Attention entropy", "nats",
         "Spread of attention over all tokens: 0 for a single token, ln N for N equal shares.", 0.0,
     ),
     Statistic(
-        "entropy_share", "Attention entropy, relative", "",
+        rows.entropy_share, "Attention entropy, relative", "",
         "The entropy divided by ln N: 1 for equal shares on all tokens.", 0.0, 1.0,
     ),
-    Statistic("mass_cls", "On the class token", "", "Share of the attention that goes to the class token.", 0.0, 1.0),
     Statistic(
-        "mass_registers", "On registers", "",
+        rows.mass_cls, "On the class token", "", "Share of the attention that goes to the class token.", 0.0, 1.0,
+    ),
+    Statistic(
+        rows.mass_registers, "On registers", "",
         "Share on all other prefix tokens: registers and the distillation token.", 0.0, 1.0,
     ),
-    Statistic("mass_self", "On itself", "", "Share that stays on the token itself.", 0.0, 1.0),
+    Statistic(rows.mass_self, "On itself", "", "Share that stays on the token itself.", 0.0, 1.0),
     Statistic(
-        "mass_neighbors", "On neighbours", "",
+        rows.mass_neighbors, "On neighbours", "",
         "Share on the 8 patches around the query patch (fewer at the border).", 0.0, 1.0,
     ),
     Statistic(
-        "mass_elsewhere", "On other patches", "",
+        rows.mass_elsewhere, "On other patches", "",
         "Share on all patches except the query and its neighbours. From a patch, the shares on the class token, "
         "registers, itself, neighbours and other patches add up to 1. From a prefix token, the share on itself is also "
         "counted as class token or registers.", 0.0, 1.0,
     ),
     Statistic(
-        "effective_rank", "Effective rank", "",
+        rows.effective_rank, "Effective rank", "",
         "Effective number of dimensions of the N × N attention matrix: the exponential of the entropy of its singular "
         "values (Roy and Vetterli 2007). 1 if all rows are equal, N if each token attends to a different one. It does "
         "not depend on the query.", 1.0, None, "matrix", "it needs a singular value decomposition",
     ),
     Statistic(
-        "gradient", "Importance by gradient", "",
+        importance.gradient, "Importance by gradient", "",
         "Absolute gradient of the target's logit with respect to a scale on the head's output (Michel et al. 2019).",
         0.0, None, "model", "the graphs have no gradients of heads",
     ),
     Statistic(
-        "ablation_probability", "Probability lost without it", "",
+        importance.ablation_probability, "Probability lost without it", "",
         "Drop of the target's probability when the head's output is set to zero. Exact; negative if it rises.",
         -1.0, 1.0, "model",
     ),
     Statistic(
-        "ablation_logit", "Logit lost without it", "",
+        importance.ablation_logit, "Logit lost without it", "",
         "Drop of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
     ),
 )  # fmt: skip
@@ -250,53 +258,35 @@ def head_statistics(
     if unknown or not names:
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
     queries = QueryRange.of(trace, geometry, query)
-    tokens = trace.tokens.shape[1]
-    found: dict[str, list[Tensor]] = {}
+    chosen = [one for name, one in STATISTICS.items() if name in names]  # in one order, whatever was asked
+    of_rows, of_matrices, of_model = (
+        {one.name: one.function for one in chosen if one.reads == reads} for reads in ("rows", "matrix", "model")
+    )
+    blocks: dict[str, list[Tensor | str]] = {}
     with torch.no_grad():
         for kept in map(trace.block, trace.blocks):
-            of_block = row_statistics(kept, queries) if set(names) & set(CHEAP) else {}
-            if "effective_rank" in names and tokens <= RANK_TOKENS:
-                of_block["effective_rank"] = effective_rank(kept)
-            for name, each in of_block.items():
-                found.setdefault(name, []).append(each)
-    arrays = {name: torch.stack(each, dim=1) for name, each in found.items()}  # L x (B, H) -> (B, L, H)
-    described = ""
-    asked = resolve_target(model, trace.logits, target)
-    if asked is not None and any(STATISTICS[name].reads == "model" for name in names):
-        described = asked.description
-        if "gradient" in names:
-            arrays["gradient"] = head_gradients(model, trace, asked)
-        if {"ablation_probability", "ablation_logit"} & set(names):
-            arrays["ablation_probability"], arrays["ablation_logit"] = head_ablations(model, trace, asked)
-            if model.problem_type == REGRESSION:
-                del arrays["ablation_probability"]
-    chosen = [name for name in STATISTICS if name in names]  # in a fixed order
-    blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan)
+            of_block = row_statistics(kept, queries, of_rows)
+            of_block |= {name: function(kept) for name, function in of_matrices.items()}
+            for name, values in of_block.items():
+                blocks.setdefault(name, []).append(values)
+    resolved = resolve_target(model, trace.logits, target)
+    asked = None if resolved is None else Importance(model, trace, resolved)
+    found: dict[str, Tensor | str] = {
+        name: "this model has no classifier" if asked is None else function(asked)
+        for name, function in of_model.items()
+    }
+    for name, each in blocks.items():
+        arrays = [values for values in each if not isinstance(values, str)]
+        found[name] = torch.stack(arrays, dim=1) if arrays else each[0]  # L x (B, H) -> (B, L, H)
+    blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan).numpy()
+    results = {one.name: found[one.name] for one in chosen}
     return HeadStatistics(
-        samples={name: arrays.get(name, blank).numpy() for name in chosen},
-        missing={name: _reason(name, queries, tokens, model) for name in chosen if name not in arrays},
+        samples={name: blank if isinstance(values, str) else values.numpy() for name, values in results.items()},
+        missing={name: reason for name, reason in results.items() if isinstance(reason, str)},
         blocks=trace.blocks,
         query="patches" if query is None else str(query),
-        target=described,
+        target=asked.target.description if asked and of_model else "",
     )
-
-
-def _reason(name: str, queries: QueryRange, tokens: int, model: ViT) -> str:
-    """Explain why a statistic could not be computed."""
-    known = {
-        "effective_rank": f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)",
-        "mass_cls": "this model has no class token",
-        "mass_registers": "this model has no registers",
-    }
-    if name in known:
-        return known[name]
-    if STATISTICS[name].reads == "model" and model.head is not None:
-        return "this model predicts values, not probabilities"
-    if STATISTICS[name].reads == "model":
-        return "this model has no classifier"
-    if not queries.are_patches:
-        return f"{queries.prefix[queries.first]} has no place in the image"
-    return "no geometry was given, so the photograph's pixels are not known"
 
 
 def folder_statistics(

@@ -3,6 +3,9 @@
 Shapes: B images, L blocks, H heads, N tokens, D width, d head width, C classes.
 """
 
+from dataclasses import dataclass
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -12,10 +15,40 @@ from vitviz.model.edits import BlockEdit
 from vitviz.model.ops import Ops
 from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
-from vitviz.outputs import ProblemType, activate
+from vitviz.outputs import REGRESSION, ProblemType, activate
 
 # Maximum size of a block's widest tensor when copies of an image, each without one head, run together.
 TOGETHER_BYTES = 32 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Importance:
+    """Question about the importance of heads: of which class, in which trace of which model."""
+
+    model: ViT
+    trace: Trace
+    target: Target
+
+    @cached_property
+    def ablations(self) -> tuple[Tensor, Tensor]:
+        """Return the falls of probability and logit."""
+        return head_ablations(self.model, self.trace, self.target)
+
+
+def gradient(asked: Importance) -> Tensor:
+    """Return the importance by gradient: (B, L, H)."""
+    return head_gradients(asked.model, asked.trace, asked.target)
+
+
+def ablation_probability(asked: Importance) -> Tensor | str:
+    """Return the fall of the probability: (B, L, H), or why there is none."""
+    values = asked.model.problem_type == REGRESSION
+    return "this model predicts values, not probabilities" if values else asked.ablations[0]
+
+
+def ablation_logit(asked: Importance) -> Tensor:
+    """Return the fall of the logit: (B, L, H)."""
+    return asked.ablations[1]
 
 
 def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:

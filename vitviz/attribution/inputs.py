@@ -101,10 +101,7 @@ class Case:
             ExplainError: without a classifier.
         """
         if self.resolved is None:
-            raise ExplainError(
-                "Expected a model with a classifier for a method that explains a class, got one without. Choose a "
-                "method that explains none: attention, rollout, value_attention."
-            )
+            raise ExplainError("Expected a model with a classifier, got one without. Choose a method without a class.")
         return self.resolved
 
     def read_rows(self) -> Tensor:

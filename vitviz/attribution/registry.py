@@ -109,8 +109,15 @@ def score_tokens(
         )
     images = images.to(next(model.parameters()).device)
     trace = trace or model.trace(images)
+    resolved = resolve_target(model, trace.logits, target, contrast)
+    if resolved is None and chosen.class_specific:
+        others = ", ".join(name for name, one in METHODS.items() if not one.class_specific)
+        raise ExplainError(
+            f"Expected a model with a classifier for {method}, which explains a class; got one without. Choose a "
+            f"method that explains none: {others}."
+        )
     with untouched(images.device):
-        case = Case(model, images, resolve_target(model, trace.logits, target, contrast), trace)
+        case = Case(model, images, resolved, trace)
         return case, chosen.function(case, **options).detach()
 
 
