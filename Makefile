@@ -24,7 +24,7 @@ WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples architecture docs guide space lock audit release clean
+.PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples tables architecture docs guide space lock audit release clean
 
 help:
 	@echo "make app       set up, then serve the app on port 7860"
@@ -37,6 +37,7 @@ help:
 	@echo "make lint      ruff alone          make types     mypy alone"
 	@echo "make js        the page's scripts alone: types, lint and tests"
 	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
+	@echo "make tables    write the documents' tables of settings, methods, statistics and questions"
 	@echo "make architecture  draw the pictures of docs/architecture.md again, from the imports"
 	@echo "make docs      the documents as a site, in build/docs"
 	@echo "make guide     make the pictures of docs/guide again, by the code of its pages"
@@ -98,6 +99,9 @@ chromium firefox:
 
 examples: $(VENV)/.test
 	$(PY) scripts/make_examples.py
+
+tables: $(VENV)/.test
+	$(PY) scripts/write_tables.py
 
 architecture: $(VENV)/.test
 	$(PY) scripts/draw_architecture.py

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -42,6 +43,7 @@ else:
 
 OWN_TEST = ("CONTRIBUTING.md", "README.md")
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name not in OWN_TEST]
+WRITTEN = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
 SETTING = re.compile(r"(?<!_)\bVITVIZ_[A-Z_]+\b")
 GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 
@@ -303,6 +305,11 @@ def test_every_document_of_the_guide_is_on_the_site() -> None:
     listed = {line for table in tables for line in table.split()}
     there = {str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md")}
     assert there - listed == {"index"}
+
+
+@pytest.mark.parametrize("document", WRITTEN["TABLES"])
+def test_tables_are_those_of_the_code(document: str) -> None:
+    assert WRITTEN["filled"](document) == text_of(f"docs/{document}"), "make tables"
 
 
 def test_every_setting_is_in_the_table() -> None:

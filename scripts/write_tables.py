@@ -1,0 +1,84 @@
+"""Write the documents' tables that are made from the code: settings, methods, statistics of heads, and questions."""
+
+import inspect
+import re
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+
+from vitviz.analysis.heads import STATISTICS
+from vitviz.attribution.registry import METHODS
+from vitviz.server.endpoints import Endpoints
+from vitviz.settings import SETTINGS
+from vitviz.web.questions import QUESTIONS
+
+DOCS = Path(__file__).parents[1] / "docs"
+IN_BROWSER = "yes"
+
+
+def table(heads: str, rows: Iterable[Iterable[str]]) -> str:
+    """Return a table of Markdown; `heads` are separated by commas."""
+    first, *lines = (f"| {' | '.join(cells)} |" for cells in (heads.split(", "), *rows))
+    return "\n".join((first, "|---" * len(heads.split(", ")) + "|", *lines))
+
+
+def settings() -> str:
+    """Return the table of the variables, in the order of the fields."""
+    rows = []
+    for setting in filter(lambda one: one.variable, SETTINGS.values()):
+        about = f"1: {setting.about}" if isinstance(setting.default, bool) else setting.about
+        several = ", separated by commas" if setting.default == () and "commas" not in about else ""
+        rows.append((f"`{setting.variable}`", about + several, setting.words))
+    return table("variable, meaning, default", rows)
+
+
+def methods() -> str:
+    """Return the table of attribution methods."""
+    rows = (
+        (
+            f"`{one.name}`", one.title, f"{one.cost:g}", "yes" if one.class_specific else "no",
+            one.not_in_browser or IN_BROWSER, one.paper,
+        )
+        for one in METHODS.values()
+    )  # fmt: skip
+    return table("method, title, forward passes, of a class, in a static site, paper", rows)
+
+
+def statistics() -> str:
+    """Return the table of statistics of heads."""
+    rows = (
+        (f"`{one.name}`", one.title, one.unit, one.not_in_browser or IN_BROWSER, one.about)
+        for one in STATISTICS.values()
+    )
+    return table("statistic, title, unit, in a static site, what", rows)
+
+
+def questions() -> str:
+    """Return the table of questions that `Endpoints` answers."""
+    rows = []
+    for name, question in QUESTIONS.items():
+        if (method := getattr(Endpoints, name, None)) is None:
+            continue  # a file that is sent has a route of its own
+        arguments = [f"`{one}`" for one in inspect.signature(method).parameters if one != "self"]
+        about = (inspect.getdoc(method) or "").partition("\n\n")[0].replace("\n", " ")
+        where = [place for place, there in (("page", question.page), ("programs", question.programs)) if there]
+        rows.append((f"`{name}`", ", ".join(arguments), ", ".join(where), question.not_in_browser or IN_BROWSER, about))
+    return table("question, arguments, asked by, in a static site, answer", rows)
+
+
+TABLES = {"settings.md": (settings,), "names.md": (methods, statistics, questions)}
+
+
+def filled(document: str) -> str:
+    """Return a document with its tables."""
+    text = (DOCS / document).read_text(encoding="utf-8")
+    for make in TABLES[document]:
+        place = re.compile(rf"(<!-- table of {make.__name__}: make tables -->\n).*?(\n\n)", re.DOTALL)
+        text = place.sub(partial(lambda made, found: found[1] + made + found[2], make()), text)
+    return text
+
+
+if __name__ == "__main__":
+    for name in TABLES:
+        content = filled(name)
+        (DOCS / name).write_text(content, encoding="utf-8")
