@@ -8,7 +8,19 @@ from PIL import Image
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Locator, expect
 from playwright.sync_api import Page as Browser
-from running import DOG, SCENE, Running, click_patch, complete, expect_accessible, ready, settled, unfold, upload
+from running import (
+    DOG,
+    SCENE,
+    Running,
+    click_patch,
+    complete,
+    expect_accessible,
+    own_photograph,
+    ready,
+    settled,
+    unfold,
+    upload,
+)
 
 SIZES = [(390, 844), (820, 844), (1024, 768), (1440, 900), (1920, 1080)]
 TABS = {  # and what is there when a tab has its answers
@@ -121,10 +133,12 @@ def test_what_a_tall_photograph_leaves_free_is_the_thumbnails(opened: Browser, t
             assert grid["y"] < held["y"] + 150
 
 
-def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(browser: Chromium, app: Running) -> None:
+def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(
+    browser: Chromium, app: Running, tmp_path: Path
+) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         ready(page, app.url)
-        tops = [box(page, name)["y"] for name in (".vv-picture", ".vv-grid", ".vv-taking", ".vv-predictions")]
+        tops = [box(page, name)["y"] for name in (".vv-picture", ".vv-grid", "#examples", ".vv-predictions")]
         assert tops == sorted(tops)
         assert tops[0] < 240
         assert tops[1] < 844
@@ -132,6 +146,13 @@ def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(browser: Chromiu
         page.get_by_role("tab", name="Explain").click()
         expect(page.locator(".vv-methods")).to_be_visible()
         assert box(page, ".vv-methods")["y"] < 975
+        page.get_by_role("tab", name="Explore").click()
+        for photo, shown in ((own_photograph(tmp_path), ".vv-picture"), (Path(__file__), "#notice")):
+            page.evaluate("window.scrollTo(0, 900)")
+            expect(page.locator(".vv-file")).to_be_in_viewport(ratio=0.95)  # the button stays at the bottom
+            upload(page, photo)
+            expect(page.locator(shown).first).to_be_in_viewport(ratio=0.95)
+            settled(page)
 
 
 def test_every_view_fills_the_screen_and_words_suit_a_projector(opened: Browser) -> None:

@@ -58,6 +58,9 @@ export class Source extends View {
   /** @param {Partial<import('../core/state.js').Source>} source */
   open(source) {
     this.page.store.dispatch({ type: 'open', source });
+    if (source.size !== undefined) return;
+    const pictures = /** @type {NodeListOf<HTMLElement>} */ (this.page.root.querySelectorAll('.vv-picture'));
+    [...pictures].find((picture) => picture.offsetParent)?.scrollIntoView({ block: 'nearest' }); // of the tab in view
   }
 
   /** @param {string} text */
