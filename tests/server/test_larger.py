@@ -35,7 +35,6 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     hf.ViTForImageClassification(config).save_pretrained(place / "google" / "large-vit")
     hf.ViTImageProcessor(size={"height": 224, "width": 224}).save_pretrained(place / "google" / "large-vit")
     with pytest.MonkeyPatch.context() as patch, local_hub(place, place / "cache", patch):
-        patch.setattr("vitviz.server.larger.CATALOG", CATALOG)
         patch.setattr("vitviz.server.menu.CATALOG", CATALOG)
         yield place
 

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
 from vitviz.server.menu import Menu, describe_bytes
-from vitviz.weights.catalog import CATALOG
 from vitviz.weights.remote import RemoteError, check_hub
 
 HUBS = {"hf:": "", "timm:": "timm/"}  # libraries whose models lie on the hub, and their owner there
@@ -21,7 +20,7 @@ class LargerModels:
 
     def __init__(self, menu: Menu) -> None:
         free = menu.settings.memory - menu.entry(menu.default).size
-        known = [one for one in CATALOG if one.classes and one.source.startswith(tuple(HUBS)) and one.size <= free]
+        known = [one for one in menu.catalog if one.classes and one.source.startswith(tuple(HUBS)) and one.size <= free]
         self._listed = sorted(known, key=lambda one: one.size)
         self._found = ThreadPoolExecutor(1, thread_name_prefix="hub").submit(self._probe)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from vitviz.model.vit import ViT
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.weights import zoo
-from vitviz.weights.catalog import CATALOG
+from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import CONFIG
 from vitviz.weights.remote import LIBRARIES, load_remote
 
@@ -62,6 +63,7 @@ class Menu:
         settings: what the operator allows.
         bundled: names of bundled models; all by default.
         uploads: the folder of uploaded checkpoints.
+        catalog: published models that visitors may choose; `vitviz.weights.catalog` by default.
 
     Attributes:
         default: the model that the page opens with.
@@ -72,14 +74,19 @@ class Menu:
     """
 
     def __init__(
-        self, settings: Settings, bundled: list[str] | None = None, uploads: UploadFolder | None = None
+        self,
+        settings: Settings,
+        bundled: list[str] | None = None,
+        uploads: UploadFolder | None = None,
+        catalog: Sequence[CatalogEntry] | None = None,
     ) -> None:
         self.settings, self.uploads = settings, uploads
+        self.catalog = CATALOG if catalog is None else catalog
         here = [_bundled(name) for name in (zoo.bundled() if bundled is None else bundled)]
         here += [_own(source) for source in settings.models]
         if not here:
             raise MenuError("Expected at least one model, got none. Put a checkpoint folder into checkpoints/.")
-        listed = [Entry(one.source, one.title, one.size, one.licence, one.known_for) for one in CATALOG]
+        listed = [Entry(one.source, one.title, one.size, one.licence, one.known_for) for one in self.catalog]
         sources = [one.source for one in here]
         self.bundled = zoo.DEFAULT if zoo.DEFAULT in sources else sources[0]
         self.default = settings.default or self.bundled

@@ -28,6 +28,7 @@ _EXPORT = re.compile(r"^export (?:async )?(?:function|class|const|let) (\w+)", r
 _COMMENT = re.compile(r"^[ \t]*(?:/\*\*(?:(?!\*/).)*\*/|//[^\n]*)\n", re.MULTILINE | re.DOTALL)  # whole lines
 _PLACE = re.compile(r"@@(\w+)@@")
 _INLINE = re.compile(r"<script>(.*?)</script>", re.DOTALL)
+_WIDE = re.compile(r"@media \((min|max)-width")
 _LEFT = re.compile(r"^(?:import|export)\b.*", re.MULTILINE)
 
 
@@ -117,6 +118,12 @@ def fill(page: str, filling: Mapping[str, str]) -> str:
 def style() -> str:
     """Return the page's style sheet."""
     return (HERE / "style.css").read_text(encoding="utf-8")
+
+
+@cache
+def contained_style() -> str:
+    """Return the page's style sheet for a page inside another one: its width counts, and not the window's."""
+    return _WIDE.sub(r"@container vitviz (\1-width", style())
 
 
 @cache

@@ -48,10 +48,11 @@ const home = {
  * @param {import('./core/manifest.js').Manifest} given.first - of the scene that the page opens with
  * @param {string} given.search - the query string @param {any} given.models - Models; null without a server
  * @param {Lectured | null} [given.lecture] - texts of the lecture, and the language that the page opens in
+ * @param {boolean} [given.inside] - inside another page, which has its own address, keys and colors
  * @param {Record<string, any>} places - views by their selectors
  */
-export function mount(root, { colors: encoded, backend: asked, photos, first, search, models, lecture = null },
-  places) {
+export function mount(root, { colors: encoded, backend: asked, photos, first, search, models, lecture = null,
+  inside = false }, places) {
   const colors = Object.fromEntries(Object.entries(encoded).map(([name, text]) => [name, decoded(text)]));
   const tables = Object.fromEntries(Object.entries(colors).map(([name, bytes]) => [name, packed(bytes)]));
   const { state, messages } = parse(search);
@@ -65,7 +66,7 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   const changed = () => { frame ||= requestAnimationFrame(draw); };
   progress.changed = changed;
   const page = { // `colors`: tables (256, 3) by name; `tables`: the same as whole pixels
-    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, drawn: 0,
+    store, scenes, backend, photos, colors, tables, home, changed, first, root, progress, still, inside, drawn: 0,
     drew: () => { page.drawn += 1; },
     resting: () => frame === 0,
     act: (/** @type {string} */ what) => leave(what, page),
@@ -85,9 +86,10 @@ export function mount(root, { colors: encoded, backend: asked, photos, first, se
   if (backend.can.link) followAddress(store);
   followFullScreen(root.matches('.vv') ? root : /** @type {HTMLElement} */ (root.querySelector('.vv')), store);
   followAnimation(store, still);
+  const chosen = () => (backend.can.choose ? home.get() : null);
   /** @param {import('./core/state.js').Source} source - put names in the place of defaults */
   const resolve = ({ image, photo, model, size }) => (backend.can.open
-    ? { image: image ?? (photo ? null : first.image), photo, model: model ?? home.get() ?? first.model, size }
+    ? { image: image ?? (photo ? null : first.image), photo, model: model ?? chosen() ?? first.model, size }
     : { image: first.image, photo: null, model: first.model, size: first.size });
   const forget = (/** @type {string | null} */ model) => {
     const was = model !== null && model === home.get();

@@ -35,8 +35,8 @@ export const MATRIX = Object.freeze({ token: null, ...ROLLOUT, start: ROLLOUT.st
  * Every backend has these; tests/web/test_backends.py holds each to the same answers. The names of questions are those
  * of `vitviz.web.questions`, and their arguments those of the methods of `vitviz.server.endpoints` without the scene.
  * @typedef {object} Backend
- * @property {{open: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean,
- *   lecture: boolean}} can - what it can do
+ * @property {{open: boolean, choose: boolean, rollout: boolean, explain: boolean, page: boolean, link: boolean,
+ *   lecture: boolean}} can - what it can do; `choose`: photographs and models are chosen on the page
  * @property {(name: string, about: About, ask?: any, how?: How) => Promise<any>} ask - files are `ArrayBuffer`s
  */
 

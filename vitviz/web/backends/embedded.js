@@ -22,7 +22,7 @@ export function embeddedBackend(manifest, read, lecture = false) {
     }
   };
   return {
-    can: { open: false, rollout: false, explain: false, page: false, link: false, lecture },
+    can: { open: false, choose: false, rollout: false, explain: false, page: false, link: false, lecture },
     async ask(name, { id }, ask = {}, { signal } = {}) {
       if (name === 'open') return manifest;
       signal?.throwIfAborted();

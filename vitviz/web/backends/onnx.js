@@ -150,7 +150,7 @@ export function onnxBackend({ base, site, first, photos }) {
 
   /** @type {Backend} */
   const backend = {
-    can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
+    can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
     async ask(name, about, ask = {}, how = {}) {
       if (name === 'models') return site.models;
       if (name === 'open') return open(/** @type {Source} */ (about.source), how);

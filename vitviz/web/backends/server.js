@@ -1,4 +1,5 @@
 // The backend that asks a vitviz server. Each question is one request, so that any replica can answer it.
+import { askingBackend } from './asking.js';
 import { BackendError, isAbort, photographOf } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
@@ -102,27 +103,9 @@ export function serverBackend({ base, photos, first = null, models = null }) {
     return body;
   }
 
-  /** @param {any} one @param {any} other */
-  const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (
-    (one[part] ?? null) === (other[part] ?? null)));
-
-  return {
-    can: { open: true, rollout: true, explain: true, page: true, link: true, lecture: true },
-    /** Ask; once more where the connection was lost, and with the source where the server does not have the scene. */
-    async ask(name, { id, source, file }, more = {}, how = {}) {
-      if (name === 'open' && first && same(source, first)) return first;
-      if (name === 'models' && models) return models;
-      const asked = id ? { scene: id, ...more } : more;
-      let sent = id ? null : source ?? null;
-      for (let lost = Boolean(file); ; sent = source ?? null) { // a file is sent once
-        try {
-          return await send(name, await form(asked, sent, file, how), how);
-        } catch (error) {
-          const kind = error instanceof BackendError ? error.kind : '';
-          if (!(kind === 'unknown' && source && !sent) && !(kind === 'offline' && !lost)) throw error;
-          lost ||= kind === 'offline';
-        }
-      }
-    },
-  };
+  return askingBackend({
+    can: { open: true, choose: true, rollout: true, explain: true, page: true, link: true, lecture: true },
+    post: async (name, ask, source, file, how) => send(name, await form(ask, source, file, how), how),
+    first, models,
+  });
 }

@@ -10,8 +10,6 @@ const SHARES = new Set(['opacity', 'discard', 'residual']);
 
 /** @typedef {import('../core/state.js').State} State */
 
-let instances = 0;
-
 /**
  * Set a property of an element if it differs.
  * @param {any} element @param {string} name @param {unknown} value
@@ -47,7 +45,8 @@ export class Controls {
   constructor(root, host) {
     this.root = root;
     this.host = host;
-    this.name = `vv${(instances += 1)}`; // radio buttons of two explorers on one page must not share a group
+    // Radio buttons of two explorers on one page must not share a group, and each may have a bundle of its own.
+    this.name = `vv${Math.random().toString(36).slice(2)}`;
     for (const input of /** @type {any} */ (root.querySelectorAll('input[type=radio]'))) {
       input.name = `${this.name}-${input.dataset.key}`;
     }

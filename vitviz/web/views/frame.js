@@ -14,15 +14,20 @@ export class Frame extends View {
   constructor(root, page) {
     super(root, page);
     this.main = this.find('.vv-main');
-    for (const part of this.all('[data-needs]')) {
-      if (!(/** @type {Record<string, boolean>} */ (page.backend.can))[part.dataset.needs]) part.remove();
+    const can = /** @type {Record<string, boolean>} */ (page.backend.can);
+    for (const part of this.all('[data-needs]')) { // one of these
+      if (!part.dataset.needs.split(' ').some((/** @type {string} */ need) => can[need])) part.remove();
     }
-    this.main.classList.toggle('vv-alone', !page.backend.can.open);
+    this.main.classList.toggle('vv-alone', !page.backend.can.choose);
     this.tabs = this.all('[role=tab]');
     this.shape = ''; // of the photographs
     this.lang = ''; // of the tabs and the lecture
     this.dark = window.matchMedia('(prefers-color-scheme: dark)');
     this.dark.addEventListener('change', () => page.changed());
+    if (page.inside) { // the page around it is not the explorer's to skip, and says whether it is dark
+      this.find('.vv-skip').remove();
+      new MutationObserver(() => page.changed()).observe(document.body, { attributes: true });
+    }
     root.addEventListener('click', (event) => this.clicked(event));
     if (this.tabs.length) roving(this.find('[role=tablist]'));
   }
@@ -55,7 +60,9 @@ export class Frame extends View {
 
   isDark() {
     const theme = this.state?.theme ?? null;
-    return theme === null ? this.dark.matches || document.body.classList.contains('dark') : theme === 'dark';
+    if (theme !== null) return theme === 'dark';
+    const { classList, dataset } = document.body; // of Gradio and of JupyterLab
+    return classList.contains('dark') || dataset.jpThemeLight === 'false' || (!this.page.inside && this.dark.matches);
   }
 
   /** @param {State} state @returns {boolean} */
@@ -77,7 +84,7 @@ export class Frame extends View {
     if (lang === this.lang) return;
     this.lang = lang;
     if (!this.tabs.length) return;
-    document.documentElement.lang = lang;
+    if (!this.page.inside) document.documentElement.lang = lang;
     for (const one of this.tabs) write(one, wordsOf(lang).tabs[one.dataset.tab]);
     for (const one of this.all('.vv-top, .vv-another, .vv-message, .vv-source, .vv-status, .vv-tab:not(.vv-lecture)')) {
       one.lang = 'en';

@@ -6,7 +6,9 @@ import { actionOf } from '../core/keys.js';
 export function listen(root, page) {
   root.addEventListener('keydown', (event) => isInside(event) && press(page, event));
   document.addEventListener('keydown', (event) => {
-    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'z' && !isTyping(event.target)) {
+    const target = /** @type {any} */ (event.target);
+    if (page.inside && !page.root.contains(target)) return; // the page around it has keys of its own
+    if ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === 'z' && !isTyping(target)) {
       event.preventDefault();
       page.store.dispatch({ type: event.shiftKey ? 'redo' : 'undo' });
     } else if (isOutside(root, page, event)) press(page, event);

@@ -1,0 +1,78 @@
+"""Somebody's app with two explorers, below a path of another app.
+
+It runs in a process of its own, because vitviz's own app replaces parts of Gradio.
+
+Usage: python tests/embedding_app.py PHOTOGRAPH MODEL PORT EVENTS
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from subprocess import Popen
+from typing import Any
+
+import fastapi
+import gradio as gr
+import uvicorn
+
+PATH = "/some/path"
+PARTS = ("patch", "block", "head", "prediction")
+
+
+@contextmanager
+def running(command: list[str], port: int, **options: Any) -> Iterator[str]:
+    """Run a program that serves a page until the end; yield its address as soon as it answers."""
+    import httpx
+    from patience import wait_until
+
+    url = f"http://127.0.0.1:{port}"
+
+    def answers() -> bool:
+        assert program.poll() is None, "the program has ended"
+        try:
+            return httpx.get(url).status_code < 500
+        except httpx.TransportError:
+            return False
+
+    program = Popen([sys.executable, *command], **options)
+    try:
+        wait_until(answers, "a server that answers", seconds=120, poll=0.2)
+        yield url
+    finally:
+        program.terminate()
+        program.wait()
+
+
+def main(photograph: str, model: str, port: str, events: str) -> None:
+    """Serve the app; each event becomes a line of the file `events`."""
+    from vitviz.gradio import AttentionExplorer
+
+    def note(explorer: str, event: str) -> Callable[[gr.EventData], None]:
+        def write(data: gr.EventData) -> None:
+            line = {"explorer": explorer, "event": event, **{part: getattr(data, part) for part in PARTS}}
+            with Path(events).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+        return write
+
+    with gr.Blocks(analytics_enabled=False) as demo:
+        with gr.Row():
+            with gr.Column():
+                left = AttentionExplorer(photograph, model=model, elem_id="left")
+            with gr.Column():
+                right = AttentionExplorer(model=model, elem_id="right")
+        path = gr.Textbox(elem_id="path")
+        for name, value in (("show", photograph), ("nothing", None)):
+            gr.Button(name, elem_id=name).click(lambda value=value: value, None, right)
+        gr.Button("read", elem_id="read").click(lambda photo: photo, right, path)
+        for name, explorer in (("left", left), ("right", right)):
+            for event in map(str, AttentionExplorer.EVENTS):
+                getattr(explorer, event)(note(name, event), None, None, trigger_mode="multiple")
+    app = gr.mount_gradio_app(fastapi.FastAPI(), demo, path=PATH)
+    uvicorn.run(app, host="127.0.0.1", port=int(port), log_level="warning")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

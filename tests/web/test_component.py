@@ -1,0 +1,310 @@
+"""The Gradio component in other people's apps: in Chromium by its events, and its bounds in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import gradio as gr
+import numpy as np
+import pytest
+from asking import free_port
+from documents import ROOT, blocks
+from embedding_app import PATH, running
+from gradio.data_classes import FileData
+from patience import wait_until
+from PIL import Image
+from playwright.sync_api import Page as Browser
+from running import CHURCH, DOG
+
+from vitviz import gradio as module
+from vitviz.errors import VitvizError
+from vitviz.explorer import Explorer
+from vitviz.gradio import AttentionExplorer
+from vitviz.view import View
+
+TICKET = "0" * 32
+T = TypeVar("T")
+
+
+class Told:
+    """What the events of an app told Python."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def of(self, explorer: str) -> list[dict[str, Any]]:
+        lines = [json.loads(line) for line in self.path.read_text(encoding="utf-8").splitlines()]
+        return [one for one in lines if one["explorer"] == explorer]
+
+    def wait(self, explorer: str, *events: str) -> dict[str, dict[str, Any]]:
+        """Wait until these events have been told; return the last of each."""
+        wait_until(lambda: {one["event"] for one in self.of(explorer)} >= set(events), f"events {events}")
+        return {one["event"]: one for one in self.of(explorer)}
+
+
+@pytest.fixture(scope="module")
+def served(small: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Told]]:
+    events, port = tmp_path_factory.mktemp("told") / "events.jsonl", free_port()
+    command = [str(ROOT / "tests" / "embedding_app.py"), str(CHURCH), small, str(port), str(events)]
+    with running(command, port, env={**os.environ, "PYTHONPATH": str(ROOT)}) as url:
+        yield f"{url}{PATH}/", Told(events)
+
+
+@pytest.fixture(scope="module")
+def explorer(small: str) -> AttentionExplorer:
+    return AttentionExplorer(model=small)
+
+
+@pytest.fixture(scope="module")
+def view(small: str) -> View:
+    return Explorer(small).open(CHURCH)
+
+
+def drawn(page: Browser, name: str) -> None:
+    """Wait until an explorer shows a map; `vitviz` is that explorer from then on."""
+    page.wait_for_function(f"document.querySelector('#{name} .vv')?.vitviz?.drawn > 0")
+    page.evaluate(f"window.vitviz = document.querySelector('#{name} .vv').vitviz")
+    page.wait_for_function("vitviz.resting()")
+
+
+@pytest.fixture
+def opened(page: Browser, served: tuple[str, Told]) -> Browser:
+    url, told = served
+    told.path.write_text("", encoding="utf-8")
+    page.goto(url)
+    drawn(page, "left")
+    return page
+
+
+@pytest.fixture
+def told(served: tuple[str, Told]) -> Told:
+    return served[1]
+
+
+def click_patch(page: Browser, name: str, view: View, row: int, column: int) -> None:
+    held = page.locator(f"#{name} .vv-explore .vv-held")
+    held.scroll_into_view_if_needed()
+    box = held.bounding_box()
+    left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
+    width, height = view.photo.size
+    x, y = (left + right) / 2 / width * box["width"], (top + bottom) / 2 / height * box["height"]
+    page.mouse.click(box["x"] + x, box["y"] + y)
+
+
+def test_the_prediction_of_a_photograph_reaches_python(opened: Browser, told: Told, view: View) -> None:
+    first = told.wait("left", "select_prediction", "select")["select_prediction"]
+    (label, probability), (index,) = view.predictions(1)[0], view.best(1)
+    assert (first["prediction"]["label"], first["prediction"]["index"]) == (label, index)
+    assert first["prediction"]["probability"] == pytest.approx(probability, abs=1e-6)
+    assert (first["patch"], first["block"], first["head"]) == (None, view.trace.depth - 1, "mean")
+
+
+def test_a_selection_reaches_python_from_the_explorer_it_was_made_in(opened: Browser, told: Told, view: View) -> None:
+    click_patch(opened, "left", view, 1, 2)
+    assert told.wait("left", "select_patch")["select_patch"]["patch"] == [1, 2]
+    opened.click("#left .vv-heads button[data-value='1']")
+    opened.click("#left .vv-layers button[data-value='0']")
+    last = told.wait("left", "select_head", "select_block")
+    assert (last["select_head"]["head"], last["select_block"]["block"]) == (1, 0)
+    assert last["select_block"]["patch"] == [1, 2]
+    assert told.of("right") == []
+
+
+def test_two_explorers_mark_what_is_chosen(opened: Browser) -> None:
+    opened.click("#show")
+    drawn(opened, "right")
+    for name in ("left", "right"):
+        assert opened.locator(f"#{name} .vv-modes input:checked").get_attribute("value") == "attention"
+    opened.check("#left .vv-modes input[value=rollout]", force=True)
+    assert opened.locator("#right .vv-modes input:checked").get_attribute("value") == "attention"
+
+
+def test_a_narrow_explorer_stands_in_one_column(opened: Browser) -> None:
+    beside = "(() => { const [panes, side] = ['.vv-panes', '.vv-side'].map((name) => document.querySelector(name)"
+    beside += ".getBoundingClientRect()); return side.left >= panes.right; })()"
+    assert not opened.evaluate(beside)  # each of two has half of the window
+    opened.set_viewport_size({"width": 2000, "height": 900})
+    opened.wait_for_function(beside)
+    opened.set_viewport_size({"width": 390, "height": 844})
+    opened.wait_for_function("document.documentElement.scrollWidth === 390 && !(" + beside + ")")
+
+
+def test_keys_go_to_the_explorer_that_has_the_focus(opened: Browser, view: View) -> None:
+    opened.click("#show")
+    drawn(opened, "right")
+    state = "['left', 'right'].map((name) => document.querySelector(`#${name} .vv`).vitviz.store.get().block)"
+    before = opened.evaluate(state)
+    opened.keyboard.press("[")  # the button has the focus
+    assert opened.evaluate(state) == before
+    opened.locator("#right .vv-explore .vv-picture").focus()
+    opened.keyboard.press("[")
+    assert opened.evaluate(state) == [before[0], view.trace.depth - 2]
+    opened.keyboard.press("Control+z")
+    assert opened.evaluate(state) == [before[0], view.trace.depth - 1]
+
+
+def test_a_photograph_comes_and_goes(opened: Browser) -> None:
+    right = opened.locator("#right")
+    assert right.locator(".vv-absent").inner_text() == "No photograph yet."
+    assert not right.locator(".vv").is_visible()
+    opened.click("#show")
+    drawn(opened, "right")
+    opened.click("#read")
+    opened.wait_for_function("document.querySelector('#path textarea').value !== ''")
+    assert Path(opened.input_value("#path textarea")).read_bytes() == CHURCH.read_bytes()
+    opened.click("#nothing")
+    right.locator(".vv-absent").wait_for(state="visible")
+    assert not right.locator(".vv").is_visible()
+    opened.click("#show")
+    right.locator(".vv").wait_for(state="visible")
+
+
+def test_questions_are_answered_on_every_tab(opened: Browser) -> None:
+    for tab, found in (
+        ("explain", ".vv-method small:not(:empty)"),
+        ("heads", ".vv-cell"),
+        ("layers", ".vv-read canvas"),
+    ):
+        opened.click(f"#left [role=tab][data-tab={tab}]")
+        opened.locator(f"#left {found}").first.wait_for(state="visible")
+        assert not opened.locator("#left .vv-trouble:visible").count()
+
+
+def test_the_example_of_the_docs_tells_python_the_patch(page: Browser, tmp_path: Path) -> None:
+    (code,) = blocks("docs/embedding.md", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 15
+    (tmp_path / "app.py").write_text(code, encoding="utf-8")
+    (tmp_path / "photo.jpg").symlink_to(CHURCH)
+    port = free_port()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "GRADIO_SERVER_PORT": str(port)}
+    with running(["app.py"], port, cwd=tmp_path, env=environment) as url:
+        page.goto(url)
+        page.wait_for_function("document.querySelector('.vv')?.vitviz?.drawn > 0")
+        page.locator(".vv-explore .vv-picture").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_function("document.querySelector('textarea').value.includes('patch')")
+        patch = page.evaluate("document.querySelector('.vv').vitviz.store.get().query")
+        assert page.input_value("textarea") == f"Block 11, head mean, from patch {patch}: church"
+        page.locator("input[type=file]").first.set_input_files(str(DOG))
+        page.wait_for_function("!document.querySelector('textarea').value.endsWith('church')")
+
+
+# ---- in this process
+
+
+@pytest.mark.parametrize("kind", [str, Path, Image.open, lambda path: np.asarray(Image.open(path))])
+def test_a_photograph_is_a_path_a_picture_or_an_array(explorer: AttentionExplorer, kind: Any) -> None:
+    shown = explorer.postprocess(kind(CHURCH))
+    np.testing.assert_array_equal(np.asarray(Image.open(shown.photo.path)), np.asarray(Image.open(CHURCH)))
+    assert explorer.preprocess(shown) == shown.photo.path
+
+
+@pytest.mark.parametrize("value", ["https://example.org/photo.jpg", "pyproject.toml", [[1, 2], [3]], object()])
+def test_what_is_no_photograph_is_refused_in_words(explorer: AttentionExplorer, value: Any) -> None:
+    with pytest.raises(VitvizError, match=r"^Expected .* got"):
+        explorer.postprocess(value)
+
+
+def test_a_payload_names_no_other_file_of_the_machine(explorer: AttentionExplorer, tmp_path: Path) -> None:
+    (tmp_path / "secret.jpg").write_bytes(CHURCH.read_bytes())
+    cache = Path(explorer.GRADIO_CACHE)
+    link = cache / "link.jpg"
+    link.unlink(missing_ok=True)
+    link.symlink_to(tmp_path / "secret.jpg")
+    for path in (tmp_path / "secret.jpg", cache / ".." / "x.jpg", link, cache):
+        with pytest.raises(gr.Error, match="still here"):
+            explorer.preprocess(module.Shown(name=TICKET, photo=FileData(path=str(path))))
+    link.unlink()
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in a thread of its own: this one has the loop of the browser."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
+def call(engine: Any, **parts: Any) -> dict[str, Any]:
+    """The last line of a question."""
+
+    async def ask() -> dict[str, Any]:
+        while "progress" in (line := await engine.answer({"ticket": TICKET, **parts}, "1.2.3.4")):
+            pass
+        return line
+
+    return run(ask())
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"ticket": "x"},
+        {"name": "models"},
+        {"name": ["open"]},
+        {"name": "open", "source": {"photo": "../../etc/passwd"}},
+        {"name": "open", "source": {"photo": "f" * 32}},
+        {"name": "open", "source": 3},
+        {"name": "block", "ask": [1]},
+        {"name": "explain", "ask": {"scene": "0" * 32, "nothing": 1}},
+    ],
+)
+def test_odd_calls_are_refused_in_words(explorer: AttentionExplorer, parts: dict[str, Any]) -> None:
+    explorer.postprocess(CHURCH)  # so that there is a folder
+    error = call(explorer._engine, **parts)["error"]
+    assert error["kind"] == "refused"
+    assert error["text"].startswith("Expected")
+
+
+def test_files_are_bounded_and_pinned_ones_stay(tmp_path: Path) -> None:
+    files = module._Files(str(tmp_path), most=250)
+    files.put("first", bytes(500), pinned=True)
+    for name in "abc":
+        files.put(name, bytes(100))
+        files.path("a")
+    assert sorted(path.name for path in files.root.iterdir()) == ["a", "c", "first"]
+    root = files.root
+    del files
+    assert not root.exists()
+
+
+def test_an_update_of_a_property_makes_no_second_model(explorer: AttentionExplorer, small: str) -> None:
+    again = AttentionExplorer(model=small, visible=False)
+    assert again._engine is explorer._engine
+    assert AttentionExplorer(model=small, memory=0.1)._engine is not again._engine
+
+
+def test_a_question_that_no_page_calls_for_is_stopped(
+    explorer: AttentionExplorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "LEFT", 0.2)
+    engine, ended = explorer._engine, threading.Event()
+
+    async def endless(*_: Any) -> Any:
+        try:
+            while True:
+                yield {"progress": {"text": "working"}}
+                await asyncio.sleep(0.01)
+        finally:
+            ended.set()
+
+    monkeypatch.setattr(module, "lines", endless)
+
+    async def ask_once() -> None:
+        question = {"ticket": TICKET, "name": "block", "ask": {}}
+        assert await engine.answer(question, "1.2.3.4") == {"progress": {"text": "working"}}
+        while not ended.is_set() or engine._open:
+            await asyncio.sleep(0.01)
+
+    run(asyncio.wait_for(ask_once(), 60))
+
+
+@pytest.mark.parametrize("arguments", [{"model": 3}, {"memory": 0}, {"places": -1}, {"model": "no-such-model"}])
+def test_wrong_arguments_are_refused_in_words(arguments: dict[str, Any]) -> None:
+    with pytest.raises(VitvizError, match=r"^Expected .* got"):
+        AttentionExplorer(**arguments)

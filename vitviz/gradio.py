@@ -1,0 +1,385 @@
+"""The explorer as a component for other people's Gradio apps: see docs/embedding.md.
+
+The page, its questions, cache and waiting room are those of `vitviz app`, without the app's own server. Everything here
+but `HTML.__getattr__` is Gradio's public interface.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import io
+import json
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import threading
+import time
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+import gradio as gr
+from gradio.data_classes import FileData, GradioModel
+from gradio.events import EventListener
+from PIL import Image
+from torch import nn
+
+from vitviz.errors import VitvizError
+from vitviz.images.decoding import decode
+from vitviz.model.vit import ViT
+from vitviz.server.account import OverBudgetError, Resource
+from vitviz.server.arguments import MAX_PHOTO_BYTES, quote
+from vitviz.server.endpoints import Endpoints
+from vitviz.server.menu import Menu
+from vitviz.server.routes import describe_error, lines
+from vitviz.server.scheduler import Client
+from vitviz.settings import GIGABYTE, Settings
+from vitviz.web import bundle
+from vitviz.web.questions import QUESTIONS
+from vitviz.weights import zoo
+
+__all__ = ["AttentionExplorer", "ComponentError"]
+
+ASKED = tuple(one.name for one in QUESTIONS.values() if one.page and one.programs)  # by a component's page
+LEFT = 10.0  # seconds without a call for a question until nobody waits for it
+IN_MEMORY = "model"  # the source of a model that came as an object
+START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {given});"
+_NAME = re.compile(r"[0-9a-f]{32}")
+
+
+class ComponentError(VitvizError):
+    """Argument or photograph that the component cannot take; the text says what it takes."""
+
+
+class Shown(GradioModel):
+    """Value of the component as it travels: the photograph's file, and the keyed hash by which questions name it."""
+
+    name: str
+    photo: FileData
+
+
+class _Models(Menu):
+    """The one model of a component, by the name that its page uses; visitors load no other."""
+
+    def __init__(self, model: ViT | str, settings: Settings) -> None:
+        self._model = model
+        source = model if isinstance(model, str) else IN_MEMORY
+        bundled = [source] if source in zoo.bundled() else []
+        own = () if bundled else (source,)
+        super().__init__(replace(settings, models=own, default=source), bundled=bundled, catalog=())
+
+    def load(self, source: str) -> ViT:
+        """Return the model."""
+        return self._model if isinstance(self._model, ViT) else super().load(source)
+
+
+class _Files:
+    """Folder of files that browsers fetch, within a bound: the least recently used go first.
+
+    Args:
+        parent: of the folder, from which Gradio serves files.
+        most: bytes that files may take beside those that are pinned.
+    """
+
+    def __init__(self, parent: str, most: int) -> None:
+        os.makedirs(parent, exist_ok=True)
+        self.root = Path(tempfile.mkdtemp(prefix="vitviz-", dir=os.path.abspath(parent)))
+        self.most, self._pinned = most, set[str]()
+        self._sizes, self._lock = OrderedDict[str, int](), threading.Lock()
+        weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
+
+    def path(self, name: str) -> Path:
+        """Return where a file lies, and count it as used."""
+        with self._lock:
+            if name in self._sizes:
+                self._sizes.move_to_end(name)
+        return self.root / name
+
+    def put(self, name: str, data: bytes, pinned: bool = False) -> Path:
+        """Write a file, and remove what no longer fits."""
+        path = self.root / name
+        with self._lock:
+            if not path.exists():
+                part = path.with_suffix(".part")
+                part.write_bytes(data)
+                part.replace(path)  # a browser never reads half of one
+            if pinned:
+                self._pinned.add(name)
+                self._sizes.pop(name, None)
+            elif name not in self._pinned:
+                self._sizes[name] = len(data)
+                self._sizes.move_to_end(name)
+            while sum(self._sizes.values()) > self.most and len(self._sizes) > 1:
+                (self.root / self._sizes.popitem(last=False)[0]).unlink(missing_ok=True)
+        return path
+
+
+@dataclass(eq=False)
+class _Open:
+    """Question that a page waits for: its lines so far, the task that writes them, and when the page last called."""
+
+    lines: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
+    task: asyncio.Task[None] | None = None
+    called: float = 0.0
+
+
+class _Engine:
+    """Model, cache, waiting room and files; components with the same arguments share one."""
+
+    def __init__(self, model: nn.Module | str, memory: float, places: int) -> None:
+        self._model = model  # keeps the identity of an object, by which engines are found
+        size = round(memory * GIGABYTE)
+        settings = Settings(typed=False, scene_memory=size, disk=size, places=places)
+        menu = _Models(model if isinstance(model, str | ViT) else zoo.load(model), settings)
+        self.endpoints = Endpoints(menu, photographs=())
+        self._secret, self._most = secrets.token_bytes(32), size
+        self._files: _Files | None = None
+        self._open: dict[tuple[str, str], _Open] = {}
+        self._lock = threading.Lock()
+
+    def files(self, parent: str) -> _Files:
+        """Return the folder of files below Gradio's cache."""
+        with self._lock:
+            if self._files is None:
+                self._files = _Files(parent, self._most)
+            return self._files
+
+    def name(self, data: bytes) -> str:
+        """Return the keyed hash of a file: nobody finds the one of a photograph that he does not have."""
+        return hmac.new(self._secret, data, "sha256").hexdigest()[:32]
+
+    async def answer(self, call: object, address: str) -> dict[str, Any]:
+        """Begin a question, or go on with one: return its next line, which is its progress or its answer.
+
+        Args:
+            call: {"ticket", "name", "ask", "source"} of the page; it may be anything.
+            address: of the client.
+        """
+        if not (isinstance(call, dict) and isinstance(ticket := call.get("ticket"), str) and _NAME.fullmatch(ticket)):
+            return _refused("Expected a question with a ticket of 32 digits, got none. Reload the page.")
+        key = (address, ticket)
+        question = self._open.get(key)
+        if question is None:
+            question = self._open[key] = _Open()
+            question.called = time.monotonic()
+            question.task = asyncio.create_task(self._follow(key, question, call))
+        question.called = time.monotonic()
+        try:
+            line = await asyncio.wait_for(question.lines.get(), LEFT)
+        except asyncio.TimeoutError:
+            return {"progress": {}}
+        if "progress" not in line:
+            self._open.pop(key, None)
+        return line
+
+    def leave(self, ticket: object, address: str) -> None:
+        """Stop a question that nobody waits for any more."""
+        question = self._open.get((address, str(ticket)))
+        if question is not None and question.task is not None:
+            question.task.cancel()
+
+    async def _follow(self, key: tuple[str, str], question: _Open, call: dict[str, Any]) -> None:
+        """Write the lines of a question; give up where no page calls for them any more."""
+        line = _refused("This was stopped. Ask again.")
+        try:
+            with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
+                name, ask, source, photo = await asyncio.to_thread(self._given, call)
+                async with aclosing(lines(self.endpoints, name, ask, Client(key[0]), source, photo)) as answers:
+                    async for told in answers:
+                        if "progress" not in told:
+                            line = await asyncio.to_thread(self._packed, told)
+                        elif time.monotonic() - question.called > LEFT:
+                            break
+                        else:
+                            question.lines.put_nowait(told)
+        except OverBudgetError:
+            line = {"error": {"kind": "busy", "text": "Busy: too many questions are open. Try again in 10 s."}}
+        except Exception as error:  # noqa: BLE001 - each has its words
+            line = {"error": describe_error(error)}
+        finally:
+            question.lines.put_nowait(line)
+            asyncio.get_running_loop().call_later(LEFT, self._open.pop, key, None)
+
+    def _given(self, call: dict[str, Any]) -> tuple[str, object, object, bytes | None]:
+        """Return what `lines` takes of a call: name, arguments, source and photograph.
+
+        Raises:
+            ComponentError: if there is no such question, or the photograph is not here any more.
+        """
+        name, found = call.get("name"), call.get("source")
+        source = found if isinstance(found, dict) else {}
+        if name not in ASKED:
+            raise ComponentError(f"Expected one of {', '.join(ASKED)}; got {quote(name)}. Ask one of them.")
+        if found is None and name != "open":
+            return name, call.get("ask", {}), None, None
+        photo = source.get("photo")
+        if not (isinstance(photo, str) and _NAME.fullmatch(photo) and self._files is not None):
+            raise ComponentError(f"Expected the name of a photograph, got {quote(photo)}. Reload the page.")
+        path = self._files.path(photo)
+        if not path.is_file():
+            raise ComponentError("Expected a photograph that is still here, got one that was removed. Choose it again.")
+        opened = {"image": None, "model": source.get("model"), "size": source.get("size")}
+        return name, call.get("ask", {}), opened, path.read_bytes()
+
+    def _packed(self, line: dict[str, Any]) -> dict[str, Any]:
+        """Return the last line of an answer as JSON; bytes as the name of a file beside the photograph."""
+        data = line.get("data")
+        if not isinstance(data, bytes):
+            return line
+        assert self._files is not None, "a scene is open, so its photograph is a file"
+        return {"file": self._files.put(f"{self.name(data)}.bin", data).name}
+
+
+_ENGINES: weakref.WeakValueDictionary[tuple[object, ...], _Engine] = weakref.WeakValueDictionary()
+_MAKING = threading.Lock()
+
+
+def _engine(model: nn.Module | str | os.PathLike[str], memory: float, places: int) -> _Engine:
+    """Return the engine of these arguments. Gradio makes a component again at each update of its properties."""
+    if not isinstance(model, nn.Module | str | os.PathLike):
+        raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass what vitviz.load takes.")
+    if not (memory > 0 and places > 0):
+        raise ComponentError(f"Expected memory and places above 0, got {memory} and {places}. Raise them.")
+    model = model if isinstance(model, nn.Module) else os.fspath(model)
+    key = (id(model) if isinstance(model, nn.Module) else model, memory, places)
+    with _MAKING:
+        engine = _ENGINES.get(key)
+        if engine is None:
+            engine = _ENGINES[key] = _Engine(model, memory, places)
+        return engine
+
+
+def _refused(text: str) -> dict[str, Any]:
+    return {"error": {"kind": "refused", "text": text}}
+
+
+class AttentionExplorer(gr.HTML):
+    """The explorer of one model, for a photograph that an app gives it.
+
+    Its value is a photograph: a path, a PIL image or an array (H, W, 3). As an input of a function it is the path of
+    the photograph's file. Events carry what is selected, counted from 0, as attributes of `gr.EventData`: `patch` (row,
+    column; `None` for CLS or the mean), `block`, `head` (a number, or "mean", "max", "min") and `prediction` ("label",
+    "index", "probability"; `None` without a classifier; the probability is `None` for a class that is not among the
+    best).
+
+    Args:
+        value: the photograph, or `None` for none yet.
+        model: what `vitviz.load` takes, or a model.
+        memory: for open photographs and answers, in GB, and as much on disk for the files that browsers fetch.
+        places: photographs and short questions that wait or run, and as many long ones; others hear "busy".
+        options: `elem_id`, `visible`, `scale` and others of `gr.HTML`.
+
+    Raises:
+        ComponentError: for arguments of other types.
+        CheckpointError: if there is no such model.
+    """
+
+    EVENTS = [EventListener(f"select{part}") for part in ("", "_patch", "_block", "_head", "_prediction")]
+    data_model = Shown
+
+    def __init__(
+        self,
+        value: str | os.PathLike[str] | Image.Image | Any | Callable[[], Any] | None = None,
+        *,
+        model: nn.Module | str | os.PathLike[str] = zoo.DEFAULT,
+        memory: float = 0.5,
+        places: int = 64,
+        **options: Any,
+    ) -> None:
+        engine = self._engine = _engine(model, memory, places)
+        self._made = False
+
+        async def answer(call: dict[str, Any], request: gr.Request) -> dict[str, Any]:
+            return await engine.answer(call, _address(request))
+
+        async def leave(ticket: str, request: gr.Request) -> None:
+            engine.leave(ticket, _address(request))
+
+        given = {"style": bundle.contained_style(), "models": engine.endpoints.models()}
+        super().__init__(
+            value,
+            html_template=bundle.template(),
+            js_on_load=bundle.script("component.js")
+            + START.format(given=f"{{ colors: {bundle.colors()}, ...{json.dumps(given)} }}"),
+            apply_default_css=False,
+            server_functions=[answer, leave],
+            **options,
+        )
+        self._made = True
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse attributes that are not there: `gr.HTML` takes any quoted word of a script for an event."""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name}")
+
+    def postprocess(self, value: Any) -> Any:
+        """Write a photograph where browsers find it; return it as `Shown`, or `None` for none.
+
+        Raises:
+            ComponentError: if its file is too large.
+            ImageError: if it is none.
+        """
+        if value is None:
+            return None
+        data = _encoded(value)
+        name = self._engine.name(data)
+        files = self._engine.files(self.GRADIO_CACHE)
+        # The app's own first photograph stays; those that visitors choose come and go.
+        return Shown(name=name, photo=FileData(path=str(files.put(name, data, pinned=not self._made))))
+
+    def preprocess(self, payload: Any) -> str | None:
+        """Return the path of the photograph, which comes as `Shown`; `None` for none.
+
+        Raises:
+            gr.Error: if it is no file that was uploaded or given to the component.
+        """
+        if payload is None:
+            return None
+        cache, path = Path(self.GRADIO_CACHE).resolve(), Path(payload.photo.path).resolve()
+        if not (path.is_relative_to(cache) and path.is_file()):
+            raise gr.Error(
+                "Expected a photograph that is still here, got none. Choose it again.", print_exception=False
+            )
+        return str(path)
+
+    def api_info(self) -> dict[str, Any]:
+        """Return the type of the value for programs."""
+        return Shown.model_json_schema()
+
+    def example_payload(self) -> Any:
+        """Return a value for Gradio's documentation of the API."""
+        return {"name": "0" * 32, "photo": {"path": "photo.jpg", "meta": {"_type": "gradio.FileData"}}}
+
+    def example_value(self) -> Any:
+        """Return a value that `postprocess` takes, for Gradio's examples."""
+        return Image.new("RGB", (32, 32))
+
+    def get_block_name(self) -> str:
+        """Return the name of the front end's component."""
+        return "html"
+
+
+def _address(request: gr.Request) -> str:
+    return request.client.host if request.client is not None else "unknown"
+
+
+def _encoded(value: Any) -> bytes:
+    """Return the file of a photograph, as it is or as PNG."""
+    if isinstance(value, str | os.PathLike):
+        path = Path(value)
+        decode(path)  # refuses what is no photograph before any of it is served
+        data = path.read_bytes()
+    else:
+        buffer = io.BytesIO()
+        decode(value).save(buffer, "PNG", compress_level=1)
+        data = buffer.getvalue()
+    if len(data) > MAX_PHOTO_BYTES:
+        most, size = MAX_PHOTO_BYTES / 1e6, len(data) / 1e6
+        raise ComponentError(f"Expected a photograph of at most {most:.0f} MB, got {size:.0f} MB. Make it smaller.")
+    return data

@@ -1,0 +1,40 @@
+// What backends that ask Python share: when a question is asked again, and what is sent with it.
+import { BackendError } from './backend.js';
+
+/** @typedef {import('./backend.js').Backend} Backend */
+/** @typedef {import('./backend.js').How} How */
+/** @typedef {import('../core/state.js').Source} Source */
+
+/**
+ * @param {object} options
+ * @param {(name: string, ask: object, source: Source | null, file: File | undefined, how: How) => Promise<any>}
+ *   options.post - send a question; with a source, its scene is opened first where Python does not hold it
+ * @param {Backend['can']} options.can
+ * @param {any} [options.first] @param {any} [options.models] - the manifest and the list that came with the page
+ * @returns {Backend}
+ */
+export function askingBackend({ post, can, first = null, models = null }) {
+  /** @param {any} one @param {any} other */
+  const same = (one, other) => ['image', 'photo', 'model', 'size'].every((part) => (
+    (one[part] ?? null) === (other[part] ?? null)));
+
+  return {
+    can,
+    /** Ask; once more where the connection was lost, and with the source where Python does not have the scene. */
+    async ask(name, { id, source, file }, more = {}, how = {}) {
+      if (name === 'open' && first && same(source, first)) return first;
+      if (name === 'models' && models) return models;
+      const asked = id ? { scene: id, ...more } : more;
+      let sent = id ? null : source ?? null;
+      for (let lost = Boolean(file); ; sent = source ?? null) { // a file is sent once
+        try {
+          return await post(name, asked, sent, file, how);
+        } catch (error) {
+          const kind = error instanceof BackendError ? error.kind : '';
+          if (!(kind === 'unknown' && source && !sent) && !(kind === 'offline' && !lost)) throw error;
+          lost ||= kind === 'offline';
+        }
+      }
+    },
+  };
+}

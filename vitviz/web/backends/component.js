@@ -1,0 +1,73 @@
+// The backend of the Gradio component: questions are calls of its server functions, and answers that are bytes come as
+// files of Gradio. A call returns within half a second: with the answer, or with how far it is, and is then repeated.
+import { askingBackend } from './asking.js';
+import { BackendError } from './backend.js';
+
+/** @typedef {import('./backend.js').Backend} Backend */
+/** @typedef {import('./backend.js').How} How */
+/** @typedef {import('../core/state.js').Source} Source */
+/** @typedef {{answer: (call: any) => Promise<any>, leave: (ticket: string) => Promise<any>}} Server */
+
+const GONE = 'The server does not answer. Try again in a moment.';
+
+/** A name for a question that nobody else can guess; crypto.randomUUID is missing without https. */
+function newTicket() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+}
+
+/** @param {AbortSignal | undefined} signal @returns {Promise<never>} rejected when nobody waits any more */
+function aborted(signal) {
+  return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason), { once: true }));
+}
+
+/**
+ * @param {object} options
+ * @param {Server} options.server
+ * @param {() => string} options.beside - the address of the photograph, in whose folder the other files lie
+ * @param {import('./backend.js').Models} options.models
+ * @returns {Backend}
+ */
+export function componentBackend({ server, beside, models }) {
+  /**
+   * @param {string} name @param {object} ask @param {Source | null} source @param {File | undefined} file
+   * @param {How} how
+   */
+  async function post(name, ask, source, file, { signal, progress }) {
+    if (file) throw new BackendError('This page takes no checkpoints.', 'refused');
+    signal?.throwIfAborted();
+    const ticket = newTicket();
+    const leaving = aborted(signal);
+    leaving.catch(() => null); // also where the question was answered before
+    try {
+      for (;;) {
+        const reply = await Promise.race([server.answer({ ticket, name, ask, source }), leaving]);
+        if (!reply) throw new BackendError(GONE, 'offline'); // Gradio's page swallows errors of the connection
+        if (reply.error) throw new BackendError(reply.error.text, reply.error.kind, reply.error.size ?? null);
+        if ('file' in reply) return await fetched(reply.file, signal);
+        if ('data' in reply) return reply.data;
+        progress?.(reply.progress);
+      }
+    } catch (error) {
+      if (signal?.aborted) server.leave(ticket);
+      throw error;
+    }
+  }
+
+  /** @param {string} name @param {AbortSignal | undefined} signal */
+  async function fetched(name, signal) {
+    const photo = new URL(beside(), document.baseURI);
+    const address = new URL(name, photo);
+    address.search = photo.search; // a signature, where the app has one
+    const answer = await fetch(address, { signal }).catch((error) => {
+      if (signal?.aborted) throw error;
+      return null;
+    });
+    if (!answer?.ok) throw new BackendError(GONE, 'offline');
+    return answer.arrayBuffer();
+  }
+
+  return askingBackend({
+    can: { open: true, choose: false, rollout: true, explain: true, page: true, link: false, lecture: false },
+    post, models,
+  });
+}

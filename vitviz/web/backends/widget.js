@@ -1,0 +1,55 @@
+// The backend of the notebook widget: questions are messages to the kernel, which answers each with its ticket.
+import { BackendError } from './backend.js';
+
+/** @typedef {import('./backend.js').Backend} Backend */
+/** @typedef {import('./backend.js').How} How */
+/**
+ * What anywidget gives to a widget's script.
+ * @typedef {object} Model
+ * @property {(name: string) => any} get @property {(name: string, value: any) => void} set
+ * @property {() => void} save_changes @property {(message: any) => void} send
+ * @property {(event: string, listener: (message: any, buffers: DataView[]) => void) => void} on
+ */
+
+const PATIENCE = 60_000; // milliseconds; a kernel answers between two cells
+
+/** @param {{model: Model, manifest: import('../core/manifest.js').Manifest}} options @returns {Backend} */
+export function widgetBackend({ model, manifest }) {
+  /** @type {Map<number, {resolve: (data: any) => void, reject: (error: Error) => void}>} */
+  const waiting = new Map();
+  let tickets = 0;
+  model.on('msg:custom', ({ ticket, error }, [buffer] = []) => {
+    const asked = waiting.get(ticket); // none where another view of the same widget asked
+    if (error) asked?.reject(new BackendError(error, 'refused'));
+    else asked?.resolve(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength));
+  });
+
+  /** @param {string} name @param {object} ask @param {How} [how] @returns {Promise<ArrayBuffer>} */
+  async function question(name, ask, { signal } = {}) {
+    signal?.throwIfAborted();
+    tickets += 1;
+    const ticket = tickets + Math.random(); // several views of a widget share its messages
+    let timer = 0;
+    try {
+      return await new Promise((resolve, reject) => {
+        waiting.set(ticket, { resolve, reject });
+        signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
+        const words = 'The kernel does not answer. Wait until it is idle; if it was restarted, run the cell again.';
+        timer = window.setTimeout(() => reject(new BackendError(words, 'offline')), PATIENCE);
+        model.send({ ticket, name, ask });
+      });
+    } finally {
+      window.clearTimeout(timer);
+      waiting.delete(ticket);
+    }
+  }
+
+  return {
+    can: { open: false, choose: false, rollout: true, explain: false, page: false, link: false, lecture: false },
+    async ask(name, _about, ask, how) {
+      if (name === 'open') return manifest;
+      if (name === 'block' || name === 'rollout') return question(name, ask, how);
+      throw new BackendError('The widget shows attention and rollout. Ask the view in Python.', 'refused');
+    },
+  };
+}

@@ -1,0 +1,112 @@
+// The explorer inside somebody else's page: which photograph it shows is said from outside, and what a person selects
+// is told outside.
+import { queryOn } from './compute/query.js';
+import { write } from './draw/dom.js';
+import { mount } from './page.js';
+import { Explain } from './views/explain.js';
+import { Explore } from './views/explore.js';
+import { Frame } from './views/frame.js';
+import { Heads } from './views/head_statistics.js';
+import { Layers } from './views/layers.js';
+
+/** @typedef {import('./backends/backend.js').Backend} Backend */
+/** @typedef {import('./core/state.js').State} State */
+/** @typedef {import('./effects/scene.js').Scene} Scene */
+
+const VIEWS = { '.vv-explore': Explore, '.vv': Frame, '.vv-explain': Explain, '.vv-heads-view': Heads,
+  '.vv-layers-view': Layers };
+const STYLE = 'vitviz-style';
+const NOTHING = 'No photograph yet.';
+
+/**
+ * What is selected, as Python counts: from 0, a patch as [row, column].
+ * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
+ */
+export function selectionOf(state, scene, scenes) {
+  const { depth, labels, predictions } = scene.manifest;
+  const query = Array.isArray(state.query) ? queryOn(state, scene, scenes) : null;
+  const index = state.target ?? predictions[0]?.[2] ?? null;
+  const probability = predictions.find((one) => one[2] === index)?.[1] ?? null; // only the best are in the manifest
+  return {
+    patch: Array.isArray(query) ? query : null, block: state.block ?? depth - 1, head: state.head,
+    prediction: index === null ? null : { label: labels[index], index, probability },
+  };
+}
+
+/** @param {any} one @param {any} other */
+const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
+
+/**
+ * Tell each change of the selection, but not the steps of an animation.
+ * @param {ReturnType<typeof mount>} page
+ * @param {(selection: any, changed: string[]) => void} tell - `changed`: patch, block, head, prediction
+ */
+function follow({ store, scenes }, tell) {
+  /** @type {any} */
+  let told = { patch: null };
+  store.subscribe((state) => {
+    const scene = scenes.get(state.scene?.id ?? '');
+    if (!scene || state.playing) return;
+    const selection = selectionOf(state, scene, scenes);
+    const first = told.block === undefined;
+    const changed = Object.keys(selection).filter((name) => !isSame(/** @type {any} */ (selection)[name], told[name])
+      && !(first && name !== 'prediction'));
+    told = selection;
+    if (changed.length) tell(selection, changed);
+  });
+}
+
+/**
+ * @param {HTMLElement} element - which has app.html in it
+ * @param {object} given
+ * @param {Record<string, string>} given.colors @param {string} given.style - the style sheet
+ * @param {Backend} given.backend @param {any} given.models - Models; null where nothing but attention can be asked
+ * @param {(selection: any, changed: string[]) => void} given.tell
+ * @returns {(photo: string | null) => Promise<void>} show the photograph of this name
+ */
+export function inside(element, { colors, style, backend, models, tell }) {
+  if (!document.getElementById(STYLE)) {
+    document.head.append(Object.assign(document.createElement('style'), { id: STYLE, textContent: style }));
+  }
+  element.style.container = 'vitviz / inline-size'; // the style sheet asks for this width
+  const root = /** @type {HTMLElement} */ (element.querySelector('.vv'));
+  const words = Object.assign(document.createElement('p'), { className: 'vv-absent', role: 'status' });
+  element.prepend(words);
+  /** @type {ReturnType<typeof mount> | null} */
+  let page = null;
+  let latest = {};
+
+  /** @param {string} text - in the place of the explorer; empty to show it */
+  const say = (text) => {
+    write(words, text);
+    words.hidden = text === '';
+    root.hidden = text !== '';
+  };
+
+  return async (photo) => {
+    const mine = latest = {};
+    if (photo === null) return say(NOTHING);
+    if (page) {
+      say('');
+      return page.store.dispatch({ type: 'open', source: { photo } });
+    }
+    say('Looking at the photograph …');
+    try {
+      const source = { image: null, photo, model: null, size: null };
+      const manifest = await backend.ask('open', { source });
+      if (latest !== mine) return;
+      say('');
+      const opening = { ...source, model: manifest.model };
+      /** @type {Backend} */
+      const once = { can: backend.can, ask: (name, about, ask, how) => ( // this scene is here already
+        name === 'open' && isSame(about.source, opening) ? Promise.resolve(manifest)
+          : backend.ask(name, about, ask, how)) };
+      page = mount(element, { colors, backend: once, photos: null, first: manifest, models, inside: true,
+        search: backend.can.open ? `?photo=${photo}` : '' }, VIEWS);
+      follow(page, tell);
+      Object.assign(root, { vitviz: page }); // for tests alone
+    } catch (error) {
+      if (latest === mine) say(/** @type {Error} */ (error).message);
+    }
+  };
+}

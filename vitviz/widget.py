@@ -1,0 +1,99 @@
+"""The explorer as a notebook widget: what a person selects in it comes back to Python."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import anywidget
+import traitlets
+
+from vitviz.attribution.attention import rollout_scores
+from vitviz.errors import VitvizError
+from vitviz.view import View
+from vitviz.web import bundle
+from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.scene import Scene
+
+__all__ = ["ExplorerWidget", "WidgetError"]
+
+ARGUMENTS = {"block": {"block"}, "rollout": {"token", "fuse", "discard", "residual", "start"}}
+
+
+class WidgetError(VitvizError):
+    """Question that the widget does not answer; the text says which it does."""
+
+
+class ExplorerWidget(anywidget.AnyWidget):
+    """The explorer of a view, as a widget.
+
+    Show it in one cell, select something, and read `widget.selection` in the next. The attention of each block comes
+    from the kernel when it is looked at. Where no widgets are shown, or a notebook is not trusted, there is a picture.
+
+    Args:
+        view: of `Explorer.open`.
+
+    Attributes:
+        selection: what is selected, counted from 0: "patch" [row, column] (`None` while none is pinned), "block",
+            "head" (a number, or "mean", "max", "min") and "prediction" ("label", "index", "probability"). Empty until
+            the widget is shown.
+    """
+
+    manifest = traitlets.Dict().tag(sync=True)
+    selection = traitlets.Dict().tag(sync=True)
+    _esm = traitlets.Unicode().tag(sync=True)
+
+    def __init__(self, view: View) -> None:
+        given = {
+            "template": bundle.template(),
+            "style": bundle.contained_style(),
+            "colors": json.loads(bundle.colors()),
+        }
+        start = f"export default {{ render: (host) => vitvizExplorer.render(host, {json.dumps(given)}) }};"
+        self._view = view
+        super().__init__(_esm=bundle.script("widget.js") + start, manifest=Scene.of(view).manifest("view"))
+        self.on_msg(self._answer)
+
+    def _answer(self, _widget: object, message: Any, _buffers: object) -> None:
+        """Answer a question of the page with its ticket: a file of `vitviz.web.payload`, or an error in words."""
+        reply: dict[str, Any] = {"ticket": message.get("ticket")}
+        try:
+            data = answer(self._view, message.get("name"), message.get("ask"))
+        except VitvizError as error:
+            self.send(reply | {"error": str(error)})
+        else:
+            self.send(reply, [data])
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        """Return the widget for notebooks, and the picture of the view for those that show none."""
+        found = super()._repr_mimebundle_(**options)
+        if found is None:
+            return None
+        data, metadata = found if isinstance(found, tuple) else (found, {})
+        return data | {"image/png": base64.b64encode(self._view._repr_png_()).decode()}, metadata
+
+
+def answer(view: View, name: object, ask: object) -> bytes:
+    """Return what the page asks of a view: a block's file, the rollout matrix, or a row of it in float32.
+
+    Args:
+        view: that is asked.
+        name: "block" or "rollout".
+        ask: {"block"}; or {"token", "fuse", "discard", "residual", "start"}, where the token is `None` for the matrix
+            and -1 for the mean over patches.
+
+    Raises:
+        WidgetError: for another question, or arguments of other names.
+        VitvizError: for arguments that the view cannot take.
+    """
+    options = dict(ask) if isinstance(ask, dict) else {}
+    if name not in ARGUMENTS or set(options) != ARGUMENTS[str(name)]:
+        raise WidgetError(f"Expected a block or rollout, got {name!r:.40} of {list(options)}. Ask the view in Python.")
+    if name == "block":
+        return block_bytes(view.trace, options["block"])
+    token = options.pop("token")
+    if token is None:
+        return rollout_bytes(view.trace, **options)
+    row = rollout_scores(view.trace, "mean" if token < 0 else token, **options)[0].cpu().numpy()  # (N,)
+    return bytes(row.astype("<f4").tobytes())
