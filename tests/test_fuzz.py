@@ -27,7 +27,7 @@ from PIL import Image
 
 import vitviz
 from vitviz.images.decoding import ImageError, decode
-from vitviz.server import api, routes
+from vitviz.web.questions import QUESTIONS
 from vitviz.weights.checks import CheckpointError
 
 pytestmark = pytest.mark.hypothesis
@@ -37,6 +37,7 @@ SECONDS = 5.0  # of the processor, for one of them
 STATUSES = (200, 400, 403, 404, 405, 408, 413, 415, 421, 422, 429)  # answers that are meant
 LEAKS = ("Traceback", 'File "', "site-packages", str(Path(vitviz.__file__).parents[1]))
 CHECKPOINTS = ((WHOLE, ".pt"), (OLD, ".pth"), (SAFE, ".safetensors"))
+ENDPOINTS = [name for name, question in QUESTIONS.items() if question.programs]  # of Gradio's API
 ARGUMENTS = (
     *("scene", "block", "token", "fuse", "discard", "residual", "start", "method", "methods", "target", "against"),
     *("names", "patches", "heads", "head", "query", "search", "image", "model", "size", "photo", "x"),
@@ -150,14 +151,14 @@ def test_odd_requests_are_answered_in_words(small: str, tmp_path: Path) -> None:
             return json.dumps(sensible if rng.random() < 0.9 else odd_value(rng, known))
 
         if rng.random() < 0.6:
-            name = rng.choice(routes.NAMES)
+            name = rng.choice(list(QUESTIONS))
             question = {rng.choice(ARGUMENTS): odd_value(rng, known) for _ in range(rng.randint(0, 4))}
             question |= {"scene": scene} if rng.random() < 0.7 else {}
             source = {"source": odd_value(rng, known)} if rng.random() < 0.2 else {}
             photo = damage(rng.choice(pictures()), rng) if rng.random() < 0.2 else None
             answer = site.post(name, mostly(question), photo, **source)
         else:
-            name = f"/gradio_api/call/{rng.choice(api.NAMES)}"
+            name = f"/gradio_api/call/{rng.choice(ENDPOINTS)}"
             body = mostly({"data": [odd_value(rng, known) for _ in range(rng.randint(0, 6))]})
             answer = site.client.post(name, content=body, headers={"content-type": "application/json"})
             if answer.status_code == 200 and "event_id" in answer.text:

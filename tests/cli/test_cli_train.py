@@ -137,7 +137,7 @@ def test_a_frozen_backbone_stays_and_the_head_is_new(trained: Path, photos: Path
     assert changed(trained, tmp_path) == {"head.weight", "head.bias"}
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"started from `{trained}`" in card
-    assert "preprocessed in the source's way" in card
+    assert "preprocessed like the source's" in card
     assert vitviz.load(tmp_path).pretrained.licence == "MIT"  # the source's weights keep theirs
     assert not (tmp_path / "before-after.png").exists()  # nothing of it has moved
 

@@ -84,11 +84,11 @@ def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Ru
     page.click(".vv-larger summary")
     page.click(".vv-others button")
     notice = page.locator(".vv-message")
-    expect(notice).to_contain_text("Gone: google/gone is not downloaded, and Hugging Face cannot be reached")
+    expect(notice).to_contain_text("Gone: Expected 'google/gone' from the Hugging Face hub, got HfHubHTTPError")
     assert page.evaluate(REMEMBERED) is None
     page.evaluate(f"localStorage.setItem('vitviz-model', '{GONE}')")
     ready(page, app.url)
-    expect(notice).to_contain_text("Gone: google/gone is not downloaded, and Hugging Face cannot be reached")
+    expect(notice).to_contain_text("Gone: Expected 'google/gone' from the Hugging Face hub, got HfHubHTTPError")
     expect_map(page, app.view().attention())
     expect(page.locator("#model select")).to_have_value(app.default)
     page.wait_for_function(f"{REMEMBERED} === null")

@@ -139,7 +139,7 @@ def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Run
     webcam, shutter = opened.locator(".vv-webcam"), opened.locator("[data-do=shutter]")
     opened.evaluate(NO_CAMERA)
     opened.click("[data-do=webcam]")
-    expect(webcam.locator("p")).to_contain_text("Allow it beside the address")
+    expect(webcam.locator("p")).to_contain_text("Allow it in the address bar")
     expect(shutter).to_be_disabled()
     webcam.locator("[data-do=stop]").click()
     expect(webcam).to_be_hidden()
@@ -249,7 +249,7 @@ def test_the_page_around_the_views_has_a_skip_link_themes_history_and_progress(o
     status = opened.locator("#status")
     assert not shown
     expect(status).to_be_visible()
-    expect(status).to_contain_text("Looking at the photograph")
+    expect(status).to_contain_text("Running the model on the photograph")
     gate.open()
     opened.wait_for_function(f"{SCENE}.manifest.image === 'Dog'")
     expect(status).to_be_hidden()
@@ -323,7 +323,7 @@ def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[R
     assert len(functions(requests)) == once
     example(opened, "Dog")
     opened.keyboard.press("Escape")
-    expect(opened.locator("#badge")).to_contain_text("8 x 10")
+    expect(opened.locator("#badge")).to_contain_text("8 × 10")
     opened.check(".vv-queries input[value=cls]")
     expect_map(opened, app.view(DOG).rollout(**options))
 
@@ -459,7 +459,7 @@ def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Runn
     expect(page.locator(".vv-known [role=status]")).to_have_text(f"{len(wanted)} of {len(classes)}.")
     page.keyboard.type("?")  # a letter to search for, and no key of the explorer's
     expect(listed).to_have_count(0)
-    expect(page.locator(".vv-known [role=status]")).to_contain_text(f"0 of {len(classes)}. It can only name")
+    expect(page.locator(".vv-known [role=status]")).to_contain_text(f"0 of {len(classes)}. The model can only")
     assert page.evaluate("JSON.stringify(window.vitviz.store.get())") == before
     page.keyboard.press("Tab")
     page.keyboard.press("Shift+Tab")

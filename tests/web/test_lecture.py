@@ -203,8 +203,8 @@ def test_steps_7_and_8_read_classes_and_compare_maps(saved: Page, view: View) ->
     expect(saved.locator(".vv-alike")).to_contain_text(f"{spearmanr(*ranks).statistic:.2f}".replace("-", "−"))
     for place, patch in enumerate((np.argmax(ranks[1] - ranks[0]), np.argmin(ranks[1] - ranks[0])), 1):
         row, column = divmod(int(patch), view.trace.grid[1])
-        words = f"Patch {place}, row {row + 1}, column {column + 1}: number {int(ranks[0][patch] + 0.5)} of "
-        expect(saved.locator(".vv-apart ol")).to_contain_text(f"{words}{first.size}")
+        words = f"Patch {place}, row {row + 1}, column {column + 1}: rank {int(ranks[0][patch] + 0.5)} of "
+        expect(saved.locator(".vv-apart ol")).to_contain_text(f"{words}{first.size} in rollout")
     tests = view.faithfulness(maps, view.best(1)[0])
     expect(saved.locator(".vv-areas")).to_contain_text(f"rollout {tests[0].insertion.area:.2f}")
     expect(saved.locator(".vv-step:not([hidden]) .vv-chart polyline")).to_have_count(3)

@@ -451,7 +451,7 @@ def test_the_files_of_a_site(site: Site) -> None:
     [
         ([], "Expected one photograph and one model, or --static DIR"),
         (["a.jpg", "--static", "site"], "Expected --static alone, got a.jpg too"),
-        (["--static", "site", "--labels", "names.txt"], "Expected --static with models as they come, got --labels"),
+        (["--static", "site", "--labels", "names.txt"], "Expected --static with unchanged models, got --labels"),
         (["a.jpg", "--space"], "Expected one photograph and one model"),
         (["a.jpg", "--texts", "texts"], "Expected --texts with --lecture or --static"),
         (["a.jpg", "--model", "a", "--model", "b"], "Expected one photograph and one model"),

@@ -45,7 +45,7 @@ def test_keys_before_anything_has_focus_on_the_picture_and_in_inputs(explorer: P
         explorer.keyboard.press(key)
     explorer.keyboard.press("ArrowRight")
     assert state(explorer, "opacity") == pytest.approx(0.8)
-    colours = explorer.get_by_role("combobox", name="Colors")
+    colours = explorer.get_by_role("combobox", name="Colours")
     expect(colours).to_have_value("viridis")
     colours.focus()
     explorer.keyboard.press("g")

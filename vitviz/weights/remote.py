@@ -108,7 +108,7 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("Got: ")
 
 
 def _unreachable(what: str, where: str, why: str = "") -> RemoteError:
