@@ -178,7 +178,7 @@ def test_a_finer_look_is_refused_where_memory_lacks(
         notice = opened.locator("#notice")
         expect(notice).to_contain_text("memory")
         expect(notice).to_contain_text("largest that fits")
-        expect(chosen).to_have_text(re.compile("^Own"))
+        expect(chosen).to_have_text(re.compile("^Standard"))
         expect_unchanged(opened, before)
     finer(opened, 1)
     expect_map(opened, app.view(size=opened.evaluate("vitviz.store.get().size")).attention())

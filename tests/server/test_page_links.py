@@ -112,7 +112,7 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
     expect_map(page, app.view(model=small, size=size).attention())
     page.select_option("#model select", app.default)  # another model starts with its own size
     expect_map(page, app.view().attention())
-    expect(page.locator("#size option:checked")).to_have_text(re.compile("^Own"))
+    expect(page.locator("#size option:checked")).to_have_text(re.compile("^Standard"))
     page.goto(f"{app.url}?image=Dog&size=99999&layer=3")
     expect(page.get_by_role("alert")).to_contain_text("at most")
 
