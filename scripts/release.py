@@ -1,10 +1,10 @@
-"""Release the version that stands in `vitviz/__init__.py`: build, check, try in a fresh environment, upload.
+"""Release the version in `vitviz/__init__.py`: build, check, install in a fresh environment, upload.
 
     make release                                          # to the Python Package Index; twine asks for a token
     python scripts/release.py --dry-run                   # all but the upload
     python scripts/release.py --repository-url ADDRESS    # to another index
 
-The wheel holds what `make test-all` tests; run that first.
+Run `make test-all` first.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).parents[1]
-MOST_MEGABYTES = 60  # of a file: each version stays on the index for good
+MOST_MEGABYTES = 60  # per file: an index keeps each version forever
 RELEASED = re.compile(r"^## \[(\d+\.\d+\.\d+)\] - (\d{4}-\d{2}-\d{2}|unreleased)$", re.MULTILINE)
 
 
 class ReleaseError(ValueError):
-    """Error of a version that cannot be released as it is."""
+    """Version that cannot be released yet."""
 
 
 def run(*command: object, cwd: Path = ROOT) -> str:
@@ -61,7 +61,7 @@ def build(folder: Path) -> tuple[Path, Path]:
 
 
 def install(wheel: Path, folder: Path) -> Path:
-    """Install a wheel with all that it requires in a fresh environment; return the environment's folder of commands."""
+    """Install a wheel and its requirements in a fresh environment, and return its folder of commands."""
     venv.create(folder, with_pip=True)
     (commands,) = (folder / name for name in ("bin", "Scripts") if (folder / name).is_dir())
     run(commands / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", wheel, cwd=folder)
@@ -72,7 +72,7 @@ def try_commands(commands: Path, folder: Path) -> None:
     """Predict and explain a photograph with an installed vitviz, and write its page, in an empty folder.
 
     Raises:
-        ReleaseError: if the answer is another one.
+        ReleaseError: if the output is unexpected.
     """
     photo = run(commands / "python", "-c", "import vitviz; print(vitviz.example('church'))", cwd=folder).strip()
     answer = json.loads(run(commands / "vitviz", "predict", photo, "--json", cwd=folder))

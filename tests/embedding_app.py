@@ -1,4 +1,4 @@
-"""Somebody's app with two explorers, below a path of another app.
+"""Gradio app with two explorers, mounted below a path of another app.
 
 It runs in a process of its own, because vitviz's own app replaces parts of Gradio.
 

@@ -30,7 +30,7 @@ def pairs(*axes: Any) -> list[tuple[Any, ...]]:
 
 
 def alternate(values: Sequence[Any]) -> list[Any]:
-    """Return every second value as it is, the others as parameters for `make test-all`."""
+    """Return every second value unchanged, and mark the others for `make test-all`."""
     return [pytest.param(value, marks=pytest.mark.tier("all")) if at % 2 else value for at, value in enumerate(values)]
 
 

@@ -1,7 +1,7 @@
 """The explorer as a component for other people's Gradio apps: see docs/embedding.md.
 
-The page, its questions, cache and waiting room are those of `vitviz app`, without the app's own server. Everything here
-but `HTML.__getattr__` is Gradio's public interface.
+It has the page, questions, cache and queue of `vitviz app`, but not its server. Except for `HTML.__getattr__`, this
+module uses Gradio's public interface only.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ from vitviz.weights import zoo
 
 __all__ = ["AttentionExplorer", "ComponentError"]
 
-ASKED = tuple(one.name for one in QUESTIONS.values() if one.page and one.programs)  # by a component's page
-LEFT = 10.0  # seconds without a call for a question until nobody waits for it
+ASKED = tuple(q.name for q in QUESTIONS.values() if q.page and q.programs)  # the questions of a component's page
+LEFT = 10.0  # seconds without a call of the page until its question is stopped
 IN_MEMORY = "model"  # the source of a model that came as an object
 START = "vitvizExplorer.start(element, {{ props, trigger, server, watch }}, {given});"
 _NAME = re.compile(r"[0-9a-f]{32}")
 
 
 class ComponentError(VitvizError):
-    """Argument or photograph that the component cannot take; the text says what it takes."""
+    """Argument or photograph that the component does not accept; the message says what it accepts."""
 
 
 class Shown(GradioModel):
@@ -66,7 +66,7 @@ class Shown(GradioModel):
 
 
 class _Models(Menu):
-    """The one model of a component, by the name that its page uses; visitors load no other."""
+    """Menu with the component's model alone; visitors cannot load others."""
 
     def __init__(self, model: ViT | str, settings: Settings) -> None:
         self._model = model
@@ -81,11 +81,11 @@ class _Models(Menu):
 
 
 class _Files:
-    """Folder of files that browsers fetch, within a bound: the least recently used go first.
+    """Folder of files that browsers fetch, of bounded size; the least recently used are deleted first.
 
     Args:
         parent: of the folder, from which Gradio serves files.
-        most: bytes that files may take beside those that are pinned.
+        most: limit of all files that are not pinned, in bytes.
     """
 
     def __init__(self, parent: str, most: int) -> None:
@@ -96,20 +96,20 @@ class _Files:
         weakref.finalize(self, shutil.rmtree, self.root, ignore_errors=True)
 
     def path(self, name: str) -> Path:
-        """Return where a file lies, and count it as used."""
+        """Return the path of a file, and mark it as used."""
         with self._lock:
             if name in self._sizes:
                 self._sizes.move_to_end(name)
         return self.root / name
 
     def put(self, name: str, data: bytes, pinned: bool = False) -> Path:
-        """Write a file, and remove what no longer fits."""
+        """Write a file, and delete the least recently used ones above the limit."""
         path = self.root / name
         with self._lock:
             if not path.exists():
                 part = path.with_suffix(".part")
                 part.write_bytes(data)
-                part.replace(path)  # a browser never reads half of one
+                part.replace(path)  # so that a browser never reads half a file
             if pinned:
                 self._pinned.add(name)
                 self._sizes.pop(name, None)
@@ -123,7 +123,7 @@ class _Files:
 
 @dataclass(eq=False)
 class _Open:
-    """Question that a page waits for: its lines so far, the task that writes them, and when the page last called."""
+    """Question that a page waits for: its unread lines, the task that writes them, and the time of the last call."""
 
     lines: asyncio.Queue[dict[str, Any]] = field(default_factory=asyncio.Queue)
     task: asyncio.Task[None] | None = None
@@ -152,14 +152,14 @@ class _Engine:
             return self._files
 
     def name(self, data: bytes) -> str:
-        """Return the keyed hash of a file: nobody finds the one of a photograph that he does not have."""
+        """Return the keyed hash of a file: without its bytes it cannot be guessed."""
         return hmac.new(self._secret, data, "sha256").hexdigest()[:32]
 
     async def answer(self, call: object, address: str) -> dict[str, Any]:
-        """Begin a question, or go on with one: return its next line, which is its progress or its answer.
+        """Start a question or continue with it: return its next line, which is progress or the answer.
 
         Args:
-            call: {"ticket", "name", "ask", "source"} of the page; it may be anything.
+            call: {"ticket", "name", "ask", "source"} as the page sent it, not yet checked.
             address: of the client.
         """
         if not (isinstance(call, dict) and isinstance(ticket := call.get("ticket"), str) and _NAME.fullmatch(ticket)):
@@ -180,17 +180,17 @@ class _Engine:
         return line
 
     def leave(self, ticket: object, address: str) -> None:
-        """Stop a question that nobody waits for any more."""
+        """Stop a question whose page no longer waits."""
         question = self._open.get((address, str(ticket)))
         if question is not None and question.task is not None:
             question.task.cancel()
 
     async def _follow(self, key: tuple[str, str], question: _Open, call: dict[str, Any]) -> None:
-        """Write the lines of a question; give up where no page calls for them any more."""
+        """Write the lines of a question; stop if its page no longer calls."""
         line = _refused("This was stopped. Ask again.")
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, key[0]):
-                name, ask, source, photo = await asyncio.to_thread(self._given, call)
+                name, ask, source, photo = await asyncio.to_thread(self._arguments, call)
                 async with aclosing(lines(self.endpoints, name, ask, Client(key[0]), source, photo)) as answers:
                     async for told in answers:
                         if "progress" not in told:
@@ -207,29 +207,31 @@ class _Engine:
             question.lines.put_nowait(line)
             asyncio.get_running_loop().call_later(LEFT, self._open.pop, key, None)
 
-    def _given(self, call: dict[str, Any]) -> tuple[str, object, object, bytes | None]:
-        """Return what `lines` takes of a call: name, arguments, source and photograph.
+    def _arguments(self, call: dict[str, Any]) -> tuple[str, object, object, bytes | None]:
+        """Return the arguments of `lines` from a call: name, arguments, source and photograph.
 
         Raises:
-            ComponentError: if there is no such question, or the photograph is not here any more.
+            ComponentError: if there is no such question, or the photograph was deleted.
         """
-        name, found = call.get("name"), call.get("source")
-        source = found if isinstance(found, dict) else {}
+        name, sent = call.get("name"), call.get("source")
+        source = sent if isinstance(sent, dict) else {}
         if name not in ASKED:
             raise ComponentError(f"Expected one of {', '.join(ASKED)}; got {quote(name)}. Ask one of them.")
-        if found is None and name != "open":
+        if sent is None and name != "open":
             return name, call.get("ask", {}), None, None
         photo = source.get("photo")
         if not (isinstance(photo, str) and _NAME.fullmatch(photo) and self._files is not None):
             raise ComponentError(f"Expected the name of a photograph, got {quote(photo)}. Reload the page.")
         path = self._files.path(photo)
         if not path.is_file():
-            raise ComponentError("Expected a photograph that is still here, got one that was removed. Choose it again.")
+            raise ComponentError(
+                "Expected a photograph in this app's cache, got one that was deleted. Choose it again."
+            )
         opened = {"image": None, "model": source.get("model"), "size": source.get("size")}
         return name, call.get("ask", {}), opened, path.read_bytes()
 
     def _packed(self, line: dict[str, Any]) -> dict[str, Any]:
-        """Return the last line of an answer as JSON; bytes as the name of a file beside the photograph."""
+        """Return the last line as JSON; bytes become the name of a file beside the photograph."""
         data = line.get("data")
         if not isinstance(data, bytes):
             return line
@@ -242,7 +244,7 @@ _MAKING = threading.Lock()
 
 
 def _engine(model: nn.Module | str | os.PathLike[str], memory: float, places: int) -> _Engine:
-    """Return the engine of these arguments. Gradio makes a component again at each update of its properties."""
+    """Return the shared engine of these arguments: Gradio recreates a component at each update of its properties."""
     if not isinstance(model, nn.Module | str | os.PathLike):
         raise ComponentError(f"Expected a model or its name, got {quote(model)}. Pass what vitviz.load takes.")
     if not (memory > 0 and places > 0):
@@ -315,36 +317,36 @@ class AttentionExplorer(gr.HTML):
         self._made = True
 
     def __getattr__(self, name: str) -> NoReturn:
-        """Refuse attributes that are not there: `gr.HTML` takes any quoted word of a script for an event."""
+        """Refuse unknown attributes: `gr.HTML` takes any quoted word of a script for an event."""
         raise AttributeError(f"{type(self).__name__} has no attribute {name}")
 
     def postprocess(self, value: Any) -> Any:
-        """Write a photograph where browsers find it; return it as `Shown`, or `None` for none.
+        """Write a photograph where browsers can fetch it, and return it as `Shown`; `None` stays `None`.
 
         Raises:
             ComponentError: if its file is too large.
-            ImageError: if it is none.
+            ImageError: if it is not a photograph.
         """
         if value is None:
             return None
         data = _encoded(value)
         name = self._engine.name(data)
         files = self._engine.files(self.GRADIO_CACHE)
-        # The app's own first photograph stays; those that visitors choose come and go.
+        # The photograph of the app itself is never deleted; those of visitors are.
         return Shown(name=name, photo=FileData(path=str(files.put(name, data, pinned=not self._made))))
 
     def preprocess(self, payload: Any) -> str | None:
-        """Return the path of the photograph, which comes as `Shown`; `None` for none.
+        """Return the path of a photograph that came as `Shown`; `None` stays `None`.
 
         Raises:
-            gr.Error: if it is no file that was uploaded or given to the component.
+            gr.Error: if it is not a file in Gradio's cache.
         """
         if payload is None:
             return None
         cache, path = Path(self.GRADIO_CACHE).resolve(), Path(payload.photo.path).resolve()
         if not (path.is_relative_to(cache) and path.is_file()):
             raise gr.Error(
-                "Expected a photograph that is still here, got none. Choose it again.", print_exception=False
+                "Expected a photograph in this app's cache, got none. Choose it again.", print_exception=False
             )
         return str(path)
 
@@ -370,10 +372,10 @@ def _address(request: gr.Request) -> str:
 
 
 def _encoded(value: Any) -> bytes:
-    """Return the file of a photograph, as it is or as PNG."""
+    """Return the bytes of a photograph's file, unchanged; of an image or array, as PNG."""
     if isinstance(value, str | os.PathLike):
         path = Path(value)
-        decode(path)  # refuses what is no photograph before any of it is served
+        decode(path)  # refuse other files before anything of them is served
         data = path.read_bytes()
     else:
         buffer = io.BytesIO()

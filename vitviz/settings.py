@@ -25,11 +25,11 @@ ORIGIN = r"https?://(\*\.)?[\w.-]+(:\d+)?"
 
 
 class SettingsError(VitvizError):
-    """Setting that makes no sense; the text names it and says what was expected."""
+    """Invalid setting; the message names it and says what was expected."""
 
 
 class Place(NamedTuple):
-    """Where the page is served: whether on a Space, and whether for this machine alone."""
+    """Where the page is served: on a Space or not, and to this machine only or not."""
 
     environ: Mapping[str, str]
     space: bool
@@ -41,13 +41,13 @@ class Setting:
     """Declaration of one setting.
 
     Args:
-        variable: of the environment; empty where `placed` reads others' variables.
-        convert: `convert(name, value)` returns the field's value from a text or a value of Python, or says of `name`
-            what was expected.
-        about: what it is, in the document and in the help.
+        variable: environment variable; empty if `placed` reads variables of the host or of Gradio.
+        convert: `convert(name, value)` returns the field's value from a text or a Python value, or raises
+            `SettingsError` with `name`.
+        about: description in the documents and the help.
         usual: the default, in words.
-        placed: returns the default, where that depends on the place.
-        option: of `vitviz app`, or empty.
+        placed: returns the default if it depends on the place.
+        option: option of `vitviz app`; empty for none.
         metavar: its value in the help; empty for a switch.
         default: see `usual`.
     """
@@ -89,7 +89,7 @@ def _list(form: str = ".*", example: str = "") -> Callable[[str, str | Sequence[
 
 
 def _number(units: int | None = 1) -> Callable[[str, Any], float]:
-    """Return a conversion of numbers above 0 to whole ones, in so many units; `None` leaves fractions."""
+    """Return a converter of positive numbers to whole numbers of `units`; `None` keeps fractions."""
 
     def convert(name: str, value: object) -> float:
         try:
@@ -119,7 +119,7 @@ _PORT = _whole(1, 2**16 - 1)
 
 
 def _port(place: Place) -> int | None:
-    """Return the port that the environment names; many hosts say it as PORT."""
+    """Return the port from the environment; many hosts set PORT."""
     for name in ("GRADIO_SERVER_PORT", "PORT"):
         if text := place.environ.get(name, "").strip():
             return _PORT(name, text)
@@ -148,7 +148,7 @@ def _field(variable: str, convert: Callable[[str, Any], Any], default: Any, abou
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Permissions of visitors, and limits to what they cause. Each field says what it is; memory and disk are in bytes.
+    """What visitors may do, and how much memory, disk and time they may use. Memory and disk are in bytes.
 
     A page on this machine only answers to this machine's names: else any site that a visitor opens could make its own
     name point here and read the page. A model that a visitor names is downloaded to this machine's disk.
@@ -220,7 +220,7 @@ class Settings:
                            about="key for the ids of photographs, at least 16 characters; replicas must share it")})
     mcp: bool = _field(
         "VITVIZ_MCP", _switch, False,
-        "the page's endpoints are also tools for Model Context Protocol clients; needs `gradio[mcp]`", option="--mcp")
+        "the page's endpoints are also tools of the Model Context Protocol; needs `gradio[mcp]`", option="--mcp")
     port: int | None = field(default=None, metadata={
         "setting": Setting("", _PORT, "port to listen on", placed=_port, option="--port", metavar="PORT",
                            usual="`GRADIO_SERVER_PORT` or `PORT`, else the first free one from 7860")})
@@ -232,16 +232,16 @@ SETTINGS: dict[str, Setting] = {one.name: one.metadata["setting"] for one in dat
 
 
 def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ, **given: Any) -> Settings:
-    """Return the settings: what is given, else the environment's, else what is safe where the page is served.
+    """Return the settings: from `given`, else from the environment, else the safe default for the place.
 
     Args:
-        host: the address that the page listens on; `GRADIO_SERVER_NAME` or this machine only by default.
-        environ: the environment; a Space is known by its `SPACE_ID`.
-        given: fields of `Settings`, as the operator writes them: memory in GB. `None` says nothing.
+        host: address to listen on; by default `GRADIO_SERVER_NAME`, else this machine only.
+        environ: the environment; `SPACE_ID` in it means a Space.
+        given: fields of `Settings` in the operator's units (memory in GB); `None` counts as not given.
 
     Raises:
-        SettingsError: for a value that is none, or a variable that starts as these do and is none of them: what a
-            misspelt one was to close would be left open.
+        SettingsError: for an invalid value, or for an unknown `VITVIZ_` variable: a misspelt one would leave open what
+            it was meant to close.
     """
     known = sorted(setting.variable for setting in SETTINGS.values() if setting.variable)
     if unknown := sorted(name for name in environ if name.startswith("VITVIZ_") and name not in known):
@@ -260,15 +260,15 @@ def settings(*, host: str | None = None, environ: Mapping[str, str] = os.environ
 
 
 def read(name: str, environ: Mapping[str, str] = os.environ) -> Any:
-    """Return one setting as the environment has it, else its default, wherever the page is served.
+    """Return one setting from the environment, else its default, whatever the place.
 
     Raises:
-        SettingsError: for a value that is none.
+        SettingsError: for an invalid value.
     """
     setting = SETTINGS[name]
     return setting.convert(setting.variable, environ.get(setting.variable, "").strip() or setting.default)
 
 
 def shared(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether the operator has gradio make the page public: `GRADIO_SHARE=true`. Nothing else does."""
+    """Return whether the operator asked Gradio for a public link; `GRADIO_SHARE=true` is the only way."""
     return environ.get("GRADIO_SHARE", "").lower() == "true"

@@ -9,11 +9,10 @@ from typing import Any
 import anywidget
 import traitlets
 
-from vitviz.attribution.attention import rollout_scores
 from vitviz.errors import VitvizError
 from vitviz.view import View
 from vitviz.web import bundle
-from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.scene import Scene
 
 __all__ = ["ExplorerWidget", "WidgetError"]
@@ -22,20 +21,21 @@ ARGUMENTS = {"block": {"block"}, "rollout": {"token", "fuse", "discard", "residu
 
 
 class WidgetError(VitvizError):
-    """Question that the widget does not answer; the text says which it does."""
+    """Question that the widget does not answer; the message lists those it answers."""
 
 
 class ExplorerWidget(anywidget.AnyWidget):
     """The explorer of a view, as a widget.
 
-    Show it in one cell, select something, and read `widget.selection` in the next. The attention of each block comes
-    from the kernel when it is looked at. Where no widgets are shown, or a notebook is not trusted, there is a picture.
+    Show it in one cell, select something, and read `widget.selection` in the next. The page asks the kernel for the
+    attention of a block when that block is shown. Where a notebook shows no widgets, or is not trusted, it shows a
+    picture.
 
     Args:
-        view: of `Explorer.open`.
+        view: what `Explorer.open` returned.
 
     Attributes:
-        selection: what is selected, counted from 0: "patch" [row, column] (`None` while none is pinned), "block",
+        selection: the current selection, counted from 0: "patch" [row, column] (`None` while none is pinned), "block",
             "head" (a number, or "mean", "max", "min") and "prediction" ("label", "index", "probability"). Empty until
             the widget is shown.
     """
@@ -45,12 +45,12 @@ class ExplorerWidget(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, view: View) -> None:
-        given = {
+        parts = {
             "template": bundle.template(),
             "style": bundle.contained_style(),
             "colors": json.loads(bundle.colors()),
         }
-        start = f"export default {{ render: (host) => vitvizExplorer.render(host, {json.dumps(given)}) }};"
+        start = f"export default {{ render: (host) => vitvizExplorer.render(host, {json.dumps(parts)}) }};"
         self._view = view
         super().__init__(_esm=bundle.script("widget.js") + start, manifest=Scene.of(view).manifest("view"))
         self.on_msg(self._answer)
@@ -66,19 +66,19 @@ class ExplorerWidget(anywidget.AnyWidget):
             self.send(reply, [data])
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """Return the widget for notebooks, and the picture of the view for those that show none."""
-        found = super()._repr_mimebundle_(**options)
-        if found is None:
+        """Return the widget, and a picture of the view for notebooks that show no widgets."""
+        bundle_of_widget = super()._repr_mimebundle_(**options)
+        if bundle_of_widget is None:
             return None
-        data, metadata = found if isinstance(found, tuple) else (found, {})
+        data, metadata = bundle_of_widget if isinstance(bundle_of_widget, tuple) else (bundle_of_widget, {})
         return data | {"image/png": base64.b64encode(self._view._repr_png_()).decode()}, metadata
 
 
 def answer(view: View, name: object, ask: object) -> bytes:
-    """Return what the page asks of a view: a block's file, the rollout matrix, or a row of it in float32.
+    """Return the answer to a question of the page: a block's file, the rollout matrix, or one of its rows.
 
     Args:
-        view: that is asked.
+        view: the view of the widget.
         name: "block" or "rollout".
         ask: {"block"}; or {"token", "fuse", "discard", "residual", "start"}, where the token is `None` for the matrix
             and -1 for the mean over patches.
@@ -95,5 +95,4 @@ def answer(view: View, name: object, ask: object) -> bytes:
     token = options.pop("token")
     if token is None:
         return rollout_bytes(view.trace, **options)
-    row = rollout_scores(view.trace, "mean" if token < 0 else token, **options)[0].cpu().numpy()  # (N,)
-    return bytes(row.astype("<f4").tobytes())
+    return rollout_row_bytes(view.trace, token, **options)

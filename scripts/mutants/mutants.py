@@ -118,7 +118,9 @@ def script_candidates(package: str) -> list[Any]:
 def difference(path: Path, before: str, after: str) -> Mutant:
     """Return a fault as the lines that differ: {file, line (from 1), old, new}."""
     old, new = before.splitlines(), after.splitlines()
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
     tail = 0
     while tail < min(len(old), len(new)) - start and old[-1 - tail] == new[-1 - tail]:
         tail += 1
@@ -310,7 +312,8 @@ def until_failure(version: Version, what: list[str]) -> Mutant:
         if status in (-9, -24, 137, 152):
             return {"noticed": "endless"}
         if status == 0 or not failed:
-            return {"noticed": "" if status in (0, 5) else "stopped", "text": text[-500:] if status else ""}
+            end = text[-500:].replace(f"{version.tree}/", "") if status else ""
+            return {"noticed": "" if status in (0, 5) else "stopped", "text": end}
         saved = subprocess.run(["git", "diff"], cwd=version.tree, capture_output=True, text=True, check=True).stdout
         restore(version)
         passes = version.pytest(failed[0])[0] == 0

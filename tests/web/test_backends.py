@@ -148,7 +148,7 @@ def server(browser: Chromium, app: Running, small: str, seen: View, manifest: di
 
 @pytest.fixture(scope="module")
 def component(browser: Chromium, small: str, seen: View, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Backend]:
-    """The backend of the Gradio component, in somebody's app below a path."""
+    """The backend of the Gradio component, in a Gradio app below a path."""
     port, events = free_port(), tmp_path_factory.mktemp("told") / "events.jsonl"
     command = [str(ROOT / "tests" / "embedding_app.py"), str(CHURCH), small, str(port), str(events)]
     opened = AttentionExplorer(model=small)._engine.endpoints.open(photo=CHURCH.read_bytes())
@@ -293,7 +293,7 @@ def test_the_address_follows_where_links_are_to_be_had(backend: Backend) -> None
 
 
 def test_what_no_backend_has_is_refused(backend: Backend) -> None:
-    error = backend.refusal("checkpoint")  # nobody may send these a checkpoint
+    error = backend.refusal("checkpoint")  # these take no checkpoints
     assert (error["name"], error["kind"]) == ("BackendError", "refused")
     for name, ask in (("block", {"block": 0}), ("rollout", {"token": None, **USUAL})):
         error = backend.refusal(name, ask, id="0" * 32)  # another scene

@@ -219,7 +219,7 @@ def test_a_payload_names_no_other_file_of_the_machine(explorer: AttentionExplore
     link.unlink(missing_ok=True)
     link.symlink_to(tmp_path / "secret.jpg")
     for path in (tmp_path / "secret.jpg", cache / ".." / "x.jpg", link, cache):
-        with pytest.raises(gr.Error, match="still here"):
+        with pytest.raises(gr.Error, match="in this app"):
             explorer.preprocess(module.Shown(name=TICKET, photo=FileData(path=str(path))))
     link.unlink()
 

@@ -68,12 +68,12 @@ class QueryRange:
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of attention of one block, with what several statistics take from them.
+    """Rows of attention of one block, with quantities that several statistics share.
 
     Args:
         log: log-attention (B, H, n, N) of the tokens from `start` on.
         start: the first of the n queries.
-        queries: whose part they are.
+        queries: the queries of these rows.
     """
 
     log: Tensor
@@ -92,12 +92,12 @@ class Rows:
 
     @cached_property
     def own(self) -> Tensor:
-        """Return the places of the queries among all tokens: (n,)."""
+        """Return the indices of the queries among all tokens: (n,)."""
         return torch.arange(self.start, self.start + self.log.shape[2], device=self.log.device)
 
     @cached_property
     def on_self(self) -> Tensor:
-        """Return the share that each query keeps for itself: (B, H, n)."""
+        """Return the share of each query on itself: (B, H, n)."""
         return self.attention.gather(3, self.own[:, None].expand(*self.log.shape[:3], 1)).squeeze(3)
 
     @cached_property
@@ -132,11 +132,11 @@ class Rows:
     def placeless(self) -> str:
         """Return why the queries have no neighbours; empty for patches."""
         queries = self.queries
-        return "" if queries.are_patches else f"{queries.prefix[queries.first]} has no place in the image"
+        return "" if queries.are_patches else f"{queries.prefix[queries.first]} has no position in the image"
 
 
 Measure = Callable[[Rows], Tensor | str]
-"""A statistic of rows: (B, H, n), or why there is none."""
+"""Function of a statistic of rows: (B, H, n), or why it is missing."""
 
 
 def row_statistics(kept: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]) -> dict[str, Tensor | str]:
@@ -180,7 +180,7 @@ def entropy(rows: Rows) -> Tensor:
 
 
 def entropy_share(rows: Rows) -> Tensor:
-    """Return the entropy as a share of the most there could be."""
+    """Return the entropy as a share of its maximum."""
     tokens = rows.log.shape[-1]
     return rows.entropy / math.log(tokens) if tokens > 1 else torch.zeros_like(rows.entropy)
 
@@ -198,7 +198,7 @@ def mass_registers(rows: Rows) -> Tensor | str:
 
 
 def mass_self(rows: Rows) -> Tensor:
-    """Return the share that the query keeps for itself."""
+    """Return the share on the query itself."""
     return rows.on_self
 
 

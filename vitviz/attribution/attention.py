@@ -21,6 +21,9 @@ from vitviz.model.trace import BlockTrace, Query, Trace, describe_query
 
 Fusion = Literal["mean", "max", "min"]
 Rescale = Literal["attention", "sum"]
+# Defaults of rollout everywhere: the paper's.
+FUSE: Fusion = "mean"
+DISCARD, RESIDUAL, START = 0.0, 0.5, 0
 
 # Maximum memory of N x N matrices in one step of rollout, in bytes, for any number of tokens: up to half for fused
 # attention, the rest for temporary chunks (`trace.CHUNK_BYTES` each).
@@ -74,10 +77,10 @@ def rollout(
     trace: Trace,
     query: Query | None = None,
     *,
-    fuse: Fusion = "mean",
-    discard: float = 0.0,
-    residual: float = 0.5,
-    start: int = 0,
+    fuse: Fusion = FUSE,
+    discard: float = DISCARD,
+    residual: float = RESIDUAL,
+    start: int = START,
     rescale: Rescale = "attention",
 ) -> list[Heatmap]:
     """Compute attention rollout, one row of the product of all blocks' attention: one map per image.
@@ -110,10 +113,10 @@ def rollout_scores(
     trace: Trace,
     query: Query | None = None,
     *,
-    fuse: Fusion = "mean",
-    discard: float = 0.0,
-    residual: float = 0.5,
-    start: int = 0,
+    fuse: Fusion = FUSE,
+    discard: float = DISCARD,
+    residual: float = RESIDUAL,
+    start: int = START,
     rescale: Rescale = "attention",
 ) -> Tensor:
     """Return what `rollout` does as scores of all tokens: (B, N)."""
@@ -132,7 +135,7 @@ def rollout_scores(
 
 
 def rollout_matrix(
-    trace: Trace, *, fuse: Fusion = "mean", discard: float = 0.0, residual: float = 0.5, start: int = 0
+    trace: Trace, *, fuse: Fusion = FUSE, discard: float = DISCARD, residual: float = RESIDUAL, start: int = START
 ) -> Tensor:
     """Return the rollout from every token to every token: (B, N, N), rows sum to 1. O(L N³) time: for small N."""
     _check_rollout(trace, fuse, discard, residual, start)

@@ -64,7 +64,7 @@ class Target:
 
     @property
     def indices(self) -> list[tuple[int, ...]]:
-        """Return the index of the class of each image, or of the two of a contrast."""
+        """Return the class index of each image, or the two class indices of a contrast."""
         both = [self.classes] if self.against is None else [self.classes, self.against]
         return [tuple(pair) for pair in torch.stack(both, dim=1).tolist()]
 

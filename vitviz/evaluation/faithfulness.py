@@ -248,7 +248,7 @@ def faithfulness(
     counts = visible_counts(masked.patches, steps, masked.least)  # S numbers, falling
     order = rank_patches(scores, seed)
     batch, many = len(masked.images), len(scores)
-    # The visible patches are the first ones of the order (insertion) or of its reverse (deletion).
+    # Insertion shows the first patches of the order; deletion shows the first of the reversed order.
     orders = torch.cat([order, order.flip(1), random_orders(masked.patches, random, seed).repeat(batch, 1)])
     of = torch.cat([image, image, torch.arange(batch).repeat_interleave(random)])  # (2 M + B R,)
     visible = first_patches(orders, counts).flatten(0, 1)  # (2 M + B R, S, n) -> (rows, n)

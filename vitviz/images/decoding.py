@@ -36,7 +36,7 @@ __all__ = ["MAX_PIXELS", "ImageError", "decode", "display_name"]
 # picture far larger than its header states. MPO (two-lens photographs) is read as JPEG.
 _FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "PPM")
 
-# The memory of these decoders (tiles, nested pictures) cannot be predicted: a limited process runs them.
+# How much memory these decoders need cannot be predicted (tiles, nested pictures), so they run in a limited process.
 _APART = ("TIFF", "JPEG2000", "AVIF", "HEIF")
 
 _ACCEPTED = "JPEG, PNG, WebP, GIF, BMP, TIFF or AVIF"

@@ -22,7 +22,7 @@ FORMATS = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi"  # FFmpeg's format names
 MOST_FRAMES = 240  # of a film
 MOST_PACKETS = 200_000  # of a clip: an hour at 50 frames a second
 MEGAPIXELS = 9.0  # of a frame: 4K has 8.9
-SIDE = 960  # maximum side of a returned frame in pixels
+SIDE = 960  # longest side of a returned frame, in pixels
 
 
 @dataclass(frozen=True, eq=False)

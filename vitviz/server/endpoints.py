@@ -21,7 +21,7 @@ import numpy as np
 from PIL import Image
 
 from vitviz.analysis.heads import STATISTICS
-from vitviz.attribution.attention import Fusion, rollout_scores
+from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.errors import VitvizError
 from vitviz.explorer import Explorer
@@ -59,7 +59,7 @@ from vitviz.view import PAGE_MEGABYTES, View
 from vitviz.web.choices import choices
 from vitviz.web.examples import Example, examples
 from vitviz.web.lecture_numbers import lecture_bytes, values_bytes
-from vitviz.web.payload import block_bytes, rollout_bytes
+from vitviz.web.payload import block_bytes, rollout_bytes, rollout_row_bytes
 from vitviz.web.questions import QUESTIONS
 from vitviz.web.responses import describe_layers, describe_map, describe_test, rounded
 from vitviz.web.scene import ROLLOUT_TOKENS, Scene, standalone, standalone_bytes
@@ -164,10 +164,10 @@ class Endpoints:
         self,
         scene: args.SceneId,
         token: args.Token | None = None,
-        fuse: args.Fuse = "mean",
-        discard: args.Share = 0.0,
-        residual: args.Share = 0.5,
-        start: args.Index = 0,
+        fuse: args.Fuse = FUSE,
+        discard: args.Share = DISCARD,
+        residual: args.Share = RESIDUAL,
+        start: args.Index = START,
     ) -> bytes:
         """Return attention rollout (Abnar and Zuidema 2020): one row as float32, or the matrix as a file.
 
@@ -190,8 +190,7 @@ class Endpoints:
         with self.scheduler.run(self._short(found)):
             if token is None:
                 return rollout_bytes(trace, **cast(Any, options))
-            row = rollout_scores(trace, "mean" if token < 0 else token, **cast(Any, options))[0].cpu().numpy()  # (N,)
-        return bytes(row.astype("<f4").tobytes())
+            return rollout_row_bytes(trace, token, **cast(Any, options))
 
     def explain(
         self,

@@ -1,4 +1,4 @@
-"""Describe to a page what there is: methods, statistics and questions."""
+"""Describe methods, statistics and questions for a page."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vitviz.web.questions import QUESTIONS, Question
 
 
 def choices(methods: Collection[str] = METHODS, statistics: Collection[str] = STATISTICS) -> dict[str, Any]:
-    """Return methods and statistics of these names, the methods that a page begins with, and the page's questions."""
+    """Return the named methods and statistics, the default methods, and the page's questions."""
     return {
         "methods": [_method(method) for method in METHODS.values() if method.name in methods],
         "defaults": [DEFAULT, WITHOUT_CLASS],  # the first that the model can compute
@@ -22,7 +22,7 @@ def choices(methods: Collection[str] = METHODS, statistics: Collection[str] = ST
 
 
 def in_browser(table: Mapping[str, Method | Statistic | Question]) -> tuple[str, ...]:
-    """Return the names of methods, statistics or questions that a static site has."""
+    """Return the names of the methods, statistics or questions that static sites support."""
     return tuple(name for name, declared in table.items() if not declared.not_in_browser)
 
 

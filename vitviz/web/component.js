@@ -5,7 +5,7 @@ import { inside } from './inside.js';
 /** @typedef {{name: string, photo: {url: string}}} Value - see `Shown` of vitviz/gradio.py */
 
 /**
- * Start a component in `element`, which has app.html in it.
+ * Start a component in `element`, which contains app.html.
  * @param {HTMLElement} element
  * @param {{props: {value: Value | null}, trigger: (event: string, data: any) => void,
  *   server: import('./backends/component.js').Server,

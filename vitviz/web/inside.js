@@ -1,5 +1,4 @@
-// The explorer inside somebody else's page: which photograph it shows is said from outside, and what a person selects
-// is told outside.
+// The explorer inside another page, which chooses the photograph and receives the selection.
 import { queryOn } from './compute/query.js';
 import { write } from './draw/dom.js';
 import { mount } from './page.js';
@@ -19,14 +18,14 @@ const STYLE = 'vitviz-style';
 const NOTHING = 'No photograph yet.';
 
 /**
- * What is selected, as Python counts: from 0, a patch as [row, column].
+ * Return the selection as Python counts: from 0, a patch as [row, column].
  * @param {State} state @param {Scene} scene @param {Map<string, Scene>} scenes
  */
 export function selectionOf(state, scene, scenes) {
   const { depth, labels, predictions } = scene.manifest;
   const query = Array.isArray(state.query) ? queryOn(state, scene, scenes) : null;
   const index = state.target ?? predictions[0]?.[2] ?? null;
-  const probability = predictions.find((one) => one[2] === index)?.[1] ?? null; // only the best are in the manifest
+  const probability = predictions.find((one) => one[2] === index)?.[1] ?? null; // the manifest has only the best
   return {
     patch: Array.isArray(query) ? query : null, block: state.block ?? depth - 1, head: state.head,
     prediction: index === null ? null : { label: labels[index], index, probability },
@@ -37,7 +36,7 @@ export function selectionOf(state, scene, scenes) {
 const isSame = (one, other) => JSON.stringify(one) === JSON.stringify(other);
 
 /**
- * Tell each change of the selection, but not the steps of an animation.
+ * Report each change of the selection, except steps of an animation.
  * @param {ReturnType<typeof mount>} page
  * @param {(selection: any, changed: string[]) => void} tell - `changed`: patch, block, head, prediction
  */
@@ -57,12 +56,12 @@ function follow({ store, scenes }, tell) {
 }
 
 /**
- * @param {HTMLElement} element - which has app.html in it
+ * @param {HTMLElement} element - contains app.html
  * @param {object} given
  * @param {Record<string, string>} given.colors @param {string} given.style - the style sheet
- * @param {Backend} given.backend @param {any} given.models - Models; null where nothing but attention can be asked
+ * @param {Backend} given.backend @param {any} given.models - Models; null without questions beyond rollout
  * @param {(selection: any, changed: string[]) => void} given.tell
- * @returns {(photo: string | null) => Promise<void>} show the photograph of this name
+ * @returns {(photo: string | null) => Promise<void>} shows the photograph of this name
  */
 export function inside(element, { colors, style, backend, models, tell }) {
   if (!document.getElementById(STYLE)) {
@@ -76,7 +75,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
   let page = null;
   let latest = {};
 
-  /** @param {string} text - in the place of the explorer; empty to show it */
+  /** @param {string} text - shown instead of the explorer; empty to show the explorer */
   const say = (text) => {
     write(words, text);
     words.hidden = text === '';
@@ -90,7 +89,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
       say('');
       return page.store.dispatch({ type: 'open', source: { photo } });
     }
-    say('Looking at the photograph …');
+    say(`${models?.questions.open.waiting ?? ''} …`);
     try {
       const source = { image: null, photo, model: null, size: null };
       const manifest = await backend.ask('open', { source });
@@ -98,7 +97,7 @@ export function inside(element, { colors, style, backend, models, tell }) {
       say('');
       const opening = { ...source, model: manifest.model };
       /** @type {Backend} */
-      const once = { can: backend.can, ask: (name, about, ask, how) => ( // this scene is here already
+      const once = { can: backend.can, ask: (name, about, ask, how) => ( // this scene is already open
         name === 'open' && isSame(about.source, opening) ? Promise.resolve(manifest)
           : backend.ask(name, about, ask, how)) };
       page = mount(element, { colors, backend: once, photos: null, first: manifest, models, inside: true,

@@ -28,19 +28,28 @@ A rollout file goes on with the matrix (N, N): row i says where the information 
 from __future__ import annotations
 
 import struct
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vitviz.attribution.attention import Fusion, rollout_matrix
+from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion, rollout_matrix, rollout_scores
 from vitviz.errors import VitvizError
 from vitviz.model.devices import double
 from vitviz.model.trace import Trace
 
-__all__ = ["LARGEST_HALF", "Dtype", "PayloadError", "balance", "block_bytes", "count_bytes", "rollout_bytes"]
+__all__ = [
+    "LARGEST_HALF",
+    "Dtype",
+    "PayloadError",
+    "balance",
+    "block_bytes",
+    "count_bytes",
+    "rollout_bytes",
+    "rollout_row_bytes",
+]
 
 Dtype = Literal["float16", "float32"]
 
@@ -100,10 +109,10 @@ def rollout_bytes(
     trace: Trace,
     dtype: Dtype = "float16",
     *,
-    fuse: Fusion = "mean",
-    discard: float = 0.0,
-    residual: float = 0.5,
-    start: int = 0,
+    fuse: Fusion = FUSE,
+    discard: float = DISCARD,
+    residual: float = RESIDUAL,
+    start: int = START,
 ) -> bytes:
     """Return rollout from every token to every token as a file for the browser: O(L N³) time, 2 or 4 N² bytes.
 
@@ -120,6 +129,21 @@ def rollout_bytes(
     matrix = rollout_matrix(trace, fuse=fuse, discard=discard, residual=residual, start=start)[0]  # (1, N, N) -> (N, N)
     matrix = matrix.half() if dtype == "float16" else matrix.float()
     return _packed(b"VVR1", trace, dtype, (1, len(matrix), len(matrix), start), [matrix])
+
+
+def rollout_row_bytes(trace: Trace, token: int, **options: Any) -> bytes:
+    """Return rollout from one token as float32: the N numbers of its row.
+
+    Args:
+        trace: of one image (B = 1).
+        token: its index, prefix tokens first, or -1 for the mean over patches.
+        options: as for `vitviz.attribution.attention.rollout`.
+
+    Raises:
+        ExplainError: for options that rollout cannot take.
+    """
+    row = rollout_scores(trace, "mean" if token < 0 else token, **options)[0].cpu().numpy()  # (N,)
+    return bytes(row.astype("<f4").tobytes())
 
 
 def count_bytes(trace: Trace, *, rollout: bool) -> int:

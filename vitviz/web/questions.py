@@ -1,8 +1,8 @@
-"""Declare every question that the page or a program can ask about a photograph.
+"""Declare each question that the page or a program can ask about a photograph.
 
-The server's routes, lanes, API and tools, and the page's words and documents' table, are made from `QUESTIONS`. The
-method of `vitviz.server.endpoints` with the name holds the arguments in its signature, with types, ranges and
-meaning; `vitviz/web/local/worker.js` has the browser's own answer.
+Routes, lanes, API, tools, the page's messages and the documents' table are made from `QUESTIONS`. The arguments of a
+question, with types, ranges and meaning, are in the signature of the method of that name in
+`vitviz.server.endpoints`. `vitviz/web/local/worker.js` answers it in the browser.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ class Question:
     """Question about a photograph.
 
     Args:
-        name: of the method, the route, the tool and the browser's function that answer it.
-        waiting: what the page says until there is an answer or news of it; empty for nothing.
+        name: name of the method, the route, the tool and the browser's function that answer it.
+        waiting: message of the page until progress or the answer arrives; empty for none.
         page: whether the page asks it.
-        programs: whether it is offered over Gradio's API and as a tool.
-        light: whether it takes some milliseconds, and so needs no place among the computations.
-        cached: whether its answer is kept.
-        settle: milliseconds without a change before the page asks: a slider changes its question at every step.
-        not_in_browser: why the static site cannot answer it; empty where it can.
+        programs: whether Gradio's API and the tools have it.
+        light: whether it takes only milliseconds, so it does not queue with the computations.
+        cached: whether its answer is cached.
+        settle: milliseconds without a change before the page asks, because a slider changes the question often.
+        not_in_browser: why the static site cannot answer it; empty if it can.
     """
 
     name: str
@@ -38,8 +38,8 @@ class Question:
 QUESTIONS = {
     question.name: question
     for question in (
-        Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes have their cache
-        Question(name="block", light=True),  # the page fetches blocks by itself, and says nothing
+        Question(name="open", waiting="Running the model on the photograph", cached=False),  # scenes have a cache
+        Question(name="block", light=True),  # the page fetches blocks in the background
         Question(name="rollout", waiting="Computing rollout"),
         Question(name="explain", waiting="Computing a map"),
         Question(name="faithfulness", waiting="Testing maps"),

@@ -63,7 +63,7 @@ def statistics(view: View, options: FigureOptions, *, photo: str = "", dark: boo
     axes = figure.subplots(rows, columns, squeeze=False)
     for panel in axes.flat[len(names) :]:
         panel.remove()
-    for panel, name in zip(axes.flat, names, strict=False):
+    for panel, name in zip(axes.flat[: len(names)], names, strict=True):
         one = STATISTICS[name]
         extent = (0.5, count + 0.5, layers + 0.5, 0.5)
         image = panel.imshow(found[name], cmap=SEQUENTIAL, interpolation="nearest", extent=extent)

@@ -153,7 +153,7 @@ def components(view: View, options: FigureOptions, *, photo: str = "", dark: boo
     axes = figure.subplots(rows, columns, squeeze=False)
     for panel in axes.flat[len(found.colors) :]:
         panel.remove()
-    for block, (panel, colors) in enumerate(zip(axes.flat, found.colors, strict=False)):
+    for block, (panel, colors) in enumerate(zip(axes.flat[: len(found.colors)], found.colors, strict=True)):
         panel.imshow(colors, interpolation="nearest", aspect="equal")
         page.hide_axes(panel)
         page.entitle(panel, f"layer {block + 1}", page.inner() / columns, plain=True)

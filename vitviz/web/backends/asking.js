@@ -1,4 +1,4 @@
-// What backends that ask Python share: when a question is asked again, and what is sent with it.
+// Shared by the backends that ask Python: when a question is repeated, and what is sent with it.
 import { BackendError } from './backend.js';
 
 /** @typedef {import('./backend.js').Backend} Backend */
@@ -8,7 +8,7 @@ import { BackendError } from './backend.js';
 /**
  * @param {object} options
  * @param {(name: string, ask: object, source: Source | null, file: File | undefined, how: How) => Promise<any>}
- *   options.post - send a question; with a source, its scene is opened first where Python does not hold it
+ *   options.post - send a question; with a source, Python first opens the scene if it does not have it
  * @param {Backend['can']} options.can
  * @param {any} [options.first] @param {any} [options.models] - the manifest and the list that came with the page
  * @returns {Backend}
@@ -20,13 +20,13 @@ export function askingBackend({ post, can, first = null, models = null }) {
 
   return {
     can,
-    /** Ask; once more where the connection was lost, and with the source where Python does not have the scene. */
+    /** Ask; repeat once after a lost connection, and with the source if Python does not have the scene. */
     async ask(name, { id, source, file }, more = {}, how = {}) {
       if (name === 'open' && first && same(source, first)) return first;
       if (name === 'models' && models) return models;
       const asked = id ? { scene: id, ...more } : more;
       let sent = id ? null : source ?? null;
-      for (let lost = Boolean(file); ; sent = source ?? null) { // a file is sent once
+      for (let lost = Boolean(file); ; sent = source ?? null) { // never send a file twice
         try {
           return await post(name, asked, sent, file, how);
         } catch (error) {

@@ -1,5 +1,5 @@
 // The backend of the Gradio component: questions are calls of its server functions, and answers that are bytes come as
-// files of Gradio. A call returns within half a second: with the answer, or with how far it is, and is then repeated.
+// files of Gradio. Each call returns the next line, progress or the answer; after progress, the page calls again.
 import { askingBackend } from './asking.js';
 import { BackendError } from './backend.js';
 
@@ -10,12 +10,12 @@ import { BackendError } from './backend.js';
 
 const GONE = 'The server does not answer. Try again in a moment.';
 
-/** A name for a question that nobody else can guess; crypto.randomUUID is missing without https. */
+/** Return an unguessable name for a question; crypto.randomUUID exists only over https. */
 function newTicket() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 }
 
-/** @param {AbortSignal | undefined} signal @returns {Promise<never>} rejected when nobody waits any more */
+/** @param {AbortSignal | undefined} signal @returns {Promise<never>} rejected when the request is aborted */
 function aborted(signal) {
   return new Promise((_, reject) => signal?.addEventListener('abort', () => reject(signal.reason), { once: true }));
 }
@@ -37,11 +37,11 @@ export function componentBackend({ server, beside, models }) {
     signal?.throwIfAborted();
     const ticket = newTicket();
     const leaving = aborted(signal);
-    leaving.catch(() => null); // also where the question was answered before
+    leaving.catch(() => null); // no unhandled rejection after the answer
     try {
       for (;;) {
         const reply = await Promise.race([server.answer({ ticket, name, ask, source }), leaving]);
-        if (!reply) throw new BackendError(GONE, 'offline'); // Gradio's page swallows errors of the connection
+        if (!reply) throw new BackendError(GONE, 'offline'); // Gradio's page hides connection errors
         if (reply.error) throw new BackendError(reply.error.text, reply.error.kind, reply.error.size ?? null);
         if ('file' in reply) return await fetched(reply.file, signal);
         if ('data' in reply) return reply.data;

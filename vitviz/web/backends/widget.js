@@ -11,7 +11,7 @@ import { BackendError } from './backend.js';
  * @property {(event: string, listener: (message: any, buffers: DataView[]) => void) => void} on
  */
 
-const PATIENCE = 60_000; // milliseconds; a kernel answers between two cells
+const PATIENCE = 60_000; // milliseconds; a kernel answers only between cells
 
 /** @param {{model: Model, manifest: import('../core/manifest.js').Manifest}} options @returns {Backend} */
 export function widgetBackend({ model, manifest }) {
@@ -19,7 +19,7 @@ export function widgetBackend({ model, manifest }) {
   const waiting = new Map();
   let tickets = 0;
   model.on('msg:custom', ({ ticket, error }, [buffer] = []) => {
-    const asked = waiting.get(ticket); // none where another view of the same widget asked
+    const asked = waiting.get(ticket); // undefined if another view of the widget asked
     if (error) asked?.reject(new BackendError(error, 'refused'));
     else asked?.resolve(buffer.buffer.slice(buffer.byteOffset, buffer.byteOffset + buffer.byteLength));
   });
@@ -28,7 +28,7 @@ export function widgetBackend({ model, manifest }) {
   async function question(name, ask, { signal } = {}) {
     signal?.throwIfAborted();
     tickets += 1;
-    const ticket = tickets + Math.random(); // several views of a widget share its messages
+    const ticket = tickets + Math.random(); // views of one widget receive each other's messages
     let timer = 0;
     try {
       return await new Promise((resolve, reject) => {

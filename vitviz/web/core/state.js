@@ -60,13 +60,13 @@ import { LANGUAGES } from './words.js';
  * @property {string} [url] - its part of the address, and `kind`: how it is written there
  * @property {import('./kinds.js').Kind} [kind]
  * @property {boolean} [pane] - each of two panes has its own
- * @property {boolean} [quiet] - a change is no entry in the history: it is set by dragging, or passes
- * @property {boolean} [saved] - false where a saved page begins without it
+ * @property {boolean} [quiet] - changes make no entry in the history
+ * @property {boolean} [saved] - false if a saved page starts without it
  */
 
 export const STEPS = 8; // of the lecture
 
-/** Every field of the state, those of the address in its order. */
+/** Every field of the state; those in the address, in its order. */
 export const FIELDS = Object.freeze({
   tab: { initial: 'explore', url: 'tab', kind: oneOf('explore', 'explain', 'heads', 'layers', 'lecture', 'help') },
   step: { initial: 1, url: 'step', kind: whole(1, STEPS, `a step, 1 to ${STEPS}`) }, // of the lecture
@@ -79,12 +79,12 @@ export const FIELDS = Object.freeze({
     pane: true },
   block: { initial: /** @type {number | null} */ (null), url: 'layer', kind: LAYER, pane: true }, // null: the last one
   head: { initial: /** @type {PaneState['head']} */ ('mean'), url: 'head', kind: HEAD, pane: true },
-  /** null: the default one; a patch is pinned until it is let go */
+  /** null: the default query; a patch stays pinned until it is unpinned */
   query: { initial: /** @type {Query | null} */ (null), url: 'from', kind: QUERY },
-  /** what the query attends to, or who attends to it */
+  /** what the query attends to, or what attends to it */
   direction: { initial: /** @type {'row' | 'column'} */ ('row'), url: 'direction', kind: oneOf('row', 'column') },
   mode: { initial: 'attention', url: 'mode', kind: named('attention, rollout or another map') },
-  /** null: the default one of the map at hand */
+  /** null: the default of the map shown */
   color: { initial: /** @type {string | null} */ (null), url: 'color', kind: named('the name of a color map') },
   opacity: { initial: 0.75, url: 'opacity', kind: within(0, 1), quiet: true },
   /** opacity that follows the value, or the same everywhere */
@@ -96,8 +96,8 @@ export const FIELDS = Object.freeze({
   numbered: { initial: true, url: 'numbered', kind: SWITCH, quiet: true }, // the strongest patches
   gamma: { initial: 1, url: 'gamma', kind: within(0.1, 10), quiet: true },
   shared: { initial: false, url: 'scale', kind: either('shared', 'each') }, // one scale for all thumbnails
-  // Rollout, as the files that come with a photograph are made: how heads become one, the share of the weakest that is
-  // dropped, the skip connection's share, and the first layer, from 1.
+  // Options of rollout, with the defaults of Python: how heads are fused, the share of the weakest entries to discard,
+  // the weight of the residual connection, and the first layer, from 1.
   fuse: { initial: /** @type {'mean' | 'max' | 'min'} */ ('mean'), url: 'fuse', kind: FUSE, quiet: true },
   discard: { initial: 0, url: 'discard', kind: within(0, 0.95), quiet: true },
   residual: { initial: 0.5, url: 'residual', kind: within(0, 1), quiet: true },
@@ -107,7 +107,7 @@ export const FIELDS = Object.freeze({
     kind: whole(0, 999999, 'the number of a class') },
   against: { initial: /** @type {number | null} */ (null), url: 'against',
     kind: whole(0, 999999, 'the number of a class') },
-  /** Explain: percent of the strongest patches that are taken away, and patches that were erased one by one */
+  /** Explain: percent of the strongest patches that are hidden, and patches that were hidden one by one */
   removed: { initial: 0, url: 'removed', kind: whole(0, 100, 'percent from 0 to 100'), quiet: true, saved: false },
   erased: { initial: /** @type {number[]} */ ([]), url: 'erased', kind: places('patches, counted from 1 row by row'),
     saved: false },
@@ -116,10 +116,10 @@ export const FIELDS = Object.freeze({
   lensClass: { initial: /** @type {number | null} */ (null), url: 'class',
     kind: whole(0, 999999, 'the place of a class') },
   theme: { initial: /** @type {string | null} */ (null), url: 'theme', kind: oneOf('light', 'dark'),
-    quiet: true }, // null: as the browser wants it
+    quiet: true }, // null: the browser's preference
 
   scene: { initial: /** @type {Opened | null} */ (null), pane: true },
-  beside: { initial: /** @type {PaneState | null} */ (null), saved: false }, // the other one of two panes
+  beside: { initial: /** @type {PaneState | null} */ (null), saved: false }, // the other pane
   pane: { initial: /** @type {0 | 1} */ (0) }, // the active one; 0 is on the left
   /** the scene whose grid a patch counts in; null for the scene on its way */
   queryScene: { initial: /** @type {string | null} */ (null) },

@@ -99,7 +99,7 @@ export function start(self, ort, runtime, constants) {
   async function open({ scene, about, photo }) {
     const model = await once(models, about.source, () => load(about));
     const opened = await once(scenes, scene, async () => {
-      told({ text: 'Looking at the photograph' });
+      told({}); // the question's own words again, after those of loading
       const { canvas, prepared } = await prepareBlob(about, photo);
       const began = performance.now();
       const run = await model.open(prepared, () => false);
