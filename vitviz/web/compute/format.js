@@ -90,14 +90,15 @@ export function describe({ predictions, labels, sureAbove, group = null, known =
 }
 
 /**
- * Texts of a table's column, flush right: padded with spaces as wide as digits so that the decimal points align.
+ * Texts of a table's column, flush right: padded behind the unit with spaces as wide as digits, so that the decimal
+ * points align.
  * @param {string[]} texts
  */
 export function aligned(texts) {
   const decimals = texts.map((text) => /\.(\d+)/.exec(text)?.[1].length ?? 0);
   const most = Math.max(0, ...decimals);
-  return texts.map((text, row) => text.replace(/\d(?=\D*$)/, (digit) => (
-    `${digit}${most && !decimals[row] ? '\u2008' : ''}${'\u2007'.repeat(most - decimals[row])}`)));
+  return texts.map((text, row) => (
+    `${text}${most && !decimals[row] ? '\u2008' : ''}${'\u2007'.repeat(most - decimals[row])}`));
 }
 
 /** A step of an axis or of a slider, exact in whole percent. @param {number} share */

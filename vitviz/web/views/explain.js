@@ -441,8 +441,8 @@ export class Explain extends View {
     if (test === this.charted) return;
     this.charted = test;
     fill(this.find('.vv-charts'), test ? [
-      this.curve(test.deletion, 'Deletion: strongest patches hidden first', 'patches hidden'),
-      this.curve(test.insertion, 'Insertion: strongest patches shown first', 'patches shown')] : []);
+      this.curve(test.deletion, 'Deletion: strongest first', 'patches hidden'),
+      this.curve(test.insertion, 'Insertion: strongest first', 'patches shown')] : []);
   }
 
   /** @param {any} curve @param {string} title @param {string} across @returns {import('../draw/charts.js').Chart} */
