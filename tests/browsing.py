@@ -83,12 +83,14 @@ def wait_for_function(page: Page, expression: str, *, timeout: float = 60_000) -
     In the place of `Page.wait_for_function`, which evaluates text in the page: the policy of static pages forbids that.
     """
     deadline = time.monotonic() + patience(timeout / 1000)
+    # A promise that is rejected when the expression throws: thrown in the frame's own callback, an error would leave it
+    # unsettled, and `evaluate` would wait for ever.
     script = (
-        f"() => new Promise((done) => requestAnimationFrame(() => {{ const value = ({expression});"
-        " done(Boolean(typeof value === 'function' ? value() : value)); }))"
+        f"() => new Promise(requestAnimationFrame).then(() => {{ const value = ({expression});"
+        " return Boolean(typeof value === 'function' ? value() : value); })"
     )
     while True:
-        with suppress(Error):  # the page is being loaded
+        with suppress(Error):  # the page is being loaded, or what the expression reads isn't there yet
             if page.evaluate(script):
                 return
         assert time.monotonic() < deadline, f"never became true: {expression}"
