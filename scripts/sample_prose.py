@@ -2,8 +2,8 @@
 
     python scripts/sample_prose.py NEW OLD --out FOLDER
 
-writes FOLDER/sample.md for the reader and FOLDER/key.csv, which says where each passage comes from. 150 passages are from
-NEW and 75 from OLD; the hash of NEW is the seed.
+writes FOLDER/sample.md for the reader and FOLDER/key.csv, which says where each passage comes from. 150 passages are
+from NEW and 75 from OLD; the hash of NEW is the seed.
 """
 
 import argparse
@@ -26,6 +26,7 @@ Passage = tuple[int, int]  # the first line and the one after the last, from 0
 
 
 def git(*arguments: str) -> str:
+    """Return what a git command prints."""
     return subprocess.run(["git", *arguments], check=True, capture_output=True, text=True).stdout
 
 
@@ -81,6 +82,7 @@ def passages(commit: str) -> list[tuple[str, int, str]]:
 
 
 def main() -> None:
+    """Write the sample and its key."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("new", metavar="NEW")
     parser.add_argument("old", metavar="OLD")
