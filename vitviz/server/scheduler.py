@@ -56,8 +56,8 @@ class BusyError(VitvizError):
     """Refusal because too much is waiting; the text and `seconds` say how long it may take."""
 
     def __init__(self, seconds: float, what: str = "too many requests are waiting") -> None:
-        super().__init__(f"Busy: {what}. Try again in about {max(1, seconds):.0f} s.")
-        self.seconds = max(1.0, seconds)
+        self.seconds = float(max(1, round(seconds)))
+        super().__init__(f"Busy: {what}. Try again in about {self.seconds:.0f} s.")
 
 
 @dataclass(eq=False)
