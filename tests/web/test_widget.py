@@ -30,7 +30,7 @@ NOTEBOOK = """async ({ esm, manifest, name }) => {
         get: (trait) => traits[trait],
         set: (trait, value) => { traits[trait] = value; },
         save_changes: () => window.save(name, traits.selection),
-        on: (event, listener) => listeners.push(listener),
+        on: (event, listener) => { if (event === 'msg:custom') listeners.push(listener); },
         send: async (message) => {
             const { reply, data } = await window.ask(name, message);
             const bytes = Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0));

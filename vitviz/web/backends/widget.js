@@ -18,6 +18,12 @@ export function widgetBackend({ model, manifest }) {
   /** @type {Map<number, {resolve: (data: any) => void, reject: (error: Error) => void}>} */
   const waiting = new Map();
   let tickets = 0;
+  let connected = true;
+  const lost = () => new BackendError('The kernel was restarted. Run the cell again.', 'offline');
+  model.on('comm_live_update', () => {
+    connected = false;
+    for (const { reject } of waiting.values()) reject(lost());
+  });
   model.on('msg:custom', ({ ticket, error }, [buffer] = []) => {
     const asked = waiting.get(ticket); // undefined if another view of the widget asked
     if (error) asked?.reject(new BackendError(error, 'refused'));
@@ -27,6 +33,7 @@ export function widgetBackend({ model, manifest }) {
   /** @param {string} name @param {object} ask @param {How} [how] @returns {Promise<ArrayBuffer>} */
   async function question(name, ask, { signal } = {}) {
     signal?.throwIfAborted();
+    if (!connected) throw lost();
     tickets += 1;
     const ticket = tickets + Math.random(); // views of one widget receive each other's messages
     let timer = 0;
@@ -34,7 +41,7 @@ export function widgetBackend({ model, manifest }) {
       return await new Promise((resolve, reject) => {
         waiting.set(ticket, { resolve, reject });
         signal?.addEventListener('abort', () => reject(signal.reason), { once: true });
-        const words = 'The kernel does not answer. Wait until it is idle; if it was restarted, run the cell again.';
+        const words = 'The kernel does not answer. Wait until it is idle.';
         timer = window.setTimeout(() => reject(new BackendError(words, 'offline')), PATIENCE);
         model.send({ ticket, name, ask });
       });
