@@ -1,4 +1,4 @@
-# The app on a processor: TORCH_INDEX=ADDRESS docker compose up, or
+# The app on the CPU: TORCH_INDEX=ADDRESS docker compose up, or
 # docker build -t vitviz --build-arg TORCH_INDEX=ADDRESS . && docker run -p 7860:7860 vitviz
 FROM python:3.11-slim
 
@@ -9,7 +9,7 @@ ENV PYTHONDONTWRITEBYTECODE=1 \
 
 WORKDIR /app
 COPY requirements.txt requirements.lock ./
-# torch for processors, which brings no CUDA and has an index of its own; then all other packages by their hashes.
+# Install torch without CUDA from its own index, then all other packages by hash.
 ARG TORCH_INDEX
 RUN : "${TORCH_INDEX:?Expected the build argument TORCH_INDEX, got none. Give the address of the index of CPU wheels that pytorch.org/get-started shows.}" \
     && grep -E '^(torch|torchvision)==' requirements.txt > torch.txt \
@@ -23,7 +23,7 @@ COPY vitviz vitviz
 COPY checkpoints checkpoints
 COPY examples examples
 
-# Nothing is written but caches of models (/data) and uploads (/tmp): the rest may be read-only.
+# The app writes only model caches (/data) and uploads (/tmp), so everything else may be read-only.
 ENV GRADIO_SERVER_NAME=0.0.0.0 \
     GRADIO_SERVER_PORT=7860 \
     GRADIO_TEMP_DIR=/tmp/vitviz \

