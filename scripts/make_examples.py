@@ -79,7 +79,7 @@ ITEMS = (
     Example(
         file="lizard.jpg",
         name="Lizard",
-        label="Lizard on a twig, the colour of the twig",
+        label="Lizard on a twig of the same colour",
         classes=("lizard", "agama"),
         author="Nilesh1104",
         licence="public domain",

@@ -5,7 +5,7 @@
 
 WILD holds FOLDER/image, as everyday2-wild.tar does. The table names for each folder the right answers, or "unknown";
 the folder's own name is right too, for models with other classes. A folder of Imagenette may have its WordNet id.
---card adds a row with date, commit and figures below the heading "Looks at wild/", so that every look is shown.
+--card adds a row with date, commit and figures below the heading "Evaluations on wild/", so that the card shows every evaluation.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vitviz.images.folders import batches, list_images
 from vitviz.model.vit import ViT
 
 TABLES = Path(__file__).parent / "everyday"
-HEADING = "## Looks at wild/"
+HEADING = "## Evaluations on wild/"
 COLUMNS = (
     "date", "commit", "model", "known", "top-1", "top-5", "group", "ECE", "sure", "right when sure", "sure of unknown",
     "AUROC", "Imagenette's ten",
