@@ -17,6 +17,7 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import ask_view
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
+from vitviz.server.scenes import OPEN, OpenScene
 from vitviz.server.scheduler import Client, current
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
@@ -78,9 +79,19 @@ def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
     return endpoints.question(name, given).compute()
 
 
+def cached(endpoints: Endpoints, scene: str) -> OpenScene | None:
+    """Return an open scene, if the cache still holds it."""
+    return endpoints.cache.get((scene, OPEN))
+
+
 def view_of(endpoints: Endpoints, scene: str) -> View:
-    """The view of a scene that is held."""
-    return endpoints.scenes.get(scene).view
+    """Return the view of a cached scene."""
+    return cached(endpoints, scene).view
+
+
+def forget_scenes(endpoints: Endpoints) -> None:
+    """Evict all scenes, but no answers, as if other photographs had needed the memory."""
+    endpoints.cache.discard(lambda value: isinstance(value, OpenScene))
 
 
 @contextmanager

@@ -168,7 +168,7 @@ HOLES: dict[str, Callable[[Server], bool]] = {
 
 
 @pytest.mark.parametrize("hole", HOLES)
-def test_a_hole_of_a_bare_app_is_shut(servers: tuple[Server, Server], hole: str) -> None:
+def test_vulnerability_of_plain_gradio_is_absent_in_the_app(servers: tuple[Server, Server], hole: str) -> None:
     bare, ours = servers
     assert HOLES[hole](bare), "gradio has shut it: look for where it went, or drop it here and in ours"
     assert not HOLES[hole](ours)

@@ -45,7 +45,7 @@ def size_of(app: Running, source: str) -> str:
     return describe_bytes(app.endpoints.menu.entry(source).size)
 
 
-def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
+def test_menu_describes_models_and_switches_between_them(
     opened: Browser, app: Running, small: str, models: dict[str, str]
 ) -> None:
     groups = opened.locator("#model optgroup")
@@ -75,7 +75,7 @@ def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
 
 
 @pytest.mark.tier("all")
-def test_models_are_refused_in_words_or_stay_in_the_menu(
+def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
     opened: Browser, app: Running, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = expect_map(opened, app.view().attention())
@@ -112,7 +112,7 @@ def test_models_are_refused_in_words_or_stay_in_the_menu(
 
 
 @pytest.mark.tier("all")
-def test_the_arrow_keys_load_only_where_they_rest(
+def test_arrow_keys_in_the_menu_load_only_the_last_model(
     opened: Browser, app: Running, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     permit, asked = app.endpoints.menu.permit, list[str]()
@@ -139,7 +139,7 @@ def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return gate
 
 
-def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
+def test_page_still_answers_while_it_reports_that_a_model_loads(
     opened: Browser, app: Running, models: dict[str, str], browser: Chromium, gate: threading.Event
 ) -> None:
     status = opened.locator(".vv-status")
@@ -168,7 +168,7 @@ def finer(page: Browser, index: int) -> None:
 
 
 @pytest.mark.tier("all")
-def test_a_finer_look_is_refused_where_memory_lacks(
+def test_larger_input_is_refused_without_enough_memory(
     opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen, before = opened.locator("#size option:checked"), expect_map(opened, app.view().attention())
@@ -192,7 +192,7 @@ PANES = """() => {
 }"""
 
 
-def test_what_is_chosen_is_for_the_active_pane(opened: Browser, app: Running, small: str) -> None:
+def test_model_and_size_are_chosen_for_the_active_pane(opened: Browser, app: Running, small: str) -> None:
     opened.get_by_role("button", name="Compare").click()
     choose(opened, small)
     opened.wait_for_function(f"({PANES})()[1][0] === {small!r}")
@@ -257,7 +257,7 @@ def test_refused_sizes_offer_the_largest_size(page: Browser, app: Running, monke
     expect(notice.locator(BUTTON)).to_be_hidden()
 
 
-def test_a_closed_page_has_no_form(page: Browser, small: str) -> None:
+def test_page_that_allows_no_typed_models_has_no_form(page: Browser, small: str) -> None:
     for closed in served(small, bundled=(), typed=False):  # as on a Space: nothing is typed, nothing uploaded
         ready(page, closed.url)
         assert page.locator(f"#model option[value='{ANOTHER}']").count() == 0
@@ -265,7 +265,7 @@ def test_a_closed_page_has_no_form(page: Browser, small: str) -> None:
 
 
 @pytest.mark.tier("all")
-def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, small: str, tmp_path: Path) -> None:
+def test_checkpoint_can_be_uploaded_if_allowed(page: Browser, small: str, tmp_path: Path) -> None:
     state = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=3).state_dict()
     good, bad = tmp_path / "mine.safetensors", tmp_path / "bad.safetensors"
     save_file(state, good)

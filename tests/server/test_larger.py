@@ -11,8 +11,7 @@ from playwright.sync_api import expect
 from running import DOG, MODEL, Running, example, expect_accessible, expect_map, ready, served
 
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.larger import LargerModels
-from vitviz.server.menu import Menu
+from vitviz.server.menu import LargerModels, Menu
 from vitviz.settings import Settings, settings
 from vitviz.weights.catalog import CatalogEntry
 
@@ -53,7 +52,7 @@ def expect_large(page: Browser, app: Running) -> None:
 
 
 @pytest.mark.tier("all")
-def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Running) -> None:
+def test_larger_model_is_chosen_by_a_click_and_remembered_by_the_browser(page: Browser, app: Running) -> None:
     ready(page, app.url)
     expect(page.locator(".vv-best button")).to_have_text("Use a model with 1,000 classes: Large, 88 MB")
     page.click(".vv-larger summary")
@@ -79,7 +78,7 @@ def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Run
     page.wait_for_function(f"{REMEMBERED} === null")  # the page opens with it anyway
 
 
-def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Running) -> None:
+def test_unavailable_model_is_reported_and_forgotten(page: Browser, app: Running) -> None:
     ready(page, app.url)
     page.click(".vv-larger summary")
     page.click(".vv-others button")
@@ -96,7 +95,7 @@ def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Ru
     expect_map(page, app.view(DOG).attention())
 
 
-def test_nothing_is_proposed_without_a_hub_or_without_room(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_larger_model_is_proposed_without_a_hub_or_memory(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     menu = Menu(Settings(), bundled=[MODEL])
     assert [one["source"] for one in LargerModels(menu).models()] == [LARGE, GONE]
     assert LargerModels(Menu(Settings(memory=100_000_000), bundled=[MODEL])).models() == []
@@ -105,7 +104,7 @@ def test_nothing_is_proposed_without_a_hub_or_without_room(hub: Path, monkeypatc
 
 
 @pytest.mark.tier("all")
-def test_a_default_that_cannot_be_had_is_said_and_replaced(page: Browser, hub: Path, models: dict[str, str]) -> None:
+def test_unavailable_default_is_reported_and_replaced(page: Browser, hub: Path, models: dict[str, str]) -> None:
     for fallen in served(models["native"], default=GONE, bundled=()):
         native = models["native"]
         ready(page, fallen.url)
@@ -119,7 +118,7 @@ def test_a_default_that_cannot_be_had_is_said_and_replaced(page: Browser, hub: P
 
 
 @pytest.mark.parametrize("kind", ["hub", "folder", "bundled"])
-def test_the_page_opens_with_the_operators_default(hub: Path, models: dict[str, str], kind: str) -> None:
+def test_page_opens_with_the_operators_default(hub: Path, models: dict[str, str], kind: str) -> None:
     own = {"hub": LARGE, "folder": models["native"], "bundled": MODEL}[kind]
     menu = Menu(settings(environ={"VITVIZ_DEFAULT": own}), bundled=[MODEL])
     assert menu.default == own

@@ -45,7 +45,7 @@ MODELS = [{}, {"registers": 3}, {"class_token": False, "pooling": "mean"}, {"dis
 
 
 @pytest.mark.parametrize("changes", [*MODELS, {"classes": 0}], ids=str)
-def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
+def test_manifest_describes_every_kind_of_model(changes: dict) -> None:
     view = opened(**changes)
     made, trace = manifest(view, image="Dog"), view.trace
     facts = {"grid": list(trace.grid), "prefix": list(trace.prefix), "image": "Dog", "rollout": True}
@@ -57,7 +57,7 @@ def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
     assert bool(made["caveat"]) != named
 
 
-def test_words_from_outside_stay_words() -> None:
+def test_texts_from_outside_are_escaped() -> None:
     view = opened(labels=(HOSTILE, *(f"class {i}" for i in range(tiny.CLASSES - 1))))
     view.trace.logits[0, 0] = 100.0
     scene = Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>")
@@ -73,7 +73,7 @@ def test_outputs_without_names_are_not_shown_as_classes() -> None:
     assert made["predictions"] == made["labels"] == []
 
 
-def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
+def test_manifest_and_view_describe_a_photograph_alike() -> None:
     view = opened(labels=tuple(map(str, range(tiny.CLASSES))))
     about, score = view.model.pretrained, float(view.trace.logits[0].logsumexp(-1))
     unsure = {"sure_above": 0.999}
@@ -102,7 +102,7 @@ def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
 
 
 @pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
-def test_the_small_copy_is_sent_and_keeps_every_patch_in_place(size: tuple[int, int]) -> None:
+def test_page_gets_a_small_copy_with_every_patch_in_place(size: tuple[int, int]) -> None:
     view = opened(size, labels=tuple(map(str, range(tiny.CLASSES))))
     small, geometry = Scene.of(view).picture
     assert max(small.size) == max(min(STAGE_SIDE, max(size)), LEAST_SIDE)
@@ -119,7 +119,7 @@ def test_the_small_copy_is_sent_and_keeps_every_patch_in_place(size: tuple[int, 
     assert max(made["seen"]["width"], made["seen"]["height"]) <= 640
 
 
-def test_further_maps_travel_with_their_numbers() -> None:
+def test_manifest_contains_the_numbers_of_further_maps() -> None:
     view = opened(registers=2)
     heatmap = view.rollout((1, 2))
     (one,) = manifest(view, maps=[heatmap])["maps"]
@@ -136,7 +136,7 @@ def shown_in_a_cell(view: View) -> dict[str, dict[str, str | None]]:
     return elements
 
 
-def test_a_notebook_gets_the_page_in_a_frame_and_a_picture_for_where_frames_are_left_out() -> None:
+def test_notebook_output_is_a_frame_with_a_picture_as_fallback() -> None:
     view = opened()
     read = shown_in_a_cell(view)
     assert set(read) == {"div", "img", "iframe"}
@@ -146,7 +146,7 @@ def test_a_notebook_gets_the_page_in_a_frame_and_a_picture_for_where_frames_are_
     assert base64.b64decode(picture) == view._repr_png_()
 
 
-def test_a_page_too_large_for_a_cell_is_a_picture_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_too_large_for_a_cell_becomes_a_picture_and_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     view = opened()
     monkeypatch.setattr(vitviz.view, "CELL_MEGABYTES", 0.1)
     monkeypatch.setattr(view, "html", lambda **options: pytest.fail("the page was made"))
@@ -158,7 +158,7 @@ def test_a_page_too_large_for_a_cell_is_a_picture_and_a_sentence(monkeypatch: py
 
 
 @pytest.mark.parametrize("kind", viewer_pages.KINDS)
-def test_the_size_of_a_page_is_known_before_it_is_made(kind: str) -> None:
+def test_estimated_size_of_a_page_matches_the_page(kind: str) -> None:
     view = viewer_pages.view(kind)
     trace, maps = view.trace, [view.attention()] * 3
     files = [block_bytes(trace, block) for block in trace.blocks]
@@ -168,7 +168,7 @@ def test_the_size_of_a_page_is_known_before_it_is_made(kind: str) -> None:
     assert standalone_bytes(trace, maps) == pytest.approx(len(page), rel=0.1, abs=2 * PICTURE_BYTES)
 
 
-def test_a_page_beyond_the_limit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_beyond_the_limit_is_refused_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = opened()
     with pytest.raises(ExplorerError, match=r"at most 0.2 MB, got one of about \d MB for 78 tokens.*html\(limit=\d\)"):
         view.html(limit=0.2)

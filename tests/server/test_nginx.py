@@ -96,7 +96,7 @@ def visitor(url: str) -> Visitor:
     return visitor
 
 
-def test_questions_are_answered_under_a_path_beside_a_server_that_is_gone(behind: tuple[Running, str]) -> None:
+def test_questions_are_answered_under_a_path_while_one_server_is_down(behind: tuple[Running, str]) -> None:
     app, url = behind
     proxied, bare = visitor(url), app.url.rstrip("/")
     page = proxied.client.get("")
@@ -112,9 +112,7 @@ def test_questions_are_answered_under_a_path_beside_a_server_that_is_gone(behind
 
 
 @pytest.mark.parametrize("proxied", [True, False], ids=["cut off by nginx", "not cut off"])
-def test_a_page_under_a_path_explains(
-    page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path
-) -> None:
+def test_page_works_under_a_path(page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path) -> None:
     app, url = behind
     if not proxied:  # as by a gateway that passes paths on as they are
         url = f"{app.url.rstrip('/')}{PREFIX}/"
@@ -146,7 +144,7 @@ class Breaking(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("path", ["/vitviz/open", "/gradio_api/upload"])
-def test_a_request_that_stops_one_server_is_not_passed_on_to_the_next(path: str, tmp_path: Path) -> None:
+def test_request_that_crashes_a_server_is_not_retried_on_the_next(path: str, tmp_path: Path) -> None:
     Breaking.taken.clear()
     with ExitStack() as stack:
         servers = [stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Breaking)) for _ in range(2)]
@@ -175,7 +173,7 @@ def expect_no_trouble(page: Browser) -> None:
     expect(page.locator(".vv-trouble:visible")).to_have_count(0)
 
 
-def test_a_page_is_answered_by_both_servers_and_outlives_one(page: Browser, tmp_path: Path) -> None:
+def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_path: Path) -> None:
     model = folder(tmp_path / "tiny", registers=2)
     environment = {**os.environ, "VITVIZ_MODELS": model, "VITVIZ_DEFAULT": model, "VITVIZ_SECRET": "of both replicas"}
     servers = [Server(tmp_path / name, environment=environment) for name in ("one", "other")]

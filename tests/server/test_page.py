@@ -47,7 +47,7 @@ from vitviz.web.examples import Example, examples
 from vitviz.web.scene import standalone
 
 
-def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: Running) -> None:
+def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browser, app: Running) -> None:
     ready(page, f"{app.url}?model={MODEL}")
     view = app.view(CHURCH, MODEL)
     expect_map(page, view.attention())
@@ -154,7 +154,7 @@ def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Run
 
 
 @pytest.mark.tier("all")
-def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
+def test_pinned_patch_keeps_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
     click_patch(opened, app.view(), 4, 6)
     opened.evaluate("vitviz.store.dispatch({ type: 'change', change: { start: 3 } })")
     opened.select_option("#model select", small)
@@ -172,11 +172,10 @@ def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, a
 
 def forget(app: Running) -> None:
     """As if the server had been restarted, or another replica were asked."""
-    app.endpoints.scenes.discard(lambda *_: True)
-    app.endpoints.answers.discard(lambda *_: True)
+    app.endpoints.cache.discard(lambda _: True)
 
 
-def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, tmp_path: Path) -> None:
+def test_evicted_photograph_is_opened_again(opened: Browser, app: Running, tmp_path: Path) -> None:
     gate = Gate(opened, "**/vitviz/block")
     example(opened, "Dog")
     opened.wait_for_function("vitviz.store.get().scene.source.image === 'Dog'")
@@ -200,7 +199,7 @@ def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, t
     expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
-def test_the_page_around_the_views_has_a_skip_link_themes_history_and_progress(opened: Browser) -> None:
+def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> None:
     def ground() -> Any:
         return opened.evaluate("getComputedStyle(document.querySelector('.vv [data-do=help]')).backgroundColor")
 
@@ -271,7 +270,7 @@ def slide(page: Browser, key: str, value: float) -> None:
     )
 
 
-def test_no_request_for_moves_layers_and_heads(opened: Browser, requests: list[Request], app: Running) -> None:
+def test_pointer_layers_and_heads_need_no_request(opened: Browser, requests: list[Request], app: Running) -> None:
     complete(opened)
     requests.clear()
     box = opened.locator(".vv-held").first.bounding_box()
@@ -299,7 +298,7 @@ def test_no_request_for_moves_layers_and_heads(opened: Browser, requests: list[R
     assert [one.url.rpartition("/")[2] for one in requests] == ["rollout"]
 
 
-def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[Request], app: Running) -> None:
+def test_rollout_options_match_python(opened: Browser, requests: list[Request], app: Running) -> None:
     complete(opened)
     requests.clear()
     view = app.view()
@@ -329,7 +328,9 @@ def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[R
 
 
 @pytest.mark.tier("all")
-def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Request], app: Running, small: str) -> None:
+def test_rollout_of_many_patches_is_requested_by_row(
+    page: Browser, requests: list[Request], app: Running, small: str
+) -> None:
     ready(page, f"{app.url}?model={small}&size={4 * SIDE}")
     view = app.view(CHURCH, small, 4 * SIDE)
     assert view.trace.tokens.shape[1] > 600
@@ -386,7 +387,7 @@ def expect_words(page: Browser, view: View) -> None:
 
 
 @pytest.mark.tier("all")
-def test_the_everyday_model_is_right_or_says_that_it_is_not(app: Running) -> None:
+def test_everyday_model_is_right_or_unsure(app: Running) -> None:
     caveats, explorer = {}, app.endpoints.loaded.get(EVERYDAY).explorer
     for one in (*examples(), *KNOWN, *OTHERS):
         view = explorer.open(photograph(one) if isinstance(one, str) else one.path)
@@ -402,7 +403,7 @@ def test_the_everyday_model_is_right_or_says_that_it_is_not(app: Running) -> Non
     assert "None of this model's classes" in caveats["Lizard"]
 
 
-def test_the_page_of_the_everyday_model_says_what_python_says(page: Browser, app: Running) -> None:
+def test_page_of_the_everyday_model_matches_python(page: Browser, app: Running) -> None:
     assert Menu(Settings()).default == EVERYDAY  # the page opens with it
     ready(page, f"{app.url}?model={EVERYDAY}")
     expect(page.locator(".vv-known summary")).to_have_text("All 260 classes this model knows")
@@ -418,7 +419,7 @@ def test_the_page_of_the_everyday_model_says_what_python_says(page: Browser, app
         expect(page.locator(".vv-caveat")).to_have_text(shown[name].caveat(view) if name in shown else "")
 
 
-def test_what_an_example_says_depends_on_the_model() -> None:
+def test_caveat_of_an_example_depends_on_the_model() -> None:
     view = viewer_pages.view()
     best = view.predictions(1)[0][0]
     about = view.model.pretrained
@@ -435,7 +436,7 @@ def test_what_an_example_says_depends_on_the_model() -> None:
         view.model.pretrained = about
 
 
-def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Running, models: dict[str, str]) -> None:
+def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: Running, models: dict[str, str]) -> None:
     ready(page, f"{app.url}?model={models['unsure']}")
     view = app.view(model=models["unsure"])
     expect_words(page, view)
@@ -473,7 +474,7 @@ def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Runn
     expect(listed).to_have_text(["thing 11"])
 
 
-def test_of_very_many_classes_the_first_are_listed(offline: Browser, tmp_path: Path) -> None:
+def test_only_the_first_of_very_many_classes_are_listed(offline: Browser, tmp_path: Path) -> None:
     labels = tuple(f"thing {number}" for number in range(21_841))
     scene = viewer_pages.scene(viewer_pages.view(), labels=labels)
     viewer_pages.show(offline, tmp_path, standalone(scene))

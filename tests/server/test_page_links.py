@@ -33,7 +33,7 @@ from vitviz.draw.colors import lut
 KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 10 rows, where the first example has 7
 
 
-def test_a_link_shows_what_it_says(page: Browser, app: Running, small: str) -> None:
+def test_link_restores_its_state(page: Browser, app: Running, small: str) -> None:
     ready(page, f"{app.url}?image=Dog&layer=2&head=2&from=4,7&color=magma&opacity=0.3&grid=1&smooth=1&gamma=0.5")
     expect(page.locator(".vv-explore .vv-title")).to_have_text("Layer 2, head 2, from patch row 4, column 7")
     change(page, gamma=1)  # the colors are compared as they are without
@@ -55,7 +55,7 @@ def test_a_link_shows_what_it_says(page: Browser, app: Running, small: str) -> N
 
 
 @pytest.mark.tier("all")
-def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Running) -> None:
+def test_link_opens_a_step_of_the_lecture_and_its_qr_code(page: Browser, app: Running) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     ready(page, f"{app.url}?tab=lecture&step=4&lang=zh&from=6,10")
     expect(page.locator("[role=tab][aria-selected=true]")).to_be_in_viewport(ratio=1)  # their list scrolls on a phone
@@ -79,7 +79,7 @@ def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Runnin
 
 
 @pytest.mark.tier("all")
-def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) -> None:
+def test_link_restores_the_input_size(page: Browser, app: Running, small: str) -> None:
     ready(page, f"{app.url}?model={small}")
     own = app.view(model=small).preprocess
     expect_map(page, app.view(model=small).attention())
@@ -127,7 +127,7 @@ NONSENSE = {
 }
 
 
-def test_the_page_opens_though_a_link_makes_no_sense_and_says_why(page: Browser, app: Running) -> None:
+def test_page_opens_despite_an_invalid_link_and_explains_it(page: Browser, app: Running) -> None:
     for search, words in NONSENSE.items():
         ready(page, f"{app.url}?{search}")
         for word in words:
@@ -140,7 +140,7 @@ def test_the_page_opens_though_a_link_makes_no_sense_and_says_why(page: Browser,
         assert (there.get("image", "Church"), there.get("model", app.default)) == ("Church", app.default)
 
 
-def test_back_and_forward_between_photographs(page: Browser, app: Running) -> None:
+def test_history_restores_photographs(page: Browser, app: Running) -> None:
     ready(page, app.url)
     example(page, "Dog")
     expect_map(page, app.view(DOG).attention())
@@ -165,7 +165,7 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
 
 
 @pytest.mark.tier("all")
-def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: Running) -> None:
+def test_last_of_several_quick_steps_is_shown(page: Browser, app: Running) -> None:
     ready(page, app.url)
     gate = Gate(page, "**/vitviz/open")
     example(page, "Koala")
@@ -192,7 +192,7 @@ def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: 
 
 
 @pytest.mark.tier("all")
-def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browser, app: Running) -> None:
+def test_late_photograph_does_not_replace_a_newer_one(page: Browser, app: Running) -> None:
     ready(page, app.url)
     for name, photo in (("Dog", DOG), ("Koala", KOALA)):
         example(page, name)
@@ -215,7 +215,7 @@ def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browse
     assert "image" not in address(page)
 
 
-def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
+def test_own_photograph_survives_history_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
     photo = own_photograph(tmp_path)
     ready(page, app.url)
     upload(page, photo)
@@ -232,7 +232,7 @@ def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: R
     expect(page.locator("[data-kind=example][aria-pressed=true]")).to_have_count(0)
 
 
-def test_a_copied_link_opens_the_same_or_says_what_it_lacks(page: Browser, app: Running, tmp_path: Path) -> None:
+def test_copied_link_restores_the_state_or_states_what_is_missing(page: Browser, app: Running, tmp_path: Path) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ready(page, app.url)
     example(page, "Dog")
@@ -287,7 +287,7 @@ def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
 
 
 @pytest.mark.tier("all")
-def test_a_saved_page_opens_offline_and_a_picture_has_a_caption(
+def test_saved_page_works_offline_and_saved_pictures_have_captions(
     page: Browser, app: Running, browser: Chromium, tmp_path: Path
 ) -> None:
     """tests/web/test_viewer_page.py holds the pixels of the map."""

@@ -78,7 +78,7 @@ def resize(page: Browser, width: int, height: int) -> None:
     page.wait_for_function("vitviz.resting()")
 
 
-def test_nothing_overlaps_or_sticks_out_on_any_screen(page: Browser, app: Running) -> None:
+def test_nothing_overlaps_or_overflows_at_any_width(page: Browser, app: Running) -> None:
     page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
     ready(page, app.url)
     complete(page)
@@ -115,7 +115,7 @@ def test_nothing_overlaps_or_sticks_out_on_any_screen(page: Browser, app: Runnin
         assert not shares.evaluate_all(WIDER)
 
 
-def test_what_a_tall_photograph_leaves_free_is_the_thumbnails(opened: Browser, tmp_path: Path) -> None:
+def test_thumbnails_use_the_space_beside_a_tall_photograph(opened: Browser, tmp_path: Path) -> None:
     photo, side = Image.open(DOG), 768
     for shape, share in ((1.5, 0.5), (0.66, 0.27), (0.25, 0.11)):
         path = tmp_path / f"{shape}.png"
@@ -133,9 +133,7 @@ def test_what_a_tall_photograph_leaves_free_is_the_thumbnails(opened: Browser, t
             assert grid["y"] < held["y"] + 150
 
 
-def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(
-    browser: Chromium, app: Running, tmp_path: Path
-) -> None:
+def test_picture_precedes_thumbnails_on_a_phone(browser: Chromium, app: Running, tmp_path: Path) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         ready(page, app.url)
         tops = [box(page, name)["y"] for name in (".vv-picture", ".vv-grid", "#examples", ".vv-predictions")]
@@ -155,7 +153,7 @@ def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(
             settled(page)
 
 
-def test_every_view_fills_the_screen_and_words_suit_a_projector(opened: Browser) -> None:
+def test_views_fill_the_screen_and_text_is_large_enough_for_a_projector(opened: Browser) -> None:
     size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
     assert opened.locator(".vv-note").first.evaluate(size) >= 16
     small = opened.locator(".vv-explore small, .vv-explore .vv-quiet, .vv-badge")

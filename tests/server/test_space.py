@@ -120,7 +120,7 @@ def large_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 10_000_000]
 
 
-def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> None:
+def test_folder_of_a_space_contains_only_what_the_host_reads(space: Path) -> None:
     about = front(space)
     pins = make_space.pins()
     assert about["sdk_version"] == pins["gradio"]
@@ -141,7 +141,7 @@ def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> N
     assert not [path for path in space.rglob("*") if path.name == "__pycache__" or path.suffix in (".pyi", ".pyc")]
 
 
-def test_a_gpu_is_lent_for_seconds_and_without_quota_the_cpu_answers(started: Server) -> None:
+def test_gpu_is_lent_for_seconds_and_the_cpu_answers_without_quota(started: Server) -> None:
     lent = started.folder.parent / "lent"
     before = lent.read_text()
     scene = started.ask("open", photo=photograph(), source={})["data"]
@@ -156,7 +156,7 @@ def test_a_gpu_is_lent_for_seconds_and_without_quota_the_cpu_answers(started: Se
     assert started.ask("explain", {"scene": scene["id"], "method": "gae"})["data"]["values"]
 
 
-def test_it_starts_on_a_processor_too(place: Path, page: Page) -> None:
+def test_space_starts_on_a_cpu(place: Path, page: Page) -> None:
     folder = place / "cpu" / "space"
     make_space.make("cpu", folder)
     with hosted(folder, folder.parent) as server:
@@ -182,7 +182,7 @@ def framed(page: Page, site: str, url: str, allow: str = "") -> Frame:
 
 
 @pytest.mark.parametrize("allow", ["clipboard-read; clipboard-write", ""], ids=["may copy", "may not"])
-def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page, started: Server, allow: str) -> None:
+def test_link_copied_in_the_hosts_frame_restores_the_state(page: Page, started: Server, allow: str) -> None:
     frame = framed(page, SITE, f"{started.url}/?image=Dog&layer=5&head=2&from=4,7", allow)
     frame.wait_for_function("window.vitviz?.drawn > 0")
     frame.wait_for_function("!vitviz.store.get().linked")
@@ -205,14 +205,14 @@ def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page,
     assert before["image"] == "Dog"
 
 
-def test_no_other_site_can_show_it(page: Page, started: Server) -> None:
+def test_other_sites_cannot_frame_the_space(page: Page, started: Server) -> None:
     with page.expect_event("requestfailed") as failed:
         frame = framed(page, "https://evil.example/", started.url)
     assert failed.value.failure == "net::ERR_BLOCKED_BY_RESPONSE"  # by its frame-ancestors
     assert frame.evaluate("window.vitviz") is None
 
 
-def test_the_host_can_show_it_in_its_frame_and_ask_how_it_is(started: Server) -> None:
+def test_host_can_frame_the_space_and_read_its_health(started: Server) -> None:
     hosts = {"host": "someone-vitviz.hf.space", "x-forwarded-proto": "https"}
     answer = started.client.get("/", headers=hosts)
     assert answer.status_code == 200
