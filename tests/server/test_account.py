@@ -6,9 +6,9 @@ import gc
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -110,118 +110,85 @@ def test_results_cached_by_a_view_are_booked_with_its_scene(endpoints: Endpoints
     assert len(opened.maps) == 1
 
 
-HALF = b"POST /vitviz/open HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-"
-WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-HELD = b"GET /held HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-STALL = 1.0  # seconds
+class Line:
+    """Connection without a socket."""
+
+    def __init__(self, address: str, idle: bool) -> None:
+        self.address, self.idle, self.transport = address, idle, Mock()
 
 
-class Listening:
-    """A server with our connections; its answers to /held wait until the client disconnects."""
+class Lines(Connections):
+    """At most 30 connections, 15 of one address, with 10 reserved."""
 
     def __init__(self) -> None:
-        self.account, self.port, self.requests = Account(), free_port(), 0
+        super().__init__(Account(), 1.0)
         self.account.budgets[Resource.CONNECTIONS] = Budget(30, 15, reserved=10)
-        config = uvicorn.Config(self.answer, port=self.port, log_level="warning", interface="asgi3")
-        config.http = Connections(self.account, STALL).protocol
-        self.server, self.sockets = uvicorn.Server(config), ExitStack()
-        self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
-        wait_until(lambda: self.server.started, "it listens")
 
-    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        self.requests += 1
-        while scope["path"] == "/held" and (await receive())["type"] != "http.disconnect":
-            pass
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
-
-    def open(self, address: str, data: bytes) -> socket.socket:
-        """Open a connection, and send the beginning of a request."""
-        line = self.sockets.enter_context(socket.socket())
-        line.settimeout(patience(20))
-        line.bind((address, 0))
-        line.connect(("127.0.0.1", self.port))
-        with suppress(OSError):
-            line.sendall(data)
+    def open(self, address: str, idle: bool = True) -> Line:
+        line = Line(address, idle)
+        if not self.admit(line):
+            line.transport.abort()
         return line
 
-    def used(self) -> int:
-        return self.account.used(Resource.CONNECTIONS)
-
-    def close(self) -> None:
-        self.sockets.close()
-        self.server.should_exit = True
-        self.thread.join(patience(60))
+    def used(self, address: str | None = None) -> int:
+        return self.account.used(Resource.CONNECTIONS, address)
 
 
-def is_answered(line: socket.socket) -> bool:
-    """Whether a connection gets an answer before it is closed."""
-    answer = b""
-    with suppress(OSError):
-        while not answer.endswith(b"ok") and (part := line.recv(1000)):
-            answer += part
-    return answer.endswith(b"ok")
-
-
-def is_closed(line: socket.socket) -> bool:
-    """Whether the server has closed a connection without an answer."""
-    line.setblocking(False)
-    try:
-        return line.recv(1) == b""
-    except OSError as error:
-        return not isinstance(error, BlockingIOError)
-
-
-@pytest.fixture
-def listening() -> Iterator[Listening]:
-    with closing(Listening()) as listening:
-        yield listening
-
-
-def test_half_open_connections_leave_room_for_others(listening: Listening, caplog: pytest.LogCaptureFixture) -> None:
+def test_half_open_connections_leave_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    lines = Lines()
     for number in range(100):
-        listening.open(f"127.0.1.{1 + number % 20}", HALF)
-    assert listening.used() <= 30
-    assert all(is_answered(listening.open("127.0.0.77", WHOLE)) for _ in range(5))
+        lines.open(f"address {number % 20}")
+    assert lines.used() <= 30
+    others = [lines.open("visitor") for _ in range(5)]
+    assert not any(line.transport.abort.called for line in others)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_busy_connections_are_closed_only_for_an_address_with_fewer(listening: Listening) -> None:
-    addresses = [f"127.0.2.{number}" for number in range(1, 4)]
-    for address in addresses:
+def test_busy_connections_are_closed_only_for_an_address_with_fewer() -> None:
+    lines = Lines()
+    for address in "abc":
         for _ in range(15):
-            before = listening.requests
-            line = listening.open(address, HELD)
-            wait_until(lambda line=line, before=before: listening.requests > before or is_closed(line), "it is taken")
-    assert is_answered(listening.open("127.0.0.77", WHOLE))
-    wait_until(lambda: listening.used() <= 23, "closed connections are released")
-    shares = [listening.account.used(Resource.CONNECTIONS, address) for address in addresses]
-    assert min(shares) >= 5
-    assert max(shares) <= 9
+            lines.open(address, idle=False)
+    assert not lines.open("visitor", idle=False).transport.abort.called
+    assert lines.used() <= 30
+    assert all(5 <= lines.used(address) <= 10 for address in "abc")
 
 
-def test_address_at_its_limit_replaces_its_own_idle_connections(listening: Listening) -> None:
-    visitor = listening.open("127.0.0.77", HALF)
-    for _ in range(50):
-        listening.open("127.0.2.1", HALF)
-    wait_until(lambda: listening.used() == 16, "they are taken")
-    visitor.sendall(b"Length: 0\r\n\r\n")
-    assert is_answered(visitor)
+def test_address_at_its_limit_replaces_its_own_idle_connections() -> None:
+    lines = Lines()
+    visitor = lines.open("visitor")
+    own = [lines.open("crowd") for _ in range(50)]
+    assert lines.used() == 16
+    assert not visitor.transport.abort.called
+    assert [line.transport.abort.called for line in own] == [True] * 35 + [False] * 15
 
 
-def test_unfinished_headers_close_a_connection_and_idle_ones_stay_open(listening: Listening) -> None:
-    half = listening.open("127.0.0.2", HALF)
-    idle = listening.open("127.0.0.3", WHOLE)
-    assert is_answered(idle)
-    assert half.recv(100) == b""
-    idle.sendall(WHOLE)
-    assert is_answered(idle)
-    idle.sendall(HALF)
-    assert idle.recv(100) == b""
-    wait_until(lambda: listening.used() == 0, "closed connections are released")
+def test_unfinished_headers_close_a_connection_and_idle_ones_stay_open() -> None:
+    whole, account, port = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", Account(), free_port()
+
+    async def answer(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(answer, port=port, log_level="warning", interface="asgi3")
+    config.http = Connections(account, 1.0).protocol
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.started, "it listens")
+    half, idle = (socket.create_connection(("127.0.0.1", port), timeout=patience(20)) for _ in range(2))
+    with half, idle:
+        half.sendall(whole[:20])
+        for _ in range(2):
+            idle.sendall(whole)
+            assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+            assert half.recv(100) == b""  # closed before the second request
+        idle.sendall(whole[:20])
+        assert idle.recv(100) == b""
+    wait_until(lambda: account.used(Resource.CONNECTIONS) == 0, "closed connections are released")
+    server.should_exit = True
+    thread.join(patience(60))
 
 
 @pytest.mark.parametrize("files", [256, 1024, 65_536])

@@ -1,4 +1,4 @@
-"""Choosing a model and an input size, as a visitor does."""
+"""Choosing a model and an input size in the browser."""
 
 import re
 import threading
@@ -36,7 +36,7 @@ def choose(page: Browser, source: str) -> None:
 
 
 def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", query: Any = None) -> None:
-    """The page shows this model's last layer on the first example, and nothing of another."""
+    """The page shows this model's last layer on the first example, and the menu its name."""
     expect_map(page, app.view(CHURCH, model).attention(-1, head, query))
     expect(page.locator("#model select")).to_have_value(model)
 
@@ -49,7 +49,7 @@ def test_menu_describes_models_and_switches_between_them(
     opened: Browser, app: Running, small: str, models: dict[str, str]
 ) -> None:
     groups = opened.locator("#model optgroup")
-    assert groups.evaluate_all("all => all.map(one => one.label)") == ["On this machine", "Downloaded when chosen"]
+    assert groups.evaluate_all("all => all.map(({ label }) => label)") == ["On this machine", "Downloaded when chosen"]
     for shown, (_, entries) in zip(groups.all(), app.endpoints.menu.groups, strict=True):
         assert shown.locator("option").all_text_contents() == [entry.describe() for entry in entries]
     expect(groups.first).to_contain_text(f"Tiny sure · {size_of(app, models['sure'])} · MIT")
@@ -70,7 +70,7 @@ def test_menu_describes_models_and_switches_between_them(
     expect_model(opened, app, app.default, 3)  # from CLS again
     example(opened, "Dog")
     expect_map(opened, app.view(DOG).attention(-1, 3))
-    choose(opened, small)  # the photograph stays, and what was asked of this model
+    choose(opened, small)  # keeps the photograph and this model's query
     expect_map(opened, app.view(DOG, small).attention(-1, 3, "register 2"))
 
 
@@ -80,7 +80,7 @@ def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
 ) -> None:
     before = expect_map(opened, app.view().attention())
     notice = opened.locator("#notice")
-    for _ in range(2):  # a second time: the menu goes back once more
+    for _ in range(2):  # the menu is reset each time
         choose(opened, DINO)
         expect(notice).to_contain_text("cannot be reached")
         expect(opened.locator("#model select")).to_have_value(app.default)
@@ -95,7 +95,7 @@ def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
     expect_map(opened, app.view().attention(-1, 2))
     opened.keyboard.press("Escape")
     expect(opened.locator("#another")).not_to_be_visible()
-    choose(opened, small)  # the notice goes with the next model
+    choose(opened, small)  # hides the notice
     expect_model(opened, app, small, 2)
     expect(notice).not_to_be_visible()
     monkeypatch.setattr("vitviz.server.menu.load_remote", lambda library, name: tiny.model(3))
@@ -115,19 +115,19 @@ def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
 def test_arrow_keys_in_the_menu_load_only_the_last_model(
     opened: Browser, app: Running, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    permit, asked = app.endpoints.menu.permit, list[str]()
-    monkeypatch.setattr(app.endpoints.menu, "permit", lambda text: asked.append(text) or permit(text))
+    permit, sources = app.endpoints.menu.permit, list[str]()
+    monkeypatch.setattr(app.endpoints.menu, "permit", lambda text: sources.append(text) or permit(text))
     opened.focus("#model select")
     opened.keyboard.press("ArrowDown")
     opened.keyboard.press("ArrowDown")
     expect_model(opened, app, models["bare"], query="mean")
-    assert models["bare"] in asked
-    assert models["registers"] not in asked
+    assert models["bare"] in sources
+    assert models["registers"] not in sources
 
 
 @pytest.fixture
 def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Hold back all models but the first until the event is set."""
+    """Delay the loading of all models except the default until the event is set."""
     gate, menu = threading.Event(), app.endpoints.menu
 
     def load(name: str) -> ViT:
@@ -146,17 +146,17 @@ def test_page_still_answers_while_it_reports_that_a_model_loads(
     choose(opened, models["registers"])
     size = size_of(app, models["registers"])
     expect(status).to_contain_text(re.compile(rf"Loading Tiny registers \({size}\) · \d+ s"))
-    head(opened, 2)  # with the model that is there
+    head(opened, 2)  # of the current model
     expect_map(opened, app.view().attention(-1, 2))
     with new_page(browser) as other:
         ready(other, app.url)
         example(other, "Dog")
         expect_map(other, app.view(DOG).attention())
     choose(opened, app.default)
-    expect(status).not_to_be_visible()  # nobody waits for the other one
+    expect(status).not_to_be_visible()
     choose(opened, models["registers"])
     expect(status).to_contain_text("Loading Tiny registers")
-    choose(opened, models["sure"])  # changed our mind: the last choice counts, whatever comes first
+    choose(opened, models["sure"])  # the last choice counts, whichever model is loaded first
     gate.set()
     app.endpoints.loaded.get(models["registers"])
     expect_model(opened, app, models["sure"], 2)
@@ -258,7 +258,7 @@ def test_refused_sizes_offer_the_largest_size(page: Browser, app: Running, monke
 
 
 def test_page_that_allows_no_typed_models_has_no_form(page: Browser, small: str) -> None:
-    for closed in served(small, bundled=(), typed=False):  # as on a Space: nothing is typed, nothing uploaded
+    for closed in served(small, bundled=(), typed=False):  # as on a Space, without typed names and uploads
         ready(page, closed.url)
         assert page.locator(f"#model option[value='{ANOTHER}']").count() == 0
         expect(page.locator("#another")).not_to_be_visible()
@@ -277,7 +277,7 @@ def test_checkpoint_can_be_uploaded_if_allowed(page: Browser, small: str, tmp_pa
         page.locator("#another input[type=file]").set_input_files(str(bad))
         expect(page.locator("#notice")).to_contain_text("xpected")
         expect_unchanged(page, before)
-        assert "/tmp" not in page.locator("#notice").inner_text()  # nobody needs to know where uploads lie
+        assert "/tmp" not in page.locator("#notice").inner_text()  # no path of the server
         page.locator("#another input[type=file]").set_input_files(str(good))
         expect(page.locator("#badge")).to_contain_text("2 × 2 patches")
         expect(page.locator("#model option:checked")).to_have_text(re.compile(r"mine\.safetensors · 4 MB"))

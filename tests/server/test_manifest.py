@@ -1,4 +1,4 @@
-"""What the manifest of a scene holds, and the page that is made of it. No browser."""
+"""The manifest of a scene, and the page that is made from it, without a browser."""
 
 import base64
 import html
@@ -37,7 +37,7 @@ def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] | None = 
 
 
 def manifest(view: View, **options: Any) -> dict[str, Any]:
-    """The manifest as the browser gets it."""
+    """Return the manifest as the browser receives it."""
     return json.loads(json.dumps(Scene.of(view, **options).manifest("name")))
 
 
@@ -47,14 +47,14 @@ MODELS = [{}, {"registers": 3}, {"class_token": False, "pooling": "mean"}, {"dis
 @pytest.mark.parametrize("changes", [*MODELS, {"classes": 0}], ids=str)
 def test_manifest_describes_every_kind_of_model(changes: dict) -> None:
     view = opened(**changes)
-    made, trace = manifest(view, image="Dog"), view.trace
+    data, trace = manifest(view, image="Dog"), view.trace
     facts = {"grid": list(trace.grid), "prefix": list(trace.prefix), "image": "Dog", "rollout": True}
     facts |= {"depth": tiny.DEPTH, "heads": trace.heads, "width": tiny.HEAD_WIDTH, "blocks": tiny.DEPTH}
     facts |= {"badge": {"device": "CPU", "seconds": view.seconds}}
-    assert {name: made[name] for name in facts} == facts
+    assert {name: data[name] for name in facts} == facts
     named = changes != {"classes": 0}
-    assert bool(made["predictions"]) == bool(made["labels"]) == named
-    assert bool(made["caveat"]) != named
+    assert bool(data["predictions"]) == bool(data["labels"]) == named
+    assert bool(data["caveat"]) != named
 
 
 def test_texts_from_outside_are_escaped() -> None:
@@ -62,15 +62,15 @@ def test_texts_from_outside_are_escaped() -> None:
     view.trace.logits[0, 0] = 100.0
     scene = Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>")
     page = standalone(scene, "?layer=2</script><b>")
-    assert not [words for words in ("<img src=x", "<script>alert(1)", "</script><b>", "@@") if words in page]
-    assert '"?layer=2&head=3"' in standalone(scene, "?layer=2&head=3")  # the view that was saved
+    assert not [text for text in ("<img src=x", "<script>alert(1)", "</script><b>", "@@") if text in page]
+    assert '"?layer=2&head=3"' in standalone(scene, "?layer=2&head=3")
 
 
 def test_outputs_without_names_are_not_shown_as_classes() -> None:
-    assert manifest(opened())["labels"][0] == "class 0"  # a model of our own making: its classes are numbered
-    made = manifest(opened(labels=()))
-    assert f"{tiny.CLASSES} numbers" in made["caveat"]
-    assert made["predictions"] == made["labels"] == []
+    assert manifest(opened())["labels"][0] == "class 0"  # without a record, classes are numbered
+    data = manifest(opened(labels=()))
+    assert f"{tiny.CLASSES} numbers" in data["caveat"]
+    assert data["predictions"] == data["labels"] == []
 
 
 def test_manifest_and_view_describe_a_photograph_alike() -> None:
@@ -78,23 +78,23 @@ def test_manifest_and_view_describe_a_photograph_alike() -> None:
     about, score = view.model.pretrained, float(view.trace.logits[0].logsumexp(-1))
     unsure = {"sure_above": 0.999}
     grouped = {**unsure, "groups": (("even", *view.labels[::2]), ("any", *view.labels))}
-    for words, known, facts in (
+    for text, known, facts in (
         ("Best match among ", None, {}),
         ("Not sure: perhaps ", None, unsure),
         ("Probably some kind of any (", True, {**grouped, "known_above": score - 1e-3}),
         ("Perhaps none of the", False, {**grouped, "known_above": score + 1e-3}),
     ):
         view.model.pretrained = replace(about, **facts)
-        made, scene = manifest(view), Scene.of(view)
-        assert [index for _, _, index in made["predictions"]] == list(view.best())
-        assert [(label, share) for label, share, _ in made["predictions"]] == list(view.predictions())
-        assert made["sureAbove"] == view.sure_above == facts.get("sure_above")
+        data, scene = manifest(view), Scene.of(view)
+        assert [index for _, _, index in data["predictions"]] == list(view.best())
+        assert [(label, share) for label, share, _ in data["predictions"]] == list(view.predictions())
+        assert data["sureAbove"] == view.sure_above == facts.get("sure_above")
         members = [label for label, _ in view.predictions(3)]
         assert view.group() == (("any", pytest.approx(1.0), members) if "groups" in facts else None)
-        assert made["group"] == (view.group() and [*view.group()])
-        assert made["known"] is view.known is known
+        assert data["group"] == (view.group() and [*view.group()])
+        assert data["known"] is view.known is known
         assert view.describe() == scene.summary
-        assert scene.summary.startswith(words)
+        assert scene.summary.startswith(text)
         assert f"<title>{html.escape(scene.summary)} · tiny · vitviz</title>" in standalone(scene)
     name, _, members = view.group(1e-9)
     assert name == "even"
@@ -109,27 +109,27 @@ def test_page_gets_a_small_copy_with_every_patch_in_place(size: tuple[int, int])
     assert geometry.image == small.size
     for patch in ((0, 0), (3, 5), (6, 10)):
         large = np.array(view.geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / size
-        there = np.array(geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / small.size
-        np.testing.assert_allclose(there, large, atol=1e-9)
-    made = manifest(view)
-    address = made["photo"]["url"]
-    assert len(address) < 2_000_000  # small enough to send
-    assert small.size == Image.open(io.BytesIO(base64.b64decode(address.split(",")[1]))).size
-    assert small.size == (made["photo"]["width"], made["photo"]["height"])
-    assert max(made["seen"]["width"], made["seen"]["height"]) <= 640
+        scaled = np.array(geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / small.size
+        np.testing.assert_allclose(scaled, large, atol=1e-9)
+    data = manifest(view)
+    url = data["photo"]["url"]
+    assert len(url) < 2_000_000
+    assert small.size == Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).size
+    assert small.size == (data["photo"]["width"], data["photo"]["height"])
+    assert max(data["seen"]["width"], data["seen"]["height"]) <= 640
 
 
 def test_manifest_contains_the_numbers_of_further_maps() -> None:
     view = opened(registers=2)
     heatmap = view.rollout((1, 2))
-    (one,) = manifest(view, maps=[heatmap])["maps"]
-    assert one["title"] == heatmap.title
-    np.testing.assert_allclose(np.reshape(one["values"], heatmap.values.shape), heatmap.values, rtol=1e-6)
-    assert "% on CLS" in one["note"]
+    (data,) = manifest(view, maps=[heatmap])["maps"]
+    assert data["title"] == heatmap.title
+    np.testing.assert_allclose(np.reshape(data["values"], heatmap.values.shape), heatmap.values, rtol=1e-6)
+    assert "% on CLS" in data["note"]
 
 
-def shown_in_a_cell(view: View) -> dict[str, dict[str, str | None]]:
-    """The elements of what a notebook shows, and their attributes."""
+def cell_output(view: View) -> dict[str, dict[str, str | None]]:
+    """Return the elements of a notebook's output, with their attributes."""
     reader, elements = HTMLParser(), {}
     reader.handle_starttag = lambda tag, attrs: elements.update({tag: dict(attrs)})
     reader.feed(view._repr_html_())
@@ -138,10 +138,10 @@ def shown_in_a_cell(view: View) -> dict[str, dict[str, str | None]]:
 
 def test_notebook_output_is_a_frame_with_a_picture_as_fallback() -> None:
     view = opened()
-    read = shown_in_a_cell(view)
-    assert set(read) == {"div", "img", "iframe"}
-    assert read["iframe"]["srcdoc"] == view.html()
-    kind, picture = read["img"]["src"].split(",")
+    elements = cell_output(view)
+    assert set(elements) == {"div", "img", "iframe"}
+    assert elements["iframe"]["srcdoc"] == view.html()
+    kind, picture = elements["img"]["src"].split(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(picture) == view._repr_png_()
 
@@ -150,8 +150,8 @@ def test_page_too_large_for_a_cell_becomes_a_picture_and_a_hint(monkeypatch: pyt
     view = opened()
     monkeypatch.setattr(vitviz.view, "CELL_MEGABYTES", 0.1)
     monkeypatch.setattr(view, "html", lambda **options: pytest.fail("the page was made"))
-    assert "iframe" not in shown_in_a_cell(view)
-    assert "img" in shown_in_a_cell(view)
+    assert "iframe" not in cell_output(view)
+    assert "img" in cell_output(view)
     assert "view.save_html('page.html')" in view._repr_html_()
     monkeypatch.setattr(vitviz.view, "PAGE_MEGABYTES", 0.2)
     assert "view.save_html('page.html', limit=1)" in view._repr_html_()

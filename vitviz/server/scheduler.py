@@ -55,8 +55,6 @@ class Cancelled(Exception):
 class BusyError(VitvizError):
     """Raised if too many requests are waiting; the text and `seconds` say how long the wait may be."""
 
-    """Raised if too many requests are waiting; the text and `seconds` say how long the wait may be."""
-
     def __init__(self, seconds: float) -> None:
         self.seconds = float(max(1, round(seconds)))
         super().__init__(f"Busy: too many requests are waiting. Try again in about {self.seconds:.0f} s.")
