@@ -393,13 +393,13 @@ class Endpoints:
         checked = check(method, arguments)
         scene: str | None = checked.get("scene")
         key = scene, name + json.dumps(checked, default=lambda data: hashlib.sha256(data).hexdigest())
-        large = self._is_large(scene)
 
         def compute() -> Any:
             answer = self.cache.get(key)
             if answer is None:
                 try:
-                    with self.scheduler.run(Kind.SHORT) if declared.light and large else nullcontext():
+                    large = declared.light and self._is_large(scene)  # now that the scene is open
+                    with self.scheduler.run(Kind.SHORT) if large else nullcontext():
                         answer = method(**checked)
                 finally:
                     self.cache.measure((scene, OPEN))  # the scene holds intermediate results
@@ -407,7 +407,7 @@ class Endpoints:
                     self.cache.put(key, answer)
             return answer
 
-        return CheckedQuestion(key, compute, declared.light and not large)
+        return CheckedQuestion(key, compute, declared.light and not self._is_large(scene))
 
     def begin(self, model: str | None) -> tuple[str, Future[Loaded]]:
         """Start to load a model; return a progress message, and the future of the model.
