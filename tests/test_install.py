@@ -1,4 +1,4 @@
-"""vitviz as people install it: a wheel in an environment of its own, used from a folder that is not the checkout."""
+"""Test the installed wheel, in a fresh environment and outside the checkout."""
 
 import json
 import os
@@ -28,11 +28,10 @@ import release  # noqa: E402
 
 pytestmark = pytest.mark.tier("all")
 SMALL, REPOSITORY_ONLY = "vit-cifar10", "dinov2-s14-imagenette"
-ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would come before the wheel
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would precede the wheel
 
 
 def run(*command: object, cwd: Path = ROOT, env: Mapping[str, str] = ALONE) -> str:
-    """Run a command to its end and return what it prints."""
     words = [str(part) for part in command]
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,13 +43,11 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel and the source distribution, as a release builds and checks them."""
     return release.build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def wheel(built: tuple[Path, Path]) -> Path:
-    """The wheel."""
     return built[0]
 
 
@@ -63,15 +60,14 @@ def environment(folder: Path, wheel: Path, *packages: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and all its extras: its folder of commands."""
-    # A path in a .pth file does not make Python read the .pth files there: the editable vitviz stays out.
+    """Make an environment with the wheel and all its extras; return its folder of commands."""
+    # Python does not read .pth files of a folder named in a .pth file, so the editable vitviz stays out.
     required = tmp_path_factory.mktemp("required") / "required.pth"
     required.write_text(sysconfig.get_path("purelib") + "\n")
     return environment(tmp_path_factory.mktemp("installed") / "env", wheel, required)
 
 
 def about(wheel: Path) -> Message:
-    """What the wheel says of itself."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return BytesParser().parsebytes(archive.read(name))
@@ -79,18 +75,18 @@ def about(wheel: Path) -> Message:
 
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with what `pip install vitviz` brings, and nothing else."""
+    """Make an environment with the packages of `pip install vitviz`; return its folder of commands."""
     brought = clean_environment.packages(clean_environment.requirements(about(wheel).get_all("Requires-Dist")))
     return environment(tmp_path_factory.mktemp("bare") / "env", wheel, *brought)
 
 
-def test_the_package_index_shows_text_without_what_lies_in_the_checkout(wheel: Path) -> None:
+def test_package_description_has_no_relative_links(wheel: Path) -> None:
     text = about(wheel).get_payload()
     assert text.startswith("# vitviz")  # no front matter
     assert "](" not in re.sub(r"\]\((https?:|#)", "", text)
 
 
-def test_the_library_alone_needs_no_extra_and_names_those_of_the_rest(bare: Path, elsewhere: Path) -> None:
+def test_plain_install_works_and_names_missing_extras(bare: Path, elsewhere: Path) -> None:
     program = f"""
 import importlib.util, sys, vitviz
 from vitviz.cli.main import main
@@ -118,7 +114,6 @@ print(main(["summary", "--model", "timm:vit_tiny_patch16_224"]), file=sys.stderr
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder far from the checkout, with one photograph."""
     (tmp_path / "photo.jpg").write_bytes((ROOT / "examples" / "church.jpg").read_bytes())
     return tmp_path
 
@@ -141,7 +136,7 @@ print(view.rollout().values.shape, *vitviz.bundled())
 
 @pytest.fixture
 def served(installed: Path, elsewhere: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address of `vitviz app`, and its process."""
+    """Start `vitviz app`; return its address and process."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

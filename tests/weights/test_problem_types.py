@@ -17,7 +17,7 @@ from torch import nn
 
 import vitviz
 from vitviz.analysis.decomposition import decompose
-from vitviz.analysis.heads import head_statistics
+from vitviz.analysis.head_statistics import head_statistics
 from vitviz.cli.main import main
 from vitviz.draw.figures import charts, drawing
 from vitviz.draw.figures.maps import FigureOptions

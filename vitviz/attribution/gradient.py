@@ -51,12 +51,12 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
             advance(entering, 1 / trace.depth)
             if flow is None:  # the last block: continue to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
-        inputs = [seen.probabilities for seen in ops.seen]
+        matrices = [attended.probabilities for attended in ops.seen]
         ops.seen.clear()  # it holds the logits too
-        gradients = torch.autograd.grad(out, inputs + [entering] * (index > stop), flow)
+        gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
-        steps = [Step(one.detach(), gradients[number], pooling=number > 0) for number, one in enumerate(inputs)]
-        del out, inputs, gradients  # free them before the next block
+        steps = [Step(matrices[place].detach(), gradients[place], pooling=place > 0) for place in range(len(matrices))]
+        del out, matrices, gradients  # free them before the next block
         while steps:
             yield steps.pop()
 
@@ -141,7 +141,7 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
         pooling = ops.seen[0].probabilities.mean((1, 2))  # (B, H, 1, N) -> (B, N)
         rows = rows + (1 - rows.sum(1, keepdim=True)) * pooling
     *_, step = backward(case, index)
-    attention, gradient = (mix(rows[:, None], one) for one in (step.attention, step.gradient))  # (B, H, N) each
+    attention, gradient = (mix(rows[:, None], matrix) for matrix in (step.attention, step.gradient))  # (B, H, N) each
     weights = gradient[:, :, len(case.trace.prefix) :].mean(-1, keepdim=True)  # (B, H, 1)
     return (attention * weights).mean(1).clamp_min(0)
 

@@ -74,7 +74,7 @@ def _steps(case: Case, start: int) -> Iterator[Tensor]:
                 logits = out.detach().requires_grad_()
                 (slope,) = torch.autograd.grad(target.score(logits).sum(), logits)  # 1 and, for a contrast, -1
                 flows = slope, slope.clamp(min=0)  # the relevance of a contrast is that of its first class
-        inputs = [entering, *(seen.probabilities for seen in ops.seen)]
+        inputs = [entering, *(attended.probabilities for attended in ops.seen)]
         gradients = torch.autograd.grad(out, inputs, flows[0], retain_graph=True)
         ops.relevance = True
         relevances = torch.autograd.grad(out, inputs, flows[1])

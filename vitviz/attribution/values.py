@@ -61,19 +61,19 @@ def _products(block: Block, stream: Tensor) -> Tensor:
     if isinstance(scale, LayerScale):
         out = double(scale.gamma)[:, None] * out
     between = (out.T @ out).unflatten(0, (attn.heads, -1))  # (H * d, D) @ (D, H * d) -> (H, d, H * d)
-    one = [
+    products = [
         ((values[:, :, head] @ between[head]).unflatten(2, (attn.heads, -1)) * values).sum(3)  # (B, N, H)
         for head in range(attn.heads)
     ]
-    return torch.stack(one, dim=2)
+    return torch.stack(products, dim=2)
 
 
 def _norms_of_sums(case: Case, block: int, query: Query, products: Tensor) -> Tensor:
     """Return the norms of the sums over heads for a query: (B, N, H, H) -> (B, N)."""
-    kept, weights = case.trace.block(block), case.trace.weights(query)  # (B, N)
+    block_trace, weights = case.trace.block(block), case.trace.weights(query)  # (B, N)
     total = products.new_zeros(weights.shape)
-    for start, stop in used_rows(kept, weights):
-        rows = double(kept.rows(start, stop)).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
+    for start, stop in used_rows(block_trace, weights):
+        rows = double(block_trace.rows(start, stop)).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
         squares = ((rows @ products) * rows).sum(3)  # (B, N, n, H) @ (B, N, H, H) -> (B, N, n)
         norms = squares.clamp_min_(0).sqrt_()
         total += (norms @ double(weights[:, start:stop, None])).squeeze(2)  # (B, N, n) @ (B, n, 1)

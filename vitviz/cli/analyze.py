@@ -15,7 +15,7 @@ from vitviz.formatting import text_table
 from vitviz.outputs import REGRESSION
 
 if TYPE_CHECKING:
-    from vitviz.analysis.heads import HeadStatistics
+    from vitviz.analysis.head_statistics import HeadStatistics
     from vitviz.evaluation.table import Evaluation
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--statistics",
     cls=Several,
-    type=Names("vitviz.analysis.heads", "STATISTICS", "all"),
+    type=Names("vitviz.analysis.head_statistics", "STATISTICS", "all"),
     help="default: those computed from rows of attention",
 )
 @click.option("--query", help="the query token (default: the mean over all patches)")
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @shared.model
 def heads(args: Args) -> None:
     """Measure the attention heads, on a photograph or over a folder."""
-    from vitviz.analysis.heads import CHEAP, STATISTICS, folder_statistics
+    from vitviz.analysis.head_statistics import CHEAP, STATISTICS, folder_statistics
 
     output = shared.output_path(args.output, ".csv") if args.output else None
     names = tuple(STATISTICS) if "all" in args.statistics else args.statistics or CHEAP

@@ -109,7 +109,7 @@ def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
 
 def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
     """Draw figure 7 of the ViT paper."""
-    from vitviz.analysis.heads import folder_statistics
+    from vitviz.analysis.head_statistics import folder_statistics
     from vitviz.draw.figures.paper import inside
 
     path = _one(args)

@@ -19,7 +19,7 @@ from typing import Any, get_args
 import numpy as np
 from PIL import Image
 
-from vitviz.analysis.heads import STATISTICS
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.attention import DISCARD, FUSE, RESIDUAL, START, Fusion
 from vitviz.attribution.registry import DEFAULT, METHODS, method_named
 from vitviz.errors import VitvizError

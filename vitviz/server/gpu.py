@@ -118,11 +118,11 @@ def ask_view(view: View, question: str, **options: Any) -> Any:
 def moved(view: View, model: ViT) -> View:
     """Return a view whose trace is on the device of a copy of its model and uses that copy's weights."""
     trace = cast(Any, _move(view.trace, next(model.parameters()).device))
-    kept = [
-        replace(block_trace, project=Recall(model.blocks[block], block_trace.stream))
-        for block, block_trace in zip(trace.blocks, trace.kept, strict=True)
+    states = [
+        replace(state, project=Recall(model.blocks[block], state.stream))
+        for block, state in zip(trace.blocks, trace.states, strict=True)
     ]
-    trace = replace(trace, kept=tuple(kept))
+    trace = replace(trace, states=tuple(states))
     copied = View(model, view.preprocess, view.photo, view._pixels, view.geometry, trace, view.seconds)
     copied.device = view.device  # where the trace was computed
     return copied
