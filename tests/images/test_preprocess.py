@@ -196,25 +196,22 @@ def test_settings_round_trip_json_and_all_are_required() -> None:
 @pytest.mark.parametrize(
     ("bad", "words"),
     [
-        ({"height": 0}, "height"),
-        ({"height": 224.0}, "height"),
-        ({"width": True}, "width"),
-        ({"width": None}, "width"),
-        ({"resize": 0}, "resize"),
+        *(
+            ({name: value}, name)
+            for name, value in (
+                ("height", 0), ("height", 224.0), ("width", True), ("width", None), ("resize", 0), ("multiple", 0),
+                ("mode", ["crop"]), ("interpolation", "hamming"), ("mean", (0.5, 0.5)), ("mean", "abc"),
+                ("mean", (0.5, 0.5, math.nan)),
+            )
+        ),
         ({"resize": 223}, r"at least the shorter side of the 224 x 224 input, got 223"),
         ({"height": 192, "width": 320, "resize": (192, 319)}, "at least that of the 192 x 320 input"),
         ({"height": 10_000, "width": 10_000}, "at most 50000000 pixels"),
-        ({"multiple": 0}, "multiple"),
         ({"mode": "native", "height": 15, "width": 17}, "one patch of 16 x 16"),
         ({"mode": "stretch"}, "'crop', 'squash', 'pad', 'native', got 'stretch'"),
-        ({"mode": ["crop"]}, "mode"),
-        ({"interpolation": "hamming"}, "interpolation"),
-        ({"mean": (0.5, 0.5)}, "mean"),
-        ({"mean": "abc"}, "mean"),
-        ({"mean": (0.5, 0.5, math.nan)}, "mean"),
         ({"std": (0.5, 0.0, 0.5)}, "std to be .* from 1e-06"),
     ],
-)
+)  # fmt: skip
 def test_invalid_settings_raise(bad: dict[str, Any], words: str) -> None:
     with pytest.raises(ImageError, match=words):
         Preprocess(**bad)

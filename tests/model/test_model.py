@@ -207,23 +207,21 @@ def test_config_round_trips_json_and_derives_sizes(changes: dict) -> None:
         ({"image_size": (91, 140), "patch_size": 13}, ["91 x 140", "13 x 13", "91 x 143"]),
         ({"image_size": (10, 13), "patch_size": 13}, ["10 x 13", "13 x 13"]),
         ({"width": 19, "heads": 5, "head_width": None}, ["19", "5 heads", "15"]),
-        ({"depth": 0}, ["depth", "at least 1", "0"]),
-        ({"heads": 2.0}, ["heads", "2.0"]),
-        ({"registers": -1}, ["registers", "at least 0", "-1"]),
-        ({"classes": True}, ["classes", "True"]),
-        ({"head_width": 0}, ["head_width", "at least 1", "0"]),
-        ({"mlp_width": -23}, ["mlp_width", "at least 1", "-23"]),
-        ({"image_size": 224}, ["image_size", "224"]),
+        *(
+            ({name: value}, [name, range_text, str(value)])
+            for name, value, range_text in (
+                ("depth", 0, "at least 1"), ("registers", -1, "at least 0"), ("head_width", 0, "at least 1"),
+                ("mlp_width", -23, "at least 1"), ("heads", 2.0, ""), ("classes", True, ""), ("image_size", 224, ""),
+                ("dropout", 1.0, ""), ("path_dropout", -0.25, ""), ("attention_dropout", float("nan"), ""),
+                ("norm_eps", 0.0, ""),
+            )
+        ),
         ({"image_size": (91.0, 143)}, ["image_size", "91.0"]),
         ({"position_grid": (0, 3)}, ["position_grid", "at least 1", "0"]),
-        ({"dropout": 1.0}, ["dropout", "1.0"]),
-        ({"path_dropout": -0.25}, ["path_dropout", "-0.25"]),
-        ({"attention_dropout": float("nan")}, ["attention_dropout", "nan"]),
         ({"pooling": "max"}, ["pooling", "'cls'", "'mean'", "'cls+mean'", "'max'"]),
         ({"pooling": "cls", "class_token": False}, ["'cls'", "'mean'"]),
         ({"pooling": "cls+mean", "class_token": False}, ["'cls+mean'", "'mean'"]),
         ({"positions": "fourier"}, ["positions", "'learned'", "'sincos'", "'fourier'"]),
-        ({"norm_eps": 0.0}, ["norm_eps", "0.0"]),
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
         ({"positions": "sincos1d", "width": 19}, ["even", "19"]),
         ({"positions": "rotary", "head_width": 18}, ["divisible by 4", "18"]),
@@ -231,12 +229,11 @@ def test_config_round_trips_json_and_derives_sizes(changes: dict) -> None:
         ({"pooling": "attention"}, ["5 heads", "19"]),
         ({"image_size": (13 * 2000, 13 * 2000)}, ["26000 x 26000", "smaller"]),
     ],
-)
+)  # fmt: skip
 def test_invalid_configs_raise_with_the_value(changes: dict, facts: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
         tiny.config(**changes)
-    for fact in facts:
-        assert fact in str(caught.value)
+    assert all(fact in str(caught.value) for fact in facts)
 
 
 def test_errors_name_unknown_settings_and_suggest_a_size_that_fits() -> None:

@@ -14,9 +14,9 @@ import re
 import struct
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import IO, BinaryIO, Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
-from PIL import Image, Jpeg2KImagePlugin, JpegImagePlugin
+from PIL import Image, JpegImagePlugin
 
 from vitviz.errors import VitvizError
 
@@ -67,6 +67,7 @@ _LEAST_IDAT = 1024  # bytes from which a PNG's chunk of pixels does not count as
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
 _NO_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA), 0xFF)  # no marker, or one without a segment (ISO 10918-1, table B.1)
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+_CODESTREAM = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 without boxes
 _PPM_HEADER = re.compile(rb"P[0-6fy](?:\s*(?:#[^\r\n]*[\r\n]\s*)*[\d.+-]+){2}")
 
 _SIGNATURES = (
@@ -148,6 +149,8 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
             check_size(*canvas, name, MEGAPIXELS["WEBP"])
     elif kind == "TIFF":
         _check_directories(io.BytesIO(data), name)
+    elif kind == "JPEG2000":
+        _check_jpeg2000(data, name)
     elif kind == "PPM":
         _check_ppm(data, name)
     file.seek(0)
@@ -270,8 +273,8 @@ def _check_ppm(data: bytes, name: str) -> None:
         )
 
 
-def _jpeg2000_boxes(data: bytes) -> Iterator[int]:
-    """Yield 0 for each box, including those in the file's header (ISO 15444-1, annex I)."""
+def _jpeg2000_boxes(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield kind and offset of the content of each box, including those in the header (ISO 15444-1, annex I)."""
     pending = [(0, len(data))]
     while pending:
         at, end = pending.pop()
@@ -279,7 +282,7 @@ def _jpeg2000_boxes(data: bytes) -> Iterator[int]:
             length, kind, head = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
             if length == 1:
                 length, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-            yield 0
+            yield kind, at + head
             if length == 0 or kind == b"jp2c":
                 break
             if kind in (b"jp2h", b"res "):
@@ -287,7 +290,27 @@ def _jpeg2000_boxes(data: bytes) -> Iterator[int]:
             at += max(length, head)
 
 
-_PARTS = {"PNG": _png_chunks, "WEBP": _webp_chunks, "GIF": _gif_blocks, "JPEG2000": _jpeg2000_boxes}
+def _check_jpeg2000(data: bytes, name: str) -> None:
+    """Check the codestream's size, which may differ from the file header's, and the number of tiles."""
+    start = 0
+    if not data.startswith(_CODESTREAM):  # a file of boxes: the codestream is in jp2c
+        boxes = list(islice(_jpeg2000_boxes(data), _MAX_PARTS + 1))
+        _check_parts((0 for _ in boxes), name, _MAX_DATA)
+        start = next((at for kind, at in boxes if kind == b"jp2c"), len(data))
+    header = data[start + 4 : start + 42]  # SIZ (annex A.5.1)
+    if len(header) < 38:
+        return  # not a picture: the decoder raises the error
+    right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
+    check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
+    tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))
+    if tiles > _TILES or channels > 4:
+        raise ImageError(
+            f"Expected a JPEG 2000 of at most {_TILES:,} tiles and 4 channels, got {tiles:,} and {channels} in {name}. "
+            "Save it as JPEG or PNG instead."
+        )
+
+
+_PARTS = {"PNG": _png_chunks, "WEBP": _webp_chunks, "GIF": _gif_blocks}
 """Functions that yield the sizes in bytes of a file's parts without pixels, by format."""
 
 
@@ -301,8 +324,6 @@ def check_file(image: Image.Image, name: str) -> None:
         _check_jpeg(image, name)
     else:
         check_size(*image.size, name, MEGAPIXELS[str(image.format)])
-    if isinstance(image, Jpeg2KImagePlugin.Jpeg2KImageFile) and image.fp is not None:
-        _check_jpeg2000(image.fp, name)
 
 
 class DirectoryEntry(NamedTuple):
@@ -384,26 +405,3 @@ def _check_jpeg(image: JpegImagePlugin.JpegImageFile, name: str) -> None:
         f"Expected a JPEG with such colours of at most {megapixels} megapixels, got {pixels / 1e6:.1f} in {name}. "
         "Make it smaller and try again."
     )
-
-
-def _check_jpeg2000(file: IO[bytes], name: str) -> None:
-    """Check the codestream's size, which may differ from the file header's, and the number of tiles."""
-    file.seek(0)
-    if file.read(4) != b"\xff\x4f\xff\x51":  # a file of boxes (ISO 15444-1, annex I): the codestream is in jp2c
-        file.seek(0)
-        while len(box := file.read(8)) == 8 and box[4:] != b"jp2c":
-            length = int.from_bytes(box[:4], "big")
-            length = int.from_bytes(file.read(8), "big") - 8 if length == 1 else length
-            file.seek(max(0, length - 8), 1)
-        file.read(4)
-    header = file.read(38)  # SIZ (annex A.5.1)
-    if len(header) < 38:
-        return  # not a picture: the decoder raises the error
-    right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
-    check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
-    tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))
-    if tiles > _TILES or channels > 4:
-        raise ImageError(
-            f"Expected a JPEG 2000 of at most {_TILES:,} tiles and 4 channels, got {tiles:,} and {channels} in {name}. "
-            "Save it as JPEG or PNG instead."
-        )
