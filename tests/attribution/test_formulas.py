@@ -21,7 +21,7 @@ from torch import Tensor
 from vitviz.attribution import gradient, perturbation
 from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.gradient import attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
-from vitviz.attribution.inputs import Method
+from vitviz.attribution.inputs import ExplainError, Method
 from vitviz.attribution.perturbation import input_gradient, integrated_gradients, kernel_shap, occlusion, superpixels
 from vitviz.attribution.relevance import attn_lrp, transformer_lrp
 from vitviz.model.vit import ViT
@@ -162,6 +162,9 @@ def test_legrad_sums_gradients_of_the_score_after_each_block(kind: str) -> None:
 
     for start in (0, -2):
         check(legrad, kind, functools.partial(formula, start=start), start=start)
+    if "attention" in kind:
+        with pytest.raises(ExplainError, match="attention pooling, got 'tokens'"):
+            legrad(cases.case(cases.model(kind), cases.images(), 3), pooling="tokens")
     if kind == "class token":
         check(legrad, kind, functools.partial(formula, pooling="tokens"), pooling="tokens")
 

@@ -121,8 +121,6 @@ def rollout_scores(
 ) -> Tensor:
     """Return the scores of all tokens behind the maps of `rollout`: (B, N)."""
     _check_rollout(trace, fuse, discard, residual, start)
-    if rescale not in get_args(Rescale):
-        raise ExplainError(f"Expected rescale as attention or sum, got {rescale!r}. Choose one of them.")
     flow = trace.weights(trace.default_query if query is None else query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
         block_trace, count = trace.block(block), int(discard * flow.shape[1] ** 2)

@@ -12,7 +12,7 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -189,11 +189,11 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             over all tokens, as in the authors' program.
 
     Raises:
-        ExplainError: for another pooling, or "tokens" with attention pooling.
+        ExplainError: for "tokens" with attention pooling.
     """
     trace, model = case.trace, case.model
-    if pooling not in get_args(Pooling) or (pooling == "tokens" and model.attn_pool is not None):
-        raise ExplainError(f"Expected pooling as model, or tokens where none is learned; got {pooling!r}. Use model.")
+    if pooling == "tokens" and model.attn_pool is not None:
+        raise ExplainError("Expected pooling='model' for a model with attention pooling, got 'tokens'. Use 'model'.")
     angles = model.angles(trace.grid)
     total = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
     for index in range(_index(case, start), trace.depth):
@@ -220,7 +220,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
 def _index(case: Case, block: int) -> int:
     """Return a block index from 0."""
     depth = case.trace.depth
-    if isinstance(block, bool) or not isinstance(block, int) or not -depth <= block < depth:
+    if not -depth <= block < depth:
         raise ExplainError(f"Expected a block among 0..{depth - 1} (or -{depth}..-1), got {block!r}. Choose one.")
     return block % depth
 

@@ -6,6 +6,8 @@ high attention may contribute little, because the residual stream receives atten
 Shapes: B images, H heads, N tokens, D width, d head width.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,9 @@ from vitviz.model.tracing import project_part
 
 
 @torch.no_grad()
-def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", query: Query | None = None) -> Tensor:
+def value_attention(
+    case: Case, *, block: int = -1, head: int | Literal["sum", "mean"] = "sum", query: Query | None = None
+) -> Tensor:
     """Return each token's contribution to `query` in one block: the norm of a_ij f(x_j), f(x) = (x W_V + b_V) W_O.
 
     W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded.
@@ -35,8 +39,7 @@ def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", que
         (B, N), non-negative, not normalised.
     """
     trace = case.trace
-    known = type(head) is int and 0 <= head < trace.heads
-    if head not in ("sum", "mean") and not known:
+    if isinstance(head, int) and not 0 <= head < trace.heads:
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1}, 'sum' or 'mean', got {head!r}. Choose one.")
     query = trace.default_query if query is None else query
     stream = trace.stream(block)  # (B, N, D), checks `block`
