@@ -271,19 +271,19 @@ def geometry_calls() -> Iterator[Call]:
 
 def same_place_calls() -> Iterator[Call]:
     """For each patch of one model, the patch of another one over the same place of the photograph."""
-    grid, whole = (7, 15), prepared(150, 70, mode="native", multiple=10)
-    source = {"geometry": plain(whole), "grid": grid}
+    grid, full_geometry = (7, 15), prepared(150, 70, mode="native", multiple=10)
+    source = {"geometry": plain(full_geometry), "grid": grid}
     yield call("compute/geometry.samePlace", [[3, 9], source, source], [3, 9])
     nothing = {"geometry": plain(GEOMETRIES["nothing seen"]), "grid": PATCHES}
     yield call("compute/geometry.samePlace", [[3, 9], source, nothing], [0, 0])
-    for part in (prepared(150, 70, mode=mode) for mode in ("crop", "pad", "squash")):
-        left, top, right, bottom = part.seen
-        target = {"geometry": plain(part), "grid": PATCHES}
+    for partial in (prepared(150, 70, mode=mode) for mode in ("crop", "pad", "squash")):
+        left, top, right, bottom = partial.seen
+        target = {"geometry": plain(partial), "grid": PATCHES}
         for patch in np.ndindex(grid):
-            x0, y0, x1, y1 = whole.patch_box(*patch, grid)
+            x0, y0, x1, y1 = full_geometry.patch_box(*patch, grid)
             x = min(max((x0 + x1) / 2, left), right - 1e-3)
             y = min(max((y0 + y1) / 2, top), bottom - 1e-3)
-            yield call("compute/geometry.samePlace", [patch, source, target], part.patch_at(x, y, PATCHES))
+            yield call("compute/geometry.samePlace", [patch, source, target], partial.patch_at(x, y, PATCHES))
 
 
 def statistic_calls() -> Iterator[Call]:
@@ -340,8 +340,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "smooth, grey, with everything": {"smooth": True, "gray": True, "grid": True, "query": (1, 4), "gamma": 0.6},
     "a query in the corner": {"query": (0, 0), "alpha": 0.0},
     "signed": {"signed": True, "cmap": "RdBu_r", "alpha": 1.0, "smooth": True},
-    "one patch outshines all": {"beyond": 9.0},
-    "one patch outshines all, for and against": {"beyond": -9.0, "signed": True, "cmap": "RdBu_r"},
+    "an outlier patch": {"beyond": 9.0},
+    "a signed outlier patch": {"beyond": -9.0, "signed": True, "cmap": "RdBu_r"},
     "a given scale": {"scale": Scale(0.2, 0.6), "cmap": "magma"},
 }
 

@@ -1,9 +1,9 @@
 """Implement a Vision Transformer in float64 from the papers, as a reference for vitviz.
 
 It takes only parameters and `ViTConfig` from vitviz. `run` puts every operation on a tape. The plain `Tape` computes
-values, in one autograd graph, for a batch; the others also hand relevance from an operation's output to its inputs, for
-one image, in the style of the first authors' programs (each rule from an operation's values and autograd's product with
-its Jacobian), with nothing merged. vitviz works with relevance divided by values, and with closed forms.
+values, in one autograd graph, for a batch; the others also propagate relevance from an operation's output to its
+inputs, for one image, like the first authors' programs: each rule uses an operation's values and autograd's product
+with its Jacobian. vitviz works with relevance divided by values, and with closed forms.
 """
 
 import math

@@ -137,9 +137,9 @@ print(view.rollout().values.shape, *vitviz.bundled())
 @pytest.fixture
 def served(installed: Path, elsewhere: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """Start `vitviz app`; return its address and process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     settings = {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_TEMP_DIR": str(elsewhere)}
     with (elsewhere / "log.txt").open("w+") as log:
         process = subprocess.Popen(
@@ -182,11 +182,11 @@ def source(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_the_source_distribution_runs_its_tests(source: Path) -> None:
-    held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    packed = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
     folders = ("tests", "vitviz", "examples", "checkpoints", "scripts", "docs", "notebooks")
     tracked = set(run("git", "ls-files", *folders).split())
-    assert tracked - held == {name for name in tracked if name.startswith(f"checkpoints/{REPOSITORY_ONLY}/")}
-    assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
+    assert tracked - packed == {name for name in tracked if name.startswith(f"checkpoints/{REPOSITORY_ONLY}/")}
+    assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= packed
     pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
     assert "passed" in run(*pytest_there, "tests/images/test_preprocess.py", cwd=source, env=environ)
@@ -195,7 +195,7 @@ def test_the_source_distribution_runs_its_tests(source: Path) -> None:
 def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
     built: tuple[Path, Path], installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, files, taken = (tmp_path / name for name in ("trial", "files", "taken"))
+    trial, files, downloaded = (tmp_path / name for name in ("trial", "files", "taken"))
     for folder in (trial, files):
         folder.mkdir()
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -205,9 +205,19 @@ def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
     with local_index.serve(files) as address:
         release.upload(built, address)
         alone = {**ALONE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
-        download = (*PIP, "download", "--no-deps", "--only-binary", ":all:", "-d", taken, "-i", f"{address}simple/")
+        download = (
+            *PIP,
+            "download",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "-d",
+            downloaded,
+            "-i",
+            f"{address}simple/",
+        )
         run(*download, "vitviz", env=alone)
-    assert (taken / built[0].name).read_bytes() == built[0].read_bytes()
+    assert (downloaded / built[0].name).read_bytes() == built[0].read_bytes()
     assert {path.name for path in files.iterdir()} == {path.name for path in built}
 
 

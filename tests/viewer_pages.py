@@ -155,11 +155,11 @@ def pixels(page: Page, script: str) -> NDArray[np.uint8]:
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGBA"))
 
 
-def assert_colors(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
-    """Assert that `shown` (..., 3) has the colors of `index` (...), up to `off` places, because of half precision."""
-    assert shown.shape == (*index.shape, 3)
+def assert_colors(colors: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
+    """Assert that `colors` (..., 3) are those of `index` (...), up to `off` places, because of half precision."""
+    assert colors.shape == (*index.shape, 3)
     near = [lut("viridis")[np.clip(index.astype(int) + step, 0, 255)] for step in range(-off, off + 1)]
-    assert np.any([(shown == colours).all(-1) for colours in near], axis=0).all()
+    assert np.any([(colors == candidates).all(-1) for candidates in near], axis=0).all()
 
 
 # ---- numbers of the page and of Python

@@ -246,9 +246,9 @@ def test_scores_of_attn_lrp_sum_to_the_logit(kind: str) -> None:
 
 def test_epsilon_absorbs_relevance() -> None:
     case = cases.case(cases.model(), cases.images(), cases.TARGETS)
-    plain, small, large = (attn_lrp(case, conserve=False, epsilon=epsilon) for epsilon in (0.0, 1e-12, 0.1))
-    assert not torch.allclose(plain, large)
-    torch.testing.assert_close(plain, small)
+    without_epsilon, small, large = (attn_lrp(case, conserve=False, epsilon=epsilon) for epsilon in (0.0, 1e-12, 0.1))
+    assert not torch.allclose(without_epsilon, large)
+    torch.testing.assert_close(without_epsilon, small)
 
 
 # ---- perturbation
@@ -297,8 +297,8 @@ def shapley(model: ViT, image: Tensor, base: Tensor, squares: Tensor, label: int
     """Compute Shapley values by definition: mean contribution of a square over all orders."""
     count = int(squares.max()) + 1
     sets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count))).double()  # every set of squares
-    shown = sets[:, squares.repeat_interleave(cases.PATCH, 0).repeat_interleave(cases.PATCH, 1)][:, None]
-    values = model(shown * image + (1 - shown) * base)[:, label]  # (2^F,)
+    masks = sets[:, squares.repeat_interleave(cases.PATCH, 0).repeat_interleave(cases.PATCH, 1)][:, None]
+    values = model(masks * image + (1 - masks) * base)[:, label]  # (2^F,)
     shares = torch.tensor([1 / (count * math.comb(count - 1, int(size))) for size in range(count)]).double()
     contributions = []
     for square in range(count):

@@ -49,8 +49,8 @@ def assert_theirs(dataset: Dataset[Samples], kind: str, root: Path) -> None:
         torchvision_split = getattr(torchvision, kind)(str(root), train=train)
         assert split.images is not None
         assert (split.images.dtype, split.paths) == (torch.uint8, None)
-        shown = split.images.permute(0, 2, 3, 1).numpy()
-        assert np.array_equal(shown.reshape(torchvision_split.data.shape), torchvision_split.data)
+        pixels = split.images.permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(pixels.reshape(torchvision_split.data.shape), torchvision_split.data)
         assert split.classes.tolist() == list(torchvision_split.targets)
 
 

@@ -237,13 +237,13 @@ def test_ended_worker_is_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     pool.warm()
-    held = idle(pool)
-    os.kill(held._process.pid, signal.SIGSTOP)  # stopped, so it cannot reply
+    process = idle(pool)
+    os.kill(process._process.pid, signal.SIGSTOP)  # stopped, so it cannot reply
     with monkeypatch.context() as limited:
         limited.setattr(worker, "SECONDS", seconds)
         with pytest.raises(error, match=words):
-            pool.decode(PNG, "this file", lambda: check(held))
-    assert not held.alive
+            pool.decode(PNG, "this file", lambda: check(process))
+    assert not process.alive
     assert pool.decode(PNG, "this file").size == PHOTO.size
 
 
@@ -337,8 +337,8 @@ def test_decoding_any_file_takes_bounded_memory(tmp_path: Path) -> None:
     command = [sys.executable, "-c", MEASURE, *(str(tmp_path / name) for name in ("small", *FILES))]
     lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     for line, (name, (_, expected, limit)) in zip(lines, FILES.items(), strict=True):
-        megabytes, said = json.loads(line)
-        assert re.search(expected, str(said)) if isinstance(expected, str) else said == expected, name
+        megabytes, result = json.loads(line)
+        assert re.search(expected, str(result)) if isinstance(expected, str) else result == expected, name
         assert megabytes < limit, name
     for name in FILES:
         if "large" in name:
