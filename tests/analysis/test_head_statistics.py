@@ -177,9 +177,8 @@ def test_statistics_of_any_attention_match_loops_within_bounds(
     queries = QueryRange(prefix, tokens, names, grid, torch.tensor([side]))
     logits = spread * torch.randn(2, 3, tokens, tokens, generator=torch.Generator().manual_seed(seed))
     logits[..., :prefix] += drain
-    block = BlockTrace(
-        logits, torch.eye(tokens).expand_as(logits), logits.logsumexp(-1)
-    )  # unit keys make the queries the logits
+    # Unit keys make the queries the logits.
+    block = BlockTrace(logits, torch.eye(tokens).expand_as(logits), logits.logsumexp(-1))
     attention = logits.double().softmax(-1).numpy()
     measured, rank = row_statistics(block, queries, MEASURES), effective_rank(block)
     present = {name: values for name, values in measured.items() if not isinstance(values, str)}

@@ -85,9 +85,8 @@ def test_idx_files_are_found_in_root_subfolders_and_system_folder(
     monkeypatch.setattr(datasets, "SYSTEM", tmp_path / "system")
     files.mnist(tmp_path / "system" / "fashion-mnist", packed=True)
     assert find_dataset("fashion-mnist").folder == tmp_path / "system" / "fashion-mnist"
-    files.mnist(
-        datasets.default_root() / "FashionMNIST" / "raw", counts=(10, 10)
-    )  # the user's folder precedes the system's
+    # The user's folder precedes the system's.
+    files.mnist(datasets.default_root() / "FashionMNIST" / "raw", counts=(10, 10))
     assert len(find_dataset("fashion-mnist").train.classes) == 10
     with pytest.raises(DataError, match="cannot be reached"):
         find_dataset("fashion-mnist", tmp_path / "elsewhere")  # with a root, the system's folder is not used

@@ -114,9 +114,8 @@ def test_invalid_arrays_and_objects_raise(source: Any, words: str) -> None:
 
 @pytest.mark.parametrize(("format", "orientation"), pairs(["PNG", "TIFF", "WEBP", "JPEG"], range(1, 9)))
 def test_exif_orientation(format: str, orientation: int) -> None:
-    upright = np.kron(
-        random_rgb(2, 3, seed=4), np.ones((16, 16, 1), np.uint8)
-    )  # blocks of 16 x 16 survive JPEG compression
+    # Blocks of 16 x 16 survive JPEG compression.
+    upright = np.kron(random_rgb(2, 3, seed=4), np.ones((16, 16, 1), np.uint8))
     stored = Image.fromarray(stored_as(upright, orientation).copy())
     data = saved(stored, format, exif=exif_of(orientation), **LOSSLESS.get(format, {}))
     assert np.abs(pixels(data) - upright).max() <= 3
@@ -238,9 +237,8 @@ def test_color_profiles_are_converted_to_srgb() -> None:
     converted = pixels(png(grey, icc_profile=icc_profile("GRAY", 1.8)))[..., 0]
     assert np.abs(converted - srgb_encode((grey / 255) ** 1.8)).max() <= 3
     assert np.abs(converted - grey).max() > 9
-    rgb = random_rgb(
-        64, 64, seed=9
-    )  # most photographs have sRGB profiles: converting would change some pixels by one level
+    # Most photographs have sRGB profiles: converting would change some pixels by one level.
+    rgb = random_rgb(64, 64, seed=9)
     for profile in (icc_profile("RGB", None, SRGB_D50), b"no profile", WIDE[:200], icc_profile("GRAY", 1.0)):
         assert (pixels(png(rgb, icc_profile=profile)) == rgb).all()
 

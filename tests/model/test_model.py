@@ -423,9 +423,8 @@ def test_attention_and_gradients_match_formula(dtype: torch.dtype, queries: int,
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 def test_attention_dropout_keeps_the_mean(dtype: torch.dtype) -> None:
     q, k, _ = (part.detach().to(dtype).requires_grad_() for part in parts(8, 8, batch=200))
-    eye = (
-        torch.eye(8, dtype=dtype).expand(200, 2, 8, 8).clone().requires_grad_()
-    )  # as values, it makes the output equal to the probabilities
+    # As values, it makes the output equal to the probabilities.
+    eye = torch.eye(8, dtype=dtype).expand(200, 2, 8, 8).clone().requires_grad_()
     without_dropout = attention(q, k, eye, 0.3).detach()
     torch.manual_seed(0)
     with_dropout = attention(q, k, eye, 0.3, dropout=0.25).detach()

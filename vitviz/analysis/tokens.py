@@ -180,10 +180,7 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
     outliers = norms > threshold
     outliers[:, : len(trace.prefix)] = False
     return TokenNorms(
-        blocks=blocks,
-        norms=norms.astype(np.float32),
-        outliers=outliers,
-        thresholds=threshold[:, 0].astype(np.float32),
+        blocks=blocks, norms=norms.astype(np.float32), outliers=outliers, thresholds=threshold[:, 0].astype(np.float32)
     )
 
 

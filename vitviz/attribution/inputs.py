@@ -174,12 +174,7 @@ class Method:
         return self.cost > SLOW
 
     def heatmaps(
-        self,
-        scores: Tensor,
-        trace: Trace,
-        options: Mapping[str, Any],
-        target: Target | None = None,
-        estimate: str = "",
+        self, scores: Tensor, trace: Trace, options: Mapping[str, Any], target: Target | None = None, estimate: str = ""
     ) -> list[Heatmap]:
         """Return scores of all tokens (B, N) as maps, one for each image, over a gray picture of the model's input.
 
@@ -228,10 +223,7 @@ class Method:
 
 
 def resolve_target(
-    model: ViT,
-    logits: Tensor | None,
-    target: TargetLike = None,
-    contrast: tuple[Named, Named] | None = None,
+    model: ViT, logits: Tensor | None, target: TargetLike = None, contrast: tuple[Named, Named] | None = None
 ) -> Target | None:
     """Return the target for a class or contrast, given by index or label.
 
