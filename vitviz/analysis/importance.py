@@ -141,5 +141,5 @@ def check_ready(model: ViT, trace: Trace) -> Tensor:
     if trace.logits is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Compute statistics of rows instead.")
     if model.training and (config.dropout or config.attention_dropout or config.path_dropout):
-        raise AnalysisError("Expected a model that predicts, got one with active dropout. Call model.eval() first.")
+        raise AnalysisError("Expected a model in eval mode, got active dropout. Call model.eval() first.")
     return trace.logits.detach()

@@ -170,7 +170,7 @@ def check_predicts(model: ViT, mode: Drop) -> None:
     if model.head is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Load one that predicts classes.")
     if model.training:
-        raise AnalysisError("Expected a model that predicts, got one in training. Call model.eval() first.")
+        raise AnalysisError("Expected a model in eval mode, got one in training mode. Call model.eval() first.")
     if mode not in get_args(Drop):
         raise AnalysisError(f"Expected one of {', '.join(get_args(Drop))}, got {mode!r}. Choose one of these.")
 
@@ -192,7 +192,8 @@ def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:
     height, width = images.shape[2:]
     if swap.images.shape[1:] != images.shape[1:] or len(swap.images) not in (1, len(images)):
         raise AnalysisError(
-            f"Expected other images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. Prepare them alike."
+            f"Expected other images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. "
+            "Preprocess them alike."
         )
     left, top, right, bottom = swap.box
     if not (0 <= left < right <= width and 0 <= top < bottom <= height) or any(edge % patch for edge in swap.box):

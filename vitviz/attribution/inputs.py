@@ -261,7 +261,9 @@ def resolve_target(
     else:
         listed = list(target)
         if len(listed) != batch:
-            raise ExplainError(f"Expected one class for each of {batch} images, got {len(listed)}. Name as many.")
+            raise ExplainError(
+                f"Expected one class for each of {batch} images, got {len(listed)}. Give one class per image."
+            )
         classes = torch.tensor([class_index(model, named) for named in listed])
     return Target(classes, names=tuple(class_name(model, index) for index in classes.tolist()))
 

@@ -145,7 +145,7 @@ def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
         inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
         raise DataError(
             f"Expected train/ and val/ (or test/) in {str(folder)!r}, got {inside}. Check the path; if these are the "
-            "classes, have the images split (--val-share 0.2)."
+            "classes, split the images with --val-share 0.2."
         )
     train, val = _list_classes(train_folder), _list_classes(val_folder)
     if missing := sorted(set(train) ^ set(val)):
@@ -220,7 +220,7 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
         if len(images) != len(classes) or not images.numel() or int(classes.max()) > 9:
             raise DataError(
                 f"Expected as many images in {files[0]} as labels from 0 to 9 in {files[1]}, got {len(images):,} and "
-                f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Fetch them again."
+                f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Download them again."
             )
         splits.append(Samples(classes.long(), images=images[:, None]))  # (n, h, w) -> (n, 1, h, w)
     return tuple(splits)
@@ -235,7 +235,7 @@ def read_idx(path: Path, axes: int) -> Tensor:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:  # gzip.BadGzipFile is an OSError
-        raise DataError(f"Expected a readable file, got {path} ({error}). Fetch it again.") from error
+        raise DataError(f"Expected a readable file, got {path} ({error}). Download it again.") from error
     start = 4 + 4 * axes
     if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):  # 8: unsigned bytes
         got = data[:4].hex(" ") or "nothing"
@@ -243,7 +243,8 @@ def read_idx(path: Path, axes: int) -> Tensor:
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
     if len(data) - start != math.prod(shape):
         raise DataError(
-            f"Expected {math.prod(shape):,} bytes behind the header of {path}, got {len(data) - start:,}. Refetch it."
+            f"Expected {math.prod(shape):,} bytes after the header of {path}, got {len(data) - start:,}. "
+            "Download it again."
         )
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)[start:].reshape(shape)
 
@@ -264,8 +265,8 @@ def _read_cifar(kind: str, folder: Path) -> Splits | None:
     except RuntimeError as error:
         raise DataError(
             f"Expected the files of {kind}, got others in {str(folder / reader.base_folder)!r}: some are missing or "
-            "have another checksum. They are pickles, which may run anything, so they are not opened. Move the folder "
-            "away to have it fetched again."
+            "have another checksum. They are pickles, which can run any code, so they are not opened. Move the folder "
+            "away to download it again."
         ) from error
     return tuple(
         # (n, 32, 32, 3) -> (n, 3, 32, 32)

@@ -234,7 +234,7 @@ def _reason(error: BaseException) -> str:
 def _kind(head: bytes) -> str:
     """Describe a rejected file by its first bytes."""
     if head[4:8] == b"ftyp":
-        return "a video or something like it"
+        return "a video or a similar file"
     if b"<svg" in head.lower():
         return "an SVG drawing, which has no pixels,"
     for magic, kind in _MAGIC.items():
@@ -392,7 +392,7 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         if not (low >= -1e-6 and high <= 1 + 1e-6):  # also rejects NaN
             raise ImageError(
                 f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip; "
-                "pass pixels as they are before a model's normalization."
+                "pass pixels from before a model's normalization."
             )
         array = _to_uint8(array, 0.0, 1.0)
     elif array.dtype != np.uint8:

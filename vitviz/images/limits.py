@@ -159,7 +159,7 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
 
 def _too_much(name: str, what: str = "metadata") -> ImageError:
     return ImageError(
-        f"Expected {what} as photographs have, got far more in {name}. "
+        f"Expected {what} as in photographs, got far more in {name}. "
         "Save it without layers and metadata, or as JPEG or PNG."
     )
 
@@ -402,6 +402,6 @@ def _check_jpeg(image: JpegImagePlugin.JpegImageFile, name: str) -> None:
             return
     megapixels = int(_JPEG_BYTES / (2 * samples + 1) / 1e6)
     raise ImageError(
-        f"Expected a JPEG with such colours of at most {megapixels} megapixels, got {pixels / 1e6:.1f} in {name}. "
-        "Make it smaller and try again."
+        f"Expected a JPEG with this color sampling of at most {megapixels} megapixels, got {pixels / 1e6:.1f} in "
+        f"{name}. Make it smaller and try again."
     )

@@ -101,8 +101,8 @@ class Preprocess:
         # Pillow resizes rows first, to rw x image.height. Large inputs may need more, for any square photograph.
         if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, *self._resize) ** 2):
             raise ImageError(
-                f"Expected an image nearer to a square, got {image.width} x {image.height}, which would become "
-                f"{rw} x {rh} on the way to the model. Cut out the part that matters, or use mode='pad'."
+                f"Expected a less elongated image, got {image.width} x {image.height}, which would be resized to "
+                f"{rw} x {rh}. Cut out the part that matters, or use mode='pad'."
             )
         resized = image.resize((rw, rh), Image.Resampling[self.interpolation.upper()])
         part = resized.crop((max(0, -left), max(0, -top), min(rw, width - left), min(rh, height - top)))
@@ -135,7 +135,7 @@ class Preprocess:
         if not (is_whole(size) and multiple <= size <= largest):
             raise ImageError(
                 f"Expected a size of at least one patch, {multiple} pixels, and at most {largest}, got {size}. "
-                f"Choose a size in between; this model's own is {longer}."
+                f"Choose a size in between; the model's native size is {longer}."
             )
         if self.mode == "native":
             return replace(self, height=size, width=size, multiple=math.lcm(self.multiple, multiple))

@@ -167,7 +167,7 @@ class Edits:
         # K different patches within a rectangle of K patches fill it.
         if len(sizes) != 1 or any(height * width != count for height, width in sizes):
             raise EditError(
-                f"Expected a full rectangle of patches, of one size in every image, for a trace; got {count} of "
+                f"Expected a full rectangle of patches, of one size in every image, for a trace, got {count} of "
                 f"{grid[0]} x {grid[1]} patches that form none. Keep a rectangle, or call model(images, edits)."
             )
         height, width = sizes.pop()
@@ -209,10 +209,10 @@ class Edits:
         if empty.any():
             image, head, row = empty.nonzero()[0].tolist()
             raise EditError(
-                f"Expected every token to keep something to attend to, got cuts that leave token "
-                f"{int(remaining[image, row])} nothing in block {block}, "
-                f"{'every head' if all_heads else f'head {head}'}. Leave it a key, for instance itself; to silence a "
-                "head use heads={(block, head): 'zero'}."
+                f"Expected at least one key for every token, got cuts that leave token "
+                f"{int(remaining[image, row])} none in block {block}, "
+                f"{'every head' if all_heads else f'head {head}'}. Keep a key, for instance the token itself; to "
+                "silence a head, use heads={(block, head): 'zero'}."
             )
         return mask
 
@@ -289,7 +289,7 @@ def _intersection(first: Tensor, second: Tensor) -> Tensor:
     if {len(first), len(second)} - {1, batch}:
         raise EditError(
             f"Expected edits of one batch, got keep for {len(first)} and for {len(second)} images. "
-            "Give both as many rows, or one of them one."
+            "Give both the same number of rows, or one of them a single row."
         )
     first, second = first.expand(batch, -1), second.to(first.device).expand(batch, -1)
     shared = (first[:, :, None] == second[:, None]).any(dim=2)  # (B, K, L) -> (B, K)

@@ -90,8 +90,8 @@ class Recall:
         """
         if self._versions() != self._weights:
             raise TraceError(
-                "Expected the weights that the trace was taken with, got changed ones; at this size queries and keys "
-                "are computed from them again. Take the trace again."
+                "Expected the weights of the traced run, got changed ones, from which queries and keys of this size "
+                "would be recomputed. Trace the images again."
             )
         attn = self._block.attn
         with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):

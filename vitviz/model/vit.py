@@ -301,7 +301,7 @@ class ViT(nn.Module):
         """
         chosen = self._chosen(blocks)
         if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
-            raise ModelError("Expected a model in eval mode, as it predicts, got active dropout. Call model.eval().")
+            raise ModelError("Expected a model in eval mode, got active dropout. Call model.eval().")
         tracer = Tracer(chosen, grad)
         with torch.set_grad_enabled(grad):
             tokens, grid = self.embed(images)
