@@ -124,6 +124,7 @@ def of(family: str, **changes: Any) -> Callable[[], nn.Module]:
     return partial(FAMILIES[family], **(usual | changes))
 
 
+<<<<<<< HEAD
 # Name: the model, and the family if names and shapes do not determine it.
 TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
     **{name: (of(name), None) for name in ("vit", "vit without a classifier", "vit without biases", "qk norm")},
@@ -140,4 +141,24 @@ TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
     "dinov3": (of("dinov3", num_classes=0), None),
     "dinov3 with biases": (of("dinov3 with biases", global_pool="avg"), None),
     "dinov3 swiglu": (of("dinov3 swiglu"), None),
+=======
+# Models whose names and shapes determine their settings, and models that need `like`.
+TIMM: dict[str, Callable[[], nn.Module]] = {
+    **{name: of(name) for name in ("vit", "vit without a classifier", "deit", "deit3", "dinov2", "dinov2 giant")},
+    "vit without qkv biases": of("vit", qkv_bias=False),
+    "dinov2 with registers": of("dinov2 with registers", reg_tokens=4),
+    "mae, fine-tuned": of("gap with a class token"),
+    "gap with registers": of("gap", fc_norm=False),
+    "dinov3": of("dinov3", num_classes=0),
+    "dinov3 with biases": of("dinov3 with biases", global_pool="avg"),
+    "dinov3 swiglu": of("dinov3 swiglu"),
+}
+UNDETERMINED: dict[str, Callable[[], nn.Module]] = {
+    "gap": of("gap, norm before", fc_norm=None),
+    "clip": of("clip with exact gelu"),
+    "siglip": of("siglip"),
+    "qk norm": of("qk norm"),
+    "eva": of("eva"),
+    "one rotary projection": of("dinov3 with biases", num_reg_tokens=0),
+>>>>>>> 0d85c37 (load(file, like=NAME) and --like read a file of weights with the settings of a named model; guesses that no published file needs are gone; sentences and names of weights and cli in plain English)
 }
