@@ -437,6 +437,15 @@ def test_unsupported_model_is_refused(name: str) -> None:
         Architecture(shapes)
 
 
+def test_files_of_current_vit_pytorch_and_openai_are_refused() -> None:
+    for name, words in (
+        ("to_patch_embedding.3.weight", "vit_pytorch .*norms the pixels of a patch before the projection"),
+        ("visual.transformer.resblocks.0.ln_1.weight", "CLIP in OpenAI's .*load it as timm:NAME"),
+    ):
+        with pytest.raises(ConvertError, match=words):
+            Architecture({name: (19,)})
+
+
 # --- renaming and merging
 
 

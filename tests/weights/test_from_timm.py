@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vitviz.images.decoding import decode
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import ViT
-from vitviz.weights.checks import CheckpointError, ConvertError
+from vitviz.weights.checks import ConvertError
 from vitviz.weights.from_timm import about_timm, convert_timm
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -103,25 +103,6 @@ def test_partial_patches_and_fixed_sizes_match_timm() -> None:
     fixed.set_input_size(img_size=OTHER)
     check_equal(fixed, ours, torch.randn(1, 3, *OTHER))
     assert convert_timm(fixed).config.image_size == OTHER
-
-
-@pytest.mark.parametrize("family", ["deit", "siglip", "clip", "dinov3 swiglu", "qk norm", "eva"])
-def test_missing_and_surplus_tensors_are_refused(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs = FAMILIES[family]()
-    state = theirs.state_dict()
-
-    def assert_refused(changed: dict[str, Tensor], words: str) -> None:
-        monkeypatch.setattr(theirs, "state_dict", lambda: changed)
-        with pytest.raises(CheckpointError, match=words):
-            convert_timm(theirs)
-
-    for name in (name for name in state if not name.startswith(("blocks.0.", "blocks.2."))):
-        without = {other: tensor for other, tensor in state.items() if other != name}
-        for changed in (without, state | {name: state[name][None]}):
-            assert_refused(changed, r"tensors missing|other shapes|of the same shape|Expected")
-    assert_refused(state | {"surplus": torch.zeros(1)}, r"1 tensors too many: surplus")
-    more = {name.replace("blocks.2", "blocks.3"): tensor for name, tensor in state.items() if "blocks.2" in name}
-    assert_refused(state | more, r"Expected 3 blocks .*got 4")
 
 
 def cfg_of(**changes: Any) -> dict[str, Any]:

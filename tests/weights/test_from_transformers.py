@@ -274,12 +274,6 @@ def test_incomplete_and_damaged_folders_are_refused(tmp_path: Path) -> None:
     assert_refused(r"with config\.json")
     saved(CASES["ViT"], tmp_path)
     weights, index = tmp_path / "model.safetensors", tmp_path / "model.safetensors.index.json"
-    state = load_file(weights)
-    state["layernorm.weight"][0] = float("nan")
-    save_file(state, weights)
-    assert_refused(r"NaN or infinity in norm\.weight")
-    weights.write_bytes(weights.read_bytes()[:100])
-    assert_refused(r"is damaged|cut short")
     weights.unlink()
     assert_refused("got none of them")
     torch.save({"a": Call(print, "ran")}, tmp_path / "pytorch_model.bin")

@@ -16,7 +16,7 @@ import skimage.data
 import timm
 import torch
 import transformers as hf
-from hf_cases import CASES, assert_same, saved
+from hf_cases import CASES, assert_same, files_of, saved
 from local_hub import local_hub
 from PIL import Image
 from safetensors.torch import load_file, save_model
@@ -215,6 +215,8 @@ def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: 
         load("hf:google/tiny-vit")  # the processor is missing, and the hub may have it
     processor.rename(folder / "preprocessor_config.json")
     assert_same(CASE, theirs, load("hf:google/tiny-vit"))
+    torch.save(files_of(CASE)[0], tmp_path / "mine.pt")
+    assert_same(CASE, theirs, load(tmp_path / "mine.pt", like="hf:google/tiny-vit"))
 
 
 @torch.no_grad()
@@ -244,6 +246,10 @@ def test_models_and_classifiers_of_timm_and_torchvision_load(tmp_path: Path, mon
         save_model(theirs, str(tmp_path / "model.safetensors"))
         if isinstance(theirs, models.VisionTransformer):
             monkeypatch.setattr(models, "get_model", small)
+            torch.save(theirs.state_dict(), tmp_path / "mine.pt")
+            like = load(tmp_path / "mine.pt", like=source)
+            assert like.pretrained.labels[0] == "tench"
+            assert torch.equal(like.norm.weight, theirs.encoder.ln.weight)
         ours = read(source)
         assert isinstance(ours, ViT if read is load else Classifier)
         network, about = ours if isinstance(ours, ViT) else ours.network, ours.pretrained
