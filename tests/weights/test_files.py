@@ -379,6 +379,7 @@ def test_missing_or_reshaped_tensor_is_refused(tmp_path: Path, data: st.DataObje
         "one axis more": {name: tensor[None].clone()},
         "beside": {name: tensor, name + "_2": tensor.clone()},
         "empty": {name: tensor[:0].clone()},
+        "a single number": {name: tensor.sum()},
     }
     turned = tensor.movedim(0, -1).contiguous() if tensor.ndim > 1 else tensor[:-1].clone()
     if turned.shape != tensor.shape:  # not a square matrix

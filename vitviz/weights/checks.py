@@ -245,9 +245,9 @@ def assemble(
     return model.eval()
 
 
-def _blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tuple[int, ...]], where: str) -> ViT:
-    """Build a model on the meta device, if `found` are the shapes of its tensors."""
-    blocks = len({name.split(".")[1] for name in found if name.startswith("blocks.")})
+def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tuple[int, ...]], where: str) -> ViT:
+    """Build a model on the meta device, if its tensors have these shapes."""
+    blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
     if blocks != config.depth:  # checked first, because building even an empty block takes time
         raise CheckpointError(
             f"Expected {config.depth} blocks in {where}, got {blocks}. Use the settings that belong to these weights."
@@ -262,11 +262,11 @@ def _blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tupl
             f"Expected the sizes of {where}, got settings of a model beyond any memory. Use those that belong to it."
         ) from error
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    wrong = [name for name in expected if name in found and expected[name] != found[name]]
+    wrong = [name for name in expected if name in shapes and expected[name] != shapes[name]]
     for problem, names in (
-        ("missing", sorted(set(expected) - set(found))),
-        ("too many", sorted(set(found) - set(expected))),
-        ("of other shapes", [f"{name} (expected {expected[name]}, got {found[name]})" for name in sorted(wrong)]),
+        ("missing", sorted(set(expected) - set(shapes))),
+        ("too many", sorted(set(shapes) - set(expected))),
+        ("of other shapes", [f"{name} (expected {expected[name]}, got {shapes[name]})" for name in sorted(wrong)]),
     ):
         if names:
             raise CheckpointError(

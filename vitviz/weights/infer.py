@@ -79,7 +79,7 @@ class Architecture:
     blocks; `checks.assemble` compares every tensor.
 
     Args:
-        found: shape of each tensor by name.
+        theirs: shape of each tensor by its name in the file.
         heads: attention heads in each block; by default those of published models of this width.
         like: a model with the same settings, except for the number of classes and the input size.
 
@@ -88,31 +88,29 @@ class Architecture:
         ModelError: if sizes do not fit one another.
     """
 
-    def __init__(self, found: Shapes, *, heads: int | None = None, like: Reference | None = None) -> None:
-        if heads is not None and not (is_whole(heads) and heads > 0):
-            raise ConvertError(f"Expected heads as a whole number of at least 1, got {heads!r}. Correct it.")
+    def __init__(self, theirs: Shapes, *, heads: int | None = None, like: Reference | None = None) -> None:
         for pattern, model, reason in NOT_SHOWN:
-            if any(re.search(pattern, name) for name in found):
+            if any(re.search(pattern, name) for name in theirs):
                 raise ConvertError(f"Expected a Vision Transformer, got {model}, which cannot be shown: {reason}.")
-        self.found, self.like = found, like
-        self.naming = _find_naming(found)
-        renamed = self.naming.rename(found)
+        self.theirs, self.like = theirs, like
+        self.naming = _find_naming(theirs)
+        renamed = self.naming.rename(theirs)
         self.unread = renamed.unread
-        self.shapes = {ours: found[theirs] for ours, theirs in renamed.names.items()}
+        self.shapes = {name: theirs[original] for name, original in renamed.names.items()}
         if flat := self.shapes.pop("patch_embed.linear.weight", ()):  # a linear map of a patch's pixels
             side = math.isqrt(flat[-1] // 3)
             self.shapes["patch_embed.proj.weight"] = (flat[0], 3, side, side)
-        head = self.shapes.get("head.weight", self.shapes.get("head_alone.weight", (0, 0)))
+        head = self.shapes.get("head.weight") or self.shapes.get("head_alone.weight") or (0, 0)
         own_names = (_PERIODS, "register_tokens", "storage_tokens", "mask_token")
-        self.facebook = self.naming is naming.TIMM and any(name in found for name in own_names)
+        self.facebook = self.naming is naming.TIMM and any(name in theirs for name in own_names)
         self.asks_heads = False
         self.assumed: tuple[str, ...]
         if like is None:
             self.config, self.assumed = self._infer(head, heads)
-            self.preprocess = self._check_channels(self.naming.preprocess)
+            self.preprocess = self._fit(self.naming.preprocess)
         else:
             self.config, self.assumed = self._adapt(like.config, head), ()
-            self.preprocess = self._check_channels(like.about.preprocess)
+            self.preprocess = self._fit(like.about.preprocess)
 
     def convert(self, tensors: Mapping[str, Tensor]) -> State:
         """Return the state dict in our names.
@@ -149,8 +147,8 @@ class Architecture:
         parts = [f"in {library} names", *([f"built like {self.like.name}"] if self.like else []), *more]
         return ", ".join(parts + [f"without the {part}" for part in sorted(set(self.unread.values())) if part])
 
-    def _check_channels(self, preprocess: Preprocess) -> Preprocess:
-        """Return preprocessing at the model's input size."""
+    def _fit(self, preprocess: Preprocess) -> Preprocess:
+        """Return preprocessing for the model's input size; a reference's is unchanged if it has the same size."""
         if self.config.channels != 3:
             raise ConvertError(f"Expected a model of 3 channels, got {self.config.channels}: not of photographs.")
         size = self.config.image_size
@@ -162,12 +160,12 @@ class Architecture:
     def _adapt(self, config: ViTConfig, head: tuple[int, ...]) -> ViTConfig:
         """Return a reference's config with the classes, the input size and the pooling that the file shows."""
         changes: dict[str, Any] = {"classes": head[0]}
-        rows = self.shapes.get("pos_embed", (0, 0))[-2]
-        grid, prefix = math.prod(config.learned_grid), len(config.prefix)
-        if config.positions == "learned" and rows - grid not in {0, 1, prefix}:
-            side, _ = self._grid(config.class_token, config.distillation_token, config.registers)
-            changes |= {"image_size": (side * config.patch_size,) * 2, "position_grid": None}
-        if "fc_norm.weight" in self.found:
+        if config.positions == "learned":
+            prefix_rows = self._position_rows() - math.prod(config.learned_grid)
+            if prefix_rows not in {0, 1, len(config.prefix)}:
+                side, _ = self._grid(config.class_token, config.distillation_token, config.registers)
+                changes |= {"image_size": (side * config.patch_size,) * 2, "position_grid": None}
+        if "fc_norm.weight" in self.theirs:
             changes |= {"pooling": "mean", "norm_pooled": True}
         elif config.pooling == "mean":
             changes["norm_pooled"] = False
@@ -185,7 +183,7 @@ class Architecture:
         width, channels, patch, _ = self._shape("patch_embed.proj.weight", 4)  # (D, channels, p, p)
         inner = self._shape("blocks.0.attn.proj.weight", 2)[1]
         count, caveat = self._heads(block, heads, width=width, inner=inner, rotary=rotary)
-        class_token, distillation = ("cls_token" in self.shapes), ("dist_token" in self.shapes)
+        class_token, distillation = "cls_token" in self.shapes, "dist_token" in self.shapes
         registers = self._shape("reg_token", 3)[1] if math.prod(self.shapes.get("reg_token", (0,))) else 0
         side, prefix = (max(1, 224 // patch), 0) if rotary else self._grid(class_token, distillation, registers)
         # timm filters positions; transformers and DINOv2's own code do so only in models with registers.
@@ -203,7 +201,7 @@ class Architecture:
             distillation_token=distillation,
             registers=registers,
             pooling=self._pooling(rotary=rotary, both=head[1:] == (2 * width,)),
-            norm_pooled="fc_norm.weight" in self.found,
+            norm_pooled="fc_norm.weight" in self.theirs,
             positions="rotary" if rotary else "learned",
             position_antialias=filters,
             rotary_base=_ROTARY_BASE,
@@ -224,11 +222,11 @@ class Architecture:
         activation of the MLP. Models that average patches differ in activation and preprocessing.
         """
         shapes, scaled = self.shapes, "blocks.0.ls1.gamma" in self.shapes
-        eva = "blocks.0.gamma_1" in self.found
+        eva = "blocks.0.gamma_1" in self.theirs
         class_token, registers = "cls_token" in shapes, "reg_token" in shapes
         sure = self.naming is not naming.CLIP
         if self.naming is naming.TIMM and rotary:
-            sure = class_token and registers and (eva or "storage_tokens" in self.found)  # DINOv3
+            sure = class_token and registers and (eva or "storage_tokens" in self.theirs)  # DINOv3
         elif self.naming is naming.TIMM:
             others = {"norm_pre.weight", "attn_pool.latent"}
             parts = ("attn.q.bias", "attn.q.weight", "attn.q_norm.weight", "mlp.gate.weight")
@@ -242,6 +240,9 @@ class Architecture:
                 "with different activations, positions or preprocessing. Name one with the same settings: --like "
                 'timm:NAME (like="timm:NAME" in Python).'
             )
+
+    def _position_rows(self) -> int:
+        return self._shape("pos_embed", 2 if self.naming.flat else 3)[-2]
 
     def _shape(self, name: str, axes: int) -> tuple[int, ...]:
         shape = self.shapes.get(name)
@@ -274,6 +275,8 @@ class Architecture:
             ConvertError: if the width is not a published one, or `heads` does not divide `inner`.
         """
         if heads is not None:
+            if not (is_whole(heads) and heads > 0):
+                raise ConvertError(f"Expected heads as a whole number of at least 1, got {heads!r}. Correct it.")
             if inner % heads:
                 raise ConvertError(f"Expected a divisor of {inner}, got {heads} heads. Pass another number.")
             return heads, ""
@@ -292,7 +295,7 @@ class Architecture:
         Raises:
             ConvertError: if there is no such square, or more than one.
         """
-        rows = self._shape("pos_embed", 2 if self.naming.flat else 3)[-2]
+        rows = self._position_rows()
         prefixes = {class_token + distillation}
         if self.naming is naming.TIMM:
             prefixes = {0, class_token + distillation + registers} | ({1} if registers and class_token else set())
@@ -311,23 +314,24 @@ class Architecture:
             return "attention"
         if self.naming is naming.SIGLIP:
             raise ConvertError("Expected the head that pools SigLIP's patches, got none. Save the whole model.")
-        eva = "blocks.0.gamma_1" in self.found
-        if "cls_token" not in self.shapes or "fc_norm.weight" in self.found or (rotary and eva):
+        eva = "blocks.0.gamma_1" in self.theirs
+        if "cls_token" not in self.shapes or "fc_norm.weight" in self.theirs or (rotary and eva):
             return "mean"
         return "cls+mean" if both else "cls"
 
 
-def _find_naming(found: Shapes) -> Naming:
+def _find_naming(shapes: Shapes) -> Naming:
     """Return the first naming whose marks all occur.
 
     Raises:
         ConvertError: if there is none.
     """
-    for names in NAMINGS:
-        if {names.bare(name) for name in found}.issuperset(names.marks):
-            return names
-    examples = ", ".join(f"{name:.80}" for name in sorted(found)[:3])
+    names = sorted(shapes)
+    for known in NAMINGS:
+        if {known.bare(name) for name in names}.issuperset(known.marks):
+            return known
+    examples = ", ".join(f"{name:.80}" for name in names[:3])
     raise ConvertError(
         "Expected names that timm, facebookresearch, transformers, torchvision or a tutorial give to a Vision "
-        f"Transformer, got {len(found)} tensors named {examples}, ... Load the model by its library's name."
+        f"Transformer, got {len(names)} tensors named {examples}, ... Load the model by its library's name."
     )
