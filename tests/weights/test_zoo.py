@@ -31,9 +31,8 @@ from vitviz.training.teachers import Classifier, load_teacher
 from vitviz.weights import remote, zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import ConvertError
-from vitviz.weights.from_timm import about_timm, config_of
-from vitviz.weights.from_torchvision import BUILDERS, about_torchvision
-from vitviz.weights.remote import RemoteError
+from vitviz.weights.from_torchvision import BUILDERS
+from vitviz.weights.remote import RemoteError, read_remote_reference
 from vitviz.weights.zoo import LIBRARIES, load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,9 +99,9 @@ def test_catalog_agrees_with_timm(entry: CatalogEntry) -> None:
     with torch.device("meta"):
         built = timm.create_model(name.split(".")[0], num_classes=cfg.num_classes)
     assert count(built) == entry.parameters
-    config, _ = config_of(built)  # refuses unsupported models
-    preprocess = about_timm(cfg.to_dict() | {"num_classes": built.num_classes}, config).preprocess
-    assert (preprocess.height, preprocess.width) == (entry.input_size, entry.input_size)
+    reference = read_remote_reference("timm", name)
+    assert (reference.config.classes, len(reference.about.labels)) == (entry.classes, entry.classes)
+    assert reference.config.image_size == (entry.input_size, entry.input_size)
 
 
 @each_of("torchvision")
@@ -110,7 +109,7 @@ def test_catalog_agrees_with_torchvision(entry: CatalogEntry) -> None:
     architecture, _, tag = name_of(entry).partition(".")
     weights = models.get_model_weights(architecture)[tag]
     assert weights.meta["_file_size"] * 2**20 == pytest.approx(entry.size, rel=0.001)  # torchvision's unit is MiB
-    about = about_torchvision(weights)
+    about = read_remote_reference("torchvision", name_of(entry)).about
     assert (about.preprocess.height, about.preprocess.width) == (entry.input_size, entry.input_size)
     assert len(about.labels) == entry.classes
     assert about.licence.startswith("unknown") == (entry.licence == "licence not stated")
