@@ -85,8 +85,8 @@ class Names(click.Choice[str]):
     """Choices that are imported on use, so that a mistyped option does not wait for torch.
 
     Args:
-        module: it has the collection of names.
-        name: of the collection.
+        module: holds the collection of names.
+        name: name of the collection.
         more: further names.
     """
 

@@ -30,7 +30,7 @@ MAX_JSON_BYTES = 10 * 2**20  # 1,000 times a bundled one; 21,841 long class name
 MAX_HEADER_BYTES = 4 * 2**20  # names and shapes of 40,000 tensors; the largest Vision Transformers have 2,000
 MAX_PICKLE_BYTES = 4 * 2**20  # without the tensors' data; that of a ViT-g with its optimiser has half a megabyte
 
-_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's formats, since torch 1.6 and before
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's formats, since and before torch 1.6
 _ADVICE = 'Save the weights alone: torch.save({"state_dict": model.state_dict()}, path).'
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 _MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) without registers

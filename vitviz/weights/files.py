@@ -1,6 +1,6 @@
 """Load single files of weights, which have no settings beside them.
 
-A file holds names and shapes. `infer` reads the architecture from them, or from a model that the caller names.
+A file states only names and shapes. `infer` reads the architecture from them, or from a model that the caller names.
 """
 
 import os

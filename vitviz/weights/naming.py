@@ -47,7 +47,7 @@ class Naming:
     """Names that a library gives to the tensors of a Vision Transformer.
 
     Args:
-        library: owner of the names, for people.
+        library: the library, for people.
         names: theirs -> ours, without ".weight" and ".bias"; # stands for the number of a block.
         marks: tensors that occur together in this naming only.
         bases: prefixes of the names if the model is part of a larger one.

@@ -197,14 +197,16 @@ def _empty_timm_model(name: str) -> Any:
     import_torchvision()  # timm imports it, and its own import may fail
     with extra("convert"):
         import timm
-    if not timm.is_model(name.split(".")[0]) or timm.get_pretrained_cfg(name) is None:
-        similar = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
-        raise RemoteError(
-            f"Expected a model of timm, got {name!r}. timm.list_pretrained() lists them"
-            f"{similar and f': {similar}, ...'}."
-        )
-    with torch.device("meta"):
-        return timm.create_model(name)
+    try:
+        if timm.is_model(name.split(".")[0]):  # not a place such as hf-hub:
+            with torch.device("meta"):
+                return timm.create_model(name)
+    except RuntimeError:  # an unknown tag
+        pass
+    similar = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
+    raise RemoteError(
+        f"Expected a model of timm, got {name!r}. timm.list_pretrained() lists them{similar and f': {similar}, ...'}."
+    )
 
 
 def _timm_model(name: str) -> nn.Module:

@@ -55,10 +55,10 @@ def about_transformers(
 ) -> Pretrained:
     """Return preprocessing and labels of a model of `transformers`.
 
-    Preprocessing differs from `transformers`' own in four ways. An odd margin moves the picture by a pixel. Pillow
-    images are resized, not tensors. An input that patches do not fill (SigLIP with 384 pixels and patches of 14) is
-    cropped to the patches. DeiT's processor squashes the picture before the crop; here the shorter side is resized, as
-    in DeiT's training.
+    Preprocessing differs from `transformers`' own in four ways. A crop with an odd margin is shifted by one pixel.
+    Resizing works on Pillow images, not on tensors. An input that patches do not fill (SigLIP with 384 pixels and
+    patches of 14) has the size that they fill. DeiT's processor squashes the picture before the crop; here the shorter
+    side is resized, as in DeiT's training.
 
     Args:
         settings: the model's `config.json`.
