@@ -333,7 +333,7 @@ def test_lens_prints_a_row_for_each_layer(run: Run, view: vitviz.View, tmp_path:
 
 @pytest.fixture
 def answer(run: Run, model: str, view: vitviz.View) -> Callable[..., dict[str, Any]]:
-    """Run a command on the photograph; return what its JSON says of it."""
+    """Run a command on the photograph, and return its entry in the JSON."""
 
     def run_command(command: str, *options: object) -> dict[str, Any]:
         document = json.loads(run(command, CHURCH, "--json", *options))

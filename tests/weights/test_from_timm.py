@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 @torch.no_grad()
 def check_equal(theirs: Any, ours: ViT, images: Tensor) -> None:
-    """Outputs, tokens and the attention of every block, by timm's own unfused path."""
+    """Compare outputs, tokens and the attention of every block with timm's unfused path."""
     expected: list[Tensor] = []
     hooks = []
     for block in theirs.blocks:

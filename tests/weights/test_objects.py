@@ -170,7 +170,7 @@ def test_error_names_the_attribute_of_a_wrapper_to_load(wrapper: Any, path: str)
 
 def test_unknown_and_unusable_objects_are_refused(tmp_path: Path) -> None:
     class Mine(hf.ViTForImageClassification):
-        """May compute something else."""
+        """Subclass that may compute something else."""
 
     distilled = timm_model("deit_tiny_distilled_patch16_224")
     distilled.head = nn.Linear(60, 3)
@@ -386,7 +386,7 @@ def replaced(name: str, head: Callable[[int], nn.Module]) -> Any:
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", MODELS)
 def test_replaced_classifier_determines_the_classes(name: str, head: str, tmp_path: Path) -> None:
-    """Also in a file, and in a folder of transformers, which saves the settings of the old classifier."""
+    """Files and folders load too; a folder of transformers has the settings of the old classifier."""
     theirs = replaced(name, HEADS[head])
     models = [vitviz.load(theirs)]
     if head in ("linear", "dropout") and name in ("timm", "torchvision"):
