@@ -21,7 +21,7 @@ from vitviz.training.recipes import AUGMENTATION, RECIPES, Recipe
 
 Options = dict[str, Any]
 """Options by the names of their values."""
-SETTINGS = "train.json"
+SAVED_OPTIONS = "train.json"
 """File with the options in the training folder, which `--resume` reads."""
 NOT_SAVED = ("resume", "out", "device", "quiet")
 _TEACHER = ("distill", "alpha", "temperature")
@@ -202,9 +202,9 @@ def save_options(options: Options, folder: Path) -> None:
     """Write the options into the folder of the training."""
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: value for name, value in options.items() if name not in NOT_SAVED}
-    temporary = folder / f".{SETTINGS}.new"
+    temporary = folder / f".{SAVED_OPTIONS}.new"
     temporary.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / SETTINGS)
+    os.replace(temporary, folder / SAVED_OPTIONS)
 
 
 def resumed_options(options: Options) -> Options:
@@ -250,7 +250,7 @@ def extended_options(options: Options) -> Options:
 
 def _load_options(folder: Path, purpose: str) -> Options:
     """Return the saved options of a training."""
-    path = folder / SETTINGS
+    path = folder / SAVED_OPTIONS
     try:
         saved = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:

@@ -15,7 +15,7 @@ from vitviz.weights.objects import convert_transformers_object, no_progress_bars
 from vitviz.weights.remote import hub_folder
 from vitviz.weights.transformers_folder import read_preprocessor
 
-SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
@@ -33,11 +33,11 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
         RemoteError: if the base model is neither cached nor reachable.
     """
     folder = Path(path)
-    base = read_json(folder / SETTINGS).get("base_model_name_or_path")
+    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise CheckpointError(
-            f"Expected the name of the base model in {SETTINGS}, got {base!r:.80}. Merge the adapters and save the "
-            "model: merge_and_unload().save_pretrained(folder)."
+            f"Expected the name of the base model in {ADAPTER_CONFIG}, got {base!r:.80}. Merge the adapters and save "
+            "the model: merge_and_unload().save_pretrained(folder)."
         )
     libraries = _libraries(folder)
     base_folder = Path(base) if Path(base).is_dir() else hub_folder(base)
@@ -76,11 +76,11 @@ def _libraries(folder: Path) -> tuple[Any, Any]:
 
 def _merge(folder: Path, base: Path, peft: Any, transformers: Any) -> Any:
     """Return the model of transformers in `base`, with the adapters of `folder` merged."""
-    path = checks.need_file(folder / WEIGHTS)
+    path = checks.need_file(folder / ADAPTER_WEIGHTS)
     tensors = checks.read_weights(path)
     checks.check_tensors(tensors, path)
     head = next((tensor for name, tensor in tensors.items() if name.endswith("classifier.weight")), None)
-    mapping = read_json(folder / SETTINGS).get("auto_mapping") or {}
+    mapping = read_json(folder / ADAPTER_CONFIG).get("auto_mapping") or {}
     if head is not None:
         model = transformers.AutoModelForImageClassification.from_pretrained(
             base, num_labels=len(head), ignore_mismatched_sizes=True

@@ -44,7 +44,7 @@ ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu
 """Hugging Face's names of the activations that `ViT` has -> ours."""
 
 
-class Settings:
+class TypedSettings:
     """Settings by name, with checks of their types.
 
     Args:
@@ -207,7 +207,7 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
     return FAMILIES[kind](settings)
 
 
-def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
+def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:
     """Return the config from settings that most families share; `ViTConfig` checks types and ranges."""
     patch = checked.square("patch_size")
     common: dict[str, Any] = {
@@ -238,7 +238,7 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
     """
     stem = {"deit": "DeiT", "vit_msn": "ViTMSN", "ijepa": "IJepa"}.get(str(settings.get("model_type")), "ViT")
     classes = (f"{stem}Model", f"{stem}ForImageClassification")
-    checked = Settings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
+    checked = TypedSettings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
     bare = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes) == classes[0]
     without_token = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
     config = _config(
@@ -260,7 +260,7 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     Transformers Need Registers". When positions shrink, `transformers` filters them in models with registers only, and
     `position_antialias` follows it. The classifiers read the class token and the mean over patches.
     """
-    checked = Settings(settings, "DINOv2", DINOV2_DEFAULTS)
+    checked = TypedSettings(settings, "DINOv2", DINOV2_DEFAULTS)
     registered = settings.get("model_type") == "dinov2_with_registers"
     stem = "Dinov2WithRegisters" if registered else "Dinov2"
     classifier = stem + "ForImageClassification"
@@ -288,7 +288,7 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
 
     Siméoni et al. 2025, "DINOv3". Positions have no weights, so no grid needs interpolation.
     """
-    checked = Settings(settings, "DINOv3", DINOV3_DEFAULTS)
+    checked = TypedSettings(settings, "DINOv3", DINOV3_DEFAULTS)
     checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
     gated = checked.typed("use_gated_mlp", bool)
     if gated and checked.get("hidden_act") != "silu":
@@ -319,7 +319,7 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     """
     if settings.get("architectures") == ["CLIPForImageClassification"]:
         expected = "another: its classifier reads the mean over patches without the final norm"
-        raise Settings(settings, "CLIP", {}).refuse("architectures", expected)
+        raise TypedSettings(settings, "CLIP", {}).refuse("architectures", expected)
     stem = CLIPS[str(settings.get("model_type")).removesuffix("_vision_model")]
     alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection")
     checked, _ = _tower(settings, stem, alone, CLIP_DEFAULTS)
@@ -348,21 +348,21 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
 
 def _tower(
     settings: Mapping[str, Any], family: str, alone: tuple[str, ...], defaults: Mapping[str, Any]
-) -> tuple[Settings, str]:
+) -> tuple[TypedSettings, str]:
     """Return the settings of the vision tower, and the class of the weights; `alone` are classes without a text tower.
 
     Older files also have the tower's settings under a second name, which has priority.
     """
     if str(settings.get("model_type")).endswith("_vision_model"):
-        return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)
-    kind = Settings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
+        return TypedSettings(settings, family, defaults), TypedSettings(settings, family, {}).architecture(alone)
+    kind = TypedSettings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
     names = ("vision_config_dict", "vision_config")
     tower: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
     if not isinstance(tower, Mapping):
         raise ConvertError(
             f"Expected {family} settings with vision_config as an object, got {tower!r:.80}. Fetch config.json again."
         )
-    return Settings(tower, family, defaults), kind
+    return TypedSettings(tower, family, defaults), kind
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {

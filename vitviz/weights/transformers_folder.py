@@ -18,7 +18,7 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
-from vitviz.weights.from_transformers import Settings, convert_transformers, fit_labels, labels, read_settings
+from vitviz.weights.from_transformers import TypedSettings, convert_transformers, fit_labels, labels, read_settings
 from vitviz.weights.infer import Reference
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
@@ -75,6 +75,7 @@ def about_transformers(
     assumed = [] if preprocessor is not None else [f"preprocessing: {preprocess.describe()}"]
     if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
         assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")
+    problem = TypedSettings(settings, "classifier", {"problem_type": None})
     return Pretrained(
         name=name,
         preprocess=preprocess,
@@ -82,9 +83,7 @@ def about_transformers(
         licence=licence,
         source=source,
         assumed=tuple(assumed),
-        problem_type=Settings(settings, "classifier", {"problem_type": None}).typed("problem_type", ProblemType | None)
-        if named
-        else None,
+        problem_type=problem.typed("problem_type", ProblemType | None) if named else None,
     )
 
 
@@ -200,7 +199,7 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     kind = _kind(settings, preprocessor)
     # A null setting takes the default of its processor, as in transformers.
     values = {key: value for key, value in preprocessor.items() if value is not None}
-    checked = Settings(values, "Preprocessing", PROCESSORS.get(kind, _ALL))
+    checked = TypedSettings(values, "Preprocessing", PROCESSORS.get(kind, _ALL))
     checked.need(*(() if kind in PROCESSORS else ("size", "resample", "image_mean", "image_std")))
     if not checked.typed("do_resize", bool):
         raise checked.refuse("do_resize", "true: a model for photographs of any size needs one")
@@ -240,14 +239,14 @@ def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
     return re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(kind))
 
 
-def _size(checked: Settings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
+def _size(checked: TypedSettings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
     """Return the resized shorter side (`None`: the whole picture is squashed), and the input's (height, width)."""
     size = checked.get("size")
     if isinstance(size, int) and not isinstance(size, bool):
         size = {"shortest_edge": size} if kind in _SHORTER else {"height": size, "width": size}
     if not isinstance(size, Mapping) or set(size) not in ({"shortest_edge"}, {"height", "width"}):
         raise checked.refuse("size", "a number, height and width, or shortest_edge")
-    sizes = Settings(size, "Preprocessing", {})
+    sizes = TypedSettings(size, "Preprocessing", {})
     if not crop:
         if "shortest_edge" in size:
             raise checked.refuse("size", "height and width: without do_center_crop shapes would differ")
@@ -256,14 +255,14 @@ def _size(checked: Settings, kind: str, crop: bool) -> tuple[int | None, tuple[i
         raise checked.refuse("size", "shortest_edge, because before do_center_crop a picture keeps its shape")
     crop_size = checked.get("crop_size")
     if isinstance(crop_size, Mapping):
-        sides = Settings(crop_size, "Preprocessing", {"height": None, "width": None})
+        sides = TypedSettings(crop_size, "Preprocessing", {"height": None, "width": None})
         box = sides.typed("height", int), sides.typed("width", int)
     else:
         box = checked.pair("crop_size")
     return sizes.typed("shortest_edge" if "shortest_edge" in size else "height", int), box
 
 
-def _three(checked: Settings, name: str, scale: float) -> tuple[float, float, float]:
+def _three(checked: TypedSettings, name: str, scale: float) -> tuple[float, float, float]:
     """Return one number for each channel, divided by `scale`."""
     value = checked.get(name)
     values = [value] * 3 if isinstance(value, int | float) else value

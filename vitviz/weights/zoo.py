@@ -145,7 +145,7 @@ def _load_folder(folder: Path) -> ViT:
         return load_transformers_folder(folder)
     if (folder / CONFIG).is_file():
         return load_folder(folder)
-    if (folder / adapters.SETTINGS).is_file():
+    if (folder / adapters.ADAPTER_CONFIG).is_file():
         return adapters.load_adapter_folder(folder)
     checkpoints = [path for path in folder.glob("checkpoint-*") if path.name.partition("-")[2].isdecimal()]
     if checkpoints:
