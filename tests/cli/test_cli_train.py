@@ -270,7 +270,7 @@ def test_default_recipe_depends_on_the_source() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "--alpha 0.5", "--freeze backbone", "--from z --freeze backbone --unfreeze-last 2", "--erase 2",
+        "--alpha 0.5", "--freeze backbone", "--like z", "--from z --freeze backbone --unfreeze-last 2", "--erase 2",
         "--recipe head", "--recipe finetune", "--extend 2", "--schedule constant --final-lr 0.5",
         "--optimizer sgd --betas 0 0.9", f"--seed {2**63}",
     ],
