@@ -124,24 +124,6 @@ def of(family: str, **changes: Any) -> Callable[[], nn.Module]:
     return partial(FAMILIES[family], **(usual | changes))
 
 
-<<<<<<< HEAD
-# Name: the model, and the family if names and shapes do not determine it.
-TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
-    **{name: (of(name), None) for name in ("vit", "vit without a classifier", "vit without biases", "qk norm")},
-    **{name: (of(name), None) for name in ("deit", "deit3", "dinov2", "dinov2 giant")},
-    "dinov2 with registers": (of("dinov2 with registers", reg_tokens=4), None),
-    "mae, fine-tuned": (of("gap with a class token"), None),
-    "gap with registers": (of("gap", fc_norm=False), None),
-    "gap": (of("gap, norm before", fc_norm=None), "vit"),
-    "clip": (of("clip with exact gelu"), "clip"),
-    "clip, quick gelu": (of("clip"), "clip-quickgelu"),
-    "siglip": (of("siglip with exact gelu"), "siglip"),
-    "siglip 2": (of("siglip"), "siglip-tanh"),
-    "siglip gap": (of("gap, norm before", act_layer="gelu_tanh"), "siglip-tanh"),
-    "dinov3": (of("dinov3", num_classes=0), None),
-    "dinov3 with biases": (of("dinov3 with biases", global_pool="avg"), None),
-    "dinov3 swiglu": (of("dinov3 swiglu"), None),
-=======
 # Models whose names and shapes determine their settings, and models that need `like`.
 TIMM: dict[str, Callable[[], nn.Module]] = {
     **{name: of(name) for name in ("vit", "vit without a classifier", "deit", "deit3", "dinov2", "dinov2 giant")},
@@ -160,5 +142,4 @@ UNDETERMINED: dict[str, Callable[[], nn.Module]] = {
     "qk norm": of("qk norm"),
     "eva": of("eva"),
     "one rotary projection": of("dinov3 with biases", num_reg_tokens=0),
->>>>>>> 0d85c37 (load(file, like=NAME) and --like read a file of weights with the settings of a named model; guesses that no published file needs are gone; sentences and names of weights and cli in plain English)
 }
