@@ -1,4 +1,4 @@
-"""Load adapters of peft (LoRA and others), merged into the weights of their base model."""
+"""Load peft adapters (LoRA and others), merged into the weights of their base model."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetens
 
 
 def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
-    """Load the base model of adapters, merge them, and convert the result: float32, in eval mode.
+    """Load the base model of adapters, merge the adapters, and convert the result: float32, in eval mode.
 
-    Adapters do not hold the names of the classes. Preprocessing is read from the folder's processor or else the base
-    model's, and assumed without either.
+    Adapter files do not contain class names. Preprocessing is read from the image processor in the folder, or else
+    from the base model's; if neither has one, preprocessing is assumed.
 
     Args:
         path: a folder that `PeftModel.save_pretrained` or a `Trainer` wrote, with `adapter_config.json` and
-            `adapter_model.safetensors`. Its base model is a folder, or in the cache or the hub of Hugging Face.
+            `adapter_model.safetensors`. Its base model is a local folder or a Hugging Face repository.
 
     Raises:
-        CheckpointError: if peft is not installed, or the files are not those of adapters for an image model.
+        CheckpointError: if peft is not installed, or the files are not adapters for an image model.
         RemoteError: if the base model is neither cached nor reachable.
     """
     folder = Path(path)
@@ -44,9 +44,9 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
     try:
         with no_progress_bars():
             merged = _merge(folder, base_folder, *libraries)
-    except Exception as error:  # errors of peft and transformers have no common ancestor
+    except Exception as error:  # errors of peft and transformers share no base class
         raise CheckpointError(
-            f"Expected adapters of an image model in {str(folder)!r}, got others: "
+            f"Expected adapters of an image model in {str(folder)!r}, got an error: "
             f"{(str(error).splitlines() or [type(error).__name__])[0]:.200}. Merge them yourself, and load the model."
         ) from error
     own = read_preprocessor(folder)
@@ -64,7 +64,7 @@ def _libraries(folder: Path) -> tuple[Any, Any]:
     Raises:
         CheckpointError: if one of them cannot be imported.
     """
-    import_torchvision()  # transformers imports it, and its own import may fail
+    import_torchvision()  # transformers imports torchvision, whose import may fail
     try:
         return import_module("peft"), import_module("transformers")
     except ImportError as error:
@@ -75,7 +75,7 @@ def _libraries(folder: Path) -> tuple[Any, Any]:
 
 
 def _merge(folder: Path, base: Path, peft: Any, transformers: Any) -> Any:
-    """Return the model of transformers in `base`, with the adapters of `folder` merged."""
+    """Return the transformers model in `base`, with the adapters in `folder` merged."""
     path = checks.need_file(folder / ADAPTER_WEIGHTS)
     tensors = checks.read_weights(path)
     checks.check_tensors(tensors, path)

@@ -17,13 +17,13 @@ class CatalogEntry:
     """A published model.
 
     Args:
-        source: its name for `vitviz.load`.
-        title: its name for people.
-        parameters: their number in the published file.
-        known_for: what distinguishes it.
+        source: name for `vitviz.load`.
+        title: display name.
+        parameters: number of parameters in the published file.
+        known_for: distinguishing features of the model.
         input_size: height and width of the model's own input in pixels.
-        licence: of the weights: SPDX if there is one, else the licence's own name.
-        classes: number of its classes; 0 without a classifier.
+        licence: licence of the weights: an SPDX identifier if there is one, else the licence's own name.
+        classes: number of classes; 0 without a classifier.
     """
 
     source: str
@@ -51,15 +51,15 @@ CATALOG: tuple[CatalogEntry, ...] = (
     ),
     CatalogEntry(
         "timm:deit_small_distilled_patch16_224.fb_in1k", "DeiT-S/16 distilled", 22_436_432,
-        known_for="learned from a convolutional network through a token of its own", classes=1000,
+        known_for="distilled from a convolutional network through an additional token", classes=1000,
     ),
     CatalogEntry(
         "timm:deit3_small_patch16_224.fb_in1k", "DeiT III S/16", 22_059_496,
-        known_for="what a better recipe makes of the plain design", classes=1000,
+        known_for="the plain design with a better training recipe", classes=1000,
     ),
     CatalogEntry(
         "timm:vit_small_patch16_224.dino", "DINO S/16", 21_665_664,
-        known_for="trained without labels; its heads cut objects out by themselves",
+        known_for="trained without labels; its attention heads outline objects",
     ),
     CatalogEntry(
         "timm:vit_small_patch14_reg4_dinov2.lvd142m", "DINOv2 S/14 with registers", 22_057_344,
@@ -71,15 +71,15 @@ CATALOG: tuple[CatalogEntry, ...] = (
     ),
     CatalogEntry(
         "timm:vit_base_patch16_224.mae", "MAE B/16", 85_798_656, licence="CC-BY-NC-4.0",
-        known_for="learned by filling in three quarters of the patches",
+        known_for="trained to fill in three quarters of the patches",
     ),
     CatalogEntry(
         "timm:vit_base_patch32_clip_224.openai_ft_in1k", "CLIP B/32, fine-tuned", 88_225_000,
-        known_for="learned from captions, then from ImageNet; few and large patches", classes=1000,
+        known_for="trained on captions, then on ImageNet; few and large patches", classes=1000,
     ),
     CatalogEntry(
         "timm:vit_base_patch16_siglip_224.webli", "SigLIP B/16", 92_884_224,
-        known_for="learned from captions; no class token, it pools by attention",
+        known_for="trained on captions; no class token, attention pooling",
     ),
 )  # fmt: skip
-"""In the order of a menu: supervised models, self-supervised ones, and those trained with captions."""
+"""Models in menu order: supervised, self-supervised, trained with captions."""

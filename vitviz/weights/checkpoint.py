@@ -1,7 +1,7 @@
 """Save and load checkpoint folders: `config.json` (sizes, preprocessing, labels) and `model.safetensors`.
 
-Nothing is unpickled. A folder may come from anywhere, so the types in the config and then the names and shapes of the
-weights are checked before memory is allocated.
+Nothing is unpickled. A folder may be untrusted, so the types in the config and then the names and shapes of the weights
+are checked before memory is allocated.
 """
 
 import hashlib
@@ -27,14 +27,14 @@ _OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model with its preprocessing and labels as a folder that `load_folder` reads.
+    """Write a model with its preprocessing and labels to a folder that `load_folder` reads.
 
     Each file is written under a temporary name and then renamed, so that an interruption leaves the old file intact.
 
     Args:
         model: a model with `pretrained` set.
-        folder: created if missing; files of the same names are replaced.
-        dtype: precision on disk. Half precision halves the file and rounds the weights.
+        folder: created if missing; files with the same names are replaced.
+        dtype: precision on disk. Half precision halves the file size and rounds the weights.
 
     Raises:
         CheckpointError: if `pretrained` is missing or does not fit the model, or a weight is not finite in `dtype`.
@@ -100,7 +100,7 @@ def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     if data.get("format") != FORMAT:
         raise CheckpointError(
             f"Expected a checkpoint of vitviz in format {FORMAT}, got {data.get('format')!r} in {str(path)!r}. "
-            "Use a folder that vitviz saved; one of another library has to be converted first."
+            "Use a folder that vitviz saved; convert a folder of another library first."
         )
     facts = (*_FACTS, *(name for name in _OPTIONAL if name in data))
     try:
@@ -109,12 +109,12 @@ def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
         about = Pretrained(preprocess=Preprocess.from_dict(data["preprocess"]), **{name: data[name] for name in facts})
         _check_about(config, about)
     except VitvizError as error:
-        raise CheckpointError(f"Expected settings that fit together, got others in {str(path)!r}: {error}") from error
+        raise CheckpointError(f"Expected consistent settings, got invalid ones in {str(path)!r}: {error}") from error
     return config, about
 
 
 def _check_about(config: ViTConfig, about: Pretrained) -> None:
-    """Refuse labels or class ids of another number than the classes, invalid groups, and an invalid `sure_above`."""
+    """Refuse labels or class ids that do not match the classes in number, and invalid groups or `sure_above`."""
     for name, count, allowed in (
         ("labels", len(about.labels), (config.classes,)),
         ("class_ids", len(about.class_ids), (0, config.classes)),
@@ -131,7 +131,7 @@ def _check_about(config: ViTConfig, about: Pretrained) -> None:
     for group in about.groups:
         if len(group) < 3 or not {*group[1:]} <= {*about.labels}:
             raise CheckpointError(
-                f"Expected a group as its name and two of the labels or more, got {group!r:.80}. Correct the group."
+                f"Expected a group as its name and at least two labels, got {group!r:.80}. Correct the group."
             )
 
 
@@ -143,7 +143,7 @@ def _replace(path: Path, write: Callable[[Path], object]) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.touch()
-        mode = temporary.stat().st_mode  # the user's default; safetensors would let only the owner read
+        mode = temporary.stat().st_mode  # the user's default mode; safetensors would let only the owner read the file
         write(temporary)
         temporary.chmod(mode)
         os.replace(temporary, path)

@@ -1,9 +1,9 @@
-"""Read files of weights and their settings, and check them.
+"""Read weights files and their settings, and check them.
 
 Sizes in the header are checked first, then types and shapes, then values. Tensors are memory-mapped, so memory is
-allocated only after all other checks. A file of `torch.save` is a pickle, a small program: after a check of the sizes
-in the archive, `weights_only=True` runs only what PyTorch needs for tensors in containers. That does not bound memory,
-so these files may only come from the user's own disk; visitors may upload safetensors only.
+allocated only after all other checks. A `torch.save` file is a pickle, which is a small program: after a check of the
+sizes in the archive, `weights_only=True` runs only the calls that create tensors in containers. That does not bound
+memory, so these files may only come from the user's own disk; visitors may upload only safetensors.
 """
 
 import json
@@ -26,9 +26,9 @@ from vitviz.model.vit import Pretrained, ViT
 
 CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-MAX_JSON_BYTES = 10 * 2**20  # 1,000 times a bundled one; 21,841 long class names fit
+MAX_JSON_BYTES = 10 * 2**20  # 1,000 times a bundled config; 21,841 long class names fit
 MAX_HEADER_BYTES = 4 * 2**20  # names and shapes of 40,000 tensors; the largest Vision Transformers have 2,000
-MAX_PICKLE_BYTES = 4 * 2**20  # without the tensors' data; that of a ViT-g with its optimiser has half a megabyte
+MAX_PICKLE_BYTES = 4 * 2**20  # without tensor data; a ViT-g with its optimiser needs half a megabyte
 
 _ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's formats, since and before torch 1.6
 _ADVICE = 'Save the weights alone: torch.save({"state_dict": model.state_dict()}, path).'
@@ -38,11 +38,11 @@ _INDICES = ("position_ids",)  # 0, 1, 2, ... in older files: integers, not weigh
 
 
 class CheckpointError(VitvizError):
-    """Error of a checkpoint that cannot be read or written."""
+    """Raised when a checkpoint cannot be read or written."""
 
 
 class ConvertError(CheckpointError):
-    """Error of a model that is not supported, or of weights that do not match their settings."""
+    """Raised when a model is not supported, or weights do not match their settings."""
 
 
 @contextmanager
@@ -51,7 +51,7 @@ def checked_settings() -> Iterator[None]:
     try:
         yield
     except (ModelError, ImageError) as error:
-        raise ConvertError(f"Expected settings that make a model, got others: {error}") from error
+        raise ConvertError(f"Expected valid settings of a model, got invalid ones: {error}") from error
 
 
 # --- files
@@ -90,11 +90,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> Any:
-    """Return the content of a file of weights: tensors by name, or whatever `torch.save` wrote.
+    """Return the content of a weights file: tensors by name, or any containers of tensors that `torch.save` wrote.
 
     Raises:
-        CheckpointError: if it holds no weights, its format contradicts its suffix, it is damaged, claims more data than
-            it has, or holds other objects than tensors in containers.
+        CheckpointError: if the file holds no weights, its format contradicts its suffix, it is damaged, claims more
+            data than it has, or holds objects other than tensors in containers.
     """
     with path.open("rb") as file:
         start = file.read(512)
@@ -155,8 +155,8 @@ def _read_torch(path: Path, *, archive: bool) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except CheckpointError:
         raise
-    except Exception as error:  # errors of torch's reader, its unpickler and zipfile have no common ancestor
-        # torch's own message begins with the advice to switch the check off.
+    except Exception as error:  # errors of torch's reader, its unpickler and zipfile share no base class
+        # torch's own message is not shown, because it first advises to disable the check.
         if match := re.search(r"(?i)global:? (?:GLOBAL )?([\w.]+)", str(error)):
             raise CheckpointError(
                 f"Expected tensors in {str(path)!r}, got more: it asks for {match[1]:.120}. None of its code was run. "
@@ -170,7 +170,7 @@ def _read_torch(path: Path, *, archive: bool) -> Any:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse an archive that would take more memory than the file is long."""
+    """Refuse an archive that would need more memory than the length of its file."""
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -205,7 +205,7 @@ def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
                 f"Expected weights in {', '.join(map(str, DTYPES))}, got {kind} in {name!r:.120} of {str(path)!r}. "
                 "Expand quantised or sparse weights first."
             )
-        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # an empty tensor may claim any other size
+        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # its other axes could have any length
             raise CheckpointError(
                 f"Expected numbers in every tensor, got {tuple(tensor.shape)} for {name!r:.120} of {str(path)!r}. "
                 "Leave it out."
@@ -227,13 +227,13 @@ def assemble(
     """Build a model from its config and exactly the weights that it needs: float32, in eval mode.
 
     Args:
-        config, about: of the model.
-        state: by our names. Tensors may be mapped from a file and are copied, because overwriting the file must not
-            change a model in use. The dict is emptied, so that memory holds one copy.
+        config, about: settings of the model.
+        state: tensors by our names. They may be mapped from a file and are copied, because overwriting the file must
+            not change a model in use. The dict is emptied, so that memory holds one copy.
         where: the file, for errors.
 
     Raises:
-        CheckpointError: for tensors that are missing, too many, of other shapes or not finite.
+        CheckpointError: for tensors that are missing, unexpected, of other shapes or not finite.
     """
     model = _blank(config, about, {name: tuple(tensor.shape) for name, tensor in state.items()}, where)
     copies = {
@@ -246,7 +246,7 @@ def assemble(
 
 
 def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tuple[int, ...]], where: str) -> ViT:
-    """Build a model on the meta device, if its tensors have these shapes."""
+    """Build a model on the meta device after checking that its tensors have these shapes."""
     blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
     if blocks != config.depth:  # checked first, because building even an empty block takes time
         raise CheckpointError(
@@ -259,18 +259,21 @@ def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tup
             model = ViT(config, about)
     except (RuntimeError, TypeError, OverflowError) as error:  # PyTorch counts elements in 64 bits
         raise CheckpointError(
-            f"Expected the sizes of {where}, got settings of a model beyond any memory. Use those that belong to it."
+            f"Expected the sizes of {where}, got sizes too large for any memory. Use the settings of these weights."
         ) from error
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     wrong = [name for name in expected if name in shapes and expected[name] != shapes[name]]
     for problem, names in (
-        ("missing", sorted(set(expected) - set(shapes))),
-        ("too many", sorted(set(shapes) - set(expected))),
-        ("of other shapes", [f"{name} (expected {expected[name]}, got {shapes[name]})" for name in sorted(wrong)]),
+        ("missing tensors", sorted(set(expected) - set(shapes))),
+        ("unexpected tensors", sorted(set(shapes) - set(expected))),
+        (
+            "tensors of other shapes",
+            [f"{name} (expected {expected[name]}, got {shapes[name]})" for name in sorted(wrong)],
+        ),
     ):
         if names:
             raise CheckpointError(
-                f"Expected the tensors of the model's settings in {where}, got tensors {problem}: {abbreviate(names)}. "
+                f"Expected the tensors of the model's settings in {where}, got {problem}: {abbreviate(names)}. "
                 "Use the settings that belong to these weights."
             )
     return model
@@ -280,7 +283,7 @@ def attach(model: ViT, about: Pretrained) -> ViT:
     """Set a model's preprocessing and labels, and return the model.
 
     Raises:
-        CheckpointError: if there are not as many labels as classes, or the input does not divide into patches.
+        CheckpointError: if the numbers of labels and classes differ, or the input does not divide into patches.
     """
     if about.labels and len(about.labels) != model.config.classes:
         raise ConvertError(
@@ -292,13 +295,13 @@ def attach(model: ViT, about: Pretrained) -> ViT:
 
 
 def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
-    """Refuse preprocessing whose result does not divide into the model's patches.
+    """Check that the input after preprocessing divides into the model's patches.
 
     Raises:
-        CheckpointError: with both sizes.
+        CheckpointError: if it does not; the message states both sizes.
     """
     height, width = preprocess.height, preprocess.width
-    if preprocess.mode == "native":  # the sides of the input may be any multiples of it
+    if preprocess.mode == "native":  # the input's sides may be any multiples of this number
         height = width = preprocess.multiple
     if height % config.patch_size or width % config.patch_size:
         raise CheckpointError(

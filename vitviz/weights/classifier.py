@@ -9,10 +9,10 @@ from vitviz.weights.checks import ConvertError
 
 
 def read_classifiers(model: nn.Module, state: Mapping[str, Tensor], *names: str) -> tuple[dict[str, Tensor], int]:
-    """Return the tensors of a model, with biases of zeros for classifiers without, and the number of its classes.
+    """Return a model's tensors, with zero biases for classifiers that have none, and its number of classes.
 
     Args:
-        model: its classifiers are linear layers, also in `nn.Sequential` with dropout.
+        model: its classifiers are linear layers, alone or with dropout in an `nn.Sequential`.
         state: its tensors by name.
         names: attributes that may hold a classifier.
 
@@ -41,7 +41,7 @@ def _linear(classifier: nn.Module, name: str) -> list[tuple[str, nn.Linear]]:
 
 
 def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield the layers of a module with their names, in order, also those of nested `nn.Sequential`."""
+    """Yield the layers of a module with their names, in order, including layers in nested `nn.Sequential`."""
     if type(module) is not nn.Sequential:
         yield name, module
     else:
@@ -50,9 +50,9 @@ def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 
 
 def number_classes(classes: int) -> tuple[tuple[str, ...], str]:
-    """Return labels for classes without names, "class 0", "class 1" and so on, and a sentence about this assumption.
+    """Return labels for unnamed classes, "class 0", "class 1" and so on, and a sentence about this assumption.
 
-    A single output is a value (regression), as in transformers.
+    A single output gets the label "value" (regression), as in transformers.
     """
     if classes == 1:
         return ("value",), "labels: value, because the model does not name its only output"
@@ -62,5 +62,5 @@ def number_classes(classes: int) -> tuple[tuple[str, ...], str]:
 
 def _refuse(layer: str) -> NoReturn:
     raise ConvertError(
-        f"Expected a classifier of one linear layer, with or without dropout, got {layer}. Train one of that form."
+        f"Expected a classifier of one linear layer, with or without dropout, got {layer}. Use such a classifier."
     )

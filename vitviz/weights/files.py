@@ -1,6 +1,7 @@
-"""Load single files of weights, which have no settings beside them.
+"""Load single weights files, which come without settings.
 
-A file states only names and shapes. `infer` reads the architecture from them, or from a model that the caller names.
+A file contains only names, shapes and values. `infer` determines the architecture from the names and shapes, or from a
+model that the caller names.
 """
 
 import os
@@ -15,13 +16,13 @@ from vitviz.weights.checks import SUFFIXES, CheckpointError, checked_settings
 from vitviz.weights.classifier import number_classes
 from vitviz.weights.infer import Architecture, Reference
 
-# Keys of the weights in published checkpoints, the preferred ones first: averages of training, and a student's teacher.
+# Keys of the weights in published checkpoints, in order of preference: averaged weights and teachers come first.
 NESTS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model_state_dict", "model")
 MAX_NESTS = 3
 
-# Prefixes of all names: parallel training, torch.compile, a model inside a model.
+# Prefixes that wrappers give to all names: parallel training, torch.compile, a model inside a model.
 PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.")
-# Projection heads of self-supervised training beside a backbone: neither classifier nor attention.
+# Projection heads that self-supervised training adds to a backbone; they are not classifiers and have no attention.
 PROJECTIONS = ("dino_head.", "ibot_head.", "head.mlp.", "head.last_layer.")
 
 
@@ -30,17 +31,17 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
     """Load the model in one file: float32, on the CPU, in eval mode.
 
     Args:
-        path: a `.safetensors` file, or one of `torch.save` with tensors by name (`.pt`, `.pth`, `.bin`), directly or
+        path: a `.safetensors` file, or a `torch.save` file (`.pt`, `.pth`, `.bin`) with tensors by name, directly or
             under one of the usual keys (`NESTS`), with or without a wrapper's prefix.
-        heads: attention heads in each block, if the width is not a published one.
-        like: a model with the same settings, if names and shapes do not determine them.
+        heads: attention heads in each block, needed if no published model has this width.
+        like: a model with the same settings, needed if names and shapes do not determine them.
 
     Returns:
-        The model. `pretrained.assumed` lists assumptions. Classes have the labels of `like` if it has as many, and
-        numbers otherwise. Outputs that may be features, such as CLIP's, have no labels.
+        The model. `pretrained.assumed` lists assumptions. Classes have the labels of `like` if it has the same number
+        of classes, else numbers. Outputs that may be features, such as CLIP's, have no labels.
 
     Raises:
-        CheckpointError: if the file is damaged, hostile, or holds something else than weights.
+        CheckpointError: if the file is damaged or hostile, or does not hold weights.
         ConvertError: if the model is not supported, its settings are not determined, or tensors do not fit them.
     """
     path = Path(path)
@@ -65,9 +66,9 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
 
 
 def _labels(model: Architecture, like: Reference | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return labels for the classes of a file, and the assumption about them."""
+    """Return labels for the classes of a file, and the assumption that they imply."""
     classes = model.config.classes
-    if like is not None and classes == like.config.classes:  # none if a reference's outputs are features
+    if like is not None and classes == like.config.classes:  # empty if the reference's outputs are features
         labels = like.about.labels
         return labels, (f"labels: the {len(labels):,} of {like.name}",) if labels else ()
     labels, words = number_classes(classes)
@@ -75,7 +76,7 @@ def _labels(model: Architecture, like: Reference | None) -> tuple[tuple[str, ...
 
 
 def _check_name(path: Path) -> None:
-    """Refuse a path that is not a file, or whose name is not that of weights."""
+    """Refuse a path that is not a file, or does not have the suffix of a weights file."""
     if path.suffix.lower() not in SUFFIXES:
         raise CheckpointError(
             f"Expected a file that ends in {', '.join(SUFFIXES)}, got {str(path)!r}. Rename it if it is one of them."
@@ -110,7 +111,7 @@ def _find_state(content: Any, where: str) -> tuple[dict[str, Tensor], tuple[str,
 
 
 def _unwrap(tensors: dict[str, Tensor], where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the tensors without a wrapper's prefix of all names, and what was left out."""
+    """Return the tensors without wrappers' prefixes, which all names share, and a note about tensors left out."""
     left_out: tuple[str, ...] = ()
     stripped = True
     while stripped and tensors:

@@ -1,7 +1,7 @@
-"""Convert models of timm: config, tensors, labels and preprocessing.
+"""Convert timm models: config, tensors, labels and preprocessing.
 
-timm's classes are compared exactly and its options one by one, because only an attention of one N x N softmax over all
-tokens in every block can be shown.
+Classes are compared exactly and options one by one, because vitviz can show only models with one N x N softmax
+attention over all tokens in every block.
 """
 
 import math
@@ -39,13 +39,13 @@ WHY_NOT = {
     **dict.fromkeys(_PARALLEL, "attention and MLP run in parallel in its blocks"),
     "ParallelThingsBlock": "several attentions run in parallel in its blocks",
     **dict.fromkeys(_POST_NORM, "its blocks norm the output of a branch, not its input"),
-    "DiffAttention": "its attention is the difference of two, which does not sum to 1",
-    "HybridEmbed": "its stem is a convolutional network: a patch has seen pixels far outside its square",
+    "DiffAttention": "its attention is the difference of two softmaxes, which does not sum to 1",
+    "HybridEmbed": "its stem is a convolutional network: a patch depends on pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
     "RotaryEmbeddingCat": "its rotations count patches; only those of DINOv3, relative to the image, are supported",
     "RotaryEmbeddingMixed": "its rotations are learned; only those of DINOv3 are supported",
 }
-"""The reason why a model with this timm class in it cannot be converted."""
+"""Name of a timm class -> the reason why a model that contains it cannot be converted."""
 
 
 _ADVICE = "Set model.pretrained_cfg = None, and pass the preprocessing: vitviz.load(model, preprocess=...)."
@@ -53,14 +53,14 @@ _ADVICE = "Set model.pretrained_cfg = None, and pass the preprocessing: vitviz.l
 
 @checked_settings()
 def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
-    """Convert a model built by timm to a `ViT` of the same outputs and attentions: float32, in eval mode, a copy.
+    """Convert a timm model to a `ViT` with the same outputs and attention: a copy in float32 and in eval mode.
 
     Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and related models), its distilled form
     (DeiT) and `Eva` with learned positions or DINOv3's rotary ones. Dropout rates are not carried over.
 
     Args:
         model: built by timm.
-        cfg: the `pretrained_cfg` of published weights, which brings labels and preprocessing; `None` for other weights.
+        cfg: the `pretrained_cfg` of published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
         ConvertError: with the reason, for a model without a single N x N attention in each block, or with an operation
@@ -125,14 +125,14 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         if differ := [name for name in block if block[name] != other[name]]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
     settings = block | {
-        # Like timm, without the pixels at the right and at the bottom that fill no patch.
+        # Like timm, leave out the pixels at the right and bottom that do not fill a patch.
         "image_size": tuple(side // patch[0] * patch[0] for side in stem.img_size),
         "patch_size": patch[0],
         "channels": stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
         "width": built.embed_dim,
         "depth": len(blocks),
-        "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may be that of an old classifier
+        "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may describe a replaced classifier
         "class_token": built.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
         "registers": 0 if built.reg_token is None else built.reg_token.shape[1],
@@ -167,7 +167,7 @@ def _block_settings(block: Any) -> dict[str, Any]:
         for part in (block.ls1, block.ls2):
             _only(part, layers.LayerScale, nn.Identity)
         scale = None if type(block.ls1) is nn.Identity else float(block.ls1.init_values)
-    # EVA has no bias for keys; with one map for all three, those of queries and values are separate tensors.
+    # EVA's keys have no bias. If one map computes all three, the biases of queries and values are separate tensors.
     maps = (attn.q_proj, attn.k_proj, attn.v_proj) if attn.qkv is None else (attn.qkv,)
     biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
     return {
@@ -283,7 +283,7 @@ def _refuse_if(condition: object, why: str) -> None:
 
 def _refuse(why: str, name: str | None = None) -> NoReturn:
     kind = f" ({name})" if name else ""
-    raise ConvertError(f"Expected a model whose attention can be shown, got one of timm that cannot{kind}: {why}.")
+    raise ConvertError(f"Expected a model whose attention can be shown, got an unsupported timm model{kind}: {why}.")
 
 
 def _layers() -> Any:
@@ -320,8 +320,8 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
 def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | None = None) -> Pretrained | None:
     """Return labels and preprocessing of a model in memory; `None` if it has no `pretrained_cfg`.
 
-    The `pretrained_cfg` belongs to the published weights, and the model may have others: its name, address and licence
-    are left out, and its labels count as assumed. If the classifier has another number of classes, they are numbered.
+    The `pretrained_cfg` describes the published weights, which the model may not have. So its name, address and licence
+    are left out, and its labels count as assumed. If the number of classes differs, the classes are numbered.
     `preprocess` replaces the preprocessing in the `pretrained_cfg`.
     """
     cfg: Any = getattr(model, "pretrained_cfg", None)
@@ -371,7 +371,7 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
 
 
 def _labels(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return labels and class ids of the weights, or of the ImageNet subset that timm infers from their number."""
+    """Return labels and class ids of the weights, or of the ImageNet subset with this number of classes."""
     import_torchvision()
     import timm.data
 

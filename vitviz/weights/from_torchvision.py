@@ -1,7 +1,7 @@
-"""Convert Vision Transformers of torchvision.
+"""Convert torchvision's Vision Transformers.
 
 torchvision accepts images of one size and interpolates positions when it loads weights (bicubic, with aligned corners).
-vitviz interpolates them for images of another size. At the native size both compute the same.
+vitviz interpolates them for images of another size. At the native size, both give the same outputs.
 """
 
 import re
@@ -25,14 +25,14 @@ _SWAG = "facebookresearch/SWAG"
 
 @checked_settings()
 def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
-    """Convert a Vision Transformer of torchvision: float32, in eval mode, a copy.
+    """Convert a torchvision Vision Transformer: a copy in float32 and in eval mode.
 
     Args:
         model: a `torchvision.models.VisionTransformer`; its classifier may have been replaced by a linear layer.
-        weights: the enum member of its published weights, which brings labels and preprocessing; `None` for others.
+        weights: the enum member of its published weights, with labels and preprocessing; `None` for other weights.
 
     Raises:
-        ConvertError: for another model, one that was changed beyond its classifier, or weights with other classes.
+        ConvertError: if the model has another class, was changed beyond its classifier, or `weights` has other classes.
     """
     torchvision = import_torchvision()
     from torchvision.models import VisionTransformer
@@ -49,7 +49,7 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
 
 
 def config_of_torchvision(model: Any) -> ViTConfig:
-    """Read the config of a built model, also on the meta device."""
+    """Return the config of a built model, which may be on the meta device."""
     return ViTConfig(
         image_size=(model.image_size, model.image_size),
         patch_size=model.patch_size,
@@ -68,7 +68,7 @@ def about_torchvision(weights: Any) -> Pretrained:
     """Return labels and preprocessing of weights such as `ViT_B_16_Weights.IMAGENET1K_V1`, without a download.
 
     Raises:
-        ConvertError: for weights whose transforms are not those of image classification.
+        ConvertError: for weights whose transforms are not for image classification.
     """
     preprocess, meta = preprocess_torchvision(weights.transforms()), weights.meta
     licence = "unknown: torchvision (BSD-3-Clause) states none for these weights"
@@ -89,7 +89,7 @@ def preprocess_torchvision(transforms: Any) -> Preprocess:
     """Convert the `transforms()` of weights.
 
     Raises:
-        ConvertError: for transforms of another task than image classification.
+        ConvertError: for transforms that are not for image classification.
     """
     needed = ("resize_size", "crop_size", "mean", "std", "interpolation")
     if missing := [name for name in needed if not hasattr(transforms, name)]:

@@ -1,7 +1,7 @@
 """Convert models of Hugging Face's `transformers`: `config.json` -> `ViTConfig`, tensors by `naming`.
 
-One function per family: settings -> (config, names of its tensors). Missing settings have `transformers`' own defaults.
-Types are checked, because the file may come from anywhere. Dropout rates are not read, because only training uses them.
+One function per family maps settings to a config and tensor names. Missing settings take `transformers`' defaults.
+Types are checked, because the file may be untrusted. Dropout rates are not read, because only training uses them.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -41,16 +41,16 @@ CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "laye
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
-"""Hugging Face's names of the activations that `ViT` has -> ours."""
+"""Hugging Face's names of the activations that `ViT` supports -> ours."""
 
 
 class TypedSettings:
     """Settings by name, with checks of their types.
 
     Args:
-        values: the `config.json`.
-        family: of the model, for errors.
-        defaults: of `transformers`, for missing settings.
+        values: content of the `config.json`.
+        family: name of the model family, for errors.
+        defaults: `transformers`' defaults for missing settings.
     """
 
     def __init__(self, values: Mapping[str, Any], family: str, defaults: Mapping[str, Any]) -> None:
@@ -60,7 +60,7 @@ class TypedSettings:
         """Return the unchecked value, or the default.
 
         Raises:
-            ConvertError: if there is neither.
+            ConvertError: if the setting has neither.
         """
         if name not in self._defaults:
             self.need(name)
@@ -74,7 +74,7 @@ class TypedSettings:
             )
 
     def typed(self, name: str, hint: Any) -> Any:
-        """Return a value of this type; its user checks the range."""
+        """Return a value after checking its type; the caller checks its range."""
         value = self.get(name)
         if not matches_type(value, hint):
             raise self.refuse(name, describe_type(hint))
@@ -99,7 +99,7 @@ class TypedSettings:
         """Return (height, width) of the model's grid in pixels.
 
         If patches do not fill the image (SigLIP with 384 pixels and patches of 14), transformers drops the remaining
-        pixels at the right and at the bottom, and so does this size.
+        pixels at the right and at the bottom, and this size leaves them out too.
         """
         height, width = (self.square("image_size"),) * 2 if square else self.pair("image_size")
         if min(height, width) < patch:
@@ -107,14 +107,14 @@ class TypedSettings:
         return height // patch * patch, width // patch * patch
 
     def activation(self) -> str:
-        """Return our name of the MLP's activation."""
+        """Return our name for the MLP's activation."""
         activation = self.get("hidden_act")
         if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise self.refuse("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         return ACTIVATIONS[activation]
 
     def architecture(self, allowed: Collection[str]) -> str:
-        """Return the class of the weights, one of `allowed`; without a name the first, the model without a head.
+        """Return the class of the weights, one of `allowed`; by default the first, the model without a head.
 
         Raises:
             ConvertError: for any other class, whose head may read the tokens differently.
@@ -122,7 +122,7 @@ class TypedSettings:
         names = self._values.get("architectures") or [next(iter(allowed))]
         if not isinstance(names, list | tuple) or len(names) != 1 or names[0] not in allowed:
             raise ConvertError(
-                f"Expected {self._family} weights for one of {', '.join(allowed)}, got {names!r:.120}. Use these."
+                f"Expected {self._family} weights for one of {', '.join(allowed)}, got {names!r:.120}. Choose one."
             )
         return str(names[0])
 
@@ -134,10 +134,10 @@ class TypedSettings:
 
 
 def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes in the order of the logits; without names those of `transformers`, LABEL_0, ...
+    """Return the names of the classes in the order of the logits; by default LABEL_0, LABEL_1, ... as `transformers`.
 
     Raises:
-        ConvertError: if `id2label` does not number its names from 0 on.
+        ConvertError: if `id2label` does not number its names from 0.
     """
     names = settings.get("id2label")
     if names is None:
@@ -157,7 +157,7 @@ def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def fit_labels(settings: dict[str, Any], classes: int) -> dict[str, Any]:
-    """Return the settings of a classifier, without the names of its classes if their number is not `classes`.
+    """Return the settings, without a classifier's class names if their number is not `classes`.
 
     Fine-tuning may replace the classifier and leave the old names in the settings.
     """
@@ -174,17 +174,17 @@ def convert_transformers(
     *,
     where: str = "these weights",
 ) -> ViT:
-    """Convert any supported model of Hugging Face's `transformers`: float32, in eval mode, a copy.
+    """Convert any supported Hugging Face `transformers` model: a copy in float32 and in eval mode.
 
     Args:
         state: tensors as in `model.safetensors`, with or without the base model's prefix such as `vit.`.
-        settings: the `config.json` beside it. `architectures` names the head; without it there is none.
+        settings: content of the `config.json`. `architectures` names the head; without it, the model has no head.
         about: labels and preprocessing.
         where: the file, for errors.
 
     Raises:
         ConvertError: if the family or a setting is not supported, or tensors do not belong to the family.
-        CheckpointError: if tensors are missing, too many, shaped otherwise or not finite.
+        CheckpointError: if tensors are missing, unexpected, of other shapes or not finite.
     """
     config, names = read_settings(settings)
     return assemble(config, names.convert(state, config), about, where=where)
@@ -202,7 +202,7 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
         why = REFUSED.get(kind or "", "it is not known")
         biases = ("use_relative_position_bias", "use_shared_relative_position_bias")
         if why == _BIAS and not any(settings.get(name) for name in biases):
-            why = "the names of its tensors are not known, also without a relative position bias"
+            why = "its tensor names are unknown, even without a relative position bias"
         raise ConvertError(f"Expected one of {', '.join(FAMILIES)}, got model_type {kind!r}: {why}.")
     return FAMILIES[kind](settings)
 
@@ -228,13 +228,13 @@ def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTC
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
-    """Read ViT and models of its shape: Google's, DINO's, MSN's, I-JEPA's, DeiT's with and without distillation token.
+    """Read ViT and models like it: Google's, DINO, MSN, I-JEPA, and DeiT with and without distillation token.
 
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; Caron et al. 2021, "Emerging Properties in Self-Supervised
     Vision Transformers"; Touvron et al. 2021, "Training data-efficient image transformers". The classifier reads the
     class token, and without a classifier the model returns this token. I-JEPA (Assran et al. 2023) has no class token
     and averages the patches. `DeiTForImageClassificationWithTeacher` averages the logits of two classifiers;
-    `DeiTForImageClassification` has only that of the class token.
+    `DeiTForImageClassification` has only the classifier of the class token.
     """
     stem = {"deit": "DeiT", "vit_msn": "ViTMSN", "ijepa": "IJepa"}.get(str(settings.get("model_type")), "ViT")
     classes = (f"{stem}Model", f"{stem}ForImageClassification")
@@ -254,11 +254,11 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
 
 
 def _dinov2(settings: Mapping[str, Any]) -> Converted:
-    """Read DINOv2, with or without registers. Sizes have no defaults, which could be those of another model.
+    """Read DINOv2, with or without registers. Sizes have no defaults, because a default may belong to another model.
 
     Oquab et al. 2024, "DINOv2: Learning Robust Visual Features without Supervision"; Darcet et al. 2024, "Vision
-    Transformers Need Registers". When positions shrink, `transformers` filters them in models with registers only, and
-    `position_antialias` follows it. The classifiers read the class token and the mean over patches.
+    Transformers Need Registers". When downscaling positions, `transformers` antialiases only in models with registers,
+    and `position_antialias` does the same. The classifiers read the class token and the mean over patches.
     """
     checked = TypedSettings(settings, "DINOv2", DINOV2_DEFAULTS)
     registered = settings.get("model_type") == "dinov2_with_registers"
@@ -318,7 +318,7 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
     classifier: the model returns the class token after the final norm, before the projection into the text space.
     """
     if settings.get("architectures") == ["CLIPForImageClassification"]:
-        expected = "another: its classifier reads the mean over patches without the final norm"
+        expected = "a model without this classifier, which reads the mean over patches without the final norm"
         raise TypedSettings(settings, "CLIP", {}).refuse("architectures", expected)
     stem = CLIPS[str(settings.get("model_type")).removesuffix("_vision_model")]
     alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection")
@@ -333,8 +333,8 @@ CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP
 def _siglip(settings: Mapping[str, Any]) -> Converted:
     """Read SigLIP's vision tower, alone or inside a `SiglipModel`, and its classifier.
 
-    Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". No class token: a learned query pools the patches.
-    `SiglipForImageClassification` reads their mean instead.
+    Zhai et al. 2023, "Sigmoid Loss for Language Image Pre-Training". Without a class token, a learned query pools the
+    patches. `SiglipForImageClassification` reads their mean instead.
     """
     classifier = "SiglipForImageClassification"
     checked, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
@@ -391,9 +391,7 @@ REFUSED: dict[str, str] = {
     "vit_mae": "it hides three quarters of the patches; encoders fine-tuned from it have model_type 'vit'",
     "siglip2": "it takes lists of patches with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
     **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it rotates the class token by a learned angle (rotary positions)"),
-    **dict.fromkeys(
-        ("aimv2", "aimv2_vision_model"), "it norms by the root mean square, and after its patch projection"
-    ),
+    **dict.fromkeys(("aimv2", "aimv2_vision_model"), "it uses RMS norms, one of them after its patch projection"),
     "dinov3_convnext": "it is a convolutional network without attention",
     "timm_wrapper": "it wraps a timm model; load its timm_model in memory",
 }

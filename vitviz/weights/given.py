@@ -1,4 +1,4 @@
-"""Read labels and preprocessing from a caller: lists, files, objects of other libraries."""
+"""Read labels and preprocessing that a caller passes as lists, files, or objects of other libraries."""
 
 import json
 import os
@@ -24,8 +24,8 @@ Labels = Iterable[str] | Mapping[int, str] | str | os.PathLike[str]
 def describe_model(model: ViT, labels: Labels | None, preprocess: Any, problem_type: ProblemType | None = None) -> ViT:
     """Replace a model's labels, preprocessing and problem type, and return the model.
 
-    Assumptions about them are dropped, and so are `sure_above` and `known_above`, which were measured with the old
-    preprocessing, and the groups of the old labels.
+    Assumptions about the replaced values are removed. New preprocessing also removes `sure_above` and `known_above`,
+    which were measured with the old preprocessing; new labels also remove class ids and groups.
 
     Args:
         model: changed in place.
@@ -46,7 +46,7 @@ def describe_model(model: ViT, labels: Labels | None, preprocess: Any, problem_t
         about = replace(base, preprocess=preprocess, sure_above=None, known_above=None, assumed=assumed)
     if about is None:
         raise CheckpointError(
-            "Expected preprocessing beside the labels or the problem type of this model, got none. "
+            "Expected preprocessing along with the labels or the problem type of this model, got none. "
             "Give preprocess=vitviz.Preprocess(...)."
         )
     if labels is not None:
@@ -67,11 +67,11 @@ def read_labels(labels: Labels) -> tuple[str, ...]:
     """Return labels in the order of a classifier's outputs.
 
     Args:
-        labels: names; a mapping from class numbers to names, such as `id2label` of transformers; or the path of a text
+        labels: names; a mapping from class numbers to names, such as transformers' `id2label`; or the path of a text
             file with one name per line, or of a JSON file with names, such a mapping, or an `id2label`.
 
     Raises:
-        CheckpointError: for anything else.
+        CheckpointError: for labels in any other form.
     """
     content: Any = _read_file(Path(labels)) if isinstance(labels, str | os.PathLike) else labels
     if isinstance(content, Mapping):
@@ -85,7 +85,7 @@ def read_labels(labels: Labels) -> tuple[str, ...]:
 
 
 def _read_file(path: Path) -> Any:
-    """Return the content of a file of labels: JSON, or else lines."""
+    """Return the content of a labels file: the parsed JSON, or a list of lines."""
     if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(
             f"Expected a file with one label per line, got {str(path)!r}, which is missing or too long. Check the path."
@@ -102,14 +102,14 @@ def read_preprocess(preprocess: Any, config: ViTConfig) -> Preprocess:
     """Return preprocessing for a model of this config.
 
     Args:
-        preprocess: a `Preprocess`; an image processor of transformers, or its settings; the transforms of torchvision's
+        preprocess: a `Preprocess`; a transformers image processor, or its settings; the transforms of torchvision
             weights; timm's data config (`timm.data.resolve_model_data_config(model)`); the path of a JSON file with
-            such settings, such as `preprocessor_config.json` or the `config.json` of vitviz; or one of "imagenet",
-            "clip" and "half" (mean and standard deviation of 0.5), the usual preprocessing at the model's size.
-        config: of the model.
+            such settings, for example `preprocessor_config.json` or vitviz's `config.json`; or one of "imagenet",
+            "clip" and "half" (mean and standard deviation of 0.5) for the usual preprocessing at the model's size.
+        config: config of the model.
 
     Raises:
-        CheckpointError: for anything else.
+        CheckpointError: for preprocessing in any other form.
     """
     if isinstance(preprocess, str) and preprocess in CONVENTIONS:
         return CONVENTIONS[preprocess].shaped(*config.image_size)

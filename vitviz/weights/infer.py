@@ -1,8 +1,8 @@
 """Infer the config of a Vision Transformer from the names and shapes of its tensors.
 
-Sizes are read from shapes. What shapes do not show (number of heads, epsilon of the norms, activation, preprocessing)
-is that of the published models with these names; `Pretrained.assumed` lists it. If published models with the same names
-differ in it, the caller names a model with the same settings: `load(file, like="timm:NAME")`.
+Sizes are read from shapes. Settings that shapes do not show (number of heads, epsilon of the norms, activation,
+preprocessing) are those of the published models with these names; `Pretrained.assumed` lists them. If these models
+differ in such a setting, the caller names a model with the same settings: `load(file, like="timm:NAME")`.
 """
 
 import math
@@ -31,20 +31,20 @@ _MOCO_WIDTH = 384
 _HEADS = {width: width // 64 for width in range(192, 1025, 64)} | {1152: 16, 1280: 16, 1408: 16, 1664: 16}
 _DINOV2_HEADS, _DINOV3_HEADS = {1536: 24}, {1280: 20, 4096: 32}
 
-# Names that only one kind of unsupported model has: a pattern, the kind, and the reason. The first match counts.
+# Tensor names that identify an unsupported kind of model: pattern, kind, reason. The first match is reported.
 NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
     (r"(^|\.)(layers|features)\.\d+\.(blocks\.)?\d+\.att(n|ention)\.", "Swin", WHY_NOT["SwinTransformer"]),
     (r"\.rel_pos_[hw]$", "SAM or MViT", WHY_NOT["VisionTransformerSAM"]),
     (r"relative_position_bias|rel_pos_bias", "a model with relative positions, such as BEiT", WHY_NOT["Beit"]),
     (
         r"(^|\.)resblocks\.\d+\.",
-        "CLIP in OpenAI's or OpenCLIP's names",
+        "CLIP with OpenAI's or OpenCLIP's tensor names",
         "vitviz reads only timm's and transformers' names; load it as timm:NAME or hf:NAME",
     ),
     (
         r"^to_patch_embedding\.3\.",
         "a model of vit_pytorch with norms around its patch projection",
-        "it norms the pixels of a patch before the projection and the token after it (Kumar et al. 2023)",
+        "it has a norm before the projection of a patch and another after it (Kumar et al. 2023)",
     ),
     (
         r"(^|\.)bn\d?\.running_mean$|^layer1\.0\.conv1\.|^stem\.",
@@ -56,11 +56,11 @@ NOT_SHOWN: tuple[tuple[str, str, str], ...] = (
 
 @dataclass(frozen=True)
 class Reference:
-    """Settings of a model that a file of weights shares.
+    """Settings of a named model that apply to a weights file.
 
     Args:
-        name: as the caller wrote it.
-        config: of the model.
+        name: name of the model as the caller wrote it.
+        config: config of the model.
         about: its preprocessing and labels.
         interleaved: whether rotary positions pair neighbouring channels.
     """
@@ -74,13 +74,13 @@ class Reference:
 class Architecture:
     """Config and preprocessing of the model in a state dict.
 
-    `config` is that of the model, `preprocess` its preprocessing, `assumed` lists what shapes do not show, and `unread`
-    maps tensors that the forward pass does not use to what they are. The shapes of the first block stand for all
-    blocks; `checks.assemble` compares every tensor.
+    `config` and `preprocess` describe the model, `assumed` lists settings that shapes do not show, and `unread` maps
+    tensors that the forward pass does not use to their descriptions. The config of a block is read from the first
+    block; `checks.assemble` compares every tensor.
 
     Args:
         theirs: shape of each tensor by its name in the file.
-        heads: attention heads in each block; by default those of published models of this width.
+        heads: attention heads in each block; by default as in published models of this width.
         like: a model with the same settings, except for the number of classes and the input size.
 
     Raises:
@@ -121,15 +121,15 @@ class Architecture:
         if self.asks_heads and not tensors[self.naming.rename(tensors).names["pos_embed"]][:, 0].any():
             raise ConvertError(
                 "Expected the number of heads, got none: fixed positions at this width are those of MoCo v3's ViT-S, "
-                "which has 12 heads where others have 6. Pass --heads 12 (heads=12 in Python)."
+                "which has 12 heads instead of the usual 6. Pass --heads 12 (heads=12 in Python)."
             )
         if _PERIODS in tensors:  # base ** (4 i / d) for i = 0, 1, ..., d / 4 - 1
             periods = tensors[_PERIODS].float()
             expected = self.config.rotary_base ** (torch.arange(len(periods)) / len(periods))
             if not torch.allclose(periods, expected, rtol=2e-2):
                 raise ConvertError(
-                    f"Expected rotations of base {self.config.rotary_base:g}, got others in {_PERIODS!r}: not "
-                    "supported."
+                    f"Expected rotations of base {self.config.rotary_base:g}, got another base in {_PERIODS!r}, which "
+                    "is not supported."
                 )
         state = self.naming.convert(tensors, self.config)
         if self.facebook and self.config.positions == "rotary":
@@ -142,15 +142,15 @@ class Architecture:
         return state
 
     def describe(self, more: Iterable[str] = ()) -> str:
-        """Return what the file is, for people."""
+        """Return a readable description of the file."""
         library = "facebookresearch's" if self.facebook else self.naming.library
-        parts = [f"in {library} names", *([f"built like {self.like.name}"] if self.like else []), *more]
+        parts = [f"with {library} tensor names", *([f"built like {self.like.name}"] if self.like else []), *more]
         return ", ".join(parts + [f"without the {part}" for part in sorted(set(self.unread.values())) if part])
 
     def _fit(self, preprocess: Preprocess) -> Preprocess:
-        """Return preprocessing for the model's input size; a reference's is unchanged if it has the same size."""
+        """Return preprocessing for the model's input size; keep a reference's preprocessing if its size is the same."""
         if self.config.channels != 3:
-            raise ConvertError(f"Expected a model of 3 channels, got {self.config.channels}: not of photographs.")
+            raise ConvertError(f"Expected a model for photographs, with 3 channels, got {self.config.channels}.")
         size = self.config.image_size
         same = self.like is not None and size == self.like.config.image_size
         return preprocess if same else preprocess.shaped(*size)
@@ -158,7 +158,7 @@ class Architecture:
     # --- settings from another model
 
     def _adapt(self, config: ViTConfig, head: tuple[int, ...]) -> ViTConfig:
-        """Return a reference's config with the classes, the input size and the pooling that the file shows."""
+        """Return a reference's config with the classes, input size and pooling that the file's tensors show."""
         changes: dict[str, Any] = {"classes": head[0]}
         if config.positions == "learned":
             prefix_rows = self._position_rows() - math.prod(config.learned_grid)
@@ -176,7 +176,7 @@ class Architecture:
     # --- settings from shapes
 
     def _infer(self, head: tuple[int, ...], heads: int | None) -> tuple[ViTConfig, tuple[str, ...]]:
-        """Return the config, and what was assumed."""
+        """Return the config and the assumptions."""
         rotary = "pos_embed" not in self.shapes
         self._check_determined(rotary=rotary)
         block = self._block()
@@ -208,7 +208,7 @@ class Architecture:
             norm_eps=1e-5 if rotary else self.naming.norm_eps,
             **block,
         )
-        # MoCo v3's ViT-S has other heads than this width suggests; `convert` reads its position table.
+        # MoCo v3's ViT-S has more heads than usual at this width; `convert` recognises its position table.
         self.asks_heads = self.naming is naming.TIMM and width == _MOCO_WIDTH and prefix > 0 and caveat != ""
         assumed = [f"norm epsilon {config.norm_eps:g}", f"pooling {config.pooling}"]
         assumed += [] if config.mlp == "swiglu" else [f"activation {config.activation}"]
@@ -218,7 +218,7 @@ class Architecture:
     def _check_determined(self, *, rotary: bool) -> None:
         """Refuse names and shapes that several published models with different settings have.
 
-        EVA-02 and the Perception Encoder rotate queries and keys, and no weight shows it. CLIP and SigLIP differ in the
+        No weight shows that EVA-02 and the Perception Encoder rotate queries and keys. CLIP and SigLIP differ in the
         activation of the MLP. Models that average patches differ in activation and preprocessing.
         """
         shapes, scaled = self.shapes, "blocks.0.ls1.gamma" in self.shapes
@@ -237,7 +237,7 @@ class Architecture:
         if not sure:
             raise ConvertError(
                 "Expected weights that determine a model, got names and shapes that several published models have, "
-                "with different activations, positions or preprocessing. Name one with the same settings: --like "
+                "with different activations, positions or preprocessing. Name a model with the same settings: --like "
                 'timm:NAME (like="timm:NAME" in Python).'
             )
 
@@ -281,7 +281,7 @@ class Architecture:
                 raise ConvertError(f"Expected a divisor of {inner}, got {heads} heads. Pass another number.")
             return heads, ""
         published = _HEADS | (_DINOV3_HEADS if rotary else _DINOV2_HEADS if block["layer_scale"] else {})
-        # Published models without biases have heads of other widths.
+        # In published models without biases, the width of a head is not 64.
         if width not in published or inner != width or not (rotary or block["qkv_bias"]):
             raise ConvertError(
                 f"Expected the number of heads, got none: these weights do not determine it (width {width}, {inner} in "
@@ -290,10 +290,10 @@ class Architecture:
         return published[width], f"{published[width]} heads of width {width // published[width]}"
 
     def _grid(self, class_token: bool, distillation: bool, registers: int) -> tuple[int, int]:
-        """Return the side of the square grid of the position table, and its rows that belong to prefix tokens.
+        """Return the side of the position table's square grid, and the number of rows for prefix tokens.
 
         Raises:
-            ConvertError: if there is no such square, or more than one.
+            ConvertError: if no square fits, or more than one.
         """
         rows = self._position_rows()
         prefixes = {class_token + distillation}
@@ -309,7 +309,7 @@ class Architecture:
         return squares[0]
 
     def _pooling(self, *, rotary: bool, both: bool) -> Any:
-        """Return the input of the classifier; `both` if its width is that of the class token and the mean."""
+        """Return the pooling; `both` means that the classifier reads the class token and the mean."""
         if "attn_pool.latent" in self.shapes:
             return "attention"
         if self.naming is naming.SIGLIP:
@@ -321,10 +321,10 @@ class Architecture:
 
 
 def _find_naming(shapes: Shapes) -> Naming:
-    """Return the first naming whose marks all occur.
+    """Return the first naming scheme whose characteristic tensor names (`marks`) are all present.
 
     Raises:
-        ConvertError: if there is none.
+        ConvertError: if no scheme matches.
     """
     names = sorted(shapes)
     for known in NAMINGS:
@@ -332,6 +332,6 @@ def _find_naming(shapes: Shapes) -> Naming:
             return known
     examples = ", ".join(f"{name:.80}" for name in names[:3])
     raise ConvertError(
-        "Expected names that timm, facebookresearch, transformers, torchvision or a tutorial give to a Vision "
-        f"Transformer, got {len(names)} tensors named {examples}, ... Load the model by its library's name."
+        "Expected a Vision Transformer with tensor names of timm, facebookresearch, transformers, torchvision or a "
+        f"tutorial, got {len(names)} tensors named {examples}, ... Load the model by its name in its library."
     )

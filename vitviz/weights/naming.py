@@ -1,9 +1,9 @@
 """Rename the tensors of other libraries' state dicts.
 
-A `Naming` is data: their names -> ours. If the layout differs too, the name is an intermediate one that `merge`
+A `Naming` maps a library's names to ours. If the layout also differs, it maps to an intermediate name, which `merge`
 resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
 is split, `patch_embed.linear` is reshaped to a convolution, and `head_alone` becomes two classifiers. Every tensor is
-used exactly once, left out for a reason, or reported.
+used exactly once, ignored for a stated reason, or reported as unknown.
 """
 
 import math
@@ -25,9 +25,9 @@ CONVENTIONS = {
     "clip": Preprocess(resize=224, mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)),
     "half": Preprocess(mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
 }
-"""Usual preprocessing at 224 pixels, by the name of the mean and standard deviation."""
+"""Name of a mean and standard deviation -> the usual preprocessing with them, at 224 pixels."""
 
-_CHUNK = re.compile(r"^blocks\.[0-9]+\.([0-9]+)\.")  # DINOv2 trains blocks in chunks
+_CHUNK = re.compile(r"^blocks\.[0-9]+\.([0-9]+)\.")  # DINOv2's training code groups blocks into chunks
 _INDEX = re.compile(r"(?<=[._])[0-9]+(?=\.)")
 # A classifier in nn.Sequential, such as heads.1.weight after a dropout.
 _SEQUENTIAL = re.compile(r"^((?:heads\.)?(?:heads?|head_dist|\w*classifier))(?:\.[0-9]+)+(?=\.(?:weight|bias)$)")
@@ -35,7 +35,7 @@ _SEQUENTIAL = re.compile(r"^((?:heads\.)?(?:heads?|head_dist|\w*classifier))(?:\
 
 @dataclass(frozen=True)
 class Renamed:
-    """Result of `Naming.rename`: our names -> theirs, tensors that are left out and why, and unknown names."""
+    """Result of `Naming.rename`: our names -> theirs, ignored tensors -> the reason, and unknown names."""
 
     names: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
@@ -47,16 +47,16 @@ class Naming:
     """Names that a library gives to the tensors of a Vision Transformer.
 
     Args:
-        library: the library, for people.
-        names: theirs -> ours, without ".weight" and ".bias"; # stands for the number of a block.
-        marks: tensors that occur together in this naming only.
-        bases: prefixes of the names if the model is part of a larger one.
-        unread: patterns of tensors that the forward pass does not use -> what they are, or "" if that does not matter.
+        library: name of the library for messages, in the possessive form ("timm's").
+        names: the library's names -> ours, without ".weight" and ".bias"; # stands for the number of a block.
+        marks: names of tensors that occur together only in this naming.
+        bases: prefixes that the names have if the model is part of a larger one.
+        unread: patterns of tensors that the forward pass does not use -> their description, or "" to leave it out.
         flat: whether the class token has shape (D,) and the position table (N, D), without leading ones.
         free_biases: whether queries, keys, values and the projection may each lack their bias, in all blocks.
         norm_eps: epsilon of the norms of published models with these names.
-        activation: of their MLPs.
-        preprocess: of their photographs, at 224 pixels.
+        activation: activation function of the MLPs of these models.
+        preprocess: preprocessing of these models, at 224 pixels.
     """
 
     library: str
@@ -87,7 +87,7 @@ class Naming:
         """Translate names of tensors.
 
         Raises:
-            ConvertError: if two of them are the same tensor, or layers of one classifier.
+            ConvertError: if two names denote the same tensor, or two layers of one classifier.
         """
         result = Renamed()
         for theirs in names:
@@ -100,10 +100,10 @@ class Naming:
                 if ours.startswith("head"):
                     raise ConvertError(
                         "Expected a classifier of one linear layer, with or without dropout, got the hidden layer or "
-                        f"norm {result.names[ours]!r:.80} before {theirs!r:.80}. Train one of that form."
+                        f"norm {result.names[ours]!r:.80} before {theirs!r:.80}. Use such a classifier."
                     )
                 raise ConvertError(
-                    f"Expected each tensor once, got {result.names[ours]!r:.80} and {theirs!r:.80}. Leave one out."
+                    f"Expected each tensor once, got {result.names[ours]!r:.80} and {theirs!r:.80}. Remove one of them."
                 )
             else:
                 result.names[ours] = theirs
@@ -128,7 +128,7 @@ class Naming:
         renamed = self.rename(state)
         if unknown := sorted(renamed.unknown):
             raise ConvertError(
-                f"Expected weights in {self.library} names, got {len(unknown)} tensors too many: "
+                f"Expected weights in {self.library} names, got {len(unknown)} unexpected tensors: "
                 f"{abbreviate(unknown)}. Check that the settings belong to these weights."
             )
         new = {ours: state[theirs].float() for ours, theirs in renamed.names.items()}
@@ -156,7 +156,7 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
             third = len(qkv) // 3
             new |= {f"attn_pool.q.{kind}": qkv[:third], f"attn_pool.kv.{kind}": qkv[third:]}
         if (head := new.pop(f"head_alone.{kind}", None)) is not None:
-            # Our logits are the mean of two classifiers: twice this classifier and zeros give the same logits.
+            # Our logits are the mean of two classifiers, so this one doubled and one of zeros give the same logits.
             new |= {f"head.{kind}": 2 * head, f"head_dist.{kind}": torch.zeros_like(head)}
     if "reg_token" in new and new["reg_token"].shape[1:2] == (0,):
         del new["reg_token"]  # transformers' DINOv3 without registers has a tensor of shape (1, 0, D)
@@ -170,9 +170,9 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
 
 
 def _fill_biases(new: State, blocks: list[str]) -> None:
-    """Add biases of zeros if no block has them: in our model queries, keys and values all have biases, or none has."""
+    """Add zero biases that all blocks lack, because our queries, keys and values must all have biases, or none."""
     absent = [part for part in ("q", "k", "v", "proj") if not any(f"{at}attn.{part}.bias" in new for at in blocks)]
-    if absent[:3] == ["q", "k", "v"]:  # no biases, or in one tensor
+    if absent[:3] == ["q", "k", "v"]:  # they have no biases, or one tensor for all three
         absent = absent[3:]
     for at in blocks:
         weights = {part: new.get(f"{at}attn.{part}.weight") for part in absent}
@@ -182,21 +182,21 @@ def _fill_biases(new: State, blocks: list[str]) -> None:
 
 
 def _stack(new: State, ours: str, parts: list[str]) -> None:
-    """Concatenate several maps (rows, columns) along their rows."""
+    """Concatenate several linear maps of shape (rows, columns) along the rows."""
     for kind in ("weight", "bias"):
         maps = [new.pop(f"{part}.{kind}") for part in parts if f"{part}.{kind}" in new]
         shapes = {tuple(tensor.shape) for tensor in maps}
         if maps and (len(maps) != len(parts) or len(shapes) != 1 or f"{ours}.{kind}" in new):
             raise ConvertError(
                 f"Expected {', '.join(parts)} with one {kind} of the same shape each, got {len(maps)} of shapes "
-                f"{', '.join(map(str, sorted(shapes)))}. The weights are not complete or not of this family."
+                f"{', '.join(map(str, sorted(shapes)))}. The weights are incomplete or of another family."
             )
         if maps:
             new[f"{ours}.{kind}"] = torch.cat(maps)
 
 
 def _fold_positions(new: State, patches: int) -> None:
-    """Add the positions of prefix tokens to the tokens: both are constant, and our prefix tokens have no positions."""
+    """Add the positions of prefix tokens to the tokens themselves, because our prefix tokens have no positions."""
     table, done = new["pos_embed"], 0
     prefix = table.shape[-2] - patches if table.ndim > 1 else 0
     for name in ("cls_token", "dist_token", "reg_token"):
@@ -227,14 +227,14 @@ def _same(*names: str) -> dict[str, str]:
 
 
 def _blocks(at: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Return the names of a block; theirs follow `at` and the block's number."""
+    """Return the names of a block's tensors; the library's names follow `at` and the block's number."""
     return {f"{at}#.{theirs}": f"blocks.#.{ours}" for theirs, ours in names.items()}
 
 
 _SCALES = {f"layer_scale{half}.lambda1": f"ls{half}.gamma" for half in "12"}
 _QKV_PROJ = {f"{part}_proj": f"attn.{part}" for part in "qkv"}
 
-TIMM = Naming(  # and facebookresearch's, which differ slightly
+TIMM = Naming(  # also covers facebookresearch's names, which differ slightly
     library="timm's",
     names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "norm_pre", "norm")
     | _same("head", "head_dist", *(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm")))
@@ -366,8 +366,8 @@ TORCHVISION = Naming(
         "conv_proj": "patch_embed.proj",
         "encoder.ln": "norm",
         "heads.head": "head",
-        "heads.pre_logits": "head",  # then two tensors become "head", which is refused as a hidden layer
-        "heads": "head",  # a replacement by a linear layer
+        "heads.pre_logits": "head",  # maps two tensors to "head", which is refused as a hidden layer
+        "heads": "head",  # a linear layer in place of the classifier
     }
     | _blocks(
         "encoder.layers.encoder_layer_",
@@ -396,7 +396,7 @@ BOURKE = Naming(
     marks=("patch_embedding.patcher.weight", "transformer_encoder.0.msa_block.layer_norm.weight"),
     norm_eps=1e-5,
 )
-LUCIDRAINS = Naming(  # of versions without norms around the patch projection
+LUCIDRAINS = Naming(  # versions without norms around the patch projection
     library="vit_pytorch's",
     names={
         "cls_token": "cls_token",
@@ -415,4 +415,4 @@ LUCIDRAINS = Naming(  # of versions without norms around the patch projection
 )
 
 NAMINGS = (TIMM, DEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION, BOURKE, LUCIDRAINS)
-"""In the order in which their marks are tried."""
+"""All namings, in the order in which their marks are tried."""

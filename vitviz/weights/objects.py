@@ -1,4 +1,4 @@
-"""Convert models of timm, torchvision, transformers and peft that are already in memory.
+"""Convert timm, torchvision, transformers and peft models that are already in memory.
 
 The class of a model determines its library. A model in memory may have been trained further, so it never inherits the
 name, address or licence of published weights.
@@ -25,24 +25,24 @@ from vitviz.weights.given import read_preprocess
 from vitviz.weights.naming import CONVENTIONS, TORCHVISION
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
 
-_MODELS = {"VisionTransformer", "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of models in wrappers
-_CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of models of transformers
+_MODELS = {"VisionTransformer", "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of wrapped models
+_CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of transformers models
 
 
 @checked_settings()
 def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
-    """Convert a model of timm, torchvision, transformers or peft: float32, in eval mode, on its device, a copy.
+    """Convert a timm, torchvision, transformers or peft model: a copy in float32, in eval mode, on the same device.
 
     Wrappers of `torch.compile` and parallel training are removed. `pretrained` holds the model's own settings, and
     lists assumptions; it is `None` if the preprocessing is unknown.
 
     Args:
-        model: see above.
-        preprocess: preprocessing from the caller (`given.read_preprocess`). The model's own, which may be unsupported,
-            is then not read.
+        model: a model of one of these libraries, or a `ViT`, which is copied.
+        preprocess: the caller's preprocessing (see `given.read_preprocess`), which replaces the model's own. The own
+            one is then not read, because it may be unsupported.
 
     Raises:
-        ConvertError: if it is a model of another library, or its attention cannot be shown.
+        ConvertError: if the model belongs to another library, or its attention cannot be shown.
         CheckpointError: if its tensors do not match its settings.
     """
     inner: Any = model
@@ -58,7 +58,7 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
         )
     library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)
     if library is None:
-        advice = _advise(model, "Save its state dict, in the names of one of these, and load the file.")
+        advice = _advise(model, "Save its state dict with the tensor names of one of these, and load the file.")
         raise ConvertError(
             f"Expected a Vision Transformer of {', '.join(CONVERTERS)}, got {type(model).__qualname__} of "
             f"{type(model).__module__}. {advice}"
@@ -69,7 +69,7 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
 
 
 def _advise(wrapper: nn.Module, otherwise: str) -> str:
-    """Return advice for an unknown model: its only part of a known library, or else `otherwise`."""
+    """Return advice for an unknown model: load its only part of a known class, or else `otherwise`."""
     paths: list[str] = []
     for name, module in wrapper.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__ if _package(kind) in (*CONVERTERS, "vitviz")}
@@ -106,7 +106,7 @@ def _torchvision(model: nn.Module) -> ViT:
 def _attach_usual(
     model: ViT, preprocess: Preprocess, source: nn.Module, library: str, labels: tuple[str, ...] = ()
 ) -> ViT:
-    """Attach usual preprocessing and ImageNet's labels, or numbers, to a model that was converted from `source`."""
+    """Attach the usual preprocessing, and labels or else class numbers, to a model that was converted from `source`."""
     if model.config.channels != 3:
         return model
     preprocess = preprocess.shaped(*model.config.image_size)
@@ -126,12 +126,12 @@ def _attach_usual(
 def convert_transformers_object(
     model: nn.Module, preprocessor: Mapping[str, Any] | None = None, *, name: str = "", source: str = ""
 ) -> ViT:
-    """Convert a model of transformers that is in memory; see `convert_object`.
+    """Convert a transformers model in memory; see `convert_object`.
 
     Args:
-        model: of a class of transformers.
+        model: an instance of a transformers class.
         preprocessor: settings of its image processor; by default the family's usual preprocessing is assumed.
-        name: for people; by default that of the class.
+        name: display name; by default the class's name.
         source: origin of the weights.
     """
     built: Any = model
@@ -146,7 +146,7 @@ def convert_transformers_object(
             f"Expected a model with its adapters merged, got {adapted[0]}. Load the PeftModel around it, or the result "
             "of its merge_and_unload()."
         )
-    # Names in memory change between versions of transformers. Those in files, which save_pretrained writes, do not.
+    # Names in memory change between versions of transformers. Names in files written by save_pretrained do not.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, no_progress_bars():
         built.save_pretrained(folder)
         tensors, classes = read_classifiers(built, read_tensors(Path(folder)), *_CLASSIFIERS)
@@ -180,4 +180,4 @@ CONVERTERS: dict[str, Callable[[nn.Module], ViT]] = {
     "transformers": convert_transformers_object,
     "peft": _peft,
 }
-"""Functions by the package of the model's class or of a base class."""
+"""Package of the model's class or of a base class -> function that converts the model."""

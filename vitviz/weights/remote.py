@@ -1,6 +1,6 @@
 """Load models that torchvision, timm and Hugging Face publish, each through its own cache.
 
-Cached models need no network. A model that is neither cached nor reachable raises an error of one line at once.
+Cached models need no network. A model that is neither cached nor reachable immediately raises a one-line error.
 """
 
 import re
@@ -29,23 +29,24 @@ NEEDED = ("config.json", "*processor_config.json")  # besides weights
 
 
 class RemoteError(VitvizError):
-    """Error of a published model that is unknown, or neither cached nor reachable."""
+    """Raised when a published model is unknown, or neither cached nor reachable."""
 
 
 def load_remote(library: str, name: str) -> ViT:
-    """Load a model of a library in `LIBRARIES` by its name there, in eval mode; see `zoo.load`.
+    """Load a model by its name in a library of `LIBRARIES`, in eval mode; see `zoo.load`.
 
     Raises:
-        RemoteError: if the library does not have it, is not installed, or cannot be reached and has not cached it.
+        RemoteError: if the library is not installed or does not have the model, or if the model is neither cached nor
+            reachable.
         CheckpointError: if the model is not supported, or its files are damaged.
     """
     return LIBRARIES[library][0](name)
 
 
 def read_remote_reference(library: str, name: str) -> Reference:
-    """Read the settings of a model of a library in `LIBRARIES`, without its weights; raises as `load_remote`.
+    """Read the settings of a model by its name in a library of `LIBRARIES`, without its weights.
 
-    Models of timm and torchvision need no network.
+    Raise the errors of `load_remote`. timm and torchvision models need no network.
     """
     return LIBRARIES[library][1](name)
 
@@ -54,10 +55,10 @@ def read_remote_reference(library: str, name: str) -> Reference:
 
 
 def check_hub(repository: str) -> None:
-    """Check that the Hugging Face hub has a repository, with one request that takes seconds.
+    """Check with one request of a few seconds that a repository exists on the Hugging Face hub.
 
     Raises:
-        RemoteError: if it does not, cannot be reached, or HF_HUB_OFFLINE is set.
+        RemoteError: if it does not exist, the hub cannot be reached, or HF_HUB_OFFLINE is set.
     """
     from huggingface_hub import HfApi, constants
 
@@ -65,16 +66,16 @@ def check_hub(repository: str) -> None:
         raise _unreachable(repository, "Hugging Face")
     try:
         HfApi().model_info(repository, timeout=CONNECT_SECONDS)
-    except Exception as error:  # errors of hub and HTTP client have no common ancestor
+    except Exception as error:  # errors of the hub client and the HTTP client share no base class
         raise RemoteError(
             f"Expected {repository!r} on the Hugging Face hub, got {_first_line(error)}. Check the name."
         ) from error
 
 
 def cached(repository: str, needed: tuple[str, ...]) -> Path | None:
-    """Return the folder of a Hugging Face repository in the cache, or `None` if no file matches one of the patterns.
+    """Return the cached folder of a Hugging Face repository, or `None` if a pattern in `needed` matches no file.
 
-    Other programs may have fetched only some files of a repository, and the cache does not know which exist.
+    Other programs may have cached only some files of a repository, and the cache does not list the missing ones.
 
     Raises:
         RemoteError: if the repository's name is invalid.
@@ -97,10 +98,10 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
     Args:
         repository: `owner/name`.
         patterns: the files to download.
-        needed: patterns of the files that make the cached folder sufficient.
+        needed: patterns; the cached folder is used if each of them matches a file.
 
     Raises:
-        RemoteError: if it is not cached and the hub cannot be reached or refuses it.
+        RemoteError: if the repository is not cached, and the hub cannot be reached or refuses the download.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -112,7 +113,7 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
         raise _unreachable(repository, "Hugging Face")
     try:
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except Exception as error:  # errors of hub, HTTP client and storage have no common ancestor
+    except Exception as error:  # errors of the hub client, HTTP client and storage share no base class
         raise RemoteError(
             f"Expected {repository!r} from the Hugging Face hub, got {_first_line(error)}. Check the name; a gated or "
             "private model needs `hf auth login` first."
@@ -131,7 +132,7 @@ def _unreachable(model: str, host: str, reason: str = "") -> RemoteError:
 
 
 def hub_folder(name: str) -> Path:
-    """Return the local folder of a Hugging Face model, from the cache or the hub; raises as `fetch`."""
+    """Return the local folder of a Hugging Face model, from the cache or the hub; raise the errors of `fetch`."""
     safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
     folder = cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
     if not any((*folder.glob(SAFE[0]), *folder.glob(OLD[0]))):  # an old repository
@@ -160,11 +161,12 @@ def _licence(folder: Path) -> str:
 
 
 def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
-    """Load any classifier of torchvision or timm, in eval mode, with its labels and preprocessing.
+    """Load any torchvision or timm classifier, in eval mode, with its labels and preprocessing.
 
     Raises:
-        RemoteError: if the library does not have it, is not installed, or cannot be reached and has not cached it.
-        ConvertError: if its preprocessing is not that of image classification.
+        RemoteError: if the library is not installed or does not have the model, or if the model is neither cached nor
+            reachable.
+        ConvertError: if its preprocessing is not for image classification.
     """
     if library == "torchvision":
         import_torchvision()
@@ -193,30 +195,30 @@ def _timm_reference(name: str) -> Reference:
 
 
 def _empty_timm_model(name: str) -> Any:
-    """Return a model of timm on the meta device."""
-    import_torchvision()  # timm imports it, and its own import may fail
+    """Return a timm model on the meta device."""
+    import_torchvision()  # timm imports torchvision, whose import may fail
     with extra("convert"):
         import timm
     try:
-        if timm.is_model(name.split(".")[0]):  # not a place such as hf-hub:
+        if timm.is_model(name.split(".")[0]):  # refuses names with a source prefix such as hf-hub:
             with torch.device("meta"):
                 return timm.create_model(name)
     except RuntimeError:  # an unknown tag
         pass
     similar = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
     raise RemoteError(
-        f"Expected a model of timm, got {name!r}. timm.list_pretrained() lists them{similar and f': {similar}, ...'}."
+        f"Expected a timm model, got {name!r}. timm.list_pretrained() lists them{similar and f': {similar}, ...'}."
     )
 
 
 def _timm_model(name: str) -> nn.Module:
-    """Load a model of timm with its weights."""
+    """Load a timm model with its weights."""
     repository = _empty_timm_model(name).pretrained_cfg.get("hf_hub_id")
     import timm
 
     if not repository:
         raise RemoteError(
-            f"Expected a model of timm with weights on the hub, got {name!r}. timm.list_pretrained() lists them."
+            f"Expected a timm model with weights on the hub, got {name!r}. timm.list_pretrained() lists them."
         )
     folder = fetch(repository, ("model.safetensors",), ("model.safetensors",))
     file = str(folder / "model.safetensors")
@@ -242,7 +244,7 @@ def _torchvision_weights(name: str, builders: Collection[str], listed: str) -> t
 
     architecture, _, tag = name.partition(".")
     if architecture not in builders:
-        raise RemoteError(f"Expected a model of torchvision, got {architecture!r}. Choose one: {listed}.")
+        raise RemoteError(f"Expected a torchvision model, got {architecture!r}. Choose one: {listed}.")
     published: Any = models.get_model_weights(architecture)
     if tag and tag not in published.__members__:
         raise RemoteError(
@@ -254,7 +256,7 @@ def _torchvision_weights(name: str, builders: Collection[str], listed: str) -> t
 
 
 def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tuple[nn.Module, Any]:
-    """Load a model in `builders` with its weights, and return it with their enum member."""
+    """Load a model in `builders` with its weights, and return the model and the weights' enum member."""
     weights, build = _torchvision_weights(name, builders, listed)
     address = urlparse(weights.url)
     path = Path(torch.hub.get_dir()) / "checkpoints" / Path(address.path).name
@@ -263,7 +265,7 @@ def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tup
     # Unlike weights.get_state_dict, this unpickles tensors only.
     try:
         state = torch.hub.load_state_dict_from_url(weights.url, check_hash=True, weights_only=True, map_location="cpu")
-    except Exception as error:  # of the network, a wrong hash, or a damaged file
+    except Exception as error:  # a network error, a wrong hash, or a damaged file
         raise RemoteError(
             f"Expected torchvision:{name} from {address.hostname} or in {str(path)!r}, got {_first_line(error)}. If "
             "that file exists, remove it and try again."
@@ -278,4 +280,4 @@ LIBRARIES: dict[str, tuple[Callable[[str], ViT], Callable[[str], Reference]]] = 
     "timm": (_load_timm, _timm_reference),
     "hf": (_load_hugging_face, _hugging_face_reference),
 }
-"""Functions that load a model and read its settings, by the prefix of its name."""
+"""Prefix of a model's name -> functions that load the model and read its settings."""

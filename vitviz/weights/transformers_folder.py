@@ -36,7 +36,7 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Bit": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Siglip": _ALL | _HALF | {"resample": 3, "size": 224},
 }
-_SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # a single number as the size is the shorter side; elsewhere a square's side
+_SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # one number as the size is the shorter side; elsewhere, a square's side
 _USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
 _USUAL |= {"metaclip": "CLIP", "chinese": "CLIP", "altclip": "CLIP", "ijepa": "ViT"}
 # Settings of a family's published models that differ from the defaults of their processor.
@@ -53,17 +53,17 @@ def about_transformers(
     licence: str = "unknown",
     source: str = "",
 ) -> Pretrained:
-    """Return preprocessing and labels of a model of `transformers`.
+    """Return preprocessing and labels of a `transformers` model.
 
     Preprocessing differs from `transformers`' own in four ways. A crop with an odd margin is shifted by one pixel.
-    Resizing works on Pillow images, not on tensors. An input that patches do not fill (SigLIP with 384 pixels and
-    patches of 14) has the size that they fill. DeiT's processor squashes the picture before the crop; here the shorter
-    side is resized, as in DeiT's training.
+    Resizing works on Pillow images, not on tensors. An input size that patches do not divide (SigLIP with 384 pixels
+    and patches of 14) is rounded down. DeiT's processor squashes the picture before the crop; vitviz resizes the
+    shorter side, as in DeiT's training.
 
     Args:
         settings: the model's `config.json`.
-        preprocessor: the `preprocessor_config.json` beside it; `None` assumes the family's usual preprocessing.
-        name: short name for people and menus.
+        preprocessor: the model's `preprocessor_config.json`; `None` assumes the family's usual preprocessing.
+        name: short display name.
         licence: SPDX name or a sentence; the two files do not state it.
         source: origin of the weights.
 
@@ -94,13 +94,13 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     Args:
         path: a folder with `config.json` and the weights: `model.safetensors`, the same in several files with an index,
             or `pytorch_model.bin`. Without a `preprocessor_config.json` the family's usual preprocessing is assumed.
-            Other files of a `Trainer`'s `checkpoint-500` are not read.
-        name: for people and menus; by default the folder's name.
+            Other files in a `Trainer`'s folder (`checkpoint-500`) are not read.
+        name: display name; by default the folder's name.
         licence: SPDX name or a sentence; the files do not state it.
 
     Raises:
-        CheckpointError: if a file of weights is damaged, hostile, or holds something else.
-        ConvertError: if files are missing or do not fit together, or the model is of another kind.
+        CheckpointError: if a weights file is damaged, hostile, or holds something else.
+        ConvertError: if files are missing or inconsistent, or the model is not supported.
     """
     folder = Path(path)
     settings, title = read_json(folder / CONFIG), name or folder.resolve().name
@@ -115,7 +115,7 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
 
 
 def read_reference_folder(folder: Path, name: str) -> Reference:
-    """Read the settings of the model in a folder, without its weights; raises as `load_transformers_folder`."""
+    """Read the settings of the model in a folder, without its weights; raise as `load_transformers_folder`."""
     settings = read_json(folder / CONFIG)
     about = about_transformers(settings, read_preprocessor(folder), name)
     return Reference(name, read_settings(settings)[0], about)
@@ -125,7 +125,7 @@ def read_reference_folder(folder: Path, name: str) -> Reference:
 
 
 def read_preprocessor(folder: Path) -> dict[str, Any] | None:
-    """Read the settings of the image processor, also from a joint file of image and text processor; `None` without."""
+    """Read the image processor's settings from its own file or a joint `processor_config.json`; else return `None`."""
     own, joint = folder / "preprocessor_config.json", folder / "processor_config.json"
     if not own.is_file() and joint.is_file():
         inner = read_json(joint).get("image_processor")
@@ -143,16 +143,16 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
             return _load(folder / name)
     raise ConvertError(
         f"Expected weights as {WEIGHTS}, as {index.name} with its parts, or as {OLD_WEIGHTS}, got none of them in "
-        f"{str(folder)!r}. Fetch them too."
+        f"{str(folder)!r}. Download them too."
     )
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
-    """Return tensors from several files; the index maps tensors to files, and both have to agree."""
+    """Return tensors from several files, which must hold exactly the tensors that the index assigns to them."""
     files = read_json(index).get("weight_map")
     if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         raise ConvertError(
-            f"Expected a weight_map from tensors to files, got another in {str(index)!r}. Fetch the file again."
+            f"Expected a weight_map from tensors to files, got something else in {str(index)!r}. Fetch the file again."
         )
     tensors: dict[str, Tensor] = {}
     for name in sorted(set(files.values())):
@@ -184,7 +184,7 @@ def _load(path: Path) -> dict[str, Tensor]:
 
 
 def _usual(settings: Mapping[str, Any]) -> Preprocess:
-    """Return the family's usual preprocessing at the model's size; for DINOv2, with its larger positions, at 224."""
+    """Return the family's usual preprocessing at the model's size; for DINOv2, whose grid is larger, at 224 pixels."""
     config, family = read_settings(settings)[0], str(settings.get("model_type")).partition("_")[0]
     usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(family, {}))
     return usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
@@ -197,12 +197,12 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
         ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.
     """
     kind = _kind(settings, preprocessor)
-    # A null setting takes the default of its processor, as in transformers.
+    # A null setting means the processor's default, as in transformers.
     values = {key: value for key, value in preprocessor.items() if value is not None}
     checked = TypedSettings(values, "Preprocessing", PROCESSORS.get(kind, _ALL))
     checked.need(*(() if kind in PROCESSORS else ("size", "resample", "image_mean", "image_std")))
     if not checked.typed("do_resize", bool):
-        raise checked.refuse("do_resize", "true: a model for photographs of any size needs one")
+        raise checked.refuse("do_resize", "true, because photographs may have any size")
     if not isinstance(resample := checked.get("resample"), int) or resample not in _RESAMPLE:
         raise checked.refuse("resample", f"one of {_RESAMPLE}")
     crop = checked.typed("do_center_crop", bool)
@@ -232,7 +232,7 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
 
 
 def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
-    """Return the processor's name without suffixes such as "Fast"; without a name, that usual for the model."""
+    """Return the processor's name without suffixes such as "Fast"; by default, the model's usual processor."""
     kind = preprocessor.get("image_processor_type") or preprocessor.get("feature_extractor_type")
     if kind is None:
         return _USUAL.get(str(settings.get("model_type")).partition("_")[0], "")

@@ -1,4 +1,4 @@
-"""Load models by name: bundled checkpoints, folders and files, and the collections of other libraries."""
+"""Load models by name: bundled checkpoints, folders, files, and models that other libraries publish."""
 
 import os
 from pathlib import Path
@@ -48,37 +48,36 @@ def load(
     preprocess: Any = None,
     problem_type: ProblemType | None = None,
 ) -> ViT:
-    """Load a model with its weights, or convert a model in memory; in eval mode.
+    """Load a model with its weights, or convert a model in memory. The result is in eval mode.
 
     | source | examples |
     |---|---|
     | a bundled model | `dinov2-s14-everyday` |
     | a folder | one that vitviz saved, or one in Hugging Face's format (`config.json` and safetensors) |
-    | a training's folder | `out/checkpoint-500` of a `Trainer`; adapters of peft (`adapter_config.json`), merged |
-    | a file | `x.safetensors`; `x.pt`, `x.pth` or `x.bin` of `torch.save` with tensors by name |
+    | a training folder | `out/checkpoint-500` of a `Trainer`; peft adapters (`adapter_config.json`), merged |
+    | a file | `x.safetensors`; `x.pt`, `x.pth` or `x.bin` from `torch.save` with tensors by name |
     | torchvision | `torchvision:vit_b_16`, `torchvision:vit_b_16.IMAGENET1K_SWAG_E2E_V1` |
     | timm | `timm:vit_small_patch16_224.dino` (needs the package timm) |
     | Hugging Face | `hf:facebook/dinov2-small` |
-    | a model in memory | of timm, torchvision or transformers, also with adapters of peft; it is copied |
+    | a model in memory | a timm, torchvision or transformers model, also with peft adapters; it is copied |
 
     A bundled name has priority over a folder of the same name in the working directory; write `./name` for the folder.
     A folder's `model.safetensors` or `pytorch_model.bin` is loaded with the settings beside it. The architecture of any
-    other file is read from the names and shapes of its tensors, or from `like`. `pretrained.assumed` lists what neither
-    weights nor settings state, such as the preprocessing of a folder without an image processor; `labels` and
-    `preprocess` replace assumptions.
+    other file is read from the names and shapes of its tensors, or from `like`. `pretrained.assumed` lists assumed
+    values, such as the preprocessing of a folder without an image processor; `labels` and `preprocess` replace them.
 
     Args:
         source: see above.
-        like: for a file: a model with the same settings, of which only the number of classes and the input size may
+        like: for a file: a model with the same settings, except that the number of classes and the input size may
             differ, such as "timm:vit_small_patch16_224", "hf:google/vit-base-patch16-224", "torchvision:vit_b_16", a
             bundled name or a folder. Its weights are not read or downloaded.
-        heads: for a file without `like`: attention heads per block, if the width is not a published one.
+        heads: for a file without `like`: attention heads per block, needed if no published model has this width.
         labels: names of the classes in place of the model's own: a list in the order of its outputs, an `id2label`, or
             the path of a file with one name per line.
-        preprocess: preprocessing in place of the model's own: a `vitviz.Preprocess`, an image processor of
-            transformers, torchvision's `weights.transforms()`, timm's data config, the path of a
-            `preprocessor_config.json`, or "imagenet", "clip" or "half".
-        problem_type: meaning of the outputs in place of the model's own, in transformers' words:
+        preprocess: preprocessing in place of the model's own: a `vitviz.Preprocess`, a transformers image processor,
+            torchvision's `weights.transforms()`, timm's data config, the path of a `preprocessor_config.json`, or
+            "imagenet", "clip" or "half".
+        problem_type: meaning of the outputs in place of the model's own, in transformers' terms:
             "single_label_classification" (softmax), "multi_label_classification" (a sigmoid for each label) or
             "regression" (values; `labels` names them with their unit). By default, a single output is a value.
 
@@ -101,12 +100,11 @@ def _load(name: str, like: str | None, heads: int | None) -> ViT:
     is_bundled, has_options = name in bundled(), like is not None or heads is not None
     if not is_bundled and _is_file(name) and (has_options or not _has_settings(Path(name))):
         if like is not None and heads is not None:
-            raise CheckpointError("Expected like or heads, got both. Leave heads out: like states them.")
+            raise CheckpointError("Expected like or heads, got both. Leave heads out, because like determines them.")
         return load_file(name, heads=heads, like=None if like is None else _read_reference(like))
     if has_options:
         raise CheckpointError(
-            f"Expected a file of weights for like and heads, got {name!r}, which brings its own settings. Leave them "
-            "out."
+            f"Expected a file of weights for like and heads, got {name!r}, which has its own settings. Leave them out."
         )
     if is_bundled:
         return load_folder(folder_of(name))
@@ -140,7 +138,7 @@ def _read_reference(name: str) -> Reference:
 
 
 def _load_folder(folder: Path) -> ViT:
-    """Load a folder of any kind. Hugging Face's config states the type of the model, ours does not."""
+    """Load a folder of any kind. Only Hugging Face's config states a `model_type`."""
     if "model_type" in _settings(folder):
         return load_transformers_folder(folder)
     if (folder / CONFIG).is_file():
@@ -151,14 +149,14 @@ def _load_folder(folder: Path) -> ViT:
     if checkpoints:
         last = max(checkpoints, key=lambda path: int(path.name.partition("-")[2]))
         raise CheckpointError(
-            f"Expected the folder of a model, got {str(folder)!r} with the checkpoints of a training. Load one of "
+            f"Expected the folder of a model, got {str(folder)!r} with the checkpoints of a training run. Load one of "
             f"them, such as the last: {str(last)!r}."
         )
     return load_folder(folder)
 
 
 def _is_file(name: str) -> bool:
-    """Return whether the name means a file of weights, which need not exist; names of a library may have any ending."""
+    """Return whether a name is the path of a weights file, which need not exist, and not a name in a library."""
     path = Path(name)
     return path.is_file() or (
         path.suffix.lower() in SUFFIXES and not path.is_dir() and name.partition(":")[0] not in LIBRARIES
@@ -166,14 +164,14 @@ def _is_file(name: str) -> bool:
 
 
 def _has_settings(path: Path) -> bool:
-    """Return whether a file is the weights of a folder with a config."""
+    """Return whether a file holds the weights for the config in its folder."""
     settings = _settings(path.parent)
     ours = path.name == WEIGHTS and {"format", "preprocess"} <= set(settings)
     return path.is_file() and (ours or (path.name in (WEIGHTS, OLD_WEIGHTS) and "model_type" in settings))
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """Return a folder's config, or nothing if it cannot be read: the loader reports that."""
+    """Return a folder's config, or an empty dict if it cannot be read, which the loader reports."""
     try:
         return read_json(folder / CONFIG)
     except CheckpointError:
