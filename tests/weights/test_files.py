@@ -329,7 +329,7 @@ def test_prefix_of_some_tensors_is_refused_and_other_precisions_become_float32(t
     state = prefixed("module.", state_of(theirs)) | {"norm2.weight": torch.zeros(2)}
     classifier = prefixed("backbone.", state_of(vit(**SQUARE, num_classes=0))) | {"head.weight": torch.zeros(3, 60)}
     for tensors in (state, classifier):  # a classifier is not dropped silently
-        with pytest.raises(ConvertError, match="Expected .* with tensor names of timm"):
+        with pytest.raises(ConvertError, match=r"Expected .* with tensor names of timm"):
             vitviz.load(written(tensors, tmp_path, ".pt"), heads=5)
     for suffix, dtype in pairs(SUFFIXES, [torch.float16, torch.bfloat16, torch.float64]):
         state = {name: tensor.to(dtype) for name, tensor in state_of(theirs).items()}

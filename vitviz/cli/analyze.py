@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--statistics",
     cls=Several,
     type=Names("vitviz.analysis.head_statistics", "STATISTICS", "all"),
-    help="default: those computed from rows of attention",
+    help="statistics to compute, or all (default: those that need only rows of attention)",
 )
 @click.option("--query", help="the query token (default: the mean over all patches)")
 @click.option("--target", metavar="CLASS", help="the class for importances (default: the most probable)")
@@ -125,7 +125,9 @@ def lens(args: Args) -> None:
 @click.option("--data", type=PATH, required=True, help="the folder, with one subfolder per class")
 @click.option("--methods", cls=Several, metavar="NAME", default=["all"], help="names, or all (default: all)")
 @click.option("--limit", type=int, help="the maximum number of images, spread over the classes")
-@click.option("--aim", type=click.Choice(["true", "predicted"]), default="true", help="the class to explain")
+@click.option(
+    "--aim", type=click.Choice(["true", "predicted"]), default="true", help="class to explain (default: true)"
+)
 @click.option("--seed", type=int, default=0, help="seed of the random orders (default: 0)")
 @click.option("--out", type=PATH, metavar="FILE.jsonl", help="append each result, and continue from existing ones")
 @click.option("--set", multiple=True, metavar="METHOD.NAME=VALUE", help="an option of a method; can be repeated")
@@ -144,7 +146,7 @@ def evaluate(args: Args) -> None:
     explorer = shared.open_explorer(args)
     evaluation = measure(explorer.model, args.data, methods, **settings, options=options, progress=not args.quiet)
     if processes()[0] > 0:
-        return  # under torchrun every process has the table, and the first one prints it
+        return  # under torchrun all processes have the table, and only the first prints it
     if args.json:
         preprocess = explorer.preprocess
         record: dict[str, Any] = {"summary": evaluation.describe(), "methods": _methods(evaluation)}

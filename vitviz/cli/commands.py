@@ -1,4 +1,4 @@
-"""The commands of `vitviz`. Commands import torch when they run, so that the help does not."""
+"""The commands of `vitviz`. Commands import torch when they run, because showing the help does not need it."""
 
 import click
 
@@ -22,7 +22,7 @@ HELP = """Look inside a Vision Transformer.
   vitviz explain photo.jpg --method gae --target church --test    which patches support "church", with a test
   vitviz explain photo.jpg --method attention --layer 12 --head 3 --query 7,4 -o look.png
   vitviz sheet photo.jpg --layer 12 -o heads.png    every head of a layer on one sheet
-  vitviz figures photo.jpg -o figures --format pdf  its path through the model, for print
+  vitviz figures photo.jpg -o figures --format pdf  figures for print: the photograph's path through the model
   vitviz film photo.jpg --over layers -o film.mp4   attention as GIF, WebP or MP4; also for a video clip
   vitviz export photo.jpg -o page.html              the explorer as one file that opens offline
   vitviz export photos -o exported                  page, pictures and numbers of each photograph
@@ -41,7 +41,7 @@ A photograph is a file, or - for standard input. Layers, heads, rows and columns
 EPILOG = """\b
 With --json, for one photograph and for several:
   {"model": SOURCE, "input_size": [HEIGHT, WIDTH], "images": [{"photo": PATH, "input_size": [...], ...}, ...]}
-  and for a folder as one data set: "data": {"folder": PATH, "images": COUNT} instead of "images".
+  and for a folder used as one data set: "data": {"folder": PATH, "images": COUNT} instead of "images".
 
 \b
 Completion: add this to the start-up file of bash, zsh or fish:

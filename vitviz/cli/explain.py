@@ -57,12 +57,14 @@ def _method_help(name: str, about: str) -> str:
 @click.option(
     "--target", metavar="CLASS", help="the class to explain: a label, or its index from 0 (default: the most probable)"
 )
-@click.option("--rather-than", metavar="CLASS", help="explain why the target and not this class")
+@click.option(
+    "--rather-than", metavar="CLASS", help="explain the difference between the target's and this class's logit"
+)
 @click.option(
     "--set",
     multiple=True,
     metavar="NAME=VALUE",
-    help="an option as in Python, with blocks and heads from 0; can be repeated",
+    help="a method's option as in Python, with blocks and heads counted from 0; can be repeated",
 )
 @click.option("--test", is_flag=True, help="measure the faithfulness of the map (takes seconds)")
 @shared.together(
@@ -73,7 +75,7 @@ def _method_help(name: str, about: str) -> str:
 )
 @click.option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for signed maps)")
 @click.option("--alpha", type=float, default=0.5, help="opacity of the map, 0..1 (default: 0.5)")
-@click.option("--spotlight", is_flag=True, help="make the opacity follow the value")
+@click.option("--spotlight", is_flag=True, help="make the map more opaque where its value is higher")
 @click.option(
     "--scale",
     type=click.Choice(["each", "full"]),
@@ -131,8 +133,8 @@ def _heatmap(view: View, args: Args) -> Heatmap:
     method, options = methods()[args.method], _method_options(view, args)
     if not (method.class_specific or args.test) and (args.target or args.rather_than):
         raise VitvizError(
-            f"Expected a method for classes with --target or --rather-than, got {method.name}, which is the same for "
-            "every class. Choose another method."
+            f"Expected a class-specific method with --target or --rather-than, got {method.name}, whose map is the "
+            "same for every class. Choose another method."
         )
     settings = dict(map(shared.parse_setting, args.set))
     check_options(method.name, settings)

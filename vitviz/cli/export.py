@@ -30,7 +30,7 @@ PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
 @click.option(
     "--static", type=PATH, metavar="DIR", help="write a static site; visitors' photographs stay in their browsers"
 )
-@click.option("--space", is_flag=True, help="with --static: also the files of a static Hugging Face Space")
+@click.option("--space", is_flag=True, help="with --static: also write the files for a static Hugging Face Space")
 @click.option(
     "--model",
     "models",
@@ -39,7 +39,7 @@ PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
     metavar="SOURCE",
     help=f"as for other commands; repeatable with --static (default: {DEFAULT})",
 )
-@click.option("--lecture", is_flag=True, help="with one photograph: also the lecture")
+@click.option("--lecture", is_flag=True, help="with one photograph: include the lecture")
 @click.option("--texts", type=PATH, metavar="FOLDER", help="with --static or --lecture: your own texts for the lecture")
 @click.option(
     "--lang",
@@ -55,7 +55,8 @@ PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
 def export(args: Args) -> None:
     """Write the explorer as one HTML file, the photographs of a folder one by one, or a site without a server.
 
-    For a folder, each photograph gets a subfolder with page, pictures and numbers. An interrupted run continues.
+    For a folder, each photograph gets a subfolder with page, pictures and numbers. Repeat an interrupted command to
+    continue it.
     """
     if args.static is not None:
         _write_site(args)

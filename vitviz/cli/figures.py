@@ -1,4 +1,4 @@
-"""Command that draws figures for print, of one photograph or as in the ViT paper."""
+"""Command that draws figures for print: those of one photograph, and figures 6 and 7 of the ViT paper."""
 
 from __future__ import annotations
 
@@ -17,22 +17,29 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@click.option("-o", "--output", type=PATH, default="figures", metavar="FOLDER", help="default: figures")
-@click.option("--kind", cls=Several, type=Names("vitviz.draw.figures", "ALL_KINDS"), help="see above (default: path)")
+@click.option("-o", "--output", type=PATH, default="figures", metavar="FOLDER", help="output folder (default: figures)")
+@click.option(
+    "--kind",
+    cls=Several,
+    type=Names("vitviz.draw.figures", "ALL_KINDS"),
+    help="figures to draw, see above (default: path)",
+)
 @click.option("--only", cls=Several, type=Names("vitviz.draw.figures", "NAMES"), help="for path: only these figures")
 @click.option("--layer", type=int, help="layer of the map, counted from 1 (default: the last)")
 @click.option("--head", default="mean", help="head of the map, counted from 1, or mean, max, min (default: mean)")
 @click.option("--query", help="query token of the map: cls, mean, a register's name, or a patch ROW,COLUMN from 1")
 @click.option("--method", type=Names("vitviz.attribution.registry", "METHODS"), help="method for overlay and curves")
 @click.option("--target", metavar="CLASS", help="a label, or its index from 0 (default: the most probable)")
-@click.option("--format", type=Names("vitviz.draw.figures", "FORMATS"), default="png", help="default: png")
+@click.option(
+    "--format", type=Names("vitviz.draw.figures", "FORMATS"), default="png", help="file format (default: png)"
+)
 @click.option("--dark", is_flag=True, help="light text on a dark background")
 @click.option("--filters", type=int, default=24, help="for path: number of feature maps (default: 24)")
 @click.option(
-    "--filter", "chosen", cls=Several, type=int, metavar="N", help="for path: these feature maps instead, from 1"
+    "--filter", "chosen", cls=Several, type=int, metavar="N", help="for path: draw these feature maps, counted from 1"
 )
 @click.option("--width", default="page", metavar="WIDTH", help="page, column or inches (default: page, 6.3 inches)")
-@click.option("--bare", is_flag=True, help="omit title and caption, and print them instead")
+@click.option("--bare", is_flag=True, help="print title and caption to the terminal, not in the figure")
 @click.option("--limit", type=int, help="for folders: the maximum number of photographs")
 @shared.photos
 def figures(args: Args) -> None:
@@ -49,9 +56,9 @@ def figures(args: Args) -> None:
     prediction      the photograph with its prediction
     curves          insertion and deletion
     lens            the prediction after each layer
-    decomposition   what each head and MLP adds to the logit
+    decomposition   contribution of each head and MLP to the logit
     statistics      attention distance, entropy and share on CLS of every head
-    rollout-sheet   several photographs beside their rollout: figure 6 of the ViT paper
+    rollout-sheet   several photographs and their rollout maps: figure 6 of the ViT paper
     inside          filters, positions, attention distance by depth, for a photograph or a folder: figure 7
     """  # noqa: D301 - click keeps the lines after a backspace as they are
     from vitviz.draw.figures import NAMES, save
@@ -63,7 +70,7 @@ def figures(args: Args) -> None:
         raise VitvizError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
     names = (*((args.only or NAMES) if "path" in kinds else ()), *kinds)
     if {*kinds} - {"rollout-sheet"}:
-        _single_path(args)  # refuses several before any work
+        _single_path(args)  # refuses several photographs before any work
     explorer = shared.open_explorer(args)
     size = shared.input_size(args, explorer)
     with layout(args.width, bare=args.bare):

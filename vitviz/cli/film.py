@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     cls=Several,
     type=PATH,
     metavar="SOURCE",
-    help="run over these models, such as the checkpoints of a training",
+    help="run over these models, such as the checkpoints of a training run",
 )
 @click.option("--layer", type=int, help="layer, counted from 1 (default: the last)")
 @click.option("--head", default="mean", help="head, counted from 1, or mean, max, min (default: mean)")
@@ -40,7 +40,10 @@ if TYPE_CHECKING:
     help="for a clip: attention, or similarity to the patch --query of the first frame (default: attention)",
 )
 @click.option(
-    "--frames", type=int, default=48, help="for a clip: the maximum number of frames, spread over it (default: 48)"
+    "--frames",
+    type=int,
+    default=48,
+    help="for a clip: the maximum number of frames, spread over the clip (default: 48)",
 )
 @click.option("--seconds", type=float, default=0.5, help="duration of a frame (default: 0.5)")
 @click.option("--dark", is_flag=True, help="light text on a dark background")

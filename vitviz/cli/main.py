@@ -13,10 +13,10 @@ from typing import Any
 
 from vitviz.errors import VitvizError
 
-COMPLETE = "_VITVIZ_COMPLETE"  # variable with which a shell asks for completions
+COMPLETE = "_VITVIZ_COMPLETE"  # environment variable that a shell sets to request completions
 # Control characters except tab, line feed and carriage return, and characters that change the direction of text.
 UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-MOVES = re.compile("(\x1b\\[A)+")  # tqdm moves to the bar above
+MOVES = re.compile("(\x1b\\[A)+")  # tqdm moves the cursor to the bar above
 INTERRUPTED = 130  # a shell's exit code after Ctrl-C
 
 
@@ -40,7 +40,7 @@ class Printable:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text with a question mark for each unsafe character."""
+        """Write a text, and replace each unsafe character by a question mark."""
         self._stream.write(text if MOVES.fullmatch(text) else UNSAFE.sub("?", text))
         return len(text)
 
@@ -77,7 +77,7 @@ def _run(argv: Sequence[str] | None) -> int:
         sys.stdout.flush()
     except click.exceptions.Exit as result:
         return result.exit_code
-    except click.ClickException as error:  # an error of the arguments
+    except click.ClickException as error:  # invalid arguments
         error.show()
         return error.exit_code
     return 0

@@ -50,11 +50,13 @@ def _data() -> str:
     help="list the most frequent confusions, and write the matrix as .png or .csv",
 )
 @click.option(
-    "--width", metavar="WIDTH", help="of the picture: page, column or inches (default: page; the confusions' own width)"
+    "--width",
+    metavar="WIDTH",
+    help="width of the figure: page, column or inches (default: page; for --confusion, set by its size)",
 )
 @shared.model
 def validate(args: Args) -> None:
-    """Measure accuracy on a folder of images, or on a data set."""
+    """Measure accuracy on a folder of images or a named data set."""
     from vitviz.evaluation.accuracy import validate as measure
 
     if len(set(args.sizes)) > 1 or args.figure:
@@ -165,11 +167,14 @@ def sizes_table(rows: Sequence[Mapping[str, Any]]) -> str:
 )
 @click.option("--batch", type=click.IntRange(1), default=1, help="batch size for shapes and totals (default: 1)")
 @click.option(
-    "--unfreeze-last", type=int, metavar="N", help="count as trainable what vitviz train --unfreeze-last N would train"
+    "--unfreeze-last",
+    type=int,
+    metavar="N",
+    help="count as trainable only the parameters that vitviz train --unfreeze-last N trains",
 )
 @shared.model
 def summary(args: Args) -> None:
-    """List the modules of a model: shapes, parameters, trainable ones, multiply-adds, sizes in MB."""
+    """List the modules of a model: shapes, parameters, trainable parameters, multiply-adds, sizes in MB."""
     from vitviz.model.summary import rows, summary, totals
 
     model = _without_weights(args.preset) if args.preset else shared.load_model(args)

@@ -48,7 +48,7 @@ class Command(click.Command):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Call the command's function."""
-        assert self.callback is not None  # the decorators give one
+        assert self.callback is not None  # set by click's decorators
         if not ctx.params.get("quiet"):
             return ctx.invoke(self.callback, Args(**ctx.params))
         from vitviz.progress import silent
@@ -82,10 +82,10 @@ class Several(click.Option):
 
 
 class Names(click.Choice[str]):
-    """Choices that are imported on use, so that a mistyped option does not wait for torch.
+    """Choices that are imported on use, so that a mistyped option is reported without importing torch.
 
     Args:
-        module: holds the collection of names.
+        module: module that holds the collection of names.
         name: name of the collection.
         more: further names.
     """
@@ -111,7 +111,7 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
     return add
 
 
-PATH = click.Path()  # shells complete it
+PATH = click.Path()  # shells complete such values
 LIKE = "for a weights file: a model with the same settings, such as timm:vit_small_patch16_224 (not downloaded)"
 quiet = click.option("--quiet", is_flag=True, help="print only results and errors, no progress or notes")
 printed = together(
@@ -235,7 +235,7 @@ def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = Fa
     """Return the path of a file or folder to write, checked before any work; create the folder of a file.
 
     Raises:
-        VitvizError: for another suffix, or a place that cannot be written.
+        VitvizError: for an unsupported suffix, or a path that cannot be written.
     """
     path = Path(text)
     if suffixes and path.suffix.lower() not in suffixes:
@@ -256,7 +256,7 @@ def note(args: Args, text: str) -> None:
 
 
 def input_size(args: Args, explorer: Explorer) -> tuple[int, int]:
-    """Return height and width of the model's input at `--size`; in mode "native" each photograph has its own."""
+    """Return height and width of the model's input at `--size`; in mode "native" each photograph has its own size."""
     preprocess = explorer.preprocess
     if args.size is not None:
         preprocess = preprocess.at(args.size, explorer.model.config.patch_size)

@@ -94,11 +94,11 @@ def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> di
 
 
 def find_photos(paths: Sequence[str], out: Path | None = None) -> list[Photo]:
-    """List photographs and the images below folders, in order and each once.
+    """List photographs, and images in folders and their subfolders, in order and without duplicates.
 
     Args:
         paths: files and folders. A file need not exist: opening it raises the error.
-        out: the folder for pictures, whose content is left out if it lies in one of the folders.
+        out: the folder for pictures; its content is left out if it is inside one of the folders.
 
     Raises:
         VitvizError: if a folder has no images, or a picture would replace a photograph.
@@ -122,7 +122,7 @@ def find_photos(paths: Sequence[str], out: Path | None = None) -> list[Photo]:
                 relative.setdefault(image, below / image.relative_to(path))
     photos = [Photo(path, picture) for path, picture in zip(relative, _picture_names(relative.values()), strict=True)]
     if out:
-        taken = {str(path.resolve()).casefold() for path in relative}  # a disk may ignore case
+        taken = {str(path.resolve()).casefold() for path in relative}  # a file system may ignore case
         if replaced := [photo.picture for photo in photos if str((out / photo.picture).resolve()).casefold() in taken]:
             raise VitvizError(
                 f"Expected -o without photographs, got one at {str(out / replaced[0])!r}. Name another folder."
@@ -140,7 +140,7 @@ def _picture_names(paths: Iterable[Path]) -> list[Path]:
         full = f"{path.stem[:40]}-{zlib.crc32(os.fsencode(path.name)):08x}" if long else path.name
         numbered = (f"{full}-{count}.png" for count in range(2, len(taken) + 4))
         candidates = map(path.with_name, (f"{path.stem}.png", f"{full}.png", *numbered))
-        # A disk may ignore case.
+        # A file system may ignore case.
         name = next(name for name in candidates if str(name).casefold() not in taken and not SHEET.fullmatch(str(name)))
         taken.add(str(name).casefold())
         names.append(name)

@@ -40,7 +40,7 @@ HELP = """Train a model, or fine-tune one.
   vitviz train --data cifar10 --recipe tiny-cifar10 --out models/tiny
   vitviz train --data photos --from dinov2-s14-everyday --freeze backbone --out models/mine
   vitviz train --resume --out models/mine            continue after an interruption
-  vitviz train --extend 5 --from models/mine --out models/longer    five more epochs of a finished training
+  vitviz train --extend 5 --from models/mine --out models/longer    train a finished model for five more epochs
   torchrun --nproc-per-node 4 -m vitviz train ...    on four GPUs
 """
 
@@ -58,7 +58,7 @@ def train(args: Args) -> None:
     from vitviz.training.teachers import load_teacher
 
     options = given_options(vars(args))
-    out, first = Path(args.out), os.environ.get("RANK", "0") == "0"  # of several processes under torchrun
+    out, first = Path(args.out), os.environ.get("RANK", "0") == "0"  # the first of several processes under torchrun
     resume = options.get("resume", False)
     _check_folder(out, resume=resume, first=first)
     if "data" not in options and not ("extend" in options and "source" in options):
@@ -66,7 +66,7 @@ def train(args: Args) -> None:
             raise TrainingError("Expected --data, a folder with train/ and val/ or a data set, got none. Give it.")
         options = resumed_options(options)
     command = options
-    if "extend" in options and "source" in options:  # without --from it is refused below
+    if "extend" in options and "source" in options:  # `build_recipe` refuses --extend without --from
         options = extended_options(options)
     recipe = build_recipe(options)
     model, data = (_continued if "source" in options else _from_scratch)(options, recipe)
@@ -83,7 +83,7 @@ def train(args: Args) -> None:
         progress=not args.quiet,
     )
     if trainer.device.type == "cpu":
-        keep_freed_memory()  # not in `Trainer`, because this setting belongs to the program
+        keep_freed_memory()  # not in `Trainer`, because this setting affects the whole process
     if first:
         shared.note(args, data.describe())
         if not find_state(out):
@@ -102,13 +102,13 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
     shared.output_path(str(out), option="--out", folder=True)
     if resume and (out / CONFIG).exists() and not find_state(out):
         raise TrainingError(
-            f"Expected the state of a training in {str(out)!r} for --resume, got a finished model without one. "
+            f"Expected the state of a training run in {str(out)!r} for --resume, got a finished model without one. "
             f"Continue from it in another folder: --from {out}."
         )
     if first and not resume and (existing := [name for name in (CONFIG, CARD) if (out / name).exists()]):
         raise TrainingError(
-            f"Expected a new folder for the model, got {str(out)!r} with a {existing[0]}, which it would overwrite. "
-            "Name another, or --resume its training."
+            f"Expected a new folder for the model, got {str(out)!r} with a {existing[0]}, which would be overwritten. "
+            "Name another, or continue its training with --resume."
         )
 
 
@@ -137,7 +137,7 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
 
 
 def _config(options: Options) -> ViTConfig:
-    """Return the sizes of the recipe or the preset, overridden by options, for two classes."""
+    """Return the sizes of the recipe or the preset, overridden by options, with two classes as a placeholder."""
     from vitviz.model.config import ViTConfig, preset
 
     sizes, name = _sizes(options), options.get("preset")

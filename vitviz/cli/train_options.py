@@ -20,7 +20,7 @@ from vitviz.training import TrainingError
 from vitviz.training.recipes import AUGMENTATION, RECIPES, Recipe
 
 Options = dict[str, Any]
-"""Options by the names of their values."""
+"""Option values by name."""
 SAVED_OPTIONS = "train.json"
 """File with the options in the training folder, which `--resume` reads."""
 NOT_SAVED = ("resume", "out", "device", "quiet")
@@ -49,7 +49,7 @@ def _choice(name: str, choices: Iterable[str], about: str) -> click.Option:
 
 
 def _settings(*names: str) -> list[click.Option]:
-    """Return options for fields of `Recipe`, as the fields describe themselves."""
+    """Return options for fields of `Recipe`, built from the fields' metadata."""
     return [_setting(name.replace("_", "-"), _FIELDS[name].metadata, field_types(Recipe)[name]) for name in names]
 
 
@@ -74,7 +74,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _choice("--fit", ("squash", "crop"), "how pictures are resized to the model's input (default: squash)"),
         _flag("--skip-broken", "skip files that cannot be read (default: stop with an error)"),
         click.Option(
-            ["--val-share"], type=float, metavar="X", help="share of a folder of classes for validation, by --seed"
+            ["--val-share"], type=float, metavar="X", help="share for validation in a folder of classes, drawn with --seed"
         ),
         _flag("--allow-duplicates", "allow photographs in two classes or in both splits (default: stop with an error)"),
     ],
@@ -103,7 +103,7 @@ GROUPS: dict[str, list[click.Option]] = {
         *_settings("unfreeze_last"),
         click.Option(
             ["--extend"], type=int, metavar="EPOCHS",
-            help="continue the finished training in --from for EPOCHS more, with its head, data and recipe",
+            help="train the finished model in --from for EPOCHS more, with its head, data and recipe",
         ),
         _flag("--keep-head", "keep the source's classifier (same classes)"),
         _flag("--feed-as-source", "preprocess photographs like the source"),
@@ -112,7 +112,7 @@ GROUPS: dict[str, list[click.Option]] = {
     "A teacher": [
         click.Option(
             ["--teacher"], type=PATH, metavar="SOURCE",
-            help="a model that knows these classes, or any classifier as torchvision:NAME or timm:NAME",
+            help="a model with these classes, or any classifier as torchvision:NAME or timm:NAME",
         ),
         *_settings(*_TEACHER),
     ],
@@ -121,16 +121,16 @@ GROUPS: dict[str, list[click.Option]] = {
         *_settings(*(name for name in _FIELDS if name not in (*_TEACHER, *AUGMENTATION, "unfreeze_last"))),
     ],
     "Augmentation": [
-        _flag("--no-augment", "start without the recipe's augmentation; the options below add to it"),
+        _flag("--no-augment", "leave out the recipe's augmentation; the options below add their own"),
         *_settings(*AUGMENTATION),
     ],
     "Run": [
-        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="for model, card and pictures"),
-        _flag("--resume", "continue an interrupted training; needs only --out"),
+        click.Option(["--out"], type=PATH, metavar="FOLDER", required=True, help="folder for model, card and pictures"),
+        _flag("--resume", "continue an interrupted training run; needs only --out"),
         click.Option(["--device"], help="cuda, mps or cpu (default: the best available); torchrun uses several"),
         click.Option(["--name"], help="display name of the model (default: the folder's name)"),
         click.Option(["--licence"], help="licence of the model (default: the source's, else unknown)"),
-        click.Option(["--save-every"], type=float, metavar="MINUTES", help="interval of saving the state (default: 3)"),
+        click.Option(["--save-every"], type=float, metavar="MINUTES", help="minutes between saved states (default: 3)"),
         _flag("--quiet", "hide progress and notes"),
     ],
 }  # fmt: skip
@@ -156,7 +156,7 @@ def given_options(options: Options) -> Options:
 
 
 def build_recipe(options: Options) -> Recipe:
-    """Return the recipe of `--recipe`, or the default one, with options in place of its settings.
+    """Return the recipe of `--recipe`, or the default one, with its settings overridden by options.
 
     Raises:
         TrainingError: for options that exclude one another, or values out of range.
@@ -189,7 +189,7 @@ def build_recipe(options: Options) -> Recipe:
 
 
 def _default_recipe(options: Options) -> str:
-    """Return the name of the default recipe, which changes pretrained weights only slightly."""
+    """Return the name of the default recipe; the one for pretrained weights changes them only slightly."""
     if "source" not in options:
         return Recipe.name
     return "head" if options.get("freeze") == "backbone" else "finetune"
@@ -199,7 +199,7 @@ def _default_recipe(options: Options) -> str:
 
 
 def save_options(options: Options, folder: Path) -> None:
-    """Write the options into the folder of the training."""
+    """Write the options into the training folder."""
     folder.mkdir(parents=True, exist_ok=True)
     saved = {name: value for name, value in options.items() if name not in NOT_SAVED}
     temporary = folder / f".{SAVED_OPTIONS}.new"
@@ -208,19 +208,19 @@ def save_options(options: Options, folder: Path) -> None:
 
 
 def resumed_options(options: Options) -> Options:
-    """Return the saved options of the training that `--resume` continues, with `options` in their place.
+    """Return the saved options of the training run that `--resume` continues, overridden by `options`.
 
     Raises:
-        TrainingError: if none were saved, or this version does not know them.
+        TrainingError: if no options were saved, or this version does not have one of them.
     """
     return _load_options(Path(options["out"]), "--resume") | options
 
 
 def extended_options(options: Options) -> Options:
-    """Return the saved options of the training that `--extend` continues, without its model, and `options`.
+    """Return the saved options of the training run that `--extend` continues, except its model's, and `options`.
 
     Raises:
-        TrainingError: if that training has no saved options, or `options` would change its data.
+        TrainingError: if that training run has no saved options, or `options` would change its data.
     """
     if "epochs" in options:
         raise TrainingError("Expected --extend or --epochs, got both. --extend is the number of further epochs.")
@@ -236,20 +236,20 @@ def extended_options(options: Options) -> Options:
         name for name in ("data", "root", "val_share") if options.get(name, before.get(name)) != before.get(name)
     ]:
         raise TrainingError(
-            f"Expected the data of the training in {options['source']!r} for --extend, got another "
+            f"Expected the data of the training run in {options['source']!r} for --extend, got another "
             f"--{changed[0].replace('_', '-')}. "
             "Leave it out, or train on other data with --from alone."
         )
     new = {"epochs": options["extend"], "keep_head": True}
     from_scratch = SIZES | {"source", "like", "epochs", "warmup", "name", "licence"}
     inherited = {name: value for name, value in before.items() if name not in from_scratch}
-    if "recipe" not in before:  # the default depends on the options of that training
+    if "recipe" not in before:  # the default depends on the options of that training run
         inherited["recipe"] = _default_recipe(before)
     return inherited | options | new
 
 
 def _load_options(folder: Path, purpose: str) -> Options:
-    """Return the saved options of a training."""
+    """Return the saved options of a training run."""
     path = folder / SAVED_OPTIONS
     try:
         saved = dict(json.loads(path.read_text(encoding="utf-8")))
