@@ -1,4 +1,4 @@
-"""The command line as a program; its commands write the numbers and pictures of the Python API."""
+"""Test the command line as a program; its commands write the same numbers and pictures as the Python API."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_default_model_is_the_bundled_one(capsys: pytest.CaptureFixture[str]) ->
     assert all(any(entry.source in line and entry.licence in line for line in lines) for entry in CATALOG)
 
 
-# Command -> a part of its error. PHOTO stands for a photograph.
+# Command -> part of its error message. PHOTO stands for a photograph.
 REFUSED = {
     "predict nowhere.jpg": "nowhere.jpg",
     "predict PHOTO --colour red": "--colour",
@@ -244,7 +244,7 @@ WRITTEN: dict[str, Callable[[vitviz.View], Image.Image | vitviz.Heatmap]] = {
     LRP: lambda view: view.explain("attn_lrp", contrast=("thing 5", 7), gamma_mlp=0.1),
     "explain PHOTO --method attn_lrp": lambda view: view.explain("attn_lrp").overlay(),  # colors of a signed map
     ROLLOUT: lambda view: view.rollout(fuse="max", discard=0.5, start=2),
-    "explain PHOTO": lambda view: view.explain("gae"),  # as on the page
+    "explain PHOTO": lambda view: view.explain("gae"),  # the page's default method
     "sheet PHOTO --layer 3 --query mean": lambda view: view.head_sheet(2, "mean", cmap="viridis"),
     "sheet PHOTO --dark --scale both --width 999": lambda view: view.layer_sheet(**WIDE, cmap="viridis"),
 }
@@ -393,7 +393,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def things(tmp_path: Path) -> Path:
-    """Two classes with one photograph each."""
+    """Return a folder of two classes with one photograph each."""
     for index in (3, 8):
         data_files.photo(tmp_path / "things" / f"thing {index}" / "one.png", 100, 140, index)
     return tmp_path / "things"
@@ -443,7 +443,7 @@ def test_evaluate_prints_and_writes_a_table(
         assert name in printed
         assert f"| {name} |" in table.read_text(encoding="utf-8")
     before, table = results.read_bytes(), table.with_suffix(".csv")
-    assert run("evaluate", *options, "--table", table) == printed  # read from the results file
+    assert run("evaluate", *options, "--table", table) == printed  # the second run reads the results file
     assert not table.read_text(encoding="utf-8").endswith("\n\n")
     assert results.read_bytes() == before
     assert run("evaluate", *options[:-1], tmp_path / "max.jsonl", "--set", "rollout.fuse=max") != printed
@@ -481,7 +481,7 @@ def test_predict_reads_folders_and_names_broken_files(
     assert "1 of 5" in printed
     assert below(out) == {"a.png", "b.png", "b.png.png", "deep/c.png", "sheet-1.png", "sheet-2.png"}
     sizes = [Image.open(out / f"sheet-{number}.png").size for number in (1, 2)]
-    assert sizes[0][0] > sizes[1][0]  # three pictures, and one
+    assert sizes[0][0] > sizes[1][0]  # the first sheet has three pictures, the second has one
     explorer = vitviz.Explorer(vitviz.load(model))
     for name in ("a.png", "b.jpg", "b.png", "deep/c.png"):
         view = explorer.open(photos / name)

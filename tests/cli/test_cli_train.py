@@ -1,4 +1,4 @@
-"""`vitviz train` from end to end on a folder of noise, and the recipes of its options."""
+"""Test `vitviz train` from end to end on a folder of noise images, and the recipes that its options give."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from vitviz.training.interrupts import Stopped
 from vitviz.training.loop import Trainer
 from vitviz.training.recipes import RECIPES, Recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")  # makes trainings reproducible
+pytestmark = pytest.mark.usefixtures("one_thread")  # makes training runs reproducible
 SIZES = ["--dim", "16", "--depth", "2", "--heads", "2", "--patch", "4", "--image-size", "16"]
 
 
@@ -64,7 +64,7 @@ def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def changed(before: Path, after: Path) -> set[str]:
-    """Return the names of the tensors that differ between two models of the same names."""
+    """Return the names of the tensors that differ between two models with the same tensor names."""
     old, new = (load_file(folder / "model.safetensors") for folder in (before, after))
     assert set(old) == set(new)
     return {name for name in new if not torch.equal(new[name], old[name])}
@@ -138,7 +138,7 @@ def test_frozen_backbone_stays_and_the_head_is_new(trained: Path, photos: Path, 
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"started from `{trained}`" in card
     assert "preprocessed like the source's" in card
-    assert vitviz.load(tmp_path).pretrained.licence == "MIT"  # of the source
+    assert vitviz.load(tmp_path).pretrained.licence == "MIT"  # the source's licence
     assert not (tmp_path / "before-after.png").exists()  # attention has not changed
 
 
@@ -236,7 +236,7 @@ def test_every_field_of_a_recipe_has_an_option(field: str) -> None:
     elif isinstance(option.type, click.Choice):
         values = option.type.choices[-1:]
     elif option.type is click.INT:
-        values = (8,)  # also a divisor of the batch
+        values = (8,)  # a value that also divides the batch size
     needed = [NEEDS[field], "z"] if field in NEEDS else []
     value = getattr(build_recipe(parse(option.opts[0], *map(str, values), *needed)), field)
     assert value != getattr(Recipe(), field)

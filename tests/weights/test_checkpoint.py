@@ -1,4 +1,4 @@
-"""Checkpoint folders load equal to what was saved, failed saves change nothing, and damaged folders are refused."""
+"""Check that saved folders load unchanged, failed saves leave files intact, and damaged folders are refused."""
 
 import dataclasses
 import json
@@ -120,7 +120,7 @@ def test_save_replaces_files_unless_it_fails(folder: Path, monkeypatch: pytest.M
     assert torch.equal(load_folder(folder).norm.bias, model.norm.bias)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert sorted(before) == ["config.json", "model.safetensors"]
-    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}  # the default permissions
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}  # compared with the default permissions below
     (folder / "plain").touch()
     assert modes == {(folder / "plain").stat().st_mode & 0o777}
     (folder / "plain").unlink()
@@ -171,7 +171,7 @@ def test_overwriting_a_file_does_not_change_the_loaded_model(tmp_path: Path, kin
     assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
 
-# --- refusals; test_hostile.py has hostile files of weights
+# --- refusals; test_hostile.py covers hostile weights files
 HUGE = 10**15
 REMOVED = object()
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -190,7 +190,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("preprocess", {"mode": "native", "multiple": 3}, "multiples of the patch"),
     ("model", {"colour": "blue"}, "colour"),
     ("model", {"width": "14"}, "width to be a whole number of at least 1, got '14'"),
-    # settings that contradict the weights, also huge ones
+    # settings that contradict the weights, some of them huge
     ("model", {"depth": HUGE}, "blocks"),
     ("model", {"depth": 2}, "Expected 2 blocks .*got 3"),
     ("model", {"width": HUGE * 2, "mlp_width": None}, "other shapes|too large for any memory"),
@@ -262,7 +262,7 @@ def test_missing_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> 
     assert_refused(folder, r"has no config\.json")
 
 
-# --- any value of any setting gives a model that accepts photographs, or a CheckpointError
+# --- any value of any setting either gives a model that accepts photographs or raises CheckpointError
 
 ODD: list[Any] = [None, True, False, "x", -1, 0, 1, 2, 3, 5, 7, 8, 4096, 10**9, 10**30, -0.5, 0.0, 1e-320, 0.5, 1.0]
 ODD += [1e300, math.nan, math.inf, [], [1], [7, 7], [5, 10], [10**9, 5], [0, 0], [0.5, 0.5, 0.5], [1e-320, 1.0, 1.0]]
@@ -293,7 +293,7 @@ def test_any_config_value_loads_or_raises_checkpoint_error(tmp_path: Path, part:
 
 @hf_cases.each_case
 def test_any_transformers_setting_loads_or_raises_checkpoint_error(case: hf_cases.Case) -> None:
-    """Each case tries a part of the values."""
+    """Each case tests a subset of the values."""
     state, model = hf_cases.files_of(case)
     processor = hf.CLIPImageProcessor(size={"shortest_edge": 50}, crop_size={"height": 44, "width": 44}).to_dict()
     tower = model.get("vision_config", {})

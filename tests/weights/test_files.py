@@ -1,4 +1,4 @@
-"""Load single files of weights: equal logits with the source library, stated assumptions, and refusals."""
+"""Check that single weights files give the source library's logits, list assumptions, or are refused."""
 
 import re
 import runpy
@@ -200,7 +200,7 @@ def renamed(state: State, **names: str) -> State:
 
 
 def test_dinov2_and_mae_load_in_facebookresearchs_names(tmp_path: Path) -> None:
-    """DINOv2 has `w12` and `w3`, and a mask token that is not read, whatever its values."""
+    """DINOv2 has `w12` and `w3`, and a mask token that is ignored whatever its values are."""
     theirs = vit(**SQUARE, mlp_layer=SwiGLUPacked, act_layer=nn.SiLU, init_values=1e-5, num_classes=0)
     state = renamed(state_of(theirs), mlp__w12="mlp.fc1", mlp__w3="mlp.fc2")
     model = loaded(state | {"mask_token": torch.full((1, 60), torch.nan)}, tmp_path)
@@ -369,7 +369,7 @@ SIGLIP = reference_of(BUILT["siglip"])
 def test_missing_or_reshaped_tensor_is_refused(tmp_path: Path, data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from(sorted(STATES)))
     state = dict(STATES[kind])
-    # Without registers, or without the class token beside them, the rest is a complete model of another kind.
+    # Without registers, or without the class token, the remaining tensors form a complete model of another kind.
     optional = {"reg_token", "cls_token"} if kind == "dinov2 with registers" else set()
     name = data.draw(st.sampled_from(sorted(set(state) - optional)))
     tensor = state.pop(name)
@@ -399,7 +399,7 @@ def test_empty_registers_of_a_damaged_file_are_refused(tmp_path: Path) -> None:
 
 
 def test_incomplete_parts_are_refused(tmp_path: Path) -> None:
-    """Without the first tensor of a part, shapes are those of a model without this part."""
+    """Without the first tensor of a part, the shapes match a model that lacks this part."""
     for name in ("head.weight", "head_dist.weight", "dist_token", "cls_token", "norm.bias"):
         state = {other: tensor for other, tensor in STATES["deit"].items() if other != name}
         with pytest.raises(CheckpointError):
@@ -504,5 +504,5 @@ def test_bundled_backbone_matches_onnxruntime() -> None:
         tokens = model.trace(images, blocks=[0]).tokens
     expected = script["onnx_tokens"](onnx_path, images)
     assert tokens.shape == expected.shape == (1, 257, 384)
-    assert expected.std() > 0.1  # not two blank outputs
+    assert expected.std() > 0.1  # the outputs are not blank
     torch.testing.assert_close(tokens, expected, rtol=0, atol=1e-4)

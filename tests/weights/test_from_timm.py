@@ -1,4 +1,4 @@
-"""Converted models of timm give timm's logits, attention and preprocessing, or are refused with a reason."""
+"""Check that converted timm models give timm's logits, attention and preprocessing, or are refused with a reason."""
 
 from collections.abc import Callable
 from functools import partial
@@ -44,7 +44,7 @@ def check_equal(theirs: Any, ours: ViT, images: Tensor) -> None:
     assert len(expected) == len(trace.attentions) == len(theirs.blocks)
     for attention, reference in zip(trace.attentions, expected, strict=True):
         torch.testing.assert_close(attention, reference, rtol=0, atol=1e-5)
-        assert reference.std() > 1e-3  # not two uniform distributions
+        assert reference.std() > 1e-3  # the outputs are not uniform
     torch.testing.assert_close(trace.tokens, theirs.forward_features(images), rtol=0, atol=1e-4)
     assert logits[0].std() > 1e-2
     torch.testing.assert_close(ours(images), logits, rtol=0, atol=1e-4)
@@ -60,7 +60,7 @@ def test_family_matches_timm(family: str) -> None:
         check_equal(theirs, ours, images)
 
 
-# Names and tags of timm, built in small sizes.
+# timm's names and tags, built at small sizes.
 NAMED = """
     vit_tiny_patch16_224.augreg_in21k_ft_in1k vit_base_patch16_224.mae vit_small_patch16_224.dino
     deit_tiny_patch16_224.fb_in1k deit_tiny_distilled_patch16_224.fb_in1k deit3_small_patch16_224.fb_in22k_ft_in1k
@@ -77,7 +77,7 @@ def test_named_model_matches_timm(name: str) -> None:
     patch = int(name.partition("patch")[2][:2])
     sizes = {"depth": 2, "embed_dim": 60, "num_heads": 5, "img_size": (3 * patch, 2 * patch)}
     theirs = timm.create_model(name, pretrained=False, **sizes)
-    cfg = {**theirs.pretrained_cfg, "crop_mode": "squash", "crop_pct": 1.0}  # its own is for squares
+    cfg = {**theirs.pretrained_cfg, "crop_mode": "squash", "crop_pct": 1.0}  # the model's own is for square inputs
     theirs.pretrained_cfg = cfg
     ours = convert_timm(shaken(theirs), cfg)
     assert (ours.config.image_size, ours.config.patch_size) == (sizes["img_size"], patch)
@@ -91,7 +91,7 @@ def test_named_model_matches_timm(name: str) -> None:
 
 @torch.no_grad()
 def test_partial_patches_and_fixed_sizes_match_timm() -> None:
-    """SigLIP so400m has 384 pixels and patches of 14: 27 patches, and 6 pixels are dropped."""
+    """SigLIP so400m splits 384 pixels into 27 patches of 14 pixels and drops the remaining 6 pixels."""
     name = "vit_so400m_patch14_siglip_384.webli"
     theirs = timm.create_model(name, depth=2, embed_dim=60, num_heads=5, img_size=(47, 59))
     images = torch.randn(1, 3, 47, 59)
@@ -126,8 +126,8 @@ def test_preprocessing_matches_timm(mode: str, share: float, side: int, interpol
     prepare = about_timm(cfg, ViTConfig(image_size=(side, side))).preprocess
     assert (prepare.mode == "pad") == (mode == "border")
     transform = create_transform(**resolve_data_config(pretrained_cfg=cfg), is_training=False)
-    rounding = 0.5 / 255 / 0.5 if mode == "border" else 0.0  # of the border's colour
-    other = about_timm(cfg, ViTConfig(image_size=(96, 96))).preprocess  # at the model's size
+    rounding = 0.5 / 255 / 0.5 if mode == "border" else 0.0  # rounding of the border's colour
+    other = about_timm(cfg, ViTConfig(image_size=(96, 96))).preprocess  # preprocessing has the model's size
     assert (other.height, other.width) == (96, 96)
     assert mode != "center" or other.resize == int(96 / share)
     image = decode(skimage.data.chelsea())  # 451 x 300
@@ -166,12 +166,12 @@ def test_labels_come_from_the_weights_or_imagenet() -> None:
 def test_unsupported_preprocessing_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ConvertError, match=text):
         about_timm(cfg_of(**changes), ViTConfig(classes=0))
-    with pytest.raises(ConvertError, match="reads 1"):  # a model of one channel is not for photographs
+    with pytest.raises(ConvertError, match="reads 1"):  # a model with one channel cannot read photographs
         convert_timm(vit(in_chans=1), cfg_of())
 
 
 def changed(model: nn.Module, name: str, value: object) -> nn.Module:
-    """Return a model with one part replaced, as timm's own options cannot."""
+    """Return a model with one part replaced in a way that timm's options do not offer."""
     part, _, attribute = name.rpartition(".")
     setattr(model.get_submodule(part), attribute, value)
     return model

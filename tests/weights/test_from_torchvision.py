@@ -1,4 +1,4 @@
-"""Converted models of torchvision give torchvision's logits and attention; torchvision is imported whole."""
+"""Check that converted torchvision models give torchvision's logits and attention, and torchvision imports fully."""
 
 import os
 import subprocess

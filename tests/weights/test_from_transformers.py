@@ -1,4 +1,4 @@
-"""Converted models and folders of Hugging Face's transformers match transformers."""
+"""Check that converted models and folders of Hugging Face's transformers match transformers."""
 
 import json
 from pathlib import Path
@@ -62,7 +62,9 @@ def test_folder_and_object_match_transformers(tmp_path: Path, case: Case) -> Non
         assert_same(case, theirs, ours, size)
     state, settings = files_of(case)
     with torch.no_grad():
-        for parameter in convert_transformers(state, settings).parameters():  # shares no memory with the tensors
+        for parameter in convert_transformers(
+            state, settings
+        ).parameters():  # parameters share no memory with the tensors
             parameter.fill_(7.0)
     half = convert_transformers({name: tensor.half().float() for name, tensor in state.items()}, settings)
     assert_equal(convert_transformers({name: tensor.half() for name, tensor in state.items()}, settings), half)
@@ -81,7 +83,7 @@ def test_dinov3_accepts_names_in_memory_and_refuses_a_bias_that_settings_exclude
 
 
 def test_older_names_and_settings_convert_to_the_same_model() -> None:
-    """Older files of CLIP have indices of positions, and the tower's settings under two names, one of them wrong."""
+    """Older CLIP files have position indices, and the tower's settings under two names, of which one is wrong."""
     state, settings = files_of(CASES["CLIP-whole"])
     counted = {f"{part}.embeddings.position_ids": torch.arange(122)[None] for part in ("vision_model", "text_model")}
     state = state | counted
@@ -265,7 +267,7 @@ def test_sharded_and_torch_files_and_a_joint_processor_load(tmp_path: Path) -> N
 
 
 def test_incomplete_and_damaged_folders_are_refused(tmp_path: Path) -> None:
-    """test_hostile.py has damaged files of weights."""
+    """See test_hostile.py for damaged weights files."""
 
     def assert_refused(text: str) -> None:
         with pytest.raises(CheckpointError, match=text):

@@ -1,4 +1,4 @@
-"""Hostile and damaged files are refused with a message, run no code, and take no more memory than their length."""
+"""Check that hostile and damaged files are refused, run no code, and need no more memory than their length."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def test_folder_and_missing_file_are_refused(tmp_path: Path) -> None:
             vitviz.load(tmp_path / name)
 
 
-# --- memory: one process with a limit reads all files
+# --- memory: one process with a memory limit reads all files
 
 READER = """
 import json, re, resource, sys
@@ -40,7 +40,7 @@ torch.set_num_threads(1)
 def mapped():
     try:
         return int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
-    except OSError:  # not Linux: no limit, only messages are compared
+    except OSError:  # no limit outside Linux, where only messages are compared
         return None
 
 good, tasks = json.loads(sys.stdin.read())
@@ -65,9 +65,9 @@ ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALL
 def test_hostile_files_run_no_code_and_are_refused_within_little_memory(
     tmp_path: Path,
 ) -> None:
-    """With little free memory, every message is the same: no reader allocates what a file only claims.
+    """Messages do not change when memory is scarce, because no reader allocates memory that a file only claims.
 
-    Long files get memory for themselves, one copy, and a part of the checks. Files that do not fit check the limit
+    Long files get memory for the file, one copy, and a part of the checks. Files that exceed the limit test the limit
     itself: 256 MB of valid weights, and long files with memory for half of one copy.
     """
     (tmp_path / "hostile").mkdir()
@@ -76,7 +76,7 @@ def test_hostile_files_run_no_code_and_are_refused_within_little_memory(
     tasks = [(name, str(path), LIMIT, 5) for name, path in files.items()]
     save_file(STATE | {"norm.bias": torch.zeros(BOMB // 4)}, tmp_path / "bomb.safetensors")
     tasks += [("bomb", str(tmp_path / "bomb.safetensors"), LIMIT, 5)]
-    # 54 MB of weights with a NaN in the last of them, in each form
+    # 54 MB of weights with a NaN in the last tensor, in each file format
     wide = vitviz.ViTConfig(image_size=(32, 32), patch_size=16, width=1024, depth=1, heads=16, classes=0)
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in vitviz.ViT(wide).state_dict().items()}

@@ -1,4 +1,4 @@
-"""Every model of timm with attention, by name, matches timm or is refused with a message."""
+"""Check that every timm model with attention, built by name, matches timm or is refused with a message."""
 
 import inspect
 from contextlib import suppress
@@ -14,7 +14,7 @@ from vitviz.weights.from_timm import convert_timm
 
 pytestmark = [pytest.mark.tier("names"), pytest.mark.usefixtures("one_thread")]
 
-SMALL: list[dict[str, Any]] = [{"depth": 2, "embed_dim": 60, "num_heads": 5}, {"depth": 2}, {}]  # the first that works
+SMALL: list[dict[str, Any]] = [{"depth": 2, "embed_dim": 60, "num_heads": 5}, {"depth": 2}, {}]  # tried in this order
 
 
 def has_attention(module: str) -> bool:

@@ -1,6 +1,6 @@
-"""Models in memory and folders of fine-tuned models: adapters, wrappers, replaced classifiers, labels, preprocessing.
+"""Test models in memory and folders of fine-tuned models: adapters, wrappers, classifiers, labels, preprocessing.
 
-Each gives the logits of its library, lists assumptions, and does not inherit name or licence of published weights.
+Each model gives its library's logits, lists assumptions, and does not inherit the published weights' name or licence.
 """
 
 import json
@@ -70,7 +70,7 @@ def adapted(model: Any, head: bool = True, **options: Any) -> Any:
 @torch.no_grad()
 @pytest.mark.parametrize("head", [True, False])
 def test_adapters_are_merged_into_a_copy(head: bool) -> None:
-    """All weights of the adapters are random, so merging them changes the logits."""
+    """The adapters' weights are random, so merging them changes the logits."""
     theirs = shaken(adapted(CASE.build(), head, lora_alpha=3))
     before = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
     ours = vitviz.load(theirs)
@@ -360,7 +360,7 @@ def test_usual_preprocessing_keeps_a_rectangular_input(tmp_path: Path) -> None:
 
 # --- classifiers that fine-tuning replaced
 
-# Name: the model, the attribute of its classifier, the side of its images, the width that the classifier reads.
+# Name -> model, attribute of its classifier, side of its images in pixels, input width of the classifier.
 MODELS: dict[str, tuple[Callable[[], Any], str, int, int]] = {
     "timm": (timm_model, "head", 48, 60),
     "torchvision": (test_from_torchvision.tiny, "heads", 33, 35),
@@ -386,7 +386,7 @@ def replaced(name: str, head: Callable[[int], nn.Module]) -> Any:
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", MODELS)
 def test_replaced_classifier_determines_the_classes(name: str, head: str, tmp_path: Path) -> None:
-    """Files and folders load too; a folder of transformers has the settings of the old classifier."""
+    """Files and folders load too; a transformers folder has the settings of the old classifier."""
     theirs = replaced(name, HEADS[head])
     models = [vitviz.load(theirs)]
     if head in ("linear", "dropout") and name in ("timm", "torchvision"):

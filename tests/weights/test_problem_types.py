@@ -1,4 +1,4 @@
-"""Multi-label models and regression: predictions match transformers, and maps and tests follow them."""
+"""Test multi-label models and regression: predictions match transformers, and maps and tests follow them."""
 
 import json
 import math
@@ -42,7 +42,7 @@ TYPES = {"several": "multi_label_classification", "value": None, "values": "regr
 
 
 def opened(kind: str) -> tuple[Any, View]:
-    """Return a classifier of transformers and a view; a single value has no problem_type, as before training."""
+    """Return a transformers classifier and a view; with a single value, problem_type is unset, as before training."""
     case = CASES["ViT-classifier"].build()
     settings = case.config.to_dict() | {"id2label": NAMES[kind], "num_labels": len(NAMES[kind])}
     settings |= {"label2id": {name: index for index, name in NAMES[kind].items()}, "problem_type": TYPES[kind]}
@@ -67,7 +67,9 @@ def test_predictions_match_transformers(kind: str, tmp_path: Path) -> None:
     expected = outputs(theirs, view.images, kind)[0].tolist()
     predicted = dict(view.predictions())
     assert [predicted[name] for name in NAMES[kind].values()] == pytest.approx(expected, abs=1e-4)
-    assert list(predicted) == list(NAMES[kind].values())  # labels by probability, values in their order
+    assert list(predicted) == list(
+        NAMES[kind].values()
+    )  # labels sorted by probability; values in the order of the outputs
     theirs.save_pretrained(tmp_path / "theirs")
     save(vitviz.load(tmp_path / "theirs"), tmp_path / "ours")
     for model in (vitviz.load(tmp_path / "theirs"), load_folder(tmp_path / "ours")):
@@ -87,7 +89,7 @@ def test_predictions_are_described_by_problem_type() -> None:
 
 @pytest.mark.parametrize("kind", NAMES)
 def test_methods_explain_the_logit_and_tests_show_the_prediction(kind: str) -> None:
-    """The gradient is that of transformers' logit, by default of the first output."""
+    """The gradient is the gradient of transformers' logit, by default of the first output."""
     theirs, view = opened(kind)
     images = view.images.clone().requires_grad_()
     (slope,) = torch.autograd.grad(theirs(images).logits[0, 0], images)

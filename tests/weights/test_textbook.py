@@ -1,4 +1,4 @@
-"""State dicts of tutorials' own models load with equal logits."""
+"""Check that state dicts of models from tutorials load with equal logits."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Bundled models, the catalog compared with the libraries that publish it, and models downloaded by name.
+"""Test bundled models, the catalog against the libraries that publish its models, and models downloaded by name.
 
-The libraries are real, and downloads are replaced by local files.
+The tests use the real libraries, with local files in place of downloads.
 """
 
 import re
@@ -43,7 +43,7 @@ BUNDLED, PLAIN, CASE = "dinov2-s14-imagenette", "vit-cifar10", CASES["ViT-classi
 
 @torch.no_grad()
 def best(model: ViT, image: Image.Image) -> list[str]:
-    """Return the labels, the most probable first."""
+    """Return the labels, sorted by decreasing probability."""
     logits = model(torch.from_numpy(model.pretrained.preprocess(image).pixels)[None])[0]
     return [model.pretrained.labels[int(index)] for index in logits.argsort(descending=True)]
 
@@ -62,10 +62,10 @@ def test_bundled_models_are_small_and_recognize_photographs() -> None:
     assert len(bundled.pretrained.class_ids) == 10
     horse = np.repeat(np.uint8(255) * skimage.data.horse()[..., None], 3, axis=2)  # a silhouette
     assert best(plain, decode(horse))[0] == "horse"
-    assert best(plain, decode(skimage.data.chelsea()))[1] == "cat"  # the first is a dog
+    assert best(plain, decode(skimage.data.chelsea()))[1] == "cat"  # the most probable class is dog
     for name, label in (("church", "church"), ("dog", "English springer")):
         assert best(bundled, decode(EXAMPLES / f"{name}.jpg"))[0] == label
-    for photo in (skimage.data.chelsea(), skimage.data.rocket()[:, 200:400]):  # of any shape
+    for photo in (skimage.data.chelsea(), skimage.data.rocket()[:, 200:400]):  # two different shapes
         height, width = bundled.pretrained.preprocess(decode(photo)).geometry.input
         assert 200 <= (height // 14) * (width // 14) <= 300
 
@@ -93,7 +93,7 @@ def test_catalog_agrees_with_timm(entry: CatalogEntry) -> None:
     assert (cfg.hf_hub_id, cfg.hf_hub_filename) == (
         f"timm/{name}",
         None,
-    )  # the weights can be downloaded from the expected place
+    )  # the weights can be downloaded from the expected repository
     assert cfg.num_classes == entry.classes
     assert cfg.license.replace("-license", " license") == entry.licence.lower()
     with torch.device("meta"):
@@ -131,7 +131,7 @@ def test_catalog_agrees_with_transformers(entry: CatalogEntry) -> None:
 
 @pytest.fixture
 def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every connection fail at once."""
+    """Make every connection fail immediately."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("Network is unreachable")
@@ -200,7 +200,7 @@ def test_model_loads_from_a_local_hub(tmp_path: Path, monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("safe", [True, False])
 def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other programs may fill Hugging Face's cache in part."""
+    """Other programs may have filled Hugging Face's cache only partly."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     place = tmp_path / "models--google--tiny-vit"
     folder = place / "snapshots" / "abc"
@@ -208,7 +208,7 @@ def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: 
     (place / "refs" / "main").write_text("abc")
     theirs = saved(CASE, folder)
     processor = (folder / "preprocessor_config.json").rename(tmp_path / "processor.json")
-    if not safe:  # old repositories have a file of torch
+    if not safe:  # old repositories have a PyTorch file
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
     with pytest.raises(RemoteError, match="is not downloaded"):
@@ -221,7 +221,7 @@ def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: 
 
 @torch.no_grad()
 def test_models_and_classifiers_of_timm_and_torchvision_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any classifier may be a teacher. torchvision's Vision Transformer has one of its twelve blocks here."""
+    """Any classifier may be a teacher. Here, torchvision's Vision Transformer has one block instead of twelve."""
 
     def small(name: str, **settings: Any) -> nn.Module:
         assert (name, settings) == ("vit_b_32", {"image_size": 224})
@@ -257,7 +257,9 @@ def test_models_and_classifiers_of_timm_and_torchvision_load(tmp_path: Path, mon
         torch.testing.assert_close(network(images), theirs(images), atol=1e-4, rtol=1e-4)
         assert (about.preprocess.height, len(about.labels)) == (size, 1000)
         assert about.labels[0].startswith("tench")
-        assert about.preprocess.mean[0] == (0.5 if source.startswith("timm:") else 0.485)  # of the weights
+        assert about.preprocess.mean[0] == (
+            0.5 if source.startswith("timm:") else 0.485
+        )  # the mean that belongs to the weights
     weights = ("model.safetensors",)
     assert fetched[0] == ("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights, weights)
     assert isinstance(load_teacher("vit-cifar10"), ViT)

@@ -74,7 +74,7 @@ GROUPS: dict[str, list[click.Option]] = {
         _choice("--fit", ("squash", "crop"), "how pictures are resized to the model's input (default: squash)"),
         _flag("--skip-broken", "skip files that cannot be read (default: stop with an error)"),
         click.Option(
-            ["--val-share"], type=float, metavar="X", help="share for validation in a folder of classes, drawn with --seed"
+            ["--val-share"], type=float, metavar="X", help="validation share of a folder of classes, drawn with --seed"
         ),
         _flag("--allow-duplicates", "allow photographs in two classes or in both splits (default: stop with an error)"),
     ],
