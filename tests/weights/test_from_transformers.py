@@ -62,9 +62,7 @@ def test_folder_and_object_match_transformers(tmp_path: Path, case: Case) -> Non
         assert_same(case, theirs, ours, size)
     state, settings = files_of(case)
     with torch.no_grad():
-        for parameter in convert_transformers(
-            state, settings
-        ).parameters():  # parameters share no memory with the tensors
+        for parameter in convert_transformers(state, settings).parameters():  # no memory is shared with the tensors
             parameter.fill_(7.0)
     half = convert_transformers({name: tensor.half().float() for name, tensor in state.items()}, settings)
     assert_equal(convert_transformers({name: tensor.half() for name, tensor in state.items()}, settings), half)

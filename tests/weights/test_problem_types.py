@@ -67,9 +67,7 @@ def test_predictions_match_transformers(kind: str, tmp_path: Path) -> None:
     expected = outputs(theirs, view.images, kind)[0].tolist()
     predicted = dict(view.predictions())
     assert [predicted[name] for name in NAMES[kind].values()] == pytest.approx(expected, abs=1e-4)
-    assert list(predicted) == list(
-        NAMES[kind].values()
-    )  # labels sorted by probability; values in the order of the outputs
+    assert list(predicted) == list(NAMES[kind].values())  # labels by probability, values in the order of outputs
     theirs.save_pretrained(tmp_path / "theirs")
     save(vitviz.load(tmp_path / "theirs"), tmp_path / "ours")
     for model in (vitviz.load(tmp_path / "theirs"), load_folder(tmp_path / "ours")):

@@ -257,9 +257,7 @@ def test_models_and_classifiers_of_timm_and_torchvision_load(tmp_path: Path, mon
         torch.testing.assert_close(network(images), theirs(images), atol=1e-4, rtol=1e-4)
         assert (about.preprocess.height, len(about.labels)) == (size, 1000)
         assert about.labels[0].startswith("tench")
-        assert about.preprocess.mean[0] == (
-            0.5 if source.startswith("timm:") else 0.485
-        )  # the mean that belongs to the weights
+        assert about.preprocess.mean[0] == (0.5 if source.startswith("timm:") else 0.485)  # mean of the weights
     weights = ("model.safetensors",)
     assert fetched[0] == ("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights, weights)
     assert isinstance(load_teacher("vit-cifar10"), ViT)
