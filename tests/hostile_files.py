@@ -150,13 +150,13 @@ def shaped(*shape: int) -> bytes:
     return header({"norm.bias": F32 | {"shape": shape}}, numbers=bytes(240))
 
 
-SYSTEM = r"asks for (posix|nt)\.system"
+SYSTEM = r"refers to (posix|nt)\.system"
 SHARED = "they share their numbers"
 NOT_FINITE = r"NaN or infinity in norm\.bias"
-ANOTHER = "Expected a file of safetensors, got one of torch.save"
+ANOTHER = "Expected a safetensors file, got a torch.save file"
 POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
 NOISE = bytes(range(160, 256)) * 9
-MODULE = r"asks for torch\.nn\.modules\.linear\.Linear.*state_dict"
+MODULE = r"refers to torch\.nn\.modules\.linear\.Linear.*state_dict"
 SPARSE = torch.sparse_coo_tensor([[0]], [1.0], (HUGE,), check_invariants=False)
 LONG_PICKLE = {"data.pkl": bytes(MAX_PICKLE_BYTES + 1), "version": b"3\n"}
 DOUBLE = torch.full((60,), 1e300, dtype=torch.float64)
@@ -165,18 +165,18 @@ OTHER_NUMBERS = ("int8", "int64", "uint8", "bool", "complex64", "float8_e4m3fn",
 # name -> (suffix, function of the bytes, pattern of the error)
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     # pickles that call
-    "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), f"got more: it {SYSTEM}"),
+    "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), f"got other objects: it {SYSTEM}"),
     "payload alone": (".bin", lambda: saved(PAYLOAD), SYSTEM),
     "older payload": (".pth", lambda: saved_old(STATE | {"a": PAYLOAD}), SYSTEM),
     "payload as a plain pickle": (".pt", lambda: pickle.dumps(PAYLOAD, 2), SYSTEM),
-    "payload in protocol 4": (".pt", lambda: pickle.dumps(PAYLOAD, 4), "Expected a file of torch.save"),
+    "payload in protocol 4": (".pt", lambda: pickle.dumps(PAYLOAD, 4), "Expected a torch.save file"),
     "payload as text": (".pt", lambda: pickle.dumps(PAYLOAD, 0), "got text that begins"),
     "payload in what is said of the system": (".pt", lambda: older({}, sys_info=PAYLOAD), SYSTEM),
     "payload among the storages": (".pt", lambda: older({}, keys=[PAYLOAD]), SYSTEM),
     "eval": (
         ".pt",
         lambda: saved({"a": Call(eval, f"open({MARK!r}, 'w')")}),
-        r"asks for (__builtin__\.|builtins\.)?eval",
+        r"refers to (__builtin__\.|builtins\.)?eval",
     ),
     "a whole module": (".pt", lambda: saved(nn.Linear(2, 3)), MODULE),
     # pickles that PyTorch's own reader accepts
@@ -194,7 +194,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     # archives
     "zip bomb": (".pt", compressed_bomb, "compressed entries"),
     "zip bomb of one page": (".pt", overlapping_bomb, "entries that claim"),
-    "a long pickle": (".pt", lambda: zipped(LONG_PICKLE), "beside the numbers"),
+    "a long pickle": (".pt", lambda: zipped(LONG_PICKLE), "besides tensor data"),
     "a zip of something else": (".pt", lambda: zipped({"a.txt": b"a"}), "is damaged"),
     # headers of safetensors
     "a long header": (".safetensors", lambda: header({"a": "b" * MAX_HEADER_BYTES}), "a header of 4,194,"),
@@ -251,9 +251,9 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "a web page": (".safetensors", lambda: b"\n<!DOCTYPE html><html><body>Sign in</body></html>", "web page"),
     "an error as XML": (".pth", lambda: b"<?xml version='1.0'?><Error>Denied</Error>", "web page"),
     "a text": (".bin", lambda: b"Not found\n", "got text that begins with 'Not found"),
-    "noise": (".pt", lambda: NOISE, "Expected a file of torch.save"),
+    "noise": (".pt", lambda: NOISE, "Expected a torch.save file"),
     "noise, safe": (".safetensors", lambda: NOISE, "cut short"),
-    "safetensors by another name": (".pt", lambda: SAFE, "Expected a file of torch.save, got another"),
+    "safetensors by another name": (".pt", lambda: SAFE, "Expected a torch.save file, got another"),
     "torch's by another name": (".safetensors", lambda: WHOLE, ANOTHER),
     "older by another name": (".safetensors", lambda: OLD, ANOTHER),
     "an archive of numpy": (".npz", lambda: WHOLE, "Expected a file that ends in .safetensors"),

@@ -277,11 +277,11 @@ def test_incomplete_and_damaged_folders_are_refused(tmp_path: Path) -> None:
     weights.unlink()
     assert_refused("got none of them")
     torch.save({"a": Call(print, "ran")}, tmp_path / "pytorch_model.bin")
-    assert_refused(r"got more: it asks for (builtins\.)?print")
+    assert_refused(r"got other objects: it refers to (builtins\.)?print")
     index.write_text('{"weight_map": {"a": "b.safetensors"}}')
     assert_refused(r"has no b\.safetensors")
     save_file({"c": torch.zeros(2)}, tmp_path / "b.safetensors")
-    assert_refused(r"got others: a, c")
+    assert_refused(r"got differences: a, c")
     for file in ("../b.safetensors", "/b.safetensors", "a/b.safetensors", "pytorch_model.bin"):
         index.write_text(json.dumps({"weight_map": {"c": file}}))
         assert_refused("Expected safetensors files beside")

@@ -102,8 +102,8 @@ def read_weights(path: Path) -> Any:
     safe = path.suffix.lower() == ".safetensors"
     of_torch = start.startswith((_ZIP, _PICKLE)) and start[8:9] != b"{"  # the first byte of a safetensors header
     if of_torch == safe:
-        expected, got = ("safetensors", "one of torch.save") if safe else ("torch.save", "another or a damaged one")
-        raise CheckpointError(f"Expected a file of {expected}, got {got} in {str(path)!r}. Rename or fetch it again.")
+        expected, got = ("safetensors", "a torch.save file") if safe else ("torch.save", "another or a damaged file")
+        raise CheckpointError(f"Expected a {expected} file, got {got} in {str(path)!r}. Rename or fetch it again.")
     return _read_safetensors(path) if safe else _read_torch(path, archive=start.startswith(_ZIP))
 
 
@@ -159,12 +159,12 @@ def _read_torch(path: Path, *, archive: bool) -> Any:
         # torch's own message is not shown, because it first advises to disable the check.
         if match := re.search(r"(?i)global:? (?:GLOBAL )?([\w.]+)", str(error)):
             raise CheckpointError(
-                f"Expected tensors in {str(path)!r}, got more: it asks for {match[1]:.120}. None of its code was run. "
-                f"{_ADVICE}"
+                f"Expected tensors in {str(path)!r}, got other objects: it refers to {match[1]:.120}. "
+                f"None of its code was run. {_ADVICE}"
             ) from error
         text = str(error).rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
         raise CheckpointError(
-            f"Expected a file of torch.save, got one that is damaged or cut short, or another kind, in {str(path)!r}. "
+            f"Expected a torch.save file, got another kind or one that is damaged or cut short, in {str(path)!r}. "
             f"Fetch it again: {text.splitlines()[0]:.200}."
         ) from error
 
@@ -181,7 +181,7 @@ def _check_archive(path: Path) -> None:
     elif claimed > size:
         expected, got = f"an archive of at most {size:,} bytes", f"entries that claim {claimed:,}"
     elif max(pickles, default=0) > MAX_PICKLE_BYTES:
-        expected, got = f"at most {MAX_PICKLE_BYTES:,} bytes beside the numbers", "more"
+        expected, got = f"at most {MAX_PICKLE_BYTES:,} bytes besides tensor data", "more"
     else:
         return
     raise CheckpointError(f"Expected {expected}, got {got} in {str(path)!r}. It is not opened. {_ADVICE}")

@@ -83,7 +83,7 @@ def _check_name(path: Path) -> None:
         )
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "does not exist"
-        raise CheckpointError(f"Expected a file of weights, got {str(path)!r}, which {problem}. Check the path.")
+        raise CheckpointError(f"Expected a weights file, got {str(path)!r}, which {problem}. Check the path.")
 
 
 def _find_state(content: Any, where: str) -> tuple[dict[str, Tensor], tuple[str, ...]]:

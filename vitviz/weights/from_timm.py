@@ -38,7 +38,7 @@ WHY_NOT = {
     "NaFlexVit": "it takes lists of patches of any number; load the vit_ model of the same size",
     **dict.fromkeys(_PARALLEL, "attention and MLP run in parallel in its blocks"),
     "ParallelThingsBlock": "several attentions run in parallel in its blocks",
-    **dict.fromkeys(_POST_NORM, "its blocks norm the output of a branch, not its input"),
+    **dict.fromkeys(_POST_NORM, "its blocks normalise the output of a branch, not its input"),
     "DiffAttention": "its attention is the difference of two softmaxes, which does not sum to 1",
     "HybridEmbed": "its stem is a convolutional network: a patch depends on pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
@@ -161,7 +161,7 @@ def _block_settings(block: Any) -> dict[str, Any]:
     _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), "its blocks lack a norm before attention or MLP")
     is_eva = type(block) is EvaBlock
     if is_eva:
-        _refuse_if((block.gamma_1 is None) != (block.gamma_2 is None), "it scales attention and not the MLP")
+        _refuse_if((block.gamma_1 is None) != (block.gamma_2 is None), "it scales attention but not the MLP")
         scale = None if block.gamma_1 is None else float(block.init_values)
     else:
         for part in (block.ls1, block.ls2):
@@ -210,9 +210,9 @@ def _positions(built: Any) -> dict[str, Any]:
     if rope is None:
         return {"positions": "none" if built.pos_embed is None else "learned", "interleaved": False}
     _only(rope, _layers().RotaryEmbeddingDinoV3)
-    _refuse_if(built.pos_embed is not None, "it has learned and rotary positions at once")
+    _refuse_if(built.pos_embed is not None, "it has both learned and rotary positions")
     if rope.grid_indexing != "ij" or rope.grid_offset or rope.normalize_coords != "separate":
-        _refuse("its rotary positions have other coordinates than DINOv3's")
+        _refuse("its rotary positions do not use DINOv3's coordinates")
     if rope.min_period is not None and rope.max_period is not None:
         _refuse("its rotary positions have a shortest and a longest period: only a temperature is supported")
     return {"positions": "rotary", "rotary_base": rope.temperature}
@@ -230,8 +230,8 @@ def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
             _refuse("its attention pooling leaves out the prefix tokens")
         _check_pool(built.attn_pool, block)
     before, after = _is_norm(built.norm), _is_norm(built.fc_norm)
-    _refuse_if(before == after, "it norms its tokens twice at the end" if before else "it has no norm at the end")
-    _refuse_if(pool == "map" and after, "it norms the output of its attention pooling")
+    _refuse_if(before == after, "it normalises its tokens twice at the end" if before else "it has no norm at the end")
+    _refuse_if(pool == "map" and after, "it normalises the output of its attention pooling")
     return {"pooling": {"token": "cls", "avg": "mean", "map": "attention"}[pool], "norm_pooled": after}
 
 
@@ -241,12 +241,12 @@ def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
     _only(pool.mlp, _layers().Mlp)
     plain = (pool.q_norm, pool.k_norm)
     if pool.latent_len != 1 or pool.pos_embed is not None or any(type(part) is not nn.Identity for part in plain):
-        _refuse("its attention pooling has several queries, positions or more norms")
+        _refuse("its attention pooling has several queries, positions or additional norms")
     if not (_is_norm(pool.norm) and isinstance(pool.q, nn.Linear) and pool.q.bias is not None):
         _refuse("its attention pooling lacks the norm or the projection of the query, or its bias")
     mlp = _mlp_settings(pool.mlp)
     if pool.num_heads != block["heads"] or any(mlp[name] != block[name] for name in mlp):
-        _refuse("its attention pooling has other heads or another MLP than its blocks")
+        _refuse("its attention pooling differs from its blocks in its heads or MLP")
 
 
 def _is_norm(module: nn.Module) -> bool:
@@ -259,7 +259,7 @@ def _is_norm(module: nn.Module) -> bool:
         return False
     known = (nn.LayerNorm, _layers().LayerNorm, _layers().LayerNormFp32)
     if type(module) not in known or getattr(module, "bias", None) is None:
-        _refuse(f"it norms with {type(module).__name__}: expected LayerNorm with weight and bias")
+        _refuse(f"its norm is {type(module).__name__}: expected LayerNorm with weight and bias")
     return True
 
 
@@ -273,7 +273,7 @@ def _only(part: object, *allowed: type) -> None:
     """Refuse an object that is not exactly of one of these types, because a subclass may compute something else."""
     if type(part) not in allowed:
         name, expected = type(part).__name__, " or ".join(kind.__name__ for kind in allowed)
-        _refuse(WHY_NOT.get(name, f"it has a {name} where {expected} is supported"), name)
+        _refuse(WHY_NOT.get(name, f"it has a {name} where only {expected} is supported"), name)
 
 
 def _refuse_if(condition: object, why: str) -> None:

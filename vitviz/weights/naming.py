@@ -52,7 +52,7 @@ class Naming:
         marks: names of tensors that occur together only in this naming.
         bases: prefixes that the names have if the model is part of a larger one.
         unread: patterns of tensors that the forward pass does not use -> their description, or "" to leave it out.
-        flat: whether the class token has shape (D,) and the position table (N, D), without leading ones.
+        flat: whether the class token has shape (D,) and the position table (N, D), without leading axes of length 1.
         free_biases: whether queries, keys, values and the projection may each lack their bias, in all blocks.
         norm_eps: epsilon of the norms of published models with these names.
         activation: activation function of the MLPs of these models.
@@ -133,7 +133,7 @@ class Naming:
             )
         new = {ours: state[theirs].float() for ours, theirs in renamed.names.items()}
         if scalars := [theirs for ours, theirs in renamed.names.items() if not new[ours].ndim]:
-            raise ConvertError(f"Expected tensors with axes, got a single number: {abbreviate(scalars)}.")
+            raise ConvertError(f"Expected tensors with axes, got scalars: {abbreviate(scalars)}.")
         if self.flat:
             for name, axes in (("cls_token", (None, None)), ("pos_embed", (None,))):
                 if name in new and new[name].ndim == 3 - len(axes):
@@ -160,7 +160,7 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
             new |= {f"head.{kind}": 2 * head, f"head_dist.{kind}": torch.zeros_like(head)}
     if "reg_token" in new and new["reg_token"].shape[1:2] == (0,):
         del new["reg_token"]  # transformers' DINOv3 without registers has a tensor of shape (1, 0, D)
-    if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # of flattened pixels (p, p, 3)
+    if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # weights for flattened pixels (p, p, 3)
         side = math.isqrt(flat.shape[1] // 3)
         new["patch_embed.proj.weight"] = flat.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2).contiguous()
         new["patch_embed.proj.bias"] = new.pop("patch_embed.linear.bias")
@@ -188,7 +188,7 @@ def _stack(new: State, ours: str, parts: list[str]) -> None:
         shapes = {tuple(tensor.shape) for tensor in maps}
         if maps and (len(maps) != len(parts) or len(shapes) != 1 or f"{ours}.{kind}" in new):
             raise ConvertError(
-                f"Expected {', '.join(parts)} with one {kind} of the same shape each, got {len(maps)} of shapes "
+                f"Expected {', '.join(parts)}, each with a {kind} of the same shape, got {len(maps)} of shapes "
                 f"{', '.join(map(str, sorted(shapes)))}. The weights are incomplete or of another family."
             )
         if maps:

@@ -53,7 +53,7 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
         return copy.deepcopy(model).float().eval()
     if unusable := [name for name, weight in model.named_parameters() if weight.is_meta or weight.dtype not in DTYPES]:
         raise ConvertError(
-            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got others such as {unusable[0]}. "
+            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got other ones such as {unusable[0]}. "
             "Load the model without quantisation and device maps."
         )
     library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)

@@ -163,7 +163,7 @@ def _sharded(index: Path) -> dict[str, Tensor]:
         part = _load(index.parent / name)
         if wrong := sorted(set(part) ^ {tensor for tensor, file in files.items() if file == name}):
             raise ConvertError(
-                f"Expected in {name} the tensors that {index.name} lists, got others: {', '.join(wrong[:3])}."
+                f"Expected {name} to hold the tensors that {index.name} lists, got differences: {', '.join(wrong[:3])}."
             )
         tensors |= part
     return tensors

@@ -104,7 +104,7 @@ def _load(name: str, like: str | None, heads: int | None) -> ViT:
         return load_file(name, heads=heads, like=None if like is None else _read_reference(like))
     if has_options:
         raise CheckpointError(
-            f"Expected a file of weights for like and heads, got {name!r}, which has its own settings. Leave them out."
+            f"Expected a weights file for like and heads, got {name!r}, which has its own settings. Leave them out."
         )
     if is_bundled:
         return load_folder(folder_of(name))
@@ -117,7 +117,7 @@ def _load(name: str, like: str | None, heads: int | None) -> ViT:
         return load_remote(library, model)
     names = ", ".join(bundled()) or f"none (no checkpoint was found in {_root()})"
     raise CheckpointError(
-        "Expected a bundled model, the path of a checkpoint folder or of a file of weights, or "
+        "Expected a bundled model, the path of a checkpoint folder or a weights file, or "
         f"{_NAMES}, got {name!r}. Bundled models: {names}."
     )
 
