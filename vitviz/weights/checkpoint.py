@@ -114,7 +114,7 @@ def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
 
 
 def _check_about(config: ViTConfig, about: Pretrained) -> None:
-    """Refuse labels or class ids that do not match the classes in number, and invalid groups or `sure_above`."""
+    """Check the numbers of labels and class ids, the groups, and the range of `sure_above`."""
     for name, count, allowed in (
         ("labels", len(about.labels), (config.classes,)),
         ("class_ids", len(about.class_ids), (0, config.classes)),

@@ -205,7 +205,7 @@ def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
                 f"Expected weights in {', '.join(map(str, DTYPES))}, got {kind} in {name!r:.120} of {str(path)!r}. "
                 "Expand quantised or sparse weights first."
             )
-        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # its other axes could have any length
+        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # its shape may claim any size
             raise CheckpointError(
                 f"Expected numbers in every tensor, got {tuple(tensor.shape)} for {name!r:.120} of {str(path)!r}. "
                 "Leave it out."

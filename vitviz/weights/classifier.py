@@ -29,7 +29,7 @@ def read_classifiers(model: nn.Module, state: Mapping[str, Tensor], *names: str)
 
 
 def _linear(classifier: nn.Module, name: str) -> list[tuple[str, nn.Linear]]:
-    """Return the only linear layer of a classifier and its name, or none if the classifier is the identity."""
+    """Return the only linear layer of a classifier and its name, or an empty list for the identity."""
     layers = [(at, layer) for at, layer in _layers(classifier, name) if type(layer) not in (nn.Identity, nn.Dropout)]
     linear = [(at, layer) for at, layer in layers if type(layer) is nn.Linear]
     if len(linear) > 1:

@@ -20,7 +20,7 @@ from vitviz.weights.infer import Architecture, Reference
 NESTS = ("state_dict_ema", "model_ema", "teacher", "state_dict", "model_state_dict", "model")
 MAX_NESTS = 3
 
-# Prefixes that wrappers give to all names: parallel training, torch.compile, a model inside a model.
+# Prefixes that wrappers add to all names: parallel training, torch.compile, a model inside a model.
 PREFIXES = ("module.", "_orig_mod.", "backbone.", "model.")
 # Projection heads that self-supervised training adds to a backbone; they are not classifiers and have no attention.
 PROJECTIONS = ("dino_head.", "ibot_head.", "head.mlp.", "head.last_layer.")
@@ -66,7 +66,7 @@ def load_file(path: str | os.PathLike[str], *, heads: int | None = None, like: R
 
 
 def _labels(model: Architecture, like: Reference | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return labels for the classes of a file, and the assumption that they imply."""
+    """Return labels for the classes of a file, and a description of this assumption."""
     classes = model.config.classes
     if like is not None and classes == like.config.classes:  # empty if the reference's outputs are features
         labels = like.about.labels

@@ -76,7 +76,7 @@ def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
 
 
 def separate_halves(state: State, config: ViTConfig) -> None:
-    """Sort the channels of queries and keys in place for rotations that pair channels half a head apart.
+    """Reorder the channels of queries and keys in place for rotations that pair channels half a head apart.
 
     Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ... in queries and keys alike, so that their products
     do not change.
@@ -94,7 +94,7 @@ def separate_halves(state: State, config: ViTConfig) -> None:
                 state[name] = state[name][order]
 
 
-# --- its settings
+# --- settings of a built model
 
 
 @checked_settings()
@@ -111,7 +111,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
     from timm.models.eva import Eva
     from timm.models.vision_transformer import VisionTransformer
 
-    built: Any = model  # timm's attributes have no types of their own
+    built: Any = model  # timm's attributes have no type hints
     _only(built, VisionTransformer, VisionTransformerDistilled, Eva)
     stem, blocks = built.patch_embed, list(built.blocks)
     _only(stem, _layers().PatchEmbed)
@@ -320,8 +320,8 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
 def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | None = None) -> Pretrained | None:
     """Return labels and preprocessing of a model in memory; `None` if it has no `pretrained_cfg`.
 
-    The `pretrained_cfg` describes the published weights, which the model may not have. So its name, address and licence
-    are left out, and its labels count as assumed. If the number of classes differs, the classes are numbered.
+    The `pretrained_cfg` describes the published weights, but the model may have others. So its name, address and
+    licence are left out, and its labels count as assumed. If the number of classes differs, the classes are numbered.
     `preprocess` replaces the preprocessing in the `pretrained_cfg`.
     """
     cfg: Any = getattr(model, "pretrained_cfg", None)

@@ -134,7 +134,7 @@ class TypedSettings:
 
 
 def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes in the order of the logits; by default LABEL_0, LABEL_1, ... as `transformers`.
+    """Return the names of the classes in the order of the logits; by default LABEL_0, ... as in `transformers`.
 
     Raises:
         ConvertError: if `id2label` does not number its names from 0.

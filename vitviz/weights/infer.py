@@ -186,7 +186,7 @@ class Architecture:
         class_token, distillation = "cls_token" in self.shapes, "dist_token" in self.shapes
         registers = self._shape("reg_token", 3)[1] if math.prod(self.shapes.get("reg_token", (0,))) else 0
         side, prefix = (max(1, 224 // patch), 0) if rotary else self._grid(class_token, distillation, registers)
-        # timm filters positions; transformers and DINOv2's own code do so only in models with registers.
+        # timm antialiases resized positions; transformers and DINOv2's own code do so only in models with registers.
         filters = rotary or registers > 0 or (self.naming is naming.TIMM and not self.facebook)
         config = ViTConfig(
             image_size=(side * patch, side * patch),
@@ -281,7 +281,7 @@ class Architecture:
                 raise ConvertError(f"Expected a divisor of {inner}, got {heads} heads. Pass another number.")
             return heads, ""
         published = _HEADS | (_DINOV3_HEADS if rotary else _DINOV2_HEADS if block["layer_scale"] else {})
-        # In published models without biases, the width of a head is not 64.
+        # Published models without biases have heads of different widths.
         if width not in published or inner != width or not (rotary or block["qkv_bias"]):
             raise ConvertError(
                 f"Expected the number of heads, got none: these weights do not determine it (width {width}, {inner} in "

@@ -77,7 +77,7 @@ class Naming:
         return bare if bare.rpartition(".")[0] in self.names else _SEQUENTIAL.sub(r"\1", bare)
 
     def without_biases(self, unbiased: Iterable[str]) -> "Naming":
-        """Return the naming without the biases of these linear maps, so that such tensors are unknown."""
+        """Return the naming without the biases of these linear maps; `convert` then refuses such biases."""
         names = dict(self.names)
         for stem in unbiased:
             names[f"{stem}.weight"] = f"{names.pop(stem)}.weight"
@@ -143,7 +143,7 @@ class Naming:
 
 
 def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
-    """Resolve the intermediate names in place; the position table has `patches` rows besides those of prefix tokens."""
+    """Resolve the intermediate names in place; the position table has `patches` rows plus those of prefix tokens."""
     blocks = sorted({name[: name.index(".", 7) + 1] for name in new if re.match(r"blocks\.[^.]+\.", name)})
     if free_biases:
         _fill_biases(new, blocks)
@@ -326,7 +326,7 @@ CLIP = Naming(
         "embeddings.class_embedding": "cls_token",
         "embeddings.position_embedding.weight": "pos_embed",
         "embeddings.patch_embedding": "patch_embed.proj",
-        "pre_layrnorm": "norm_pre",  # the library's own spelling
+        "pre_layrnorm": "norm_pre",  # transformers' own spelling
         "post_layernorm": "norm",
         # SigLIP
         "classifier": "head",

@@ -38,8 +38,8 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
 
     Args:
         model: a model of one of these libraries, or a `ViT`, which is copied.
-        preprocess: the caller's preprocessing (see `given.read_preprocess`), which replaces the model's own. The own
-            one is then not read, because it may be unsupported.
+        preprocess: preprocessing that replaces the model's own (see `given.read_preprocess`). The model's own is then
+            not read, because it may be unsupported.
 
     Raises:
         ConvertError: if the model belongs to another library, or its attention cannot be shown.
@@ -53,7 +53,7 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
         return copy.deepcopy(model).float().eval()
     if unusable := [name for name, weight in model.named_parameters() if weight.is_meta or weight.dtype not in DTYPES]:
         raise ConvertError(
-            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got other ones such as {unusable[0]}. "
+            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got unusable ones such as {unusable[0]}. "
             "Load the model without quantisation and device maps."
         )
     library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)

@@ -25,7 +25,7 @@ from vitviz.weights.transformers_folder import load_transformers_folder, read_re
 
 ABOUT = ("config.json", "preprocessor_config.json", "processor_config.json", "README.md")
 SAFE, OLD = ("*.safetensors", "*.safetensors.index.json"), ("pytorch_model.bin",)
-NEEDED = ("config.json", "*processor_config.json")  # besides weights
+NEEDED = ("config.json", "*processor_config.json")  # files needed besides weights
 
 
 class RemoteError(VitvizError):
@@ -135,7 +135,7 @@ def hub_folder(name: str) -> Path:
     """Return the local folder of a Hugging Face model, from the cache or the hub; raise the errors of `fetch`."""
     safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
     folder = cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
-    if not any((*folder.glob(SAFE[0]), *folder.glob(OLD[0]))):  # an old repository
+    if not any((*folder.glob(SAFE[0]), *folder.glob(OLD[0]))):  # an old repository without safetensors
         folder = fetch(name, (*ABOUT, *OLD), old)
     return folder
 

@@ -56,8 +56,8 @@ def about_transformers(
     """Return preprocessing and labels of a `transformers` model.
 
     Preprocessing differs from `transformers`' own in four ways. A crop with an odd margin is shifted by one pixel.
-    Resizing works on Pillow images, not on tensors. An input size that patches do not divide (SigLIP with 384 pixels
-    and patches of 14) is rounded down. DeiT's processor squashes the picture before the crop; vitviz resizes the
+    Resizing works on Pillow images, not on tensors. An input size that is not a multiple of the patch size (SigLIP: 384
+    and 14 pixels) is rounded down. DeiT's processor squashes the picture before the crop; vitviz resizes the
     shorter side, as in DeiT's training.
 
     Args:
@@ -115,7 +115,7 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
 
 
 def read_reference_folder(folder: Path, name: str) -> Reference:
-    """Read the settings of the model in a folder, without its weights; raise as `load_transformers_folder`."""
+    """Read the settings of the model in a folder, without weights; raise the errors of `load_transformers_folder`."""
     settings = read_json(folder / CONFIG)
     about = about_transformers(settings, read_preprocessor(folder), name)
     return Reference(name, read_settings(settings)[0], about)
