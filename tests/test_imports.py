@@ -49,7 +49,7 @@ ONLY_IN = {
     "pydantic": ("vitviz.server",),
     "anywidget": ("vitviz.widget",),
     "traitlets": ("vitviz.widget",),
-    "matplotlib": ("vitviz.draw.figures",),
+    "matplotlib": ("vitviz.draw.figures", "vitviz.draw.colorbar"),
     "av": ("vitviz.images.video", "vitviz.export.film"),
     "onnx_ir": ("vitviz.export",),
     "onnxscript": ("vitviz.export",),

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +28,8 @@ from PIL import Image
 from vitviz.attribution.attention import Fusion
 from vitviz.draw.colorbar import colorbar, describe_scale
 from vitviz.draw.colors import DrawError, Theme
-from vitviz.draw.overlay import OVER_GRAY, overlay
-from vitviz.draw.sheet import Cell, arrange, fit_photo, rescale
+from vitviz.draw.overlay import OVER_GRAY
+from vitviz.draw.sheet import Cell, arrange, fit_photo, fit_size
 from vitviz.draw.text import font, shorten
 from vitviz.explorer import Explorer
 from vitviz.extras import extra
@@ -89,6 +90,7 @@ class Film:
         slot = max(max(fit_size(one.photo, side)[0] for one in self.maps), 20 * size)
         measure, style = font(size).getlength, OVER_GRAY | options
 
+        @cache
         def bar(width: int) -> Image.Image:
             return colorbar(scale, cmap, unit, size=(min(width, 30 * size), 3 * size), dark=dark)
 
@@ -97,9 +99,7 @@ class Film:
         for one, label in zip(self.maps, self.labels, strict=True):
             photo = photos.get(id(one.photo)) or fit_photo(one.photo, side)
             photos = {id(one.photo): photo}
-            picture = overlay(
-                photo, one.values, rescale(one.geometry, photo.size), scale=scale, query=one.query, **style
-            )
+            picture = one.over(photo).overlay(scale=scale, **style)
             mass = f"outside: {percent(sum(one.prefix_mass.values()), 2)}" if one.prefix_mass and one.in_shares else ""
             words = ((label, theme.text, True), (mass, theme.muted, False))
             lines = tuple(((shorten(text, slot, measure), color, bold),) for text, color, bold in words)
@@ -243,7 +243,7 @@ def film_of_clip(
             title = f"Similarity to {describe_query(query)} of the first frame"
             shown = query if first and isinstance(query, tuple) else None
             found = Heatmap(cosines.cpu().numpy(), view.geometry, view.photo, title, "cosine", query=shown)
-        maps.append(found.over(small, rescale(found.geometry, small.size)))
+        maps.append(found.over(small))
         labels.append(f"{frame.time:.2f} s")
         opened()
     name = f"{os.path.basename(os.fspath(path))}." if maps else ""
@@ -262,13 +262,6 @@ def circle(grid: tuple[int, int], steps: int = STEPS) -> list[tuple[int, int]]:
         if not found or found[-1] != place:
             found.append(place)
     return found
-
-
-def fit_size(photo: Image.Image, side: int) -> tuple[int, int]:
-    """Return (width, height) of a photograph scaled to a longer side of `side`, as in `fit_photo`."""
-    longest = max(photo.size)
-    factor = side // longest if side >= 2 * longest else side / longest
-    return max(1, round(photo.width * factor)), max(1, round(photo.height * factor))
 
 
 def _about(view: View) -> str:

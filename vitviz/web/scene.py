@@ -14,7 +14,6 @@ from typing import Any
 
 from PIL import Image
 
-from vitviz.draw.sheet import rescale
 from vitviz.formatting import describe_prediction
 from vitviz.heatmap import Heatmap
 from vitviz.images.geometry import Geometry
@@ -198,7 +197,7 @@ def fitted(photo: Image.Image, geometry: Geometry, most: int, least: int = 0) ->
     factor = max(min(1.0, most / max(photo.size)), least / max(photo.size))
     width, height = (max(1, round(length * factor)) for length in photo.size)
     small = photo if factor == 1.0 else photo.resize((width, height), Image.Resampling.BILINEAR, reducing_gap=2.0)
-    return small, rescale(geometry, (width, height))
+    return small, geometry.rescaled((width, height))
 
 
 def _picture(picture: Image.Image, quality: int) -> dict[str, Any]:
