@@ -104,16 +104,10 @@ def test_equal_masks_run_once() -> None:
 def test_rank_patches_sorts_by_score_and_shuffles_ties(seed: int, levels: int) -> None:
     scores = torch.randint(levels, (3, 41), generator=torch.Generator().manual_seed(seed)).double()
     order = rank_patches(scores, seed)
-    assert torch.equal(order.sort(dim=1).values, torch.arange(41).expand(3, -1))
-    assert (scores.gather(1, order).diff(dim=1) <= 0).all()
     flat = rank_patches(torch.full((2, 41), 0.1, dtype=torch.float64), seed)
     assert torch.equal(flat[0], flat[1])
     assert not torch.equal(flat[0], torch.arange(41))
-    place = flat[0].argsort()
-    for ranking, row in zip(order, scores, strict=True):
-        for level in row.unique():
-            ties = ranking[row[ranking] == level]  # patches of this score, in their order
-            assert (place[ties].diff() > 0).all()
+    assert [row.tolist() for row in order] == [np.lexsort((flat[0].argsort(), -row)).tolist() for row in scores]
 
 
 @settings(max_examples=30)
@@ -320,12 +314,11 @@ def test_sensitivity_n_correlates_sums_and_drops() -> None:
 
 @settings(max_examples=30)
 @given(st.integers(0, 10**6), st.integers(2, 20))
-def test_correlations_match_numpy_and_scipy(seed: int, levels: int) -> None:
+def test_correlations_match_scipy(seed: int, levels: int) -> None:
     x, y = np.random.default_rng(seed).integers(levels, size=(2, 3, 13)).astype(float)
-    expected = [np.corrcoef(a, b)[0, 1] for a, b in zip(x, y, strict=True)]
-    np.testing.assert_allclose(pearson(torch.from_numpy(x), torch.from_numpy(y)), expected, atol=1e-5)
-    expected = [scipy.stats.spearmanr(a, b).statistic for a, b in zip(x, y, strict=True)]
-    np.testing.assert_allclose(spearman(torch.from_numpy(x), torch.from_numpy(y)), expected, atol=1e-12)
+    for ours, theirs, tolerance in ((pearson, scipy.stats.pearsonr, 1e-5), (spearman, scipy.stats.spearmanr, 1e-12)):
+        expected = [theirs(a, b).statistic for a, b in zip(x, y, strict=True)]
+        np.testing.assert_allclose(ours(torch.from_numpy(x), torch.from_numpy(y)), expected, atol=tolerance)
     assert spearman(torch.arange(7.0)[None], torch.ones(1, 7)).isnan().all()  # a constant map
 
 

@@ -282,7 +282,7 @@ def test_an_update_of_a_property_makes_no_second_model(explorer: AttentionExplor
 def test_a_question_that_no_page_calls_for_is_stopped(
     explorer: AttentionExplorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "LEFT", 0.2)
+    monkeypatch.setattr(module, "ABANDONED", 0.2)
     engine, ended = explorer._engine, threading.Event()
 
     async def endless(*_: Any) -> Any:
