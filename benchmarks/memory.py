@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # runs from a checkout that is not installed
 
-from vitviz.analysis.heads import head_statistics
+from vitviz.analysis.head_statistics import head_statistics
 from vitviz.analysis.interventions import intervene
 from vitviz.analysis.logit_lens import logit_lens
 from vitviz.analysis.tokens import token_pca

@@ -5,7 +5,7 @@
 
 WILD holds FOLDER/image, as everyday2-wild.tar does. The table names for each folder the right answers, or "unknown";
 the folder's own name is right too, for models with other classes. A folder of Imagenette may have its WordNet id.
---card adds a row with date, commit and figures below the heading "Evaluations on wild/", so that the card shows every evaluation.
+--card adds a row with date, commit and figures below the heading "Evaluations on wild/": the card shows every one.
 """
 
 from __future__ import annotations

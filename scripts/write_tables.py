@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
-from vitviz.analysis.heads import STATISTICS
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.server.endpoints import Endpoints
 from vitviz.settings import SETTINGS

@@ -1,4 +1,4 @@
-"""Memory of tensors, counted as they are made and freed: the same in every run, whatever the allocator does."""
+"""Count the memory of tensors as they are created and freed, independently of the allocator."""
 
 import weakref
 from typing import Any
@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_iter
 
 
 class Allocations(TorchDispatchMode):
-    """The largest memory behind any tensor that is made inside, and how much was there at once, in bytes."""
+    """Record the largest storage of a tensor created inside, and the peak of all storages, in bytes."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The page's server in this process, and questions to it as browsers and programs ask them."""
+"""Run the page's server in this process, and send it requests as browsers and programs do."""
 
 import gc
 import json
@@ -22,33 +22,32 @@ from vitviz.server.scheduler import Kind
 from vitviz.server.server import launch
 
 FORM = {"nothing": (None, "")}  # makes httpx send a multipart form without a file
-CHUNK = 2**18  # bytes of a body that arrive at once
+CHUNK = 2**18  # bytes per chunk of a body
 
 
 class Visitor:
-    """Questions to a server; `client` sends them."""
+    """Client of a server; `client` sends the requests."""
 
     client: httpx.Client
 
     def post(self, name: str, *question: Any, headers: dict[str, str] | None = None, **named: Any) -> httpx.Response:
-        """Ask as the page does; the question is what `form` takes."""
+        """Send a question like the page; its arguments are those of `form`."""
         return self.client.post(f"/vitviz/{name}", **form(*question, **named), headers=headers)
 
     def ask(self, name: str, *question: Any, **named: Any) -> Any:
-        """Return the last line of an answer, or its bytes."""
+        """Return the last line of a response, or its bytes."""
         answer = self.post(name, *question, **named)
         assert answer.status_code == 200, answer.text
         return last(answer.content)
 
     def stream(self, name: str, *question: Any, **named: Any) -> Any:
-        """Return a context manager with an answer that is still coming; leaving it closes the connection."""
         return self.client.stream("POST", f"/vitviz/{name}", **form(*question, **named))
 
     def upload(self, name: str, data: bytes, **headers: str) -> httpx.Response:
         return self.client.post("/gradio_api/upload", files={"files": (name, data)}, headers=headers)
 
     def join(self, number: int, data: list[Any], session: str = "attacker") -> str:
-        """Return everything that an event of the page answers."""
+        """Return the whole response to an event of the page."""
         body = {"data": data, "fn_index": number, "session_hash": session}
         self.client.post("/gradio_api/queue/join", json=body).raise_for_status()
         lines = []
@@ -60,7 +59,7 @@ class Visitor:
         return "\n".join(lines)
 
     def call(self, name: str, *data: Any) -> str:
-        """Return what a named endpoint answers to a program."""
+        """Return the response of a named endpoint of Gradio's API."""
         began = self.client.post(f"/gradio_api/call/{name}", json={"data": data})
         assert began.status_code == 200, began.text
         return self.client.get(f"/gradio_api/call/{name}/{began.json()['event_id']}").text
@@ -70,23 +69,22 @@ class Visitor:
 
 
 def form(ask: Any = None, photo: bytes | None = None, source: Any = None) -> dict[str, Any]:
-    """Return the form of a question: its arguments, and what its scene is opened from."""
     data = {"ask": ask if isinstance(ask, str) else json.dumps(ask or {})}
     if source is not None:
         data["source"] = json.dumps(source)
     return {"data": data, "files": FORM if photo is None else {"photo": ("photo", photo)}}
 
 
-def last(content: bytes) -> Any:
-    """Return what a stream ends with."""
+def last(body: bytes) -> Any:
+    """Return the last message of a stream."""
     while True:
-        text, _, content = content.partition(b"\n")
+        text, _, body = body.partition(b"\n")
         line = json.loads(text)
         if "bytes" in line:
-            assert len(content) == line["bytes"]
-            return content
+            assert len(body) == line["bytes"]
+            return body
         if "progress" not in line:
-            assert content == b""
+            assert body == b""
             return line
 
 
@@ -106,7 +104,7 @@ class Site(Visitor):
             server = SimpleNamespace(close=lambda: None)
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(http_server, "start_server", lambda **_: ("127.0.0.1", 80, f"{self.url}/", server))
-                patch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))  # gradio calls it to begin
+                patch.setattr(httpx, "get", lambda *_, **__: httpx.Response(200))  # gradio calls it on startup
                 launch(self.page, endpoints.menu.settings, **options)
             self.client = self.client_at("127.0.0.1")
             self.client.get("/gradio_api/startup-events").raise_for_status()
@@ -124,14 +122,14 @@ class Site(Visitor):
 
 
 class InProcess(httpx.BaseTransport):
-    """Hand requests from an address to an ASGI app in the loop of `portal`; answers come as they are sent.
+    """Pass requests from an address to an ASGI app in the loop of `portal`, and stream its responses.
 
-    Closing an answer before its end closes the connection: the app receives `http.disconnect`.
+    Closing a response before its end closes the connection: the app receives `http.disconnect`.
 
     Args:
         app, portal, address: see above.
         hangs: whether the last byte of a request is never sent.
-        reads: whether more than the first part of an answer is ever taken.
+        reads: whether more than the first part of a response is read.
     """
 
     def __init__(
@@ -198,22 +196,22 @@ def take(messages: queue.Queue[Any]) -> dict[str, Any]:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody listens on."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    """Return an unused port of this machine."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
 
 
 def progress(lines: Iterator[str]) -> dict[str, Any]:
-    """Read the next line of progress of an answer."""
+    """Read the next progress message of a response."""
     return json.loads(next(lines))["progress"]
 
 
 def progress_with(key: str, lines: Iterator[str]) -> dict[str, Any]:
-    """Read lines of progress until one has a key."""
+    """Read progress messages until one has a key."""
     return next(line for line in map(progress, repeat(lines)) if key in line)
 
 
 def wait_for_rest(endpoints: Endpoints) -> None:
-    """Wait until nothing is computed and nothing waits."""
+    """Wait until no job is running or queued."""
     wait_until(lambda: endpoints.scheduler.ahead(Kind.LONG) == 0, "the server comes to rest")

@@ -1,4 +1,4 @@
-"""Chromium for tests: where it is, what must not happen in a page, and how a page becomes as good as new."""
+"""Find Chromium, watch pages for errors, and reset them between tests."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ ELSEWHERE = re.compile(r"^(?:https?|wss?)://(?!(?:127\.0\.0\.1|localhost|\[::1\]
 
 
 def find_chromium(downloaded: str) -> str | None:
-    """The system's Chromium or Chrome, else the one that Playwright has downloaded before, else None."""
+    """Return the path of the system's Chromium or Chrome, else of Playwright's, else None."""
     for name in CHROMIUMS:
         if path := shutil.which(name):
             return path
@@ -36,7 +36,7 @@ def find_chromium(downloaded: str) -> str | None:
 
 
 def no_chromium(in_ci: bool) -> NoReturn:
-    """Leave the test out, or fail it in CI, where a part of the tests must not go missing unnoticed."""
+    """Skip the test, or fail it in CI."""
     words = f"no Chromium on this machine: none of {', '.join(CHROMIUMS)} is on the PATH"
     if in_ci:
         pytest.fail(f"{words}. In CI (where CI is set) the browser tests have to run: install one", pytrace=False)
@@ -44,9 +44,9 @@ def no_chromium(in_ci: bool) -> NoReturn:
 
 
 def watch(context: BrowserContext) -> list[str]:
-    """Collect what must not happen in any page of `context`: uncaught errors, and requests that leave this machine.
+    """Collect uncaught errors, and requests to other machines, in all pages of `context`.
 
-    Such requests are stopped as well, so a test never depends on the network.
+    These requests are blocked, so tests do not depend on the network.
     """
     problems: list[str] = []
 
@@ -66,7 +66,7 @@ def watch(context: BrowserContext) -> list[str]:
 
 @contextmanager
 def new_page(browser: Browser, **options: Any) -> Iterator[Page]:
-    """Open a page with its own cookies and cache, and options of `Browser.new_context`; fail on what `watch` finds."""
+    """Open a page with its own cookies and cache, and options of `Browser.new_context`; fail on problems of `watch`."""
     context = browser.new_context(**{"viewport": VIEWPORT, **options})
     problems = watch(context)
     limit_waits(context)
@@ -101,13 +101,13 @@ Page.wait_for_function = wait_for_function
 
 
 def limit_waits(context: BrowserContext) -> None:
-    """Let Playwright wait longer on a busy machine."""
+    """Extend Playwright's time limits on a busy machine."""
     context.set_default_timeout(1000 * patience(60))
     expect.set_options(timeout=1000 * patience(30))  # well below pytest-timeout's limit: its message says more
 
 
 def leave(page: Page, addresses: Iterable[str]) -> None:
-    """Leave a page that was at these addresses, and undo what was set in its context."""
+    """Leave a page that was at these addresses, and reset its context."""
     context = page.context
     for other in context.pages:
         if other is not page:

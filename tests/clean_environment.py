@@ -1,4 +1,4 @@
-"""Virtual environments with some of the packages that the tests run with, as links: an install takes minutes."""
+"""Make virtual environments with links to installed packages, because installing takes minutes."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from packaging.requirements import Requirement
 
 
 def requirements(requires: Iterable[str]) -> set[str]:
-    """Return the distributions that these requirements bring, and those that they bring in turn; without extras."""
-    found: set[str] = set()
+    """Return the distributions of requirements and of their own requirements, without extras."""
+    names: set[str] = set()
     pending = [*requires]
     while pending:
-        one = Requirement(pending.pop())
-        if one.name not in found and (one.marker is None or one.marker.evaluate({"extra": ""})):
-            found.add(one.name)
-            pending += distribution(one.name).requires or []
-    return found
+        requirement = Requirement(pending.pop())
+        if requirement.name not in names and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            names.add(requirement.name)
+            pending += distribution(requirement.name).requires or []
+    return names
 
 
 def packages(names: Iterable[str]) -> list[Path]:
-    """Return what these distributions have put into the folder of packages."""
+    """Return the paths of these distributions in site-packages."""
     site = Path(sysconfig.get_path("purelib"))
     files = (path for name in names for path in distribution(name).files or ())
     return sorted({site / path.parts[0] for path in files if path.parts[0] not in ("..", "__pycache__")})

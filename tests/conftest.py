@@ -1,15 +1,15 @@
-"""What every test stands on: no network, repeatable numbers, and a browser where there is one."""
+"""Configure all tests: no network, repeatable numbers, tiers, and a browser if there is one."""
 
 import os
 
-# Before anything reads them. Nothing that the tests import may call out.
+# Set before the imports below, which read them. No test may use the network.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 
 from vitviz.images.torchvision_import import import_torchvision
 
-import_torchvision()  # before timm and transformers, which import it their own way
+import_torchvision()  # before timm and transformers import torchvision
 
 import signal
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ from playwright.sync_api import Browser, BrowserContext, Page, Request, sync_pla
 if TYPE_CHECKING:
     from running import Running
 
-# A shell's background jobs ignore Ctrl-C, and so would the processes that tests start: now they get it again.
+# A shell's background jobs ignore SIGINT, and so would the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-# Beside other workers of pytest-xdist one thread each: more would wait for one another.
+# One thread per worker of pytest-xdist, because more would compete for the cores.
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
-# `make test` tries the same examples every time; `make fuzz` searches, and keeps what it finds in .hypothesis.
+# `make test` runs the same examples each time; `make fuzz` searches, and keeps its findings in .hypothesis.
 settings.register_profile("test", deadline=None, derandomize=True)
 settings.register_profile("fuzz", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "test"))
@@ -54,7 +54,7 @@ def tier_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Give each test more time on a busy machine, before pytest-timeout, a wrapper too, reads the limit."""
+    """Extend each test's time limit on a busy machine, before pytest-timeout reads it."""
     if item.get_closest_marker("timeout") is None:
         item.add_marker(pytest.mark.timeout(patience(float(item.config.getini("timeout")))))
     return (yield)
@@ -79,7 +79,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    """One headless Chromium for all tests. Without one see `no_chromium`; one that does not start is a failure."""
+    """Start one headless Chromium for all tests; without one, see `no_chromium`."""
     with sync_playwright() as playwright:
         path = find_chromium(playwright.chromium.executable_path)
         if path is None:
@@ -91,7 +91,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="session")
 def shared_context(browser: Browser) -> Iterator[tuple[BrowserContext, list[str]]]:
-    """The context of `page`, and what `watch` finds in it."""
+    """Return the context of `page`, and the problems that `watch` finds in it."""
     context = browser.new_context(viewport=VIEWPORT)
     problems = watch(context)
     yield context, problems
@@ -100,11 +100,10 @@ def shared_context(browser: Browser) -> Iterator[tuple[BrowserContext, list[str]
 
 @pytest.fixture
 def page(shared_context: tuple[BrowserContext, list[str]]) -> Iterator[Page]:
-    """A page of 1440 x 900, as good as new; fails its test on what `watch` finds.
+    """Return a fresh page of 1440 x 900; fail its test on problems of `watch`.
 
-    All tests of a worker share it, so that it loads scripts from its cache. After each test it is left, and what the
-    test set is undone: routes, storage, cookies, permissions, window, media and network. Listeners (`page.on`) stay:
-    a test that adds one removes it.
+    All tests of a worker share it, so scripts load from its cache. After each test, routes, storage, cookies,
+    permissions, window, media and network are reset. Tests remove their own listeners (`page.on`).
     """
     context, problems = shared_context
     limit_waits(context)
@@ -115,36 +114,36 @@ def page(shared_context: tuple[BrowserContext, list[str]]) -> Iterator[Page]:
     yield page
     page.remove_listener("framenavigated", note)
     leave(page, addresses)
-    found = "\n".join(problems)
+    messages = "\n".join(problems)
     problems.clear()
-    assert not found, found
+    assert not messages, messages
 
 
 @pytest.fixture
 def requests(page: Page) -> Iterator[list[Request]]:
-    """All requests of `page`, as they come."""
-    made: list[Request] = []
-    note = lambda request: made.append(request)  # noqa: E731
+    """Return a growing list of all requests of `page`."""
+    page_requests: list[Request] = []
+    note = lambda request: page_requests.append(request)  # noqa: E731
     page.on("request", note)
-    yield made
+    yield page_requests
     page.remove_listener("request", note)
 
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """On very small tensors, threads spend their time waiting for one another."""
+    """Use one thread, because threads mostly wait for each other on very small tensors."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
 
 
-# ---- the app. What runs it is imported where it is wanted: most tests need no server.
+# ---- the app, imported on demand because most tests need no server
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The folders of the app's tiny models by name; `running.MODELS` says what they are."""
+    """Return the folders of the app's tiny models (`running.MODELS`) by name."""
     from running import make_models
 
     return make_models(tmp_path_factory.mktemp("models"))
@@ -152,13 +151,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def small(models: dict[str, str]) -> str:
-    """The folder of a tiny model with two registers that sees the middle of a photograph."""
+    """Return the folder of a tiny model with two registers that crops photographs."""
     return models["registers"]
 
 
 @pytest.fixture(scope="session")
 def app(models: dict[str, str]) -> "Iterator[Running]":
-    """The app as it is served to visitors: one for all tests of a worker. It opens with a tiny model."""
+    """Serve the app with tiny models, once for all tests of a worker."""
     from running import EVERYDAY, MODEL, served
 
     yield from served(*models.values(), default=models["native"], bundled=(MODEL, EVERYDAY))
@@ -166,19 +165,18 @@ def app(models: dict[str, str]) -> "Iterator[Running]":
 
 @pytest.fixture
 def opened(page: Page, app: "Running") -> Page:
-    """The app's page as it opens."""
     from running import ready
 
     ready(page, f"{app.url}?__theme=light")
     return page
 
 
-# ---- the explorer by itself, a page from disk
+# ---- the explorer as a page on disk
 
 
 @pytest.fixture
 def offline(page: Page, requests: list[Request]) -> Iterator[Page]:
-    """`page` without a network; fails its test where anything but the file itself is asked for."""
+    """Return `page` without a network; fail its test on requests for anything but the file."""
     page.context.set_offline(True)
     yield page
     schemes = {request.url.partition(":")[0] for request in requests}
@@ -187,7 +185,7 @@ def offline(page: Page, requests: list[Request]) -> Iterator[Page]:
 
 @pytest.fixture
 def explorer(offline: Page, tmp_path: Path) -> Page:
-    """The explorer of a tiny model, offline, with everything there."""
+    """Return the explorer of a tiny model, offline and complete."""
     import viewer_pages
 
     viewer_pages.show(offline, tmp_path)

@@ -1,16 +1,11 @@
-"""Small real data sets: folders of photographs, MNIST's IDX files, CIFAR's archives; and a server that gives them."""
+"""Make small data sets: folders of photographs, MNIST's IDX files, CIFAR's archives."""
 
-import functools
 import gzip
 import hashlib
-import http.server
 import pickle
 import struct
 import tarfile
-import threading
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +20,7 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def photo(path: Path, width: int = 20, height: int = 14, seed: int = 0) -> Path:
-    """A picture of blots, so that resizing it gives something."""
+    """Save a picture of smooth noise, which resizing does not make uniform."""
     path.parent.mkdir(parents=True, exist_ok=True)
     image = Image.fromarray(noise(5, 7, 3, seed=seed)).resize((width, height), Image.Resampling.BICUBIC)
     image.save(path)
@@ -33,7 +28,7 @@ def photo(path: Path, width: int = 20, height: int = 14, seed: int = 0) -> Path:
 
 
 def folder(root: Path, counts: dict[str, tuple[int, int]], second: str = "val", suffix: str = ".png") -> Path:
-    """ROOT/train/CLASS/N.png and ROOT/val/CLASS/N.png: so many of each class on either side."""
+    """Make ROOT/train/CLASS/N.png and ROOT/val/CLASS/N.png, with a number of images per class and split."""
     for label, sides in counts.items():
         for half, count in zip(("train", second), sides, strict=True):
             for index in range(count):
@@ -46,7 +41,7 @@ def idx(array: np.ndarray) -> bytes:
 
 
 def mnist(root: Path, *, packed: bool = False, counts: tuple[int, int] = (30, 20), size: int = 28) -> Path:
-    """The four files of MNIST with pictures of noise; every digit occurs."""
+    """Make the four files of MNIST with pictures of noise; every digit occurs."""
     root.mkdir(parents=True, exist_ok=True)
     for seed, (half, count) in enumerate(zip(("train", "t10k"), counts, strict=True)):
         digits = np.arange(count, dtype=np.uint8) % 10
@@ -57,7 +52,7 @@ def mnist(root: Path, *, packed: bool = False, counts: tuple[int, int] = (30, 20
 
 
 def cifar(root: Path, name: str, monkeypatch: pytest.MonkeyPatch, per_file: int = 20) -> Path:
-    """CIFAR's files as its authors made them, with few images; torchvision is told their checksums."""
+    """Make CIFAR's files with few images, and set their checksums in torchvision."""
     kind = getattr(import_torchvision().datasets, name)
     base = root / kind.base_folder
     base.mkdir(parents=True, exist_ok=True)
@@ -70,7 +65,7 @@ def cifar(root: Path, name: str, monkeypatch: pytest.MonkeyPatch, per_file: int 
             (base / file).write_bytes(pickle.dumps(batch, protocol=2))
             sums.append([file, md5(base / file)])
         monkeypatch.setattr(kind, attribute, sums)
-    names = [f"class {index}" for index in range(classes)]  # torchvision reads them; ours come with the code
+    names = [f"class {index}" for index in range(classes)]  # read by torchvision; ours are in the code
     about = base / kind.meta["filename"]
     about.write_bytes(pickle.dumps({kind.meta["key"]: names}, protocol=2))
     monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5(about)})
@@ -82,17 +77,7 @@ def md5(path: Path) -> str:
 
 
 def packed(source: Path, archive: Path) -> Path:
-    """A folder as .tgz, with its own name in it."""
+    """Pack a folder as .tgz, below its own name."""
     with tarfile.open(archive, "w:gz") as file:
         file.add(source, source.name)
     return archive
-
-
-@contextmanager
-def served(root: Path) -> Iterator[str]:
-    """The files of a folder by HTTP, on this machine."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(root))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}/"
-        server.shutdown()

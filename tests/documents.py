@@ -1,14 +1,21 @@
-"""Documents and what stands in them: Python and shell blocks, links and anchors. Also for scripts/draw_guide.py."""
+"""Parse documents: Python and shell blocks, links and anchors. Also used by scripts/draw_guide.py."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # comes with pytest there
+
 ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CARDS = ("checkpoints/*/README.md", "examples/README.md", "benchmarks/README.md")
 DOCUMENTS = sorted(str(path.relative_to(ROOT)) for glob in ("*.md", "docs/**/*.md", *CARDS) for path in ROOT.glob(glob))
 
@@ -22,12 +29,10 @@ def text_of(document: str) -> str:
 
 
 def blocks(document: str, language: str) -> list[str]:
-    """Return the code blocks of one language."""
     return [code for name, code in _BLOCK.findall(text_of(document)) if name == language]
 
 
 def prose(document: str) -> str:
-    """Return a document without its code blocks."""
     return _BLOCK.sub("", text_of(document))
 
 
@@ -41,14 +46,14 @@ def run_python(document: str) -> dict[str, Any]:
 
 
 def link_examples(folder: Path) -> None:
-    """Give a folder what the documents' examples read: `examples/`, and two of them as `photo.jpg` and `other.jpg`."""
+    """Link the files that the documents' examples read: `examples/`, `photo.jpg` and `other.jpg`."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "photo.jpg").symlink_to(ROOT / "examples" / "church.jpg")
     (folder / "other.jpg").symlink_to(ROOT / "examples" / "dog.jpg")
 
 
 def commands(document: str) -> Iterator[list[str]]:
-    """Yield the commands of the shell blocks as words, without settings of variables in front of them."""
+    """Yield the commands of the shell blocks as words, without leading variables."""
     for code in blocks(document, "sh"):
         for line in code.replace("\\\n", " ").splitlines():
             for command in line.split(" && "):
@@ -60,18 +65,18 @@ def commands(document: str) -> Iterator[list[str]]:
 
 
 def links(document: str) -> list[tuple[Path, str]]:
-    """Return the links of a document that stay in the repository: each path, and the anchor behind it or ""."""
-    here = ROOT / document
-    found = _LINK.findall(prose(document))
-    return [((here.parent / path).resolve() if path else here, anchor) for path, anchor in found]
+    """Return the links of a document inside the repository: each path, and its anchor or ""."""
+    source = ROOT / document
+    matches = _LINK.findall(prose(document))
+    return [((source.parent / path).resolve() if path else source, anchor) for path, anchor in matches]
 
 
 def anchors(path: Path) -> set[str]:
-    """Return the anchors of a document's headings, as GitHub makes them."""
+    """Return the anchors of a document's headings, as on GitHub."""
     headings = re.findall(r"^#+ (.+)$", _BLOCK.sub("", path.read_text(encoding="utf-8")), re.MULTILINE)
-    found: set[str] = set()
+    slugs: set[str] = set()
     for heading in headings:
         slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
         copies = (slug if count == 0 else f"{slug}-{count}" for count in range(len(headings)))
-        found.add(next(copy for copy in copies if copy not in found))
-    return found
+        slugs.add(next(copy for copy in copies if copy not in slugs))
+    return slugs

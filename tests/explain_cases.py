@@ -1,4 +1,4 @@
-"""Tiny models of every way to read an answer, and cases for attribution methods."""
+"""Make tiny models with every kind of pooling, and cases for attribution methods."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from vitviz.model.vit import ViT
 
 GRID, PATCH = tiny.SMALL["grid"], tiny.SMALL["patch"]
 PATCHES = GRID[0] * GRID[1]
-TARGETS = [3, 7]  # for a batch of two, each image another
+TARGETS = [3, 7]  # of a batch of two
 FEW: dict[str, dict[str, Any]] = {"kernel_shap": {"samples": 40}, "integrated_gradients": {"steps": 2}}
 """Options that make slow methods fast."""
 LABELS = ("church", "gas pump", "crane", *(f"thing {index}" for index in range(3, 28)), "crane")
@@ -27,13 +27,12 @@ def model(kind: str = "class token", dtype: torch.dtype = torch.float64, **chang
 
 
 def known(kind: str = "class token", dtype: torch.dtype = torch.float64, **changes: Any) -> ViT:
-    """A model that knows its labels and preprocessing."""
     preprocess = Preprocess(height=6, width=10, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.5))
     return tiny.known(0, preprocess, LABELS, **{**tiny.SMALL, **tiny.KINDS[kind], **changes}).to(dtype)
 
 
 def small(seed: int = 0, **changes: Any) -> ViT:
-    """The tiny model of the smallest images, in single precision."""
+    """Return the tiny model for the smallest images, in single precision."""
     return tiny.model(seed, **tiny.SMALL, **changes)
 
 
@@ -45,14 +44,14 @@ def pictures(batch: int = 1, seed: int = 1) -> Tensor:
     return tiny.images(batch, seed, **tiny.SMALL)
 
 
-def case(made: ViT, pixels: Tensor, target: Any = None, contrast: Any = None) -> Case:
-    trace = made.trace(pixels)
-    return Case(made, pixels, resolve_target(made, trace.logits, target, contrast), trace)
+def case(vit: ViT, pixels: Tensor, target: Any = None, contrast: Any = None) -> Case:
+    trace = vit.trace(pixels)
+    return Case(vit, pixels, resolve_target(vit, trace.logits, target, contrast), trace)
 
 
-def rows_read(made: ViT) -> Tensor:
-    """Which rows the classifier reads, as (N,) weights; without those that an attention pools."""
-    config, prefix = made.config, len(made.config.prefix)
+def rows_read(vit: ViT) -> Tensor:
+    """Return the weights (N,) of the rows that the classifier reads, without attention pooling."""
+    config, prefix = vit.config, len(vit.config.prefix)
     cls = torch.zeros(prefix + PATCHES, dtype=torch.float64)
     if prefix:
         cls[0] = 1
@@ -66,7 +65,7 @@ def rows_read(made: ViT) -> Tensor:
 
 
 def close(ours: Tensor, expected: Any, tolerance: float = 1e-6) -> None:
-    """Equal but for rounding, measured at the largest of the expected numbers."""
+    """Assert equality up to rounding, relative to the largest expected number."""
     ours = ours.detach().double()
     expected = torch.as_tensor(np.asarray(expected.detach() if isinstance(expected, Tensor) else expected)).double()
     assert ours.shape == expected.shape

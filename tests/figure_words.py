@@ -1,4 +1,4 @@
-"""Words of figures: which are drawn, and whether they can be read."""
+"""Check the texts of figures: which are drawn, and whether they overlap."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from matplotlib.text import Text
 
 @cache
 def texts(drawn: Figure) -> tuple[Text, ...]:
-    """All texts that are drawn."""
     drawn.canvas.draw()
-    shown = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
-    ticks = [label for one in drawn.axes for axis in (one.xaxis, one.yaxis) for label in visible(axis)]
-    every = [label for one in drawn.axes for axis in (one.xaxis, one.yaxis) for label in labels(axis)]
-    return (*(text for text in shown if text not in every), *ticks)
+    visible_texts = [text for text in drawn.findobj(Text) if text.get_visible() and text.get_text().strip()]
+    ticks = [label for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis) for label in visible(axis)]
+    tick_labels = [label for axes in drawn.axes for axis in (axes.xaxis, axes.yaxis) for label in labels(axis)]
+    return (*(text for text in visible_texts if text not in tick_labels), *ticks)
 
 
 def labels(axis: Any) -> list[Text]:
@@ -25,7 +24,7 @@ def labels(axis: Any) -> list[Text]:
 
 
 def visible(axis: Any) -> list[Text]:
-    """The tick labels that are drawn; `findobj` also finds those that matplotlib keeps for later."""
+    """Return the drawn tick labels; `findobj` also finds unused ones."""
     drawn = [label for tick in axis._update_ticks() for label in (tick.label1, tick.label2)]
     return [label for label in drawn if label.get_visible() and label.get_text()]
 
@@ -36,8 +35,8 @@ def words_are_inside_and_apart(drawn: Figure) -> None:
     page = drawn.bbox
     outside = [words for words, box in boxes if box.x0 < 0 or box.y0 < 0 or box.x1 > page.x1 or box.y1 > page.y1]
     assert outside == []
-    over = [(a, b) for (a, box), (b, other) in combinations(boxes, 2) if box.overlaps(other)]
-    assert over == []
-    pictures = [(one.get_label(), one.get_window_extent()) for one in drawn.axes if one.images and not one.texts]
+    overlapping = [(a, b) for (a, box), (b, other_box) in combinations(boxes, 2) if box.overlaps(other_box)]
+    assert overlapping == []
+    pictures = [(axes.get_label(), axes.get_window_extent()) for axes in drawn.axes if axes.images and not axes.texts]
     hidden = [(words, label) for words, box in boxes for label, picture in pictures if box.overlaps(picture)]
     assert hidden == []

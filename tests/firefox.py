@@ -1,4 +1,4 @@
-"""A headless Firefox for tests, driven by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
+"""Drive a headless Firefox by WebDriver BiDi: https://w3c.github.io/webdriver-bidi."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from patience import patience, wait_until
 from websockets.sync.client import ClientConnection, connect
 
 FIREFOXES = ("firefox-esr", "firefox")
-QUIET = {  # nothing of the browser's own leaves this machine or opens beside the page
+QUIET = {  # no requests and no windows of the browser itself
     "app.normandy.enabled": False,
     "app.update.disabledForTesting": True,
     "browser.aboutwelcome.enabled": False,
@@ -32,7 +32,7 @@ QUIET = {  # nothing of the browser's own leaves this machine or opens beside th
 
 
 class Tab:
-    """A tab of Firefox, and what was uncaught in it."""
+    """A tab of Firefox, with its uncaught errors."""
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
@@ -43,7 +43,7 @@ class Tab:
         self.context = self.send("browsingContext.create", {"type": "tab"})["context"]
 
     def send(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Give a command, and return its result.
+        """Send a command, and return its result.
 
         Raises:
             RuntimeError: if Firefox refuses the command.
@@ -61,18 +61,16 @@ class Tab:
             return answer["result"]
 
     def open(self, url: str) -> None:
-        """Go to an address, and wait until the page is loaded."""
         self.send("browsingContext.navigate", {"context": self.context, "url": url, "wait": "complete"})
 
     def set_files(self, selector: str, *paths: Path) -> None:
-        """Choose files in an input."""
-        found = self.call(f"() => document.querySelector({json.dumps(selector)})")
+        element = self.call(f"() => document.querySelector({json.dumps(selector)})")
         files = [str(path) for path in paths]
-        element = {"sharedId": found["sharedId"]}
+        element = {"sharedId": element["sharedId"]}
         self.send("input.setFiles", {"context": self.context, "element": element, "files": files})
 
     def call(self, function: str) -> dict[str, Any]:
-        """Call a JavaScript function, and return what its promise gives, as BiDi describes it."""
+        """Call a JavaScript function, and return the value of its promise in BiDi's format."""
         answer = self.send(
             "script.callFunction",
             {
@@ -86,9 +84,9 @@ class Tab:
         return answer["result"]
 
     def evaluate(self, function: str, *values: Any) -> Any:
-        """Call a JavaScript function with values, wait for its promise, and return what it returns; all as JSON."""
-        found = self.call(f"async () => JSON.stringify(await ({function})(...{json.dumps(values)}))")
-        return json.loads(found["value"]) if found["type"] == "string" else None
+        """Call a JavaScript function with arguments, and return the value of its promise; all as JSON."""
+        result = self.call(f"async () => JSON.stringify(await ({function})(...{json.dumps(values)}))")
+        return json.loads(result["value"]) if result["type"] == "string" else None
 
     def wait_for(self, expression: str, seconds: float = 60) -> None:
         """Wait until an expression of the page holds."""
@@ -102,7 +100,6 @@ def find_firefox() -> str | None:
 
 @contextmanager
 def new_tab(path: str, folder: Path, preferences: Mapping[str, bool | int | str]) -> Iterator[Tab]:
-    """Start a Firefox with a profile in `folder`, and give a new tab of it."""
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)
     lines = [f"user_pref({json.dumps(name)}, {json.dumps(value)});" for name, value in {**QUIET, **preferences}.items()]

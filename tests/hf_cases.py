@@ -1,4 +1,4 @@
-"""Small random models of Hugging Face's transformers, one for each class that is converted."""
+"""Make small random models of Hugging Face's transformers, one for each convertible class."""
 
 import json
 import tempfile
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from vitviz.model.vit import ViT
 
-MAJOR = int(hf.__version__.partition(".")[0])  # 4 lacks some settings
+MAJOR = int(hf.__version__.partition(".")[0])  # version 4 lacks some settings
 
 # Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
 PATCH, NATIVE, CLASSES = 4, (44, 44), 13
@@ -47,10 +47,10 @@ pooled, logits = attrgetter("pooler_output"), attrgetter("logits")
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One class of transformers: its settings, and what of its output ours equals.
+    """A model class of transformers: its settings, and the part of its output that ours equals.
 
-    Its name is `family + kind`, and `family + "Config"` the name of its settings. Where `whole`, those of the image
-    model are a part of them; where it has a `tower`, that part of the model takes images.
+    Its name is `family + kind`, and its configuration's name `family + "Config"`. If `whole`, the configuration
+    contains the image model's; if it has a `tower`, that part of the model takes images.
     """
 
     family: str
@@ -65,7 +65,7 @@ class Case:
         return getattr(hf, f"{self.family}Config")
 
     def build(self, **changes: Any) -> Any:
-        """A random model, far from its initial values: every tensor matters."""
+        """Build a random model, far from its initial values, so that every tensor matters."""
         torch.manual_seed(20261121)
         settings = self.settings | changes
         if self.whole:
@@ -80,7 +80,7 @@ class Case:
 
     def run(self, model: torch.nn.Module, images: Tensor) -> Any:
         part = getattr(model, self.tower) if self.tower else model
-        # Those of DINO interpolate their positions unasked.
+        # DINO's models interpolate their positions by default.
         more = {} if self.family.lower().startswith("dino") else {"interpolate_pos_encoding": True}
         with torch.no_grad():
             return part(images, output_attentions=True, **more)
@@ -126,15 +126,15 @@ each_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
 
 def on_disk(model: Any, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors under the names they have in files, which are not those in memory, and the `config.json`."""
+    """Return the tensors by their names in files, which differ from those in memory, and the `config.json`."""
     model.save_pretrained(folder)
-    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    return load_file(folder / "model.safetensors"), settings
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    return load_file(folder / "model.safetensors"), config
 
 
 @cache
 def files_of(case: Case) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """`on_disk` of the model of a case. The tests share it: change neither of them."""
+    """Return `on_disk` of a case's model, cached: do not change it."""
     with tempfile.TemporaryDirectory() as folder:
         return on_disk(case.build(), Path(folder))
 
@@ -155,7 +155,7 @@ def assert_same(case: Case, theirs: torch.nn.Module, ours: ViT, size: tuple[int,
     torch.testing.assert_close(out, case.read(expected), rtol=0, atol=1e-4)
     assert len(trace.attentions) == 3
     attentions = expected.attentions
-    if attentions is None:  # of the image model inside of SigLIP
+    if attentions is None:  # the image model inside SigLIP
         assert MAJOR == 4
         attentions = trace.attentions
     for attention, reference in zip(trace.attentions, attentions, strict=True):

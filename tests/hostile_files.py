@@ -1,4 +1,4 @@
-"""Files that mean harm, or are broken: each with the words of its refusal. `HOSTILE` makes them, one function each."""
+"""Make hostile and damaged files: `HOSTILE` has a function for each, and the pattern of its error."""
 
 import collections
 import copy
@@ -20,12 +20,12 @@ from torch import nn
 from vitviz.weights.checks import MAX_HEADER_BYTES, MAX_PICKLE_BYTES
 
 STATE = {name: tensor.detach().clone() for name, tensor in vit(img_size=35, num_classes=0).state_dict().items()}
-MARK = "it-ran"  # a payload makes a file of this name in the working directory
-BOMB = 2**28  # bytes that a bomb would take
+MARK = "it-ran"  # file that a payload creates in the working directory
+BOMB = 2**28  # bytes that a bomb would allocate
 
 
 class Call:
-    """Pickles as a call of any function with any arguments."""
+    """Object that pickles as a call of any function with any arguments."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self.call = function, arguments
@@ -38,29 +38,29 @@ PAYLOAD = Call(os.system, f"touch {MARK}")
 
 
 class Claim(NamedTuple):
-    """A storage that a pickle claims, whether or not there are numbers for it."""
+    """Storage that a pickle claims, with or without numbers."""
 
     count: int
 
 
-def pickled_as(held: Any, more: tuple[Any, ...] = ()) -> bytes:
-    """A pickle in which `Claim`s are storages."""
+def pickled_as(value: Any, further: tuple[Any, ...] = ()) -> bytes:
+    """Return a pickle in which `Claim`s are storages."""
     out = io.BytesIO()
 
     class Pickler(pickle.Pickler):
-        def persistent_id(self, held: Any) -> Any:
-            claim = isinstance(held, Claim)
-            return ("storage", torch.FloatStorage, "0", "cpu", held.count, *more) if claim else None
+        def persistent_id(self, value: Any) -> Any:
+            claim = isinstance(value, Claim)
+            return ("storage", torch.FloatStorage, "0", "cpu", value.count, *further) if claim else None
 
-    Pickler(out, 2).dump(held)
+    Pickler(out, 2).dump(value)
     return out.getvalue()
 
 
-def older(held: Any, keys: Any = (), numbers: bytes = b"", sys_info: Any = None) -> bytes:
-    """A file as torch wrote it before 1.6."""
+def older(value: Any, keys: Any = (), numbers: bytes = b"", sys_info: Any = None) -> bytes:
+    """Return a file in torch's format before 1.6."""
     sys_info = {"protocol_version": 1001, "little_endian": True} if sys_info is None else sys_info
     head = b"".join(pickle.dumps(part, 2) for part in (0x1950A86A20F9469CFC6C, 1001, sys_info))
-    return head + pickled_as(held, (None,)) + pickle.dumps(list(keys), 2) + numbers
+    return head + pickled_as(value, (None,)) + pickle.dumps(list(keys), 2) + numbers
 
 
 def zipped(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
@@ -72,30 +72,30 @@ def zipped(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> 
 
 
 def header(entries: Any, length: int | None = None, numbers: bytes = b"") -> bytes:
-    """A safetensors file of any entries; `length` is what it says of its header, true or not."""
+    """Return a safetensors file with any entries; `length` is the claimed length of its header."""
     text = json.dumps(entries).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + numbers
 
 
-def newer(held: Any, **data: bytes) -> bytes:
-    """A file as torch writes it, with any records under data/."""
-    records = {"data.pkl": pickled_as(held), "byteorder": b"little", "version": b"3\n"}
+def newer(value: Any, **data: bytes) -> bytes:
+    """Return a file in torch's format, with any records under data/."""
+    records = {"data.pkl": pickled_as(value), "byteorder": b"little", "version": b"3\n"}
     return zipped(records | {f"data/{key[1:]}": content for key, content in data.items()})
 
 
-def saved(held: Any, **options: Any) -> bytes:
+def saved(value: Any, **options: Any) -> bytes:
     out = io.BytesIO()
-    torch.save(held, out, **options)
+    torch.save(value, out, **options)
     return out.getvalue()
 
 
 def bias(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
-    """The weights with another tensor for one of them."""
+    """Return the weights with one tensor replaced."""
     return STATE | {"norm.bias": tensor}
 
 
-def saved_old(held: Any) -> bytes:
-    return saved(held, _use_new_zipfile_serialization=False)
+def saved_old(value: Any) -> bytes:
+    return saved(value, _use_new_zipfile_serialization=False)
 
 
 def spoiled(number: float) -> dict[str, torch.Tensor]:
@@ -103,18 +103,18 @@ def spoiled(number: float) -> dict[str, torch.Tensor]:
 
 
 def claimed(count: int, size: int = 0) -> dict[str, Call]:
-    """A tensor of so many numbers in a storage that claims to have as many, or `size`."""
+    """Return a tensor of `count` numbers whose storage claims `size` or as many."""
     storage = Claim(size or count)
     ordered: dict[str, Any] = collections.OrderedDict()
     return {"norm.bias": Call(torch._utils._rebuild_tensor_v2, storage, 0, (count,), (1,), False, ordered)}
 
 
 def laughs() -> Any:
-    """A list of lists of lists ... of 10 ** 12 words, in a few hundred bytes."""
-    held: Any = ["ha"] * 10
+    """Return nested lists of 10 ** 12 words, in a few hundred bytes ("billion laughs")."""
+    nested: Any = ["ha"] * 10
     for _ in range(12):
-        held = [held] * 10
-    return held
+        nested = [nested] * 10
+    return nested
 
 
 def compressed_bomb() -> bytes:
@@ -123,9 +123,9 @@ def compressed_bomb() -> bytes:
 
 
 def overlapping_bomb() -> bytes:
-    """Many entries of the archive, all of them the same bytes of the file."""
+    """Return an archive with many entries that share the same bytes."""
     out = io.BytesIO(saved({"norm.bias": torch.zeros(2**18)}))
-    archive: Any  # entries that were not added one by one are written only where a private mark says so
+    archive: Any  # entries changed by hand are written only with a private flag
     with zipfile.ZipFile(out, "a") as archive:
         first = next(record for record in archive.filelist if record.filename.endswith("data/0"))
         for index in range(BOMB // 2**20):
@@ -146,7 +146,7 @@ WHOLE, OLD, SAFE = saved(STATE), saved_old(STATE), save(STATE)
 
 
 def shaped(*shape: int) -> bytes:
-    """A safetensors file whose header claims a shape for 60 numbers."""
+    """Return a safetensors file whose header claims a shape for 60 numbers."""
     return header({"norm.bias": F32 | {"shape": shape}}, numbers=bytes(240))
 
 
@@ -162,7 +162,7 @@ LONG_PICKLE = {"data.pkl": bytes(MAX_PICKLE_BYTES + 1), "version": b"3\n"}
 DOUBLE = torch.full((60,), 1e300, dtype=torch.float64)
 OTHER_NUMBERS = ("int8", "int64", "uint8", "bool", "complex64", "float8_e4m3fn", "float8_e5m2")
 
-# name -> (end of the file's name, its bytes, words of the refusal)
+# name -> (suffix, function of the bytes, pattern of the error)
 HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     # pickles that call
     "payload": (".pt", lambda: saved(STATE | {"a": PAYLOAD}), f"got more: it {SYSTEM}"),
@@ -179,7 +179,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         r"asks for (__builtin__\.|builtins\.)?eval",
     ),
     "a whole module": (".pt", lambda: saved(nn.Linear(2, 3)), MODULE),
-    # pickles that PyTorch's own reader would follow
+    # pickles that PyTorch's own reader accepts
     "sparse": (".pt", lambda: saved(bias(SPARSE)), "got torch.sparse_coo on cpu in"),
     "laughs": (".pt", lambda: saved({"model": laughs()}), "Expected tensors by name"),
     # shapes
@@ -230,7 +230,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
         for suffix, whole in ((".pt", WHOLE), (".pt", OLD), (".safetensors", SAFE))
         for share in (0.001, 0.03, 0.5, 0.999)
     },
-    # not what was expected in it
+    # unexpected contents
     "in itself": (".pt", lambda: saved(IN_ITSELF), "at most 2 keys deep"),
     "four deep": (".pt", lambda: saved({"model": {"model": {"model": {"model": STATE}}}}), "at most 2 keys deep"),
     "numbers for names": (".pt", lambda: saved(dict(enumerate(STATE.values()))), "got 0, 1, 2 and"),
@@ -243,7 +243,7 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "no tensors below": (".pt", lambda: saved({"state_dict": {}}), "an empty dict under 'state_dict'"),
     "no tensors, safe": (".safetensors", lambda: save({}), "an empty dict"),
     "settings beside tensors": (".pt", lambda: saved(STATE | {"epoch": 3}), r"'epoch' \(int\)"),
-    # no weights at all
+    # no weights
     "empty": (".pt", lambda: b"", "empty file"),
     "empty, safe": (".safetensors", lambda: b"", "empty file"),
     "a pointer": (".pt", lambda: POINTER, "git lfs pull"),
@@ -261,17 +261,16 @@ HOSTILE: dict[str, tuple[str, Callable[[], bytes], str]] = {
 
 
 def hostile(folder: Path) -> dict[str, Path]:
-    """Every one of them, written into a folder."""
-    made = {}
+    paths = {}
     for index, (name, (suffix, make, _)) in enumerate(HOSTILE.items()):
-        made[name] = folder / f"{index}{suffix}"
-        made[name].write_bytes(make())
-    return made
+        paths[name] = folder / f"{index}{suffix}"
+        paths[name].write_bytes(make())
+    return paths
 
 
 def good(folder: Path) -> list[Path]:
-    """The weights that the hostile ones imitate, in each form, written into a folder."""
-    made = {folder / "a.pt": WHOLE, folder / "a.pth": OLD, folder / "a.safetensors": SAFE}
-    for path, content in made.items():
+    """Write the weights that the hostile files imitate, in each format, into a folder."""
+    contents = {folder / "a.pt": WHOLE, folder / "a.pth": OLD, folder / "a.safetensors": SAFE}
+    for path, content in contents.items():
         path.write_bytes(content)
-    return list(made)
+    return list(contents)

@@ -1,4 +1,4 @@
-"""Small image files for the tests of vitviz.images.decoding: written here, where no library would."""
+"""Write small image files that no library writes, for the tests of decoding."""
 
 import io
 import struct
@@ -23,7 +23,7 @@ def random_rgb(height: int, width: int, seed: int = 0) -> np.ndarray:
 
 
 def stored_as(upright: np.ndarray, orientation: int) -> np.ndarray:
-    """How a camera stores an upright (H, W, 3) picture, from the words of EXIF 2.32: where row 0 and column 0 are."""
+    """Return an upright (H, W, 3) picture as stored by a camera; comments name row 0 and column 0 (EXIF 2.32)."""
     turned = upright.transpose(1, 0, 2)
     return {
         1: upright,  # row 0 top, column 0 left
@@ -41,29 +41,28 @@ def png_chunk(kind: bytes, data: bytes) -> bytes:
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def png_of(width: int, height: int, colour: int, pixels: bytes) -> bytes:
-    """A PNG of 8 bits; `colour` is 0 for grey, 2 for RGB, and the pixels are compressed."""
+def png_of(width: int, height: int, colour: int, pixels: bytes, chunks: bytes = b"") -> bytes:
+    """Return a PNG of 8 bits with compressed `pixels`; `colour` is 0 for grey, 2 for RGB, 6 for RGBA."""
     header = struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)
-    parts = [png_chunk(b"IHDR", header), png_chunk(b"IDAT", pixels), png_chunk(b"IEND", b"")]
+    parts = [png_chunk(b"IHDR", header), chunks, png_chunk(b"IDAT", pixels), png_chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def png_header_only(width: int, height: int) -> bytes:
-    """A PNG that promises width x height pixels of RGB and holds almost none."""
+    """Return a PNG whose header claims width x height pixels of RGB, with almost no data."""
     return png_of(width, height, 2, zlib.compress(bytes(100)))
 
 
 def png_text_bomb() -> bytes:
-    """A small PNG with a compressed text of 64 MB."""
-    plain = saved(Image.new("RGB", (4, 4)), "PNG")
+    png = saved(Image.new("RGB", (4, 4)), "PNG")
     text = png_chunk(b"zTXt", b"Comment\x00\x00" + zlib.compress(bytes(64_000_000), 9))
-    return plain[:33] + text + plain[33:]  # after the signature (8) and IHDR (25)
+    return png[:33] + text + png[33:]  # after the signature (8) and IHDR (25)
 
 
 def icc_profile(space: str, gamma: float | None, primaries: np.ndarray | None = None) -> bytes:
-    """A minimal ICC version 2 display profile (ICC.1:2001-04, section 6): RGB by matrix and gamma, or GRAY by gamma.
+    """Return a minimal ICC version 2 profile (ICC.1:2001-04, section 6): RGB by matrix and gamma, or GRAY by gamma.
 
-    Without a gamma it has sRGB's curve, as the table of 1024 entries that is usual in photographs.
+    Without a gamma it has sRGB's curve, as a table of 1,024 entries like in most photographs.
     """
 
     def xyz(values: np.ndarray) -> bytes:
@@ -93,22 +92,21 @@ def icc_profile(space: str, gamma: float | None, primaries: np.ndarray | None = 
 
 
 def srgb_encode(linear: np.ndarray) -> np.ndarray:
-    """Linear light 0..1 -> sRGB levels 0..255 (IEC 61966-2-1)."""
+    """Convert linear light 0..1 to sRGB levels 0..255 (IEC 61966-2-1)."""
     linear = linear.clip(0, 1)
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055) * 255
 
 
-def heic(image: Image.Image, orientation: int = 1, quality: int = -1) -> bytes:
+def heic(image: Image.Image, orientation: int = 1) -> bytes:
     import pillow_heif
 
     exif = Image.Exif()
     exif[ExifTags.Base.Orientation] = orientation
     buffer = io.BytesIO()
-    how = {"chroma": 444} if quality == -1 else {"chroma": 420, "enc_params": {"preset": "ultrafast"}}
-    pillow_heif.from_pillow(image).save(buffer, quality=quality, exif=exif.tobytes(), **how)
+    pillow_heif.from_pillow(image).save(buffer, quality=-1, exif=exif.tobytes(), chroma=444)  # -1: lossless
     return buffer.getvalue()
 
 
 def heic_photo() -> Image.Image:
-    """A picture whose corners differ, without the noise that a lossy format would change."""
+    """Return a smooth picture with different corners, which lossy formats hardly change."""
     return Image.fromarray(random_rgb(3, 5)).resize((100, 60), Image.Resampling.BICUBIC)

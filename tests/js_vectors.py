@@ -1,6 +1,6 @@
-"""Write the reference numbers that tests/js/*.test.mjs compare the page's scripts with, to build/vectors.json.
+"""Write build/vectors.json, the reference numbers for the page's scripts in tests/js/*.test.mjs.
 
-They come from the Python code, or from NumPy where the formula is short. `make js` runs this file before `node --test`.
+They come from the Python code, or from NumPy if the formula is short. `make js` runs this file before `node --test`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ import torch
 import viewer_pages
 from numpy.typing import NDArray
 from pairwise import pairs
+from pictures import photograph
 from PIL import Image
 from torch import Tensor
 
 import vitviz
 from vitviz.analysis.filters import position_similarity
-from vitviz.analysis.heads import STATISTICS
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.analysis.tokens import point_up, principal_components
 from vitviz.attribution.attention import attention_scores, rollout_matrix, rollout_scores
 from vitviz.attribution.registry import METHODS
@@ -49,7 +50,7 @@ LIMITS: dict[Dtype, float] = {"float32": 1e-6, "float16": 2e-3}  # of the error 
 
 
 def packed(value: Any) -> Any:
-    """Return what JSON cannot hold as an object that vectors.mjs turns into an array or a file's bytes."""
+    """Encode arrays and bytes for JSON; vectors.mjs decodes them."""
     if isinstance(value, bytes):
         return {"$": "file", "data": base64.b64encode(value).decode()}
     array = value.detach().numpy() if isinstance(value, Tensor) else value
@@ -97,7 +98,7 @@ def outliers(key_bias: float = 0.0, gain: float = 1.0, spread: float = 0.0) -> T
 
 
 def block_case(name: str, trace: Trace, block: int, dtype: Dtype, tokens: list[int] | None = None) -> dict[str, Any]:
-    """Return a block's file, and rows and columns (T, H, N) of its attention; `tokens` are all unless given."""
+    """Return a block's file, and rows and columns (T, H, N) of its attention, for all tokens by default."""
     exact = tiny.dense(trace, block)[0].numpy()  # (H, N, N) in float64
     heads, count = exact.shape[:2]
     tokens = tokens or list(range(count))
@@ -127,8 +128,8 @@ def fused_case(trace: Trace, block: int, how: Any) -> dict[str, Any]:
 def tiny_blocks() -> Iterator[dict[str, Any]]:
     for name, block in product(MODELS, range(tiny.DEPTH)):
         trace = traced(name)
-        kept = trace.block(block)
-        queries, keys = kept.queries[0], kept.keys[0]  # (H, N, d)
+        block_trace = trace.block(block)
+        queries, keys = block_trace.queries[0], block_trace.keys[0]  # (H, N, d)
         sent = {"queries": queries, "keys": keys, "lse": (queries.double() @ keys.double().mT).logsumexp(-1)}
         means = {"meanRow": trace.row(block, "mean")[0], "meanColumn": trace.column(block, "mean")[0]}
         fused = [fused_case(trace, block, how) for how in ("mean", "max", "min")]
@@ -138,7 +139,7 @@ def tiny_blocks() -> Iterator[dict[str, Any]]:
 
 
 def real_blocks() -> Iterator[dict[str, Any]]:
-    """All blocks of the bundled model, with the token whose attention is sharpest: there rounding shows most."""
+    """Yield all blocks of the bundled model, with the token of the sharpest attention, where rounding matters most."""
     trace = Explorer(vitviz.load("dinov2-s14-imagenette")).open(viewer_pages.CHURCH).trace
     for block in range(trace.depth):
         exact = tiny.dense(trace, block)[0]
@@ -162,10 +163,6 @@ def call(function: str, args: Any, expected: Any, atol: float = 0.0, rtol: float
     return {
         "function": function, "args": args, "expected": expected, "atol": atol, "rtol": rtol, "written": dict(written),
     }  # fmt: skip
-
-
-def photograph(width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8))
 
 
 def rgba(picture: Image.Image) -> Array:
@@ -197,8 +194,10 @@ def plain(geometry: Geometry) -> dict[str, Any]:
 
 
 def rollout_calls() -> Iterator[Call]:
-    others = {"fuse": "max", "discard": 0.5, "residual": 0.25, "start": 1}
-    for (name, options), half in product((("registers", {}), ("no class token", {}), ("registers", others)), (0, 1)):
+    changed_options = {"fuse": "max", "discard": 0.5, "residual": 0.25, "start": 1}
+    for (name, options), half in product(
+        (("registers", {}), ("no class token", {}), ("registers", changed_options)), (0, 1)
+    ):
         trace, limit = traced(name), (1e-6, 2e-3)[half]
         count, prefix = trace.tokens.shape[1], len(trace.prefix)
         matrix = rollout_matrix(trace, **options)[0].numpy()  # (N, N)
@@ -228,17 +227,17 @@ def preprocess_calls() -> Iterator[Call]:
         "tall": {"mode": "crop", "height": 70, "width": 56},
     }
     for mode, size, interpolation in pairs(("crop", "squash", "pad", "native", *special), sizes, filters):
-        how = {"height": 56, "width": 70, **special.get(mode, {"mode": mode})}
-        preprocess = Preprocess(**how, multiple=14, interpolation=interpolation)
+        settings = {"height": 56, "width": 70, **special.get(mode, {"mode": mode})}
+        preprocess = Preprocess(**settings, multiple=14, interpolation=interpolation)
         photo = photograph(*size)
-        made, args = preprocess(photo), [preprocess.to_dict(), rgba(photo), *size]
-        height, width = made.geometry.input
-        shape = {"height": height, "width": width, "frame": made.geometry.frame}
+        prepared_photo, args = preprocess(photo), [preprocess.to_dict(), rgba(photo), *size]
+        height, width = prepared_photo.geometry.input
+        shape = {"height": height, "width": width, "frame": prepared_photo.geometry.frame}
         yield call("compute/image.prepare", args, shape, atol=1e-9, rtol=1e-12)
-        yield call("compute/image.prepare", args, {"pixels": made.pixels}, atol=1e-5)
+        yield call("compute/image.prepare", args, {"pixels": prepared_photo.pixels}, atol=1e-5)
     preprocess, photo = Preprocess(mode="squash", height=20, width=30), photograph(30, 20)
-    seen = {"pixels": preprocess(photo).pixels, "height": 20, "width": 30}
-    yield call("compute/image.restore", [preprocess.to_dict(), seen], rgba(photo))
+    restored = {"pixels": preprocess(photo).pixels, "height": 20, "width": 30}
+    yield call("compute/image.restore", [preprocess.to_dict(), restored], rgba(photo))
 
 
 def points(geometry: Geometry) -> list[tuple[float, float]]:
@@ -272,19 +271,19 @@ def geometry_calls() -> Iterator[Call]:
 
 def same_place_calls() -> Iterator[Call]:
     """For each patch of one model, the patch of another one over the same place of the photograph."""
-    grid, whole = (7, 15), prepared(150, 70, mode="native", multiple=10)
-    source = {"geometry": plain(whole), "grid": grid}
+    grid, full_geometry = (7, 15), prepared(150, 70, mode="native", multiple=10)
+    source = {"geometry": plain(full_geometry), "grid": grid}
     yield call("compute/geometry.samePlace", [[3, 9], source, source], [3, 9])
     nothing = {"geometry": plain(GEOMETRIES["nothing seen"]), "grid": PATCHES}
     yield call("compute/geometry.samePlace", [[3, 9], source, nothing], [0, 0])
-    for part in (prepared(150, 70, mode=mode) for mode in ("crop", "pad", "squash")):
-        left, top, right, bottom = part.seen
-        target = {"geometry": plain(part), "grid": PATCHES}
+    for partial in (prepared(150, 70, mode=mode) for mode in ("crop", "pad", "squash")):
+        left, top, right, bottom = partial.seen
+        target = {"geometry": plain(partial), "grid": PATCHES}
         for patch in np.ndindex(grid):
-            x0, y0, x1, y1 = whole.patch_box(*patch, grid)
+            x0, y0, x1, y1 = full_geometry.patch_box(*patch, grid)
             x = min(max((x0 + x1) / 2, left), right - 1e-3)
             y = min(max((y0 + y1) / 2, top), bottom - 1e-3)
-            yield call("compute/geometry.samePlace", [patch, source, target], part.patch_at(x, y, PATCHES))
+            yield call("compute/geometry.samePlace", [patch, source, target], partial.patch_at(x, y, PATCHES))
 
 
 def statistic_calls() -> Iterator[Call]:
@@ -341,8 +340,8 @@ LOOKS: dict[str, dict[str, Any]] = {
     "smooth, grey, with everything": {"smooth": True, "gray": True, "grid": True, "query": (1, 4), "gamma": 0.6},
     "a query in the corner": {"query": (0, 0), "alpha": 0.0},
     "signed": {"signed": True, "cmap": "RdBu_r", "alpha": 1.0, "smooth": True},
-    "one patch outshines all": {"beyond": 9.0},
-    "one patch outshines all, for and against": {"beyond": -9.0, "signed": True, "cmap": "RdBu_r"},
+    "an outlier patch": {"beyond": 9.0},
+    "a signed outlier patch": {"beyond": -9.0, "signed": True, "cmap": "RdBu_r"},
     "a given scale": {"scale": Scale(0.2, 0.6), "cmap": "magma"},
 }
 

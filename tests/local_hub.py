@@ -1,4 +1,4 @@
-"""A model hub on this machine: a folder with owner/name/files, served as the Hugging Face hub serves them."""
+"""Serve a folder with owner/name/files like the Hugging Face hub."""
 
 import hashlib
 import json
@@ -18,20 +18,20 @@ FILE = re.compile(r"/([\w.-]+/[\w.-]+)/resolve/\w+/(.+)")
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answer what `huggingface_hub` asks: of a repository, of its files, and each file."""
+    """Handle requests of `huggingface_hub` for a repository, its list of files, and each file."""
 
     folder: Path
 
     def do_GET(self) -> None:  # the name is http.server's
         path = self.path.partition("?")[0]
         status, body, headers = 404, b"{}", {"X-Error-Code": "EntryNotFound"} if FILE.fullmatch(path) else {}
-        if (found := FILE.fullmatch(path)) and (file := self.folder / found[1] / found[2]).is_file():
+        if (match := FILE.fullmatch(path)) and (file := self.folder / match[1] / match[2]).is_file():
             status, body, headers = 200, file.read_bytes(), {"ETag": f'"{tag(file)}"', "X-Repo-Commit": COMMIT}
-        elif (found := REPOSITORY.fullmatch(path)) and (self.folder / found[1]).is_dir():
-            files = [file for file in sorted((self.folder / found[1]).iterdir()) if file.is_file()]
+        elif (match := REPOSITORY.fullmatch(path)) and (self.folder / match[1]).is_dir():
+            files = [file for file in sorted((self.folder / match[1]).iterdir()) if file.is_file()]
             siblings = [{"rfilename": file.name} for file in files]
-            about: Any = {"id": found[1], "sha": COMMIT, "private": False, "siblings": siblings}
-            if found[2]:
+            about: Any = {"id": match[1], "sha": COMMIT, "private": False, "siblings": siblings}
+            if match[2]:
                 facts = [(file.name, file.stat().st_size, tag(file)) for file in files]
                 about = [{"type": "file", "path": name, "size": size, "oid": oid} for name, size, oid in facts]
             status, body = 200, json.dumps(about).encode()

@@ -1,4 +1,4 @@
-"""A package index on this machine, as the Python Package Index takes files and lists them."""
+"""Serve a package index on this machine that accepts and lists files like the Python Package Index."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ class Index(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serve(folder: Path) -> Iterator[str]:
-    """Serve an index with the files of a folder; yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Index, directory=folder)) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"

@@ -1,4 +1,4 @@
-"""Models in folders, and a page's server that has them on its menu."""
+"""Make models in folders, and a server's endpoints with them on the menu."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +17,7 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import ask_view
 from vitviz.server.menu import Menu
 from vitviz.server.models import bytes_of
+from vitviz.server.scenes import OPEN, OpenScene
 from vitviz.server.scheduler import Client, current
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
@@ -37,9 +38,9 @@ def folder(
     half: bool = False,
     **changes: object,
 ) -> str:
-    """A tiny model as a folder, named after it; `about` are facts of its record.
+    """Save a tiny model as a folder, named after it, with `about` in its record.
 
-    `bias` is added to its outputs; with `half`, half precision holds its weights.
+    `bias` is added to its outputs; with `half`, its weights fit half precision.
     """
     model = tiny.model(seed, **changes)
     if bias:
@@ -57,13 +58,12 @@ def folder(
 
 
 def photograph(seed: int = 0, width: int = 90, height: int = 60) -> bytes:
-    """The file of a photograph."""
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), np.uint8)
     return saved(Image.fromarray(pixels), "PNG")
 
 
 def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed: object) -> Endpoints:
-    """The server's endpoints, with memory for so many models and one example, "Noise"; files lie in `place`."""
+    """Return the server's endpoints, with memory for `memory` models and one example, "Noise"."""
     place.mkdir(exist_ok=True)
     (place / "uploads").mkdir(exist_ok=True)
     example = place / "noise.png"
@@ -73,19 +73,26 @@ def made(place: Path, sources: tuple[str, ...], memory: float = 10.0, **allowed:
     return Endpoints(menu, [Example(example, "Noise", "It shows nothing", ("thing 3",))])
 
 
-def ask(endpoints: Endpoints, name: str, **given: Any) -> Any:
-    """Ask as a client does."""
-    return endpoints.question(name, given).compute()
+def ask(endpoints: Endpoints, name: str, **arguments: Any) -> Any:
+    return endpoints.question(name, arguments).compute()
+
+
+def cached(endpoints: Endpoints, scene: str) -> OpenScene | None:
+    """Return an open scene, if the cache still holds it."""
+    return endpoints.cache.get((scene, OPEN))
 
 
 def view_of(endpoints: Endpoints, scene: str) -> View:
-    """The view of a scene that is held."""
-    return endpoints.scenes.get(scene).view
+    return cached(endpoints, scene).view
+
+
+def forget_scenes(endpoints: Endpoints) -> None:
+    """Evict all scenes, but no answers, as if other photographs had needed the memory."""
+    endpoints.cache.discard(lambda value: isinstance(value, OpenScene))
 
 
 @contextmanager
 def visiting(address: str) -> Iterator[Client]:
-    """Ask from an address."""
     client = Client(address)
     token = current.set(client)
     try:
@@ -95,7 +102,7 @@ def visiting(address: str) -> Iterator[Client]:
 
 
 def ask_without_end(view: View, question: str, **options: Any) -> Any:
-    """`ask_view`, but for KernelSHAP again and again: only cancelling ends it."""
+    """Run `ask_view`, and repeat Kernel SHAP until it is cancelled."""
     while options.get("method") == "kernel_shap":
         ask_view(view, question, **options)
     return ask_view(view, question, **options)

@@ -1,4 +1,4 @@
-"""Tables of cases: every pair of values instead of every combination, and a half of them for each tier."""
+"""Make tables of cases: every pair of values instead of every combination, and half of them per tier."""
 
 from collections.abc import Sequence
 from itertools import combinations, product

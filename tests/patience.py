@@ -1,4 +1,4 @@
-"""Time limits that grow with the machine's load, so that a busy machine makes no test fail."""
+"""Set time limits that grow with the machine's load, so that a busy machine fails no test."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Photographs made of numbers, and what a model saw of them, for the tests of what is prepared and drawn."""
+"""Make photographs and geometries for the tests of preprocessing and drawing."""
 
 import numpy as np
 from image_files import random_rgb
@@ -10,7 +10,6 @@ GH, GW = 3, 7  # patches of the maps that are drawn; different primes: a swapped
 
 
 def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Nothing in it repeats: every pixel is another."""
     return Image.fromarray(random_rgb(height, width, seed))
 
 
@@ -19,20 +18,19 @@ def flat(width: int, height: int, level: int) -> Image.Image:
 
 
 def has(picture: Image.Image, color: str) -> bool:
-    """Whether any pixel has exactly this color."""
     return bool((np.asarray(picture) == ImageColor.getrgb(color)).all(-1).any())
 
 
 def pixels(image: Image.Image) -> np.ndarray:
-    """(height, width, 3), of a type that can be subtracted."""
+    """Return the pixels as integers: (height, width, 3)."""
     return np.asarray(image).astype(int)
 
 
 def whole(width: int, height: int) -> Geometry:
-    """The model saw all of the photograph and nothing else."""
+    """Return the geometry of an input that shows the whole photograph."""
     return Geometry(image=(width, height), input=(GH * 16, GW * 16), frame=(0.0, 0.0, float(width), float(height)))
 
 
 def inside(width: int = 120, height: int = 90) -> Geometry:
-    """The model saw the middle of the photograph, cut between pixels."""
+    """Return the geometry of a central crop, cut between pixels."""
     return Geometry(image=(width, height), input=(48, 112), frame=(20.3, 11.7, width - 18.2, height - 9.4))

@@ -1,9 +1,9 @@
-"""A Vision Transformer written out from the papers, in float64: what tests compare vitviz with.
+"""Implement a Vision Transformer in float64 from the papers, as a reference for vitviz.
 
 It takes only parameters and `ViTConfig` from vitviz. `run` puts every operation on a tape. The plain `Tape` computes
-values, in one autograd graph, for a batch; the others also hand relevance from an operation's output to its inputs, for
-one image, in the style of the first authors' programs (each rule from an operation's values and autograd's product with
-its Jacobian), with nothing merged. vitviz works with relevance divided by values, and with closed forms.
+values, in one autograd graph, for a batch; the others also propagate relevance from an operation's output to its
+inputs, for one image, like the first authors' programs: each rule uses an operation's values and autograd's product
+with its Jacobian. vitviz works with relevance divided by values, and with closed forms.
 """
 
 import math
@@ -53,20 +53,20 @@ class Tape:
                     source.relevance = share if source.relevance is None else source.relevance + share
 
     def move(self, change: Callable[[Tensor], Tensor], x: Value) -> Value:
-        """Values that only change their place."""
+        """Rearrange values."""
         return self.record(change(x.tensor), (x,), lambda r: pull(change, (x.tensor,), r))
 
     def same(self, change: Callable[[Tensor], Tensor], x: Value) -> Value:
-        """One value in, one out: all relevance goes on."""
+        """Apply an elementwise function; relevance passes unchanged."""
         return self.record(change(x.tensor), (x,), lambda r: (r,))
 
     def proportional(self, change: Callable[[Tensor], Tensor], x: Value) -> Value:
-        """A sum of inputs with fixed weights."""
+        """Apply a fixed linear map; relevance is split in proportion to the terms."""
         out = change(x.tensor)
         return self.record(out, (x,), lambda r: (x.tensor * pull(change, (x.tensor,), self.divide(r, out))[0],))
 
     def product(self, change: Callable[..., Tensor], a: Value, b: Value, fixed: bool = False) -> Value:
-        """Linear in a and in b: half to each; all to b where a is `fixed`."""
+        """Apply a bilinear map; each factor gets half of the relevance, or b all of it if a is `fixed`."""
         out = change(a.tensor, b.tensor)
 
         def back(r: Tensor) -> tuple[Tensor, ...]:
@@ -102,14 +102,14 @@ class Tape:
 
 
 def pull(change: Callable[..., Tensor], inputs: tuple[Tensor, ...], grad: Tensor) -> tuple[Tensor, ...]:
-    """The product of `grad` with the Jacobian of `change`."""
+    """Return the product of `grad` with the Jacobian of `change`."""
     fresh = tuple(value.detach().requires_grad_() for value in inputs)
     with torch.enable_grad():
         return torch.autograd.grad(change(*fresh), fresh, grad)
 
 
 class CheferTape(Tape):
-    """Chefer, Gur & Wolf 2021 (CVPR) as their program has it, alpha = 1."""
+    """Rules of the program of Chefer, Gur & Wolf 2021 (CVPR), with alpha = 1."""
 
     def divide(self, a: Tensor, b: Tensor) -> Tensor:
         below = b.clamp(min=1e-9) + b.clamp(max=1e-9)
@@ -128,10 +128,10 @@ class CheferTape(Tape):
         return copies
 
     def add_rule(self, r: Tensor, a: Tensor, b: Tensor) -> tuple[Tensor, ...]:
-        one, two = a * self.divide(r, a + b), b * self.divide(r, a + b)
-        sizes = one.sum().abs(), two.sum().abs()
-        wanted = [self.divide(size, sizes[0] + sizes[1]) * r.sum() for size in sizes]
-        return one * self.divide(wanted[0], one.sum()), two * self.divide(wanted[1], two.sum())
+        first, second = a * self.divide(r, a + b), b * self.divide(r, a + b)
+        sizes = first.sum().abs(), second.sum().abs()
+        totals = [self.divide(size, sizes[0] + sizes[1]) * r.sum() for size in sizes]
+        return first * self.divide(totals[0], first.sum()), second * self.divide(totals[1], second.sum())
 
     def linear_rule(self, r: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor, kind: str) -> Tensor:
         above, below = x.clamp(min=0), x.clamp(max=0)
@@ -147,7 +147,7 @@ class CheferTape(Tape):
 
 @dataclass(eq=False)
 class AttnTape(Tape):
-    """Achtibat et al. 2024 with a gamma for each kind of linear map; what reaches no input is `booked`."""
+    """Rules of Achtibat et al. 2024 with a gamma for each kind of linear map; `booked` sums the absorbed relevance."""
 
     gammas: dict[str, float] = field(default_factory=dict)
     passing: bool = False  # the classifier's bias passes its relevance on to the inputs
@@ -164,26 +164,26 @@ class AttnTape(Tape):
         return a / (a + b) * r, b / (a + b) * r
 
     def linear_rule(self, r: Tensor, x: Tensor, out: Tensor, weight: Tensor, bias: Tensor, kind: str) -> Tensor:
-        each = x[..., None, :] * weight  # (..., D', D): the contribution of input i to output j
+        contributions = x[..., None, :] * weight  # (..., D', D): the contribution of input i to output j
         gamma = self.gammas.get(kind, 0.0)
 
         def favoured(z: Tensor, sign: Tensor) -> Tensor:
             return z + gamma * torch.where(sign > 0, z.clamp(min=0), z.clamp(max=0))
 
-        inputs, rest = favoured(each, out[..., None]), favoured(bias.expand_as(out), out)
+        inputs, rest = favoured(contributions, out[..., None]), favoured(bias.expand_as(out), out)
         parts = r / (inputs.sum(-1) + rest)  # (..., D')
         into = (inputs * parts[..., None]).sum(-2)
         if kind == "head" and self.passing:
-            weights = each.abs() / each.abs().sum(-1, keepdim=True)
+            weights = contributions.abs() / contributions.abs().sum(-1, keepdim=True)
             return into + (weights * (rest * parts)[..., None]).sum(-2)
         self.book(rest * parts)
         return into
 
     def norm_rule(self, r: Tensor, x: Tensor, out: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
         centre = torch.eye(x.shape[-1]).double() - 1.0 / x.shape[-1]
-        each = x[..., None, :] * centre * scale[..., None]  # (..., D, D)
+        contributions = x[..., None, :] * centre * scale[..., None]  # (..., D, D)
         self.book(bias * r / out)
-        return (each * (r / out)[..., None]).sum(-2)
+        return (contributions * (r / out)[..., None]).sum(-2)
 
     def softmax_rule(self, r: Tensor, x: Tensor, out: Tensor) -> Tensor:
         into = x * (r - out * r.sum(-1, keepdim=True))  # proposition 3.1
@@ -193,7 +193,7 @@ class AttnTape(Tape):
 
 @dataclass(eq=False)
 class Run:
-    """Everything of one run; N tokens, prefix first."""
+    """Results of one run; N tokens, prefix first."""
 
     tokens: Value  # (B, N, D), what enters the first block
     attentions: list[Value] = field(default_factory=list)  # L x (B, H, N, N)
@@ -206,7 +206,7 @@ class Run:
 
 @dataclass(eq=False)
 class Changes:
-    """Changes inside a run; they leave no relevance."""
+    """Changes inside a run, without rules for relevance."""
 
     allowed: dict[int, Tensor] = field(default_factory=dict)  # of a block, (H, N, N): attention goes where it is 1
     heads: dict[tuple[int, int], str] = field(default_factory=dict)  # of a block and head: "zero" or "mean"
@@ -224,7 +224,7 @@ def run(
         stay = [*range(prefix), *(prefix + patch for patch in changes.keep)]
         x, cut = Value(x.tensor[:, stay]), {block: a[:, stay][:, :, stay] for block, a in changes.allowed.items()}
         changes = Changes(cut, changes.heads, changes.keep)
-    made = Run(x)
+    result = Run(x)
     for index in range(min(depth, c.depth)):
         name = f"blocks.{index}."
         stay, branch = tape.clone(x)
@@ -234,11 +234,11 @@ def run(
         stay, branch = tape.clone(x)
         branch = tape.norm(branch, p, name + "norm2", c.norm_eps)
         x = tape.add(stay, _scaled(tape, p.get(name + "ls2.gamma"), _mlp(tape, p, name + "mlp.", c, branch)))
-        made.attentions.append(attention)
-        made.values.append(values.tensor)
-        made.leaving.append(x.tensor)
-    made.final, made.pool, made.logits = read(tape, model, x)
-    return made
+        result.attentions.append(attention)
+        result.values.append(values.tensor)
+        result.leaving.append(x.tensor)
+    result.final, result.pool, result.logits = read(tape, model, x)
+    return result
 
 
 def parameters(model: ViT) -> Parameters:
@@ -246,7 +246,7 @@ def parameters(model: ViT) -> Parameters:
 
 
 def read(tape: Tape, model: ViT, x: Value) -> tuple[Value, Value | None, Value]:
-    """From tokens (B, N, D) after a block: after the final norm, the pooling's attention, and the logits."""
+    """Return normed tokens, attention of the pooling, and logits, from tokens (B, N, D) after a block."""
     c, p, prefix, pool = model.config, parameters(model), len(model.config.prefix), None
     final = x = x if c.norm_pooled else tape.norm(x, p, "norm", c.norm_eps)
     x, side = tape.clone(x) if "head_dist.weight" in p else (x, x)
@@ -368,7 +368,7 @@ def _mlp(tape: Tape, p: Parameters, name: str, c: ViTConfig, x: Value) -> Value:
 
 
 def _attention_pool(tape: Tape, p: Parameters, c: ViTConfig, x: Value) -> tuple[Value, Value]:
-    """One learned query looks at all tokens, head by head; then an MLP beside the stream."""
+    """Pool by one learned query, followed by an MLP with a residual connection."""
     q = Value(p["attn_pool.latent"] @ p["attn_pool.q.weight"].T + p["attn_pool.q.bias"])
     kv = tape.linear(x, p["attn_pool.kv.weight"], p["attn_pool.kv.bias"], "qkv")
     heads = [(q, 0), (kv, 0), (kv, c.width)]

@@ -1,4 +1,4 @@
-"""The page under test in a real browser, for the tests that share it, held against Python's numbers."""
+"""Run the app for browser tests, and compare the page with Python's numbers."""
 
 import gc
 import re
@@ -80,7 +80,7 @@ def make_models(place: Path) -> dict[str, str]:
 
 
 class Running:
-    """The app under test, and the same photographs in Python."""
+    """The app under test, with the same photographs in Python."""
 
     def __init__(self, *models: str, bundled: Sequence[str] = (MODEL,), **allowed: Any) -> None:
         settings = Settings(models=models, **allowed)
@@ -93,13 +93,13 @@ class Running:
         self._views: dict[tuple[Path, str, int | None], View] = {}
 
     def close(self) -> None:
-        """Stop serving, and let go of every model and photograph that was open."""
+        """Stop the server, and free models and photographs."""
         self.page.close()
-        del self.page, self.endpoints, self._views  # pytest still holds the last test's arguments, and so this
+        del self.page, self.endpoints, self._views  # pytest still references the last test's arguments
         gc.collect()
 
     def view(self, photo: Path = CHURCH, model: str | None = None, size: int | None = None) -> View:
-        """What Python sees of a photograph, by the model that the page opens with or another one."""
+        """Return Python's view of a photograph, by the page's default model or another."""
         model = model or self.default
         key = (photo, model, size)
         if key not in self._views:
@@ -108,14 +108,14 @@ class Running:
 
 
 def served(*models: str, **allowed: Any) -> Iterator[Running]:
-    """The app with these models on its menu, until a test module is done with it."""
+    """Serve the app with these models until the fixture ends."""
     running = Running(*models, **allowed)
     yield running
     running.close()
 
 
 class Gate:
-    """Holds back a page's requests to `pattern` while it is closed, as it is at first."""
+    """Gate that holds back a page's requests to `pattern` while it is closed, as at the start."""
 
     def __init__(self, page: Browser, pattern: str) -> None:
         self.held: list[Route] = []
@@ -143,43 +143,42 @@ class Gate:
 
 
 def own_photograph(folder: Path, name: str = "mine.png") -> Path:
-    """A photograph that is none of the examples."""
+    """Save a photograph that is not an example."""
     photo = folder / name
     Image.open(DOG).crop((100, 0, 700, 500)).save(photo)
     return photo
 
 
 def ready(page: Browser, url: str) -> None:
-    """Open the page and wait until it shows a map."""
     page.goto(url)
     page.wait_for_function("window.vitviz?.drawn > 0")
 
 
 def complete(page: Browser) -> None:
-    """Wait until the browser has everything that it will ever need for this photograph."""
+    """Wait until the browser has all data for this photograph."""
     page.wait_for_function(
         f"(({{ manifest, answers }}) => answers.complete && (!manifest.rollout || answers.rollout !== null))({SCENE})"
     )
 
 
 def settled(page: Browser) -> None:
-    """Wait until the page has drawn everything and no view waits for an answer."""
+    """Wait until the page has drawn everything, and no view waits for a response."""
     page.wait_for_function(SETTLED)
 
 
 def change(page: Browser, **fields: object) -> None:
-    """Change the state as the controls do, and wait until it is drawn."""
+    """Change the state like the controls, and wait until it is drawn."""
     page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", fields)
     page.wait_for_function("vitviz.resting()")
 
 
 def reading(page: Browser) -> dict[str, Any]:
-    """What the page says of the picture, and the colors that it has drawn, as numbers 0..255 by patch."""
+    """Return the page's texts about the picture, and the drawn colors as numbers 0..255 per patch."""
     return page.evaluate(READ)
 
 
 def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
-    """The page comes to show this map: its colors, its title and all numbers beside it. Returns the reading."""
+    """Wait until the page shows this map's colors, title and numbers; return the reading."""
     read: dict[str, Any] = {}
     wrong = ["nothing was read"]
 
@@ -196,12 +195,12 @@ def expect_map(page: Browser, heatmap: Heatmap) -> dict[str, Any]:
 
 
 def expect_unchanged(page: Browser, before: dict[str, Any]) -> None:
-    """The page shows what it showed; that it draws it once more is no change."""
+    """Assert that the page shows the same as before, even if it draws again."""
     assert {**reading(page), "waiting": False} == before
 
 
 def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
-    """Where a reading is not of this map, in words."""
+    """Return the differences between a reading and this map as text."""
     values = heatmap.values  # (gh, gw)
     if read["waiting"] or read["title"] != heatmap.title or tuple(read["grid"]) != values.shape:
         return [f"the page shows {read['title']!r} of {read['grid']}, waiting: {read['waiting']}"]
@@ -217,24 +216,24 @@ def differences(read: dict[str, Any], heatmap: Heatmap) -> list[str]:
         if abs(number(read[name]) - value) > CLOSE + ROUNDED:
             wrong.append(f"{name} is {value}, the page says {read[name]}")
     fifth = np.sort(values, axis=None)[-5]
-    for (row, column), said in read["strongest"]:
+    for (row, column), text in read["strongest"]:
         value = float(values[row, column])
-        if abs(number(said) - value) > CLOSE + ROUNDED or value < fifth - CLOSE:
-            wrong.append(f"row {row}, column {column} is {value}, the page says {said}")
+        if abs(number(text) - value) > CLOSE + ROUNDED or value < fifth - CLOSE:
+            wrong.append(f"row {row}, column {column} is {value}, the page says {text}")
     if len(read["strongest"]) != 5:
         wrong.append(f"{len(read['strongest'])} strongest patches")
     shares = Counter()  # of prefix tokens; registers are one
     for name, value in heatmap.prefix_mass.items():
         shares["registers" if name.startswith("register") else name] += value
     for name, value in shares.items():
-        said = re.search(rf"([\d.]+) % (?:stays on the|on) {name}", read["note"])  # the query's own share is told apart
-        if said is None or abs(float(said[1]) / 100 - value) > CLOSE + ROUNDED:
+        text = re.search(rf"([\d.]+) % (?:stays on the|on) {name}", read["note"])  # the query's own share is told apart
+        if text is None or abs(float(text[1]) / 100 - value) > CLOSE + ROUNDED:
             wrong.append(f"{value} on {name}, the page says {read['note']!r}")
     return wrong
 
 
 def at_patch(page: Browser, view: View, row: int, column: int) -> tuple[float, float]:
-    """The middle of a patch on the screen; what was clicked before may have scrolled it away."""
+    """Return the centre of a patch on the screen, after scrolling to the top."""
     page.evaluate("window.scrollTo(0, 0)")
     box = page.locator(".vv-held").first.bounding_box()
     left, top, right, bottom = view.geometry.patch_box(row, column, view.trace.grid)
@@ -269,7 +268,7 @@ def address(page: Browser) -> dict[str, str]:
 
 
 def unfold(page: Browser) -> None:
-    """Open all that is folded away in the explorer."""
+    """Open all collapsed parts of the explorer."""
     page.evaluate("document.querySelectorAll('details').forEach((fold) => { fold.open = true; })")
     page.wait_for_function("vitviz.resting()")
 
@@ -277,23 +276,23 @@ def unfold(page: Browser) -> None:
 SETTLE = """() => {
     const finite = document.getAnimations().filter(({ effect }) => effect.getComputedTiming().endTime < Infinity);
     return Promise.allSettled(finite.map(({ finished }) => finished)).then(() => null);
-}"""  # colors that still change from one theme to the other have no contrast yet
+}"""  # colors are wrong during a theme's transition
 
 
 def axe(page: Browser, *only: str, within: str | None = None) -> list[Any]:
-    """What axe-core finds on the page or within an element, by all of its rules or by some of them."""
+    """Return axe-core's violations on the page or within an element, by all or some rules."""
     from axe_core_python.sync_playwright import Axe
 
     page.evaluate(SETTLE)
     options = {"resultTypes": ["violations"]} | ({"runOnly": list(only)} if only else {})
-    found = Axe().run(page, within, options)["violations"]
-    return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in found]
+    violations = Axe().run(page, within, options)["violations"]
+    return [(v["id"], v["help"], [node["html"][:200] for node in v["nodes"]][:3]) for v in violations]
 
 
 def expect_accessible(page: Browser) -> None:
-    """The page, with all that is open on it, passes axe in both themes and fits a phone of 390 pixels."""
+    """Assert that the open page passes axe in both themes, and fits a width of 390 pixels."""
     assert not axe(page)
-    page.click(".theme")  # what is dark differs in its colors alone
+    page.click(".theme")  # the dark theme differs only in colors
     assert not axe(page, "color-contrast")
     page.click(".theme")
     before = page.viewport_size

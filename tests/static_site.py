@@ -1,4 +1,4 @@
-"""A folder on a file server, for tests of the static site."""
+"""Serve a folder on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 
 class Site(NamedTuple):
-    """A folder, its address, and the lines of the server's log."""
+    """A served folder, its address, and the requested paths."""
 
     folder: Path
     url: str
@@ -21,7 +21,6 @@ class Site(NamedTuple):
 
 @contextmanager
 def serve(folder: Path) -> Iterator[Site]:
-    """Serve a folder until the end of the context."""
     log: list[str] = []
 
     class Handler(SimpleHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""The container's files, without an engine: what is copied is there, and nothing runs as root or without a hash."""
+"""Test the container's files without an engine."""
 
 import os
 import re
@@ -27,7 +27,7 @@ SERVICE = yaml.safe_load(read("compose.yaml"))["services"]["vitviz"]
 
 
 def of(name: str) -> list[str]:
-    """The arguments of each instruction of this name."""
+    """Return the arguments of each instruction of this name."""
     return [rest for instruction, rest in INSTRUCTIONS if instruction == name]
 
 
@@ -36,7 +36,7 @@ def install() -> str:
     return step
 
 
-def test_the_container_holds_what_a_space_holds() -> None:
+def test_container_copies_the_files_of_a_space() -> None:
     copied = [path for rest in of("COPY") for path in shlex.split(rest)[:-1]]
     assert {*make_space.FILES, "requirements.txt", "requirements.lock"} == set(copied)
     assert all((ROOT / path).exists() for path in copied)
@@ -45,7 +45,7 @@ def test_the_container_holds_what_a_space_holds() -> None:
     assert "*" in ignored
 
 
-def test_it_runs_without_rights_and_writes_to_its_volume_alone() -> None:
+def test_container_is_unprivileged_and_writes_only_to_its_volume() -> None:
     names = [name for name, _ in INSTRUCTIONS]
     (user,), (volume,) = of("USER"), of("VOLUME")
     assert user == "1000"
@@ -75,8 +75,8 @@ def test_all_packages_are_locked_by_hash_at_the_versions_of_the_tests() -> None:
 
 
 @pytest.mark.parametrize("index", ["", "https://example.org/cpu"])
-def test_torch_comes_from_the_index_that_is_given_and_none_is_an_error_in_words(index: str, tmp_path: Path) -> None:
-    """By the step itself, with a stub that notes what pip is asked."""
+def test_torch_index_is_a_required_build_argument(index: str, tmp_path: Path) -> None:
+    """Run the step with a stub that records pip's arguments."""
     (tmp_path / "requirements.txt").write_text(read("requirements.txt"))
     stub = tmp_path / "pip"
     stub.write_text('#!/bin/sh\necho "$@" >> asked\n')
@@ -94,19 +94,19 @@ def test_torch_comes_from_the_index_that_is_given_and_none_is_an_error_in_words(
     torch, rest = (tmp_path / "asked").read_text().splitlines()
     assert torch == f"install --no-deps --index-url {index} -r torch.txt"
     assert rest == "install --no-deps --require-hashes -r requirements.lock"
-    wanted = [f"{name}=={make_space.pins()[name]}" for name in ("torch", "torchvision")]
-    assert (tmp_path / "torch.txt").read_text().splitlines() == wanted
+    pinned = [f"{name}=={make_space.pins()[name]}" for name in ("torch", "torchvision")]
+    assert (tmp_path / "torch.txt").read_text().splitlines() == pinned
 
 
-def test_no_address_of_an_index_is_among_the_files() -> None:
-    """Where packages come from is for whoever builds to say."""
+def test_files_name_no_package_index() -> None:
+    """The package index is an argument of the build."""
     assert SERVICE["build"]["args"]["TORCH_INDEX"].startswith("${TORCH_INDEX:?")
     for name in ("Dockerfile", "compose.yaml", "Makefile", "scripts/make_space.py", "requirements.lock"):
         assert not re.search(r"https?://\S*(whl|simple|registry)", read(name)), name
 
 
-def test_compose_serves_under_a_name_and_nginx_passes_no_post_on_to_the_next_replica() -> None:
+def test_compose_sets_hosts_and_nginx_retries_no_post() -> None:
     assert SERVICE["environment"]["VITVIZ_HOSTS"] == "${VITVIZ_HOSTS:-localhost}"
-    assert "VITVIZ_SECRET" in SERVICE["environment"]  # replicas agree
+    assert "VITVIZ_SECRET" in SERVICE["environment"]  # shared by replicas
     (passed_on,) = re.findall(r"^ *proxy_next_upstream (.*)", read("deploy/nginx.conf"), re.MULTILINE)
     assert "non_idempotent" not in passed_on

@@ -1,4 +1,4 @@
-"""Documents and notebooks: their code runs, what they name exists, and pictures are those of the code."""
+"""Test documents and notebooks: their code, commands, links, tables and pictures."""
 
 from __future__ import annotations
 
@@ -20,7 +20,19 @@ import data_files
 import nbformat
 import pytest
 from click.testing import CliRunner
-from documents import DOCUMENTS, ROOT, anchors, blocks, commands, link_examples, links, prose, run_python, text_of
+from documents import (
+    DOCUMENTS,
+    PROJECT,
+    ROOT,
+    anchors,
+    blocks,
+    commands,
+    link_examples,
+    links,
+    prose,
+    run_python,
+    text_of,
+)
 from nbclient import NotebookClient
 from patience import patience
 
@@ -36,11 +48,6 @@ from vitviz.training.recipes import RECIPES
 from vitviz.training.transfer import resized
 from vitviz.web.examples import examples
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # comes with pytest there
-
 OWN_TEST = ("CONTRIBUTING.md", "README.md", "docs/embedding.md")
 WITH_CODE = [name for name in DOCUMENTS if blocks(name, "python") and name not in OWN_TEST]
 WRITTEN = runpy.run_path(str(ROOT / "scripts" / "write_tables.py"))
@@ -50,14 +57,14 @@ GUIDE = [name for name in DOCUMENTS if name.startswith("docs/guide/")]
 
 @pytest.fixture
 def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the example photographs, where what an example writes does not lie about."""
+    """Change to a temporary folder with the example photographs."""
     link_examples(tmp_path)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Feed models a quarter of their pixels: the examples take less time."""
+    """Halve the sides of models' inputs to save time."""
     real = vitviz.load
 
     def load(*args: Any, **options: Any) -> vitviz.ViT:
@@ -76,28 +83,28 @@ def shrink_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_examples_run(
     document: str, elsewhere: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    if document != "docs/analysis.md":  # it names patches and boxes of the full size
+    if document != "docs/analysis.md":  # it names patches and boxes at the full size
         shrink_inputs(monkeypatch)
     run_python(document)
     assert "nan" not in capsys.readouterr().out
-    shown = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
-    assert shown <= {path.name for path in elsewhere.iterdir()}, "a picture of the guide is saved by the code above it"
+    linked = set(re.findall(r"\]\(([\w-]+\.webp)\)", prose(document))) if document in GUIDE else set()
+    assert linked <= {path.name for path in elsewhere.iterdir()}, "a picture of the guide is saved by the code above it"
 
 
 @pytest.mark.tier("all")
-def test_the_readme_says_what_its_example_prints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readme_shows_the_output_of_its_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     view = run_python("README.md")["view"]
     (code,) = blocks("README.md", "python")
-    (said,) = re.findall(r"view\.predictions\(k=5\)  # \[(.*), \.\.\.\]", code)
-    printed = ast.literal_eval(f"[{said}]")
+    (comment,) = re.findall(r"view\.predictions\(k=5\)  # \[(.*), \.\.\.\]", code)
+    printed = ast.literal_eval(f"[{comment}]")
     assert printed == [(label, round(probability, 2)) for label, probability in view.predictions()[: len(printed)]]
     assert f'view.describe()  # "{view.describe()}"' in code
 
 
-def test_examples_are_found_by_their_names() -> None:
+def test_example_by_name() -> None:
     assert vitviz.example("Church") == vitviz.example("church") == ROOT / "examples" / "church.jpg"
-    assert {vitviz.example(one.name) for one in examples()} == {one.path for one in examples()}
+    assert {vitviz.example(example.name) for example in examples()} == {example.path for example in examples()}
     with pytest.raises(ValueError, match=r"Expected one of the examples .*church.*, got 'tower'\. Choose one of them"):
         vitviz.example("tower")
 
@@ -109,7 +116,7 @@ def test_public_names_are_listed() -> None:
 
 
 def as_module(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module that a contributor would save under this name, held to the project's style."""
+    """Check code with ruff, and return it as a module of this name."""
     path = f"{name.replace('.', '/')}.py"
     command = [sys.executable, "-m", "ruff", "check", "--stdin-filename", path, "-"]
     checked = subprocess.run(command, cwd=ROOT, input=code, capture_output=True, text=True, check=False)
@@ -120,7 +127,7 @@ def as_module(name: str, code: str, monkeypatch: pytest.MonkeyPatch) -> ModuleTy
     return module
 
 
-def test_the_method_of_the_guide_works_and_holds(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_example_method_of_contributing_works(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method, test = blocks("CONTRIBUTING.md", "python")
     added = as_module("vitviz.attribution.saliency", method, monkeypatch)
     as_module("tests.attribution.test_saliency", test, monkeypatch).test_saliency_is_the_slope_of_the_score()
@@ -133,7 +140,7 @@ def test_the_method_of_the_guide_works_and_holds(elsewhere: Path, monkeypatch: p
 
 
 QUICK = {"predict", "explain", "sheet", "heads", "lens", "figures", "film", "models", "summary"}  # and `export --html`
-FOREIGN = {"apt-get", "cd", "cp", "docker", "dpkg", "git", "jupyter", "mkdir"}  # programs that are not ours
+FOREIGN = {"apt-get", "cd", "cp", "docker", "dpkg", "git", "jupyter", "mkdir"}  # other programs
 
 
 def is_ours(words: list[str]) -> bool:
@@ -141,9 +148,9 @@ def is_ours(words: list[str]) -> bool:
 
 
 def ours(document: str) -> list[list[str]]:
-    """The arguments of the document's `vitviz` commands, also of those under torchrun."""
-    found = [words[words.index("vitviz") + 1 :] for words in commands(document) if is_ours(words)]
-    return [arguments for arguments in found if arguments and not arguments[0].startswith("--")]
+    """Return the arguments of the document's `vitviz` commands, including those under torchrun."""
+    words_of_ours = [words[words.index("vitviz") + 1 :] for words in commands(document) if is_ours(words)]
+    return [arguments for arguments in words_of_ours if arguments and not arguments[0].startswith("--")]
 
 
 @cache
@@ -180,16 +187,16 @@ LONGEST = [next(group) for name, group in groupby(RUN, key=lambda arguments: arg
     ids=" ".join,
 )
 def test_quick_commands_run(arguments: tuple[str, ...], elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    given = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
-    if "--model" not in given and re.search(r"--size\b", help_of(given[0])):
-        given += ["--size", "112"]  # the documents' own takes longer
-    if "texts" in given:  # docs/lecture.md copies one
+    replaced = ["vit-cifar10" if word.startswith(("FOLDER", "models/")) else word for word in arguments]
+    if "--model" not in replaced and re.search(r"--size\b", help_of(replaced[0])):
+        replaced += ["--size", "112"]  # faster than the default size
+    if "texts" in replaced:  # as docs/lecture.md says
         (elsewhere / "texts" / "en").mkdir(parents=True)
         shutil.copy(resource_folder("lecture") / "en" / "5-attention.md", elsewhere / "texts" / "en")
     before = set(elsewhere.iterdir())
-    assert main(given) == 0, capsys.readouterr().err
+    assert main(replaced) == 0, capsys.readouterr().err
     written = {path.name for path in set(elsewhere.iterdir()) - before}
-    assert written == {given[place + 1] for place, word in enumerate(given) if word in ("-o", "--html")}
+    assert written == {replaced[place + 1] for place, word in enumerate(replaced) if word in ("-o", "--html")}
 
 
 @pytest.mark.parametrize(
@@ -202,23 +209,23 @@ def test_the_app_opens_with_the_named_model(options: str, default: str, monkeypa
     monkeypatch.setattr(pages, "build", lambda allowed, texts: opened.append(allowed))
     monkeypatch.setattr(server, "launch", lambda *args, **options: None)
     assert main(["app", *options.split()]) == main(["app"]) == 0
-    assert [one.default for one in opened] == [default, ""]
+    assert [settings.default for settings in opened] == [default, ""]
 
 
 @pytest.mark.tier("all")
-def test_the_walk_through_of_training(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With few images; Fashion-MNIST lies where Debian has it, beside a folder of three classes."""
+def test_training_walkthrough_runs(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run the commands with few images: Fashion-MNIST as Debian installs it, and a folder of three classes."""
     data_files.mnist(elsewhere / "fashion-files" / "usr" / "share" / "datasets" / "fashion-mnist", counts=(40, 20))
     data_files.folder(elsewhere / "three", {"springer": (4, 2), "church": (4, 2), "parachute": (4, 2)})
-    less = {"train": ["--epochs", "1", "--batch", "4", "--device", "cpu"], "validate": []}
+    reduced = {"train": ["--epochs", "1", "--batch", "4", "--device", "cpu"], "validate": []}
     done = []
     for command, *rest in (words[1:] for words in commands("docs/training.md") if words[0] == "vitviz"):
-        if command not in less or {"imagenette", "frozen"} & {*rest}:  # larger data than a test has
+        if command not in reduced or {"imagenette", "frozen"} & {*rest}:  # needs larger data
             continue
-        given = ["vit-cifar10" if word == "dinov2-s14-imagenette" else word for word in rest]
-        more = [] if {"--resume", "--extend"} & {*given} else less[command]
-        assert main([command, *given, *more]) == 0, capsys.readouterr().err
-        done += [command, *given[:1]]
+        replaced = ["vit-cifar10" if word == "dinov2-s14-imagenette" else word for word in rest]
+        extra = [] if {"--resume", "--extend"} & {*replaced} else reduced[command]
+        assert main([command, *replaced, *extra]) == 0, capsys.readouterr().err
+        done += [command, *replaced[:1]]
     assert done.count("train") == 4
     assert {"--resume", "--extend"} <= {*done}
     for name in ("fashion", "fashion-longer", "three"):
@@ -244,7 +251,7 @@ def check_python(words: list[str]) -> bool:
 PROGRAMS: dict[str, Callable[[list[str]], bool]] = {"make": check_make, "pip": check_install, "python": check_python}
 
 
-def test_other_commands_name_what_there_is() -> None:
+def test_other_commands_name_existing_targets() -> None:
     for words in (words for document in DOCUMENTS for words in commands(document)):
         program = Path(words[0]).name
         assert is_ours(words) or program in FOREIGN or PROGRAMS[program](words[1:]), words
@@ -253,33 +260,34 @@ def test_other_commands_name_what_there_is() -> None:
 # As tests/conftest.py does, before timm and transformers import torchvision their own way.
 FIRST = "from vitviz.images.torchvision_import import import_torchvision\nimport_torchvision()"
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-PROJECT = tomllib.loads(text_of("pyproject.toml"))["project"]
 SHIPPED = {"vitviz", "IPython"}  # IPython comes with any notebook
 
 
 @pytest.mark.tier("all")
 @pytest.mark.timeout(patience(2400))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_runs_in_a_kernel_of_its_own(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs_in_a_fresh_kernel(path: Path, tmp_path: Path) -> None:
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(FIRST))
     NotebookClient(notebook, timeout=int(patience(600)), resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-    assert any("image/png" in output.get("data", ()) for output in shown)
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    assert any("image/png" in output.get("data", ()) for output in outputs)
 
 
 def test_notebooks_and_guide_draw_in_one_style() -> None:
-    """By `vitviz.draw.figures`, where layers count from 1 and signed maps have two colors."""
+    """They use `vitviz.draw.figures`, which counts layers from 1 and gives signed maps two colors."""
     paths = (*NOTEBOOKS, *(ROOT / "docs" / "guide").glob("*.md"))
-    own = [path.name for path in paths if re.search("matplotlib|imshow|[.]plot[(]", path.read_text(encoding="utf-8"))]
-    assert own == []
+    drawing = [
+        path.name for path in paths if re.search("matplotlib|imshow|[.]plot[(]", path.read_text(encoding="utf-8"))
+    ]
+    assert drawing == []
 
 
 def test_notebooks_are_listed_have_no_outputs_and_import_what_all_extras_hold() -> None:
     extras = PROJECT["optional-dependencies"]
     chosen = re.findall(r"\w+", re.search(r"\[(.*)\]", extras["all"][0])[1])
-    listed = [*PROJECT["dependencies"], *(one for name in chosen for one in extras[name])]
-    packages = {re.match(r"[\w-]+", one)[0].lower() for one in listed} | {"pil"}  # Pillow's module
+    listed = [*PROJECT["dependencies"], *(requirement for name in chosen for requirement in extras[name])]
+    packages = {re.match(r"[\w-]+", requirement)[0].lower() for requirement in listed} | {"pil"}  # Pillow's module
     assert len(NOTEBOOKS) == 5
     for path in NOTEBOOKS:
         assert f"../notebooks/{path.name}" in text_of("docs/notebooks.md")
@@ -291,7 +299,7 @@ def test_notebooks_are_listed_have_no_outputs_and_import_what_all_extras_hold() 
         assert {name for name in modules if name.lower() not in packages} <= set(sys.stdlib_module_names)
 
 
-def test_what_documents_name_exists() -> None:
+def test_paths_and_links_of_documents_exist() -> None:
     for document in DOCUMENTS:
         named = re.findall(r"`((?:vitviz|tests|docs|scripts|benchmarks)/[\w./-]*)`", prose(document))
         assert [path for path in named if not (ROOT / path).exists()] == [], document
@@ -303,17 +311,17 @@ def test_what_documents_name_exists() -> None:
 def test_every_document_of_the_guide_is_on_the_site() -> None:
     tables = re.findall(r"```\{toctree\}(.*?)```", text_of("docs/index.md"), re.DOTALL)
     listed = {line for table in tables for line in table.split()}
-    there = {str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md")}
-    assert there - listed == {"index"}
+    documents = {str(path.relative_to(ROOT / "docs").with_suffix("")) for path in (ROOT / "docs").rglob("*.md")}
+    assert documents - listed == {"index"}
 
 
 @pytest.mark.parametrize("document", WRITTEN["TABLES"])
-def test_tables_are_those_of_the_code(document: str) -> None:
+def test_tables_match_the_code(document: str) -> None:
     assert WRITTEN["filled"](document) == text_of(f"docs/{document}"), "make tables"
 
 
 def test_every_setting_is_in_the_table() -> None:
-    """Those that the code reads, and no others."""
+    """The table lists exactly the settings that the code reads."""
     sources = [path.read_text(encoding="utf-8") for path in (ROOT / "app.py", *(ROOT / "vitviz").rglob("*.py"))]
     strings = (node.value for text in sources for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant))
     read = {name for text in strings if isinstance(text, str) for name in SETTING.findall(text)}
@@ -321,7 +329,7 @@ def test_every_setting_is_in_the_table() -> None:
     assert sorted(table) == sorted(read)
 
 
-def test_the_pictures_are_those_of_the_code(tmp_path: Path) -> None:
+def test_architecture_pictures_match_the_code(tmp_path: Path) -> None:
     command = [sys.executable, ROOT / "scripts" / "draw_architecture.py", tmp_path]
     subprocess.run(command, check=True, capture_output=True)
     fresh = sorted(tmp_path.glob("*.svg"))

@@ -1,4 +1,4 @@
-"""Whatever a user passes to the public API, the error is a `VitvizError`."""
+"""Test that wrong arguments of the public API raise a `VitvizError`."""
 
 import ast
 import inspect
@@ -33,9 +33,9 @@ def questions() -> dict[str, Callable[[Any], object]]:
     """Return calls of the public API, by the name of the argument that they take."""
     calls: dict[str, Callable[[Any], object]] = {}
 
-    def add(function: Callable[..., Any], title: str, names: Iterable[str], *given: Any) -> None:
+    def add(function: Callable[..., Any], title: str, names: Iterable[str], *fixed: Any) -> None:
         for name in names:
-            calls[f"{title}({name})"] = lambda value, name=name: function(*given, **{name: value})
+            calls[f"{title}({name})"] = lambda value, name=name: function(*fixed, **{name: value})
 
     for function in FUNCTIONS:
         add(function, function.__name__, [next(iter(inspect.signature(function).parameters))])
@@ -47,7 +47,7 @@ def questions() -> dict[str, Callable[[Any], object]]:
     for name, method in inspect.getmembers(VIEW, inspect.ismethod):
         parameters = inspect.signature(method).parameters.values()
         if not name.startswith("_") and name not in ("save_html", "faithfulness"):
-            add(method, name, [one.name for one in parameters if one.kind != one.VAR_KEYWORD])
+            add(method, name, [parameter.name for parameter in parameters if parameter.kind != parameter.VAR_KEYWORD])
     add(VIEW.faithfulness, "faithfulness", ["maps"])
     quick = partial(VIEW.faithfulness, VIEW.attention(), steps=2, random=1)
     add(quick, "faithfulness", ["target", "contrast"])
@@ -62,9 +62,9 @@ QUESTIONS = questions()
 
 
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_wrong_arguments_raise_nothing_but_vitviz_errors(question: str) -> None:
+def test_wrong_arguments_raise_only_vitviz_errors(question: str) -> None:
     name, _, argument = question.rstrip(")").partition("(")
-    slow = name in (*METHODS, "html", "faithfulness") or argument == "images"  # what they accept takes long
+    slow = name in (*METHODS, "html", "faithfulness") or argument == "images"  # accepted values take long
     refused = 0
     for value in OTHERS if slow else (*VALID_SOMEWHERE, *OTHERS):
         with warnings.catch_warnings():
@@ -79,7 +79,7 @@ def test_wrong_arguments_raise_nothing_but_vitviz_errors(question: str) -> None:
 def test_every_error_of_the_package_derives_from_vitviz_error() -> None:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in PACKAGE.rglob("*.py")}
     nodes = [(path.name, node) for path, tree in trees.items() for node in ast.walk(tree)]
-    plain = {
+    direct = {
         name for name, node in nodes if isinstance(node, ast.ClassDef) and "ValueError" in map(ast.unparse, node.bases)
     }
     raised = {
@@ -87,4 +87,4 @@ def test_every_error_of_the_package_derives_from_vitviz_error() -> None:
         for name, node in nodes
         if isinstance(node, ast.Raise) and node.exc and ast.unparse(node.exc).startswith("ValueError")
     }
-    assert (plain, raised) == ({"errors.py"}, set())
+    assert (direct, raised) == ({"errors.py"}, set())

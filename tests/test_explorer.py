@@ -1,4 +1,4 @@
-"""One photograph, run once, asked many times."""
+"""Test `Explorer` and `View`: one forward pass per photograph, and queries on its trace."""
 
 import dataclasses
 import io
@@ -31,7 +31,6 @@ HEIGHT, WIDTH = tiny.config().image_size
 
 
 def photo(seed: int = 0, size: tuple[int, int] = (163, 127)) -> Image.Image:
-    """A random photograph of (width, height)."""
     return photograph(*size, seed)
 
 
@@ -46,7 +45,7 @@ def view() -> View:
     return Explorer(with_weights(registers=2)).open(photo())
 
 
-def test_maps_are_those_of_the_trace_with_titles_that_count_from_one(view: View) -> None:
+def test_maps_match_the_trace_and_titles_count_from_one(view: View) -> None:
     for heatmap, scores, query, words in (
         (view.attention(1, 3, (2, 7)), attention(view.trace, 1, 3, (2, 7)), (2, 7), "Layer 2, head 4, row 3, column 8"),
         (view.attention(-3, 4), attention(view.trace, 0, 4), None, "Layer 1, head 5"),
@@ -74,29 +73,29 @@ def test_maps_are_those_of_the_trace_with_titles_that_count_from_one(view: View)
             np.testing.assert_array_equal(heatmap.values, alone(index).values)
 
 
-def test_queries_come_from_json_and_numpy_too(view: View) -> None:
+def test_queries_accept_lists_and_numpy_numbers(view: View) -> None:
     expected = view.attention(1, 2, (3, 4))
     block, head, row = np.int64(1), np.int64(2), np.int32(3)
-    for found in (view.attention(block, head, (row, 4)), view.attention(1, 2, [3, 4])):
-        np.testing.assert_array_equal(found.values, expected.values)
-        assert (found.title, found.query) == (expected.title, expected.query)
-    for method, one, other in (
+    for heatmap in (view.attention(block, head, (row, 4)), view.attention(1, 2, [3, 4])):
+        np.testing.assert_array_equal(heatmap.values, expected.values)
+        assert (heatmap.title, heatmap.query) == (expected.title, expected.query)
+    for method, listed, tupled in (
         ("value_attention", {"query": [3, 4]}, {"query": (3, 4)}),
         ("gae", {"contrast": ["thing 5", 7]}, {"contrast": ("thing 5", 7)}),
     ):
-        np.testing.assert_array_equal(view.explain(method, **one).values, view.explain(method, **other).values)
+        np.testing.assert_array_equal(view.explain(method, **listed).values, view.explain(method, **tupled).values)
 
 
-@pytest.mark.parametrize("asked", [{"target": 5}, {"contrast": ("thing 5", 7)}, {}])
-def test_a_map_is_tested_for_the_class_that_it_is_about(view: View, asked: dict) -> None:
-    heatmap = view.explain("gae", **asked)
-    named = asked or {"target": view.best(1)[0]}
+@pytest.mark.parametrize("target", [{"target": 5}, {"contrast": ("thing 5", 7)}, {}])
+def test_faithfulness_uses_the_class_of_the_map(view: View, target: dict) -> None:
+    heatmap = view.explain("gae", **target)
+    stated = target or {"target": view.best(1)[0]}
     short = {"steps": 5, "random": 3}
-    (found,), (said,) = view.faithfulness(heatmap, **short), view.faithfulness(heatmap, **named, **short)
-    assert found.describe() == said.describe()
-    np.testing.assert_array_equal(found.deletion.probabilities, said.deletion.probabilities)
-    plain = view.rollout()  # it is about no class, and goes with any
-    assert view.faithfulness([heatmap, plain], **short)[0].gain == pytest.approx(found.gain)
+    (inferred,), (explicit,) = view.faithfulness(heatmap, **short), view.faithfulness(heatmap, **stated, **short)
+    assert inferred.describe() == explicit.describe()
+    np.testing.assert_array_equal(inferred.deletion.probabilities, explicit.deletion.probabilities)
+    rollout = view.rollout()  # it has no class, and combines with any
+    assert view.faithfulness([heatmap, rollout], **short)[0].gain == pytest.approx(inferred.gain)
     with pytest.raises(ExplainError, match="different classes"):
         view.faithfulness([heatmap, view.explain("gae", 2)], **short)
 
@@ -111,8 +110,8 @@ def test_predictions_are_the_softmax_of_the_logits(view: View) -> None:
     assert sum(p for _, p in everything) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_models_name_classes_only_where_their_outputs_have_names() -> None:
-    """A projection, as CLIP has one, gives features; the highest of them is no class."""
+def test_predictions_need_named_outputs() -> None:
+    """A projection, such as CLIP's, outputs features, not classes."""
     nameless = with_weights()
     nameless.pretrained = dataclasses.replace(nameless.pretrained, labels=())
     for model, words in (
@@ -131,13 +130,13 @@ def test_models_name_classes_only_where_their_outputs_have_names() -> None:
             assert view.labels == tuple(f"class {i}" for i in range(tiny.CLASSES))
             assert view.geometry.frame == (0, 0, 163, 127)
             assert view.seen().size == (WIDTH, HEIGHT)
-        else:  # the model sees what its weights expect
+        else:  # preprocessing of the weights
             prepared = model.pretrained.preprocess(photo())
             tiny.close(view.trace.logits, model(torch.from_numpy(prepared.pixels)[None]))
             assert view.geometry == prepared.geometry
 
 
-def test_questions_that_cannot_be_answered_are_refused(view: View) -> None:
+def test_invalid_queries_raise(view: View) -> None:
     for ask in (view.attention, view.rollout, view.head_maps, view.layer_maps):
         with pytest.raises(TraceError, match="7 x 11"):
             ask(query=(7, 0))
@@ -174,8 +173,8 @@ def test_every_method_explains_a_model_in_half_precision(method: str) -> None:
 
 @pytest.mark.parametrize("keep", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, "autocast"])
-def test_half_precision_answers_like_float32(dtype: torch.dtype | str, keep: bool, monkeypatch) -> None:
-    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", vitviz.model.trace.KEEP_BYTES * keep)  # 0: made again
+def test_half_precision_is_close_to_float32(dtype: torch.dtype | str, keep: bool, monkeypatch) -> None:
+    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", vitviz.model.trace.KEEP_BYTES * keep)  # 0: recomputed
     autocast, model = dtype == "autocast", with_weights()
     full = Explorer(model).open(photo(), size=2 * HEIGHT)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
@@ -190,7 +189,7 @@ def test_half_precision_answers_like_float32(dtype: torch.dtype | str, keep: boo
     assert sum(probability for _, probability in half.predictions(29)) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_the_model_runs_once_for_any_number_of_questions() -> None:
+def test_model_runs_once_for_any_number_of_queries() -> None:
     model, runs = with_weights(), []
     model.patch_embed.register_forward_hook(lambda *_: runs.append("patches"))
     model.norm.register_forward_hook(lambda *_: runs.append("norm"))
@@ -201,31 +200,31 @@ def test_the_model_runs_once_for_any_number_of_questions() -> None:
     assert runs == ["patches", "norm"]
 
 
-def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, rows = [], []
+def test_equal_queries_are_cached_in_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed, rows = [], []
     real, real_row = vitviz.view.attribute, vitviz.model.trace.Trace.row
-    monkeypatch.setattr(vitviz.view, "attribute", lambda *a, **o: asked.append(o) or real(*a, **o))
+    monkeypatch.setattr(vitviz.view, "attribute", lambda *a, **o: computed.append(o) or real(*a, **o))
     monkeypatch.setattr(vitviz.view, "CACHED_RESULTS", 3)
     view = Explorer(tiny.model()).open(photo())
     first = view.attention(0, "max")
-    again = view.attention(0, "max", "cls")  # the default, said aloud
+    again = view.attention(0, "max", "cls")  # the default, given explicitly
     assert view.explain("attention", block=-3, head="max") is again
     assert view.rollout() is view.explain("rollout", query="cls")
-    assert len(asked) == 2
+    assert len(computed) == 2
     np.testing.assert_array_equal(first.values, again.values)
-    for column in range(4):  # four questions more, room for three
+    for column in range(4):  # four more queries, with room for three
         view.attention(0, "max", (0, column))
-    assert len(asked) == 6
+    assert len(computed) == 6
     view.attention(0, "max", (0, 3))
-    assert len(asked) == 6
-    view.attention(0, "max")  # forgotten
-    assert len(asked) == 7
-    # One row answers for every head: a large input's queries and keys are made anew for each question.
+    assert len(computed) == 6
+    view.attention(0, "max")  # evicted
+    assert len(computed) == 7
+    # One row serves all heads, because large inputs recompute queries and keys for each row.
     monkeypatch.setattr(vitviz.model.trace.Trace, "row", lambda *a: rows.append(a[1:]) or real_row(*a))
     for _ in range(2):
         view.head_maps(1, (2, 3)), view.attention(1, 4, (2, 3)), view.attention(1 - tiny.DEPTH, 0, (2, 3))
     assert rows == [(1, (2, 3))]
-    # Answers of a large input take bounded memory.
+    # The cache is also bounded in bytes.
     monkeypatch.setattr(vitviz.view, "CACHED_RESULTS", 100)
     monkeypatch.setattr(vitviz.view, "CACHED_BYTES", 4 * 4 * tiny.HEADS * (1 + 7 * 11))
     view = Explorer(tiny.model()).open(photo())
@@ -234,7 +233,7 @@ def test_equal_questions_are_computed_once_and_the_cache_is_bounded(monkeypatch:
     assert len(view._cache) == 4
 
 
-def test_dropout_is_off_whatever_state_the_model_comes_in_and_the_device_is_told() -> None:
+def test_explorer_disables_dropout_and_names_the_device() -> None:
     explorer = Explorer(tiny.model(dropout=0.5).train(), device="cpu")
     view = explorer.open(photo())
     assert view.predictions() == explorer.open(photo()).predictions()
@@ -259,7 +258,7 @@ def test_every_kind_of_picture_is_opened(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("source", "words"),
     [
         (b"no picture", "photograph"),
         (io.StringIO("text"), "mode 'rb'"),
@@ -269,15 +268,14 @@ def test_every_kind_of_picture_is_opened(tmp_path) -> None:
         ([photo(), photo()], "list of 2. Use open_many"),
     ],
 )
-def test_other_things_than_photographs_are_refused_with_advice(given: object, words: str) -> None:
+def test_invalid_photographs_raise_with_advice(source: object, words: str) -> None:
     with pytest.raises((ImageError, ExplorerError), match=words):
-        Explorer(tiny.model()).open(given)
+        Explorer(tiny.model()).open(source)
 
 
 def counted(model: ViT) -> list[int]:
-    """Sizes of the batches that a model runs."""
     sizes: list[int] = []
-    model.norm.register_forward_hook(lambda _module, given, _out: sizes.append(len(given[0])))
+    model.norm.register_forward_hook(lambda _module, inputs, _out: sizes.append(len(inputs[0])))
     return sizes
 
 
@@ -287,13 +285,13 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
     expected = [explorer.open(picture) for picture in photos]
     sizes, maps = counted(model), set()
     views = explorer.open_many(iter(photos), batch_size=5, progress=False)
-    assert sizes == []  # nothing runs before it is asked for
+    assert sizes == []  # lazy
     for view, alone in zip(views, expected, strict=True):
         assert view.photo.size == alone.photo.size
         torch.testing.assert_close(view.trace.logits, alone.trace.logits, rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(view.attention(1, 3).values, alone.attention(1, 3).values, atol=1e-5)
         maps.add(view.rollout().values.tobytes())
-    assert len(maps) == 7  # nothing of one photograph shows in another
+    assert len(maps) == 7  # photographs do not mix
     assert sorted(sizes[:2]) == [2, 3]  # of the first five, by size
     assert sum(sizes) == 7
     with pytest.raises(ExplorerError, match="batch_size"):
@@ -303,7 +301,7 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
     views = list(explorer.open_many(tmp_path, progress=False))
     assert [view.name for view in views] == ["a.png", "b.png"]
     assert "a.png" in repr(views[0])
-    # Where memory is short, batches are smaller.
+    # With little memory, batches are smaller.
     model = with_weights()
     one, two = (forward_bytes(model.config, 1 + tiny.GRID[0] * tiny.GRID[1], batch) for batch in (1, 2))
     monkeypatch.setattr(vitviz.explorer.memory, "available_bytes", lambda device: (one + two) // 2)
@@ -312,7 +310,7 @@ def test_many_photographs_are_opened_in_batches_and_in_order(monkeypatch: pytest
     assert sizes == [1] * 5
 
 
-def test_answers_are_told_in_one_line(view: View) -> None:
+def test_results_have_one_line_reprs(view: View) -> None:
     answers = [view, view.trace, view.trace.block(0), view.trace.attentions]
     for answer in (*answers, view.heads(), view.lens(), view.token_pca()):
         assert len(repr(answer)) < 1200
@@ -321,7 +319,7 @@ def test_answers_are_told_in_one_line(view: View) -> None:
     assert "3 of 3 blocks, 5 heads, 80 tokens (3 + 7 x 11) of width 19" in repr(view.trace)
 
 
-def test_statistics_become_tables(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_convert_to_pandas(view: View, monkeypatch: pytest.MonkeyPatch) -> None:
     heads = view.heads(["distance", "entropy"])
     table = heads.to_pandas()
     assert list(table.columns) == ["block", "head", "distance", "entropy"]

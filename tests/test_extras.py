@@ -1,4 +1,4 @@
-"""Errors of packages that are not installed."""
+"""Test errors for packages that are not installed."""
 
 import sys
 from pathlib import Path

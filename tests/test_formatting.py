@@ -1,4 +1,4 @@
-"""Numbers and predictions for people. The page's JavaScript is held to the same by tests/js."""
+"""Test the formatting of numbers and predictions; tests/js compares the page's with the same cases."""
 
 import json
 import math
@@ -15,7 +15,7 @@ CASES = json.loads((Path(__file__).parent / "percent_cases.json").read_text(enco
 PREDICTIONS = json.loads((Path(__file__).parent / "prediction_cases.json").read_text(encoding="utf-8"))
 
 
-def test_shares_and_predictions_follow_the_rule() -> None:
+def test_percent_and_predictions_match_the_pages_cases() -> None:
     for share, digits, text in CASES:
         assert percent(math.nan if share is None else share, digits) == text
     for *prediction, text in PREDICTIONS:
@@ -23,12 +23,12 @@ def test_shares_and_predictions_follow_the_rule() -> None:
 
 
 @given(st.floats(0, 1), st.integers(2, 4))
-def test_a_share_is_never_said_to_be_none_or_all(share: float, digits: int) -> None:
+def test_percent_rounds_no_share_to_0_or_100(share: float, digits: int) -> None:
     text = percent(share, digits)
-    shown = float(text.strip("<> %"))
-    assert (shown == 0, shown == 100) == (share == 0, share == 1)
+    number = float(text.strip("<> %"))
+    assert (number == 0, number == 100) == (share == 0, share == 1)
     if text[0] not in "<>":
-        assert abs(shown - 100 * share) <= 0.5 * 10 ** (2 - digits) + 0.5e-2
+        assert abs(number - 100 * share) <= 0.5 * 10 ** (2 - digits) + 0.5e-2
         assert sum(letter.isdigit() for letter in text.lstrip("0.")) <= max(digits, 3)
 
 
@@ -40,7 +40,7 @@ def test_numbers_are_short() -> None:
         assert number(value, unit) == text
 
 
-def test_steps_are_told_apart() -> None:
+def test_number_distinguishes_steps() -> None:
     assert [number(value, "", 0.0001) for value in (0.5001, 0.5002)] == ["0.5001", "0.5002"]
-    assert number(-0.000001, "", 0.2) == "0"  # and never "-0"
+    assert number(-0.000001, "", 0.2) == "0"  # not "-0"
     assert [number(value, "attention", 0.025) for value in (0.0, 0.025, 0.05)] == ["0 %", "2.5 %", "5 %"]

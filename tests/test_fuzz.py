@@ -1,6 +1,6 @@
-"""Search for input that vitviz answers with anything but words: damaged pictures and checkpoints, odd requests.
+"""Fuzz decoding, checkpoints and requests: damaged or odd input must raise the expected errors.
 
-Each example follows from a number. `make test` tries the same ones every time, `make fuzz` others.
+Each example follows from a number. `make test` runs the same ones each time, `make fuzz` others.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from vitviz.weights.checks import CheckpointError
 
 pytestmark = pytest.mark.hypothesis
 MODES = ("RGB", "RGBA", "L", "P", "1", "CMYK", "I", "F")
-MEGABYTES = 400  # that any picture or checkpoint of these may take; limits.py promises 300 for a picture
-SECONDS = 5.0  # of the processor, for one of them
-STATUSES = (200, 400, 403, 404, 405, 408, 413, 415, 421, 422, 429)  # answers that are meant
+MEGABYTES = 400  # maximum for any picture or checkpoint; limits.py allows 300 for a picture
+SECONDS = 5.0  # processor time per example
+STATUSES = (200, 400, 403, 404, 405, 408, 413, 415, 421, 422, 429)  # expected statuses
 LEAKS = ("Traceback", 'File "', "site-packages", str(Path(vitviz.__file__).parents[1]))
 CHECKPOINTS = ((WHOLE, ".pt"), (OLD, ".pth"), (SAFE, ".safetensors"))
 ENDPOINTS = [name for name, question in QUESTIONS.items() if question.programs]  # of Gradio's API
@@ -49,9 +49,9 @@ def peak_megabytes() -> float:
 
 
 def outcomes(count: int, run: Callable[[random.Random], str]) -> Counter[str]:
-    """Count the outcomes of so many examples; each ends within `SECONDS`, and all of them within `MEGABYTES`."""
+    """Count the outcomes of `count` examples; each takes at most `SECONDS` and `MEGABYTES`."""
     ended: Counter[str] = Counter()
-    run(random.Random(0))  # imports, caches
+    run(random.Random(0))  # fills caches
     before = peak_megabytes()
 
     @settings(max_examples=count)
@@ -68,11 +68,11 @@ def outcomes(count: int, run: Callable[[random.Random], str]) -> Counter[str]:
 
 @cache
 def pictures() -> list[bytes]:
-    """Small pictures in every format and mode that Pillow writes and opens here."""
+    """Return small pictures in every format and mode that Pillow writes and opens."""
     Image.init()
     noise, written = Image.effect_noise((40, 30), 90).convert("RGB"), []
     for kind in sorted(Image.SAVE):
-        for mode in MODES if kind != "AVIF" else MODES[:1]:  # each is opened by a process of its own
+        for mode in MODES if kind != "AVIF" else MODES[:1]:  # AVIF is opened in a worker process
             out = io.BytesIO()
             try:
                 noise.convert(mode).save(out, kind)
@@ -84,23 +84,30 @@ def pictures() -> list[bytes]:
 
 
 def damage(data: bytes, rng: random.Random, head: int = 2000) -> bytes:
-    """Damage a file, mostly near its beginning and its end, where headers are."""
+    """Damage a file, mostly near its beginning and its end."""
     broken = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 6))):
         size = len(broken)
         near = rng.randrange(min(size, head))
-        at, more = rng.choice((near, size - 1 - near, rng.randrange(size))), rng.randint(1, 64)
+        at, length = rng.choice((near, size - 1 - near, rng.randrange(size))), rng.randint(1, 64)
         word = rng.choice((b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", b"\0\0\0\x80"))
         byte, bit = bytes([rng.randrange(256)]), bytes([broken[at] ^ 1 << rng.randrange(8)])
         old, new = rng.choice(
-            (*[(1, byte)] * 3, *[(1, bit)] * 3, *[(4, word)] * 2, (more, b""), (0, broken[at : at + more]), (size, b""))
+            (
+                *[(1, byte)] * 3,
+                *[(1, bit)] * 3,
+                *[(4, word)] * 2,
+                (length, b""),
+                (0, broken[at : at + length]),
+                (size, b""),
+            )
         )
         broken[at : at + old] = new
         broken = broken or bytearray(b"\0")
     return bytes(broken)
 
 
-def test_damaged_pictures_are_opened_or_refused() -> None:
+def test_damaged_pictures_open_or_raise() -> None:
     def run(rng: random.Random) -> str:
         try:
             assert decode(damage(rng.choice(pictures()), rng)).mode == "RGB"
@@ -114,7 +121,7 @@ def test_damaged_pictures_are_opened_or_refused() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_damaged_checkpoints_are_loaded_or_refused(tmp_path: Path) -> None:
+def test_damaged_checkpoints_load_or_raise(tmp_path: Path) -> None:
     def run(rng: random.Random) -> str:
         data, suffix = rng.choice(CHECKPOINTS)
         path = tmp_path / f"damaged{suffix}"
@@ -130,7 +137,7 @@ def test_damaged_checkpoints_are_loaded_or_refused(tmp_path: Path) -> None:
 
 
 def odd_value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
-    """Return anything that JSON can say, often something that makes sense somewhere."""
+    """Return any JSON value, often one that is valid somewhere."""
     if depth and rng.random() < 0.2:
         values = [odd_value(rng, known, depth - 1) for _ in range(rng.randint(0, 4))]
         return rng.choice((values, {str(rng.choice(known))[:40]: item for item in values}))
@@ -139,8 +146,8 @@ def odd_value(rng: random.Random, known: list[Any], depth: int = 3) -> Any:
     return rng.choice((rng.choice(known), rng.choice(known), number, text, None, True, False, "", [], {}))
 
 
-def test_odd_requests_are_answered_in_words(small: str, tmp_path: Path) -> None:
-    """As the page asks, and as a program."""
+def test_odd_requests_get_expected_statuses(small: str, tmp_path: Path) -> None:
+    """Requests come as from the page and as from a program."""
     site = Site(made(tmp_path / "page", (small,), upload=True))
     scene = site.ask("open", source={"image": "Noise"})["data"]["id"]
     known: list[Any] = [scene, "rollout", "attention", "mean", "distance", "Noise"]

@@ -1,4 +1,4 @@
-"""House rules that no linter knows: what the code must not do, how errors and docstrings read, which files agree."""
+"""Test rules that no linter checks: unsafe loading, errors and docstrings, and files that must agree."""
 
 import ast
 import doctest
@@ -17,14 +17,14 @@ import vitviz
 
 TEXT = {".py", ".md", ".toml", ".txt", ".json", ".js", ".css", ".html", ".sh", ".yml", ".yaml", ".cfg", ""}
 
-# Pieces, so that this file does not name them: a machine's own folders, and the hosts that packages come from.
+# In pieces, so that this file does not contain them: folders of a machine, and hosts of packages.
 PRIVATE = ["/" + "work/", "/" + "tmp/plan", "/" + "opt/wheels", "/" + "opt/pypi", "/" + "root/"]
 HOSTS = ["py" + "pi.org", "python" + "hosted.org", "deb." + "debian.org", "registry.npm" + "js.org"]
 
 
 @cache
 def files() -> list[Path]:
-    """Return every file that is or would be committed."""
+    """Return every committed or committable file."""
     command = ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     return [ROOT / name for name in names if (ROOT / name).is_file()]
@@ -39,7 +39,7 @@ def trees(*tops: str) -> dict[str, ast.Module]:
 
 
 def unchecked_loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield calls that load what does not fit, or what may run a stranger's code; ruff bans other ways of that."""
+    """Yield calls that skip the checks of weights; ruff bans other unsafe calls."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             flags = {word.arg for word in node.keywords if ast.unparse(word.value) == "False"}
@@ -48,7 +48,7 @@ def unchecked_loads(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def docstring_problems(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield docstrings whose first paragraph has no full stop; that there is one is held by ruff."""
+    """Yield docstrings whose first paragraph has no full stop; ruff checks that they exist."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             paragraph = (ast.get_docstring(node) or ".").split("\n\n")[0].rstrip()
@@ -62,14 +62,14 @@ def error_problems(tree: ast.Module) -> Iterator[tuple[int, str]]:
         if not (isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args):
             continue
         text, kind = message(node.exc.args[0]), ast.unparse(node.exc.func)
-        ours = kind.endswith("Error") and kind != "AttributeError"  # Python asks for that one in `__getattr__`
+        ours = kind.endswith("Error") and kind != "AttributeError"  # `__getattr__` must raise AttributeError
         template = r"(Expected .*|\{\}[,;] )\bgot\b.*[.:] ?(\S.*[.}]|\{\})$"
         if text is not None and ours and not re.match(template, text, re.DOTALL):
             yield node.lineno, f"not 'Expected X, got Y. Do Z.': {text[:60]}"
 
 
 def message(node: ast.expr) -> str | None:
-    """Return the text of a message, with {} for what is filled in; None if it is not written out here."""
+    """Return the text of a message with {} for inserted values; None if it is not a literal."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
     if isinstance(node, ast.JoinedStr):
@@ -85,7 +85,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_code_keeps_the_rules(rule) -> None:
+def test_code_follows_the_rules(rule) -> None:
     problems = [f"{path}:{line}: {what}" for path, tree in trees(*RULES[rule]).items() for line, what in rule(tree)]
     assert problems == []
 
@@ -95,7 +95,7 @@ def test_texts_name_no_private_folder_or_package_host_and_style_sheets_keep_to_1
     assert {".css", ".html", ".py"} <= {path.suffix for path in texts}
     wrong = []
     for path in texts:
-        styled = path.suffix in {".css", ".html"}  # linters hold the other languages
+        styled = path.suffix in {".css", ".html"}  # linters check the other languages
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             words = [word for word in (*PRIVATE, *HOSTS) if word in line] + ["too long"] * (styled and len(line) > 120)
             wrong += [f"{path.relative_to(ROOT)}:{number}: {word}" for word in words]
@@ -115,7 +115,7 @@ def test_examples_in_docstrings_run(path: Path) -> None:
 
 
 def test_the_front_matter_of_the_readme_fits_the_requirements() -> None:
-    """A Hugging Face Space reads both; where they differ it installs another gradio than the one that was tested."""
+    """A Hugging Face Space reads both; if they differ, it installs an untested version of gradio."""
     _, front, _ = text_of("README.md").split("---\n", 2)
     card = yaml.safe_load(front)
     assert card["sdk"] == "gradio"
@@ -133,7 +133,7 @@ def test_the_version_is_in_the_changelog_and_the_citation_is_well_formed() -> No
     assert f"\n## [{vitviz.__version__}]" in text_of("CHANGELOG.md")
 
 
-def test_ci_runs_both_tiers_that_need_nobody() -> None:
+def test_ci_runs_test_and_test_all() -> None:
     commands = [line for line in text_of(".ci/run").splitlines() if line and not line.startswith("#")]
     assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test", "make test-all"]
     assert re.search(r"^test: .*\blint types js$", text_of("Makefile"), re.MULTILINE)

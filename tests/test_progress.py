@@ -1,4 +1,4 @@
-"""Long work shows how far it is, on a terminal, in the shell and in the library; Ctrl-C ends it."""
+"""Test progress bars of the library and the command line, and Ctrl-C."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
-    """Return a function that runs work on a terminal and returns what that shows."""
+    """Return a function that runs work on a terminal and returns the terminal's output."""
     monkeypatch.setattr(progress, "DELAY", 0.0)
-    monkeypatch.setattr(progress, "INTERVAL", 0.0)  # fast work ends between two pictures
+    monkeypatch.setattr(progress, "INTERVAL", 0.0)  # fast work ends before the next update
 
     def run(work: Callable[[], Any], terminal: type[io.StringIO] = Terminal) -> str:
-        with redirect_stderr(terminal()) as shown:  # not in a fixture: pytest sets the stream again before the test
+        with redirect_stderr(terminal()) as shown:  # not in a fixture, because pytest resets the stream before the test
             work()
         return shown.getvalue()
 
@@ -68,17 +68,17 @@ WORK: list[tuple[str, Callable[[View], Any]]] = [
 
 
 @pytest.mark.parametrize(("title", "work"), WORK, ids=[title for title, _ in WORK])
-def test_long_work_shows_a_bar_up_to_its_end(
+def test_long_work_shows_a_bar_to_its_end(
     title: str, work: Callable[[View], Any], seen: Callable[..., str], view: View
 ) -> None:
-    shown = seen(lambda: work(view))
-    shares = [int(share) for share in re.findall(rf"{title}[^:]*: +(\d+) %[^%]*, about [\d:?]+ left", shown)]
+    output = seen(lambda: work(view))
+    shares = [int(share) for share in re.findall(rf"{title}[^:]*: +(\d+) %[^%]*, about [\d:?]+ left", output)]
     assert shares == sorted(shares)
-    assert shares[-1] >= 80, shown
+    assert shares[-1] >= 80, output
 
 
-def test_nobody_is_shown_a_bar_that_nobody_watches(seen: Callable[..., str], view: View) -> None:
-    def in_a_thread() -> None:  # as a server does
+def test_threads_silent_code_and_files_show_no_bar(seen: Callable[..., str], view: View) -> None:
+    def in_a_thread() -> None:  # like a server
         thread = Thread(target=view.explain, args=("occlusion",))
         thread.start()
         thread.join()
@@ -97,15 +97,15 @@ def test_commands_show_bars_on_a_terminal_unless_they_are_quiet(seen: Callable[.
         data_files.photo(tmp_path / f"{seed}.png", seed=seed)
     explain = ["explain", str(KOALA), "--method", "occlusion", "--test", "-o", str(tmp_path / "out.png")]
     predict, titles = ["predict", str(tmp_path)], ["Occlusion: ", "Test of the map: ", "/2 ["]
-    for command, stream, shown in (
+    for command, stream, expected in (
         (predict, Terminal, titles[2:]),
         ([*predict, "--quiet"], Terminal, []),
         (predict, io.StringIO, []),
         (explain, Terminal, titles[:2]),
         ([*explain, "--quiet"], Terminal, []),
     ):
-        said = seen(lambda command=command: main([*command, "--model", "vit-cifar10"]), stream)
-        assert [title for title in titles if title in said] == shown
+        output = seen(lambda command=command: main([*command, "--model", "vit-cifar10"]), stream)
+        assert [title for title in titles if title in output] == expected
 
 
 @pytest.mark.tier("all")
@@ -113,12 +113,12 @@ def test_ctrl_c_ends_a_long_method(tmp_path: Path) -> None:
     """On a terminal, after the bar has appeared."""
     mine, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
-    asked = ["explain", str(KOALA), "--method", "kernel_shap", "--set", "samples=3000"]
-    process = subprocess.Popen([sys.executable, "-m", "vitviz", *asked], cwd=tmp_path, stderr=its)
+    command = ["explain", str(KOALA), "--method", "kernel_shap", "--set", "samples=3000"]
+    process = subprocess.Popen([sys.executable, "-m", "vitviz", *command], cwd=tmp_path, stderr=its)
     os.close(its)
-    shown = b""
-    while b"Kernel SHAP:" not in shown:
-        shown += os.read(mine, 1024)
+    output = b""
+    while b"Kernel SHAP:" not in output:
+        output += os.read(mine, 1024)
     process.send_signal(signal.SIGINT)
     assert process.wait(patience(20)) == 130
     os.close(mine)

@@ -1,4 +1,4 @@
-"""Scripts and what they made: the example photographs, notices, the everyday model's tables."""
+"""Test scripts and their results: example photographs, notices, tables of the everyday model."""
 
 import csv
 import io
@@ -32,8 +32,8 @@ def test_index_files_and_table_agree() -> None:
     names = [entry["file"] for entry in INDEX]
     assert len(names) == 8
     assert sorted(names) == sorted(path.name for path in EXAMPLES.glob("*.jpg"))
-    told = [(entry["file"], entry["label"], tuple(entry["classes"])) for entry in INDEX]
-    assert told == [(item.file, item.label, item.classes) for item in ITEMS]
+    listed = [(entry["file"], entry["label"], tuple(entry["classes"])) for entry in INDEX]
+    assert listed == [(item.file, item.label, item.classes) for item in ITEMS]
     table = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     rows = [line for line in table.splitlines() if line.startswith("| `")]
     for item, row in zip(ITEMS, rows, strict=True):
@@ -47,7 +47,7 @@ def test_index_files_and_table_agree() -> None:
 def test_photographs_are_plain_jpegs_of_a_useful_size() -> None:
     labels, sizes = [entry["label"] for entry in INDEX], []
     assert len(set(labels)) == len(labels)
-    assert all(5 <= len(label) <= 80 for label in labels)  # they are read out
+    assert all(5 <= len(label) <= 80 for label in labels)  # screen readers read them aloud
     for entry in INDEX:
         with Image.open(EXAMPLES / entry["file"]) as image:
             image.load()
@@ -61,23 +61,23 @@ def test_photographs_are_plain_jpegs_of_a_useful_size() -> None:
 
 
 @pytest.mark.parametrize("item", [item for item in ITEMS if item.package == SKIMAGE], ids=lambda item: item.name)
-def test_the_script_makes_the_same_picture_again(item: Example) -> None:
-    """From scikit-image, which the tests install; the others need a Debian package that they do not."""
-    made, _ = photograph(source(item, Path("unused")))
-    with Image.open(EXAMPLES / item.file) as kept, Image.open(io.BytesIO(made)) as again:
-        assert kept.size == again.size
-        difference = max(abs(a - b) for a, b in zip(kept.tobytes(), again.tobytes(), strict=True))
-    assert difference <= 2  # another libjpeg may round another way
+def test_script_reproduces_the_picture(item: Example) -> None:
+    """Only photographs from scikit-image, which the tests install; the others need a Debian package."""
+    file, _ = photograph(source(item, Path("unused")))
+    with Image.open(EXAMPLES / item.file) as committed, Image.open(io.BytesIO(file)) as again:
+        assert committed.size == again.size
+        difference = max(abs(a - b) for a, b in zip(committed.tobytes(), again.tobytes(), strict=True))
+    assert difference <= 2  # libjpeg versions round differently
 
 
-def test_another_file_than_the_listed_one_is_refused(tmp_path: Path) -> None:
+def test_unlisted_source_file_raises(tmp_path: Path) -> None:
     (tmp_path / "animals.rcc").write_bytes(resource({"koala.webp": b"another picture"}))
     item = replace(ITEMS[0], member="animals.rcc/resource/koala.webp")
     with pytest.raises(ValueError, match="is another file than in gcompris-qt-data"):
         source(item, tmp_path)
 
 
-def test_files_are_read_from_a_qt_archive() -> None:
+def test_qt_resource_reads_files_of_an_archive() -> None:
     pictures = {"first.webp": b"plain", "second.webp": b"packed " * 50}
     archive = resource(pictures)
     assert {name: qt_resource(archive, f"resource/{name}") for name in pictures} == pictures
@@ -88,7 +88,7 @@ def test_files_are_read_from_a_qt_archive() -> None:
 
 
 def resource(pictures: dict[str, bytes]) -> bytes:
-    """A Qt resource archive of version 1 with a folder `resource`; every second file is compressed."""
+    """Return a Qt resource archive of version 1 with a folder `resource`; every second file is compressed."""
     names, data, nodes = b"", b"", [struct.pack(">IHII", 0, 2, 1, 1)]
 
     def named(text: str) -> int:
@@ -106,11 +106,11 @@ def resource(pictures: dict[str, bytes]) -> bytes:
     return struct.pack(">4s4I", b"qres", 1, 20, 20 + len(tree), 20 + len(tree) + len(data)) + tree + data + names
 
 
-# ---- notices about other people's work
+# ---- notices about third-party work
 
 
 def stable(text: str) -> list[str]:
-    """The lines; of packages without an exact version, whose next one may say it otherwise, the name and the extra."""
+    """Return the lines; of packages without an exact version, only name and extra, because the rest can change."""
     pins = re.findall(r"^([\w-]+)==", (ROOT / "requirements.txt").read_text(encoding="utf-8"), re.MULTILINE)
     _, _, table = text.partition("| package |")
     loose = {line for line in table.splitlines() if line.startswith("| ") and line.split()[1] not in pins}
@@ -118,18 +118,18 @@ def stable(text: str) -> list[str]:
 
 
 def test_the_notices_are_current() -> None:
-    written, made = write_notices.FILE.read_text(encoding="utf-8"), write_notices.notices()
-    assert stable(written) == stable(made), "run scripts/write_notices.py"
-    for name, other in (("| torch |", "| torch2 |"), ("onnx-ir", "onnx")):
-        assert stable(written) != stable(made.replace(name, other))
+    written, fresh = write_notices.FILE.read_text(encoding="utf-8"), write_notices.notices()
+    assert stable(written) == stable(fresh), "run scripts/write_notices.py"
+    for name, changed in (("| torch |", "| torch2 |"), ("onnx-ir", "onnx")):
+        assert stable(written) != stable(fresh.replace(name, changed))
     for name in ("dinov2-s14-everyday", "CC0-1.0", "DejaVu", "onnxruntime-web", "| torch |", "research"):
-        assert name in made
-    named = {line.split("`")[1] for line in made.splitlines() if line.startswith("| `examples/")}
+        assert name in fresh
+    named = {line.split("`")[1] for line in fresh.splitlines() if line.startswith("| `examples/")}
     assert {Path(name).name for name in named} == {path.name for path in (ROOT / "examples").glob("*.jpg")}
 
 
 @pytest.mark.parametrize(
-    ("said", "licence"),
+    ("fields", "licence"),
     [
         ({"License-Expression": "MIT", "License": "text"}, "MIT"),
         ({"License": "BSD"}, "BSD"),
@@ -140,28 +140,28 @@ def test_the_notices_are_current() -> None:
         ({"License": "Copyright 2023\nall of it"}, "see the licence in its files"),
     ],
 )
-def test_a_licence_by_name(said: dict[str, str], licence: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_licence_from_metadata(fields: dict[str, str], licence: str, monkeypatch: pytest.MonkeyPatch) -> None:
     about = Message()
-    for name, value in said.items():
+    for name, value in fields.items():
         about[name] = value
     monkeypatch.setattr(write_notices, "metadata", lambda _: about)
     assert write_notices.licence("some") == licence
 
 
-# ---- the everyday model: its threshold, and the tables by which it is judged
+# ---- the everyday model: its threshold and tables
 
 
-def test_the_threshold_is_the_lowest_whole_percent_above_which_enough_images_are_right() -> None:
+def test_threshold_is_the_lowest_percent_with_enough_right_images() -> None:
     probability = torch.rand(2000, generator=torch.Generator().manual_seed(3))
     right = torch.rand(2000, generator=torch.Generator().manual_seed(4)) < probability  # calibrated
     shares = {}
     for percents in range(100):
         above = [hit for p, hit in zip(probability.tolist(), right.tolist(), strict=True) if p >= percents / 100]
         shares[percents / 100] = sum(above) / len(above)
-    assert find_threshold(probability, right) == min(least for least, share in shares.items() if share >= RIGHT)
+    assert find_threshold(probability, right) == min(threshold for threshold, share in shares.items() if share >= RIGHT)
 
 
-def test_always_and_never_sure() -> None:
+def test_threshold_of_all_right_and_all_wrong_images() -> None:
     probability = torch.tensor([0.2, 0.9, 0.6])
     assert find_threshold(probability, torch.tensor([True, True, True])) == 0.0
     assert find_threshold(probability, torch.tensor([False, False, False])) == 1.0

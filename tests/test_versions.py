@@ -1,4 +1,4 @@
-"""The oldest and the newest packages that pyproject.toml allows, each in an environment of its own."""
+"""Test with the oldest and the newest packages that pyproject.toml allows, each in a fresh environment."""
 
 from __future__ import annotations
 
@@ -8,29 +8,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from documents import PROJECT, ROOT
 from packaging.requirements import Requirement
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
-ROOT = Path(__file__).parents[1]
 FOLDERS = [f"tests/{name}" for name in ("model", "attribution", "analysis", "evaluation", "images", "weights")]
 
 pytestmark = [pytest.mark.tier("versions"), pytest.mark.timeout(7200)]
 
 
 def requirements(oldest: bool) -> list[str]:
-    """Return what the package and its extras need, each at its lower bound or as new as is allowed.
+    """Return the requirements of the package and its extras, at lower bounds or as new as allowed.
 
     The oldest leave out the extras `app` and `static`, which need newer releases of huggingface_hub and torch.
     """
     without = ("all", "app", "static") if oldest else ("all",)
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = [text for name, texts in project["optional-dependencies"].items() if name not in without for text in texts]
+    extras = [text for name, texts in PROJECT["optional-dependencies"].items() if name not in without for text in texts]
     needed = {}
-    for requirement in map(Requirement, [*project["dependencies"], *extras]):
+    for requirement in map(Requirement, [*PROJECT["dependencies"], *extras]):
         floor = next(part.version for part in requirement.specifier if part.operator == ">=")
         needed[requirement.name] = f"{requirement.name}=={floor}" if oldest else str(requirement)
     return sorted(needed.values())

@@ -1,4 +1,4 @@
-"""Vision Transformers as tutorials write them, with their names: Bourke's, and vit_pytorch's of 2022."""
+"""Implement Vision Transformers of tutorials, with their names: Bourke's, and vit_pytorch's of 2022."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 
 def of_the_guide(**sizes: int) -> nn.Module:
-    """Bourke's model, as the guide shows it."""
     names: dict[str, type[nn.Module]] = {}
     exec(compile(blocks("docs/guide/textbook.md", "python")[0], "textbook", "exec"), names)
     return names["ViT"](**sizes).eval()
@@ -50,7 +49,7 @@ class FeedForward(nn.Module):
 
 
 class Pixels(nn.Module):
-    """Patches as vectors of p x p pixels of 3 channels, in einops' order (p1 p2 c)."""
+    """Cut patches into vectors of p x p pixels of 3 channels, in einops' order (p1 p2 c)."""
 
     def __init__(self, p: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Small random models of timm, one for each family, and files of weights in timm's names."""
+"""Make small random models of timm, one for each family, and files of their weights."""
 
 from collections.abc import Callable
 from functools import partial
@@ -26,7 +26,7 @@ ROTARY |= {"init_values": 0.5, "norm_layer": partial(LayerNorm, eps=1e-3)}
 
 @torch.no_grad()
 def shaken(model: nn.Module, seed: int = 0) -> nn.Module:
-    """Far from the initial values, where half the tensors are zeros or ones: every one of them matters."""
+    """Add noise to all tensors, half of which are zeros or ones initially, so that each one matters."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
@@ -104,7 +104,7 @@ def written(state: State, folder: Path, suffix: str) -> Path:
     if suffix == ".safetensors":
         save_file({name: tensor.contiguous() for name, tensor in state.items()}, path)
     else:
-        torch.save(state, path, _use_new_zipfile_serialization=suffix != ".bin")  # .bin: as torch wrote before 1.6
+        torch.save(state, path, _use_new_zipfile_serialization=suffix != ".bin")  # .bin: the format before torch 1.6
     return path
 
 
@@ -118,26 +118,28 @@ def assert_equal(model: ViT, theirs: Callable[[Tensor], Tensor], side: int = PIX
 
 
 def of(family: str, **changes: Any) -> Callable[[], nn.Module]:
-    """One of `FAMILIES` as it is published: of squares, with its usual epsilons and rotations."""
+    """Return one of `FAMILIES` as published: square, with its usual epsilons and rotations."""
     rotary = "dinov3" in family
     usual = EPS5 | {"rope_temperature": 100.0} if rotary else EPS5 if "clip" in family else SQUARE
     return partial(FAMILIES[family], **(usual | changes))
 
 
-# Name: the model, and the family that has to be named because names and shapes do not tell it.
-TIMM: dict[str, tuple[Callable[[], nn.Module], str | None]] = {
-    **{name: (of(name), None) for name in ("vit", "vit without a classifier", "vit without biases", "qk norm")},
-    **{name: (of(name), None) for name in ("deit", "deit3", "dinov2", "dinov2 giant")},
-    "dinov2 with registers": (of("dinov2 with registers", reg_tokens=4), None),
-    "mae, fine-tuned": (of("gap with a class token"), None),
-    "gap with registers": (of("gap", fc_norm=False), None),
-    "gap": (of("gap, norm before", fc_norm=None), "vit"),
-    "clip": (of("clip with exact gelu"), "clip"),
-    "clip, quick gelu": (of("clip"), "clip-quickgelu"),
-    "siglip": (of("siglip with exact gelu"), "siglip"),
-    "siglip 2": (of("siglip"), "siglip-tanh"),
-    "siglip gap": (of("gap, norm before", act_layer="gelu_tanh"), "siglip-tanh"),
-    "dinov3": (of("dinov3", num_classes=0), None),
-    "dinov3 with biases": (of("dinov3 with biases", global_pool="avg"), None),
-    "dinov3 swiglu": (of("dinov3 swiglu"), None),
+# Models whose names and shapes determine their settings, and models that need `like`.
+TIMM: dict[str, Callable[[], nn.Module]] = {
+    **{name: of(name) for name in ("vit", "vit without a classifier", "deit", "deit3", "dinov2", "dinov2 giant")},
+    "vit without qkv biases": of("vit", qkv_bias=False),
+    "dinov2 with registers": of("dinov2 with registers", reg_tokens=4),
+    "mae, fine-tuned": of("gap with a class token"),
+    "gap with registers": of("gap", fc_norm=False),
+    "dinov3": of("dinov3", num_classes=0),
+    "dinov3 with biases": of("dinov3 with biases", global_pool="avg"),
+    "dinov3 swiglu": of("dinov3 swiglu"),
+}
+UNDETERMINED: dict[str, Callable[[], nn.Module]] = {
+    "gap": of("gap, norm before", fc_norm=None),
+    "clip": of("clip with exact gelu"),
+    "siglip": of("siglip"),
+    "qk norm": of("qk norm"),
+    "eva": of("eva"),
+    "one rotary projection": of("dinov3 with biases", num_reg_tokens=0),
 }

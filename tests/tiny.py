@@ -1,4 +1,4 @@
-"""Tiny random models. Every size is another prime, so that a swapped axis cannot hide."""
+"""Make tiny random models. Sizes are different primes, so that tests notice swapped axes."""
 
 from typing import Any
 
@@ -16,6 +16,12 @@ GRID, PATCH = (7, 11), 13
 HEAD_WIDTH, WIDTH, MLP_WIDTH, CLASSES = 17, 19, 23, 29
 LABELS = tuple(f"thing {index}" for index in range(CLASSES))
 SMALL: dict[str, Any] = {"grid": (3, 5), "patch": 2}  # not square either
+PREFIXES: dict[str, dict[str, Any]] = {
+    "CLS": {},
+    "none": {"class_token": False, "pooling": "mean"},
+    "CLS, distillation, registers": {"distillation_token": True, "registers": 3},
+    "registers without CLS": {"class_token": False, "pooling": "mean", "registers": 2},
+}
 KINDS: dict[str, dict[str, Any]] = {
     "class token": {},
     "registers, rotary": {"registers": 3, "positions": "rotary", "head_width": 16, "layer_scale": 0.3},
@@ -37,7 +43,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def config(grid: tuple[int, int] = GRID, patch: int = PATCH, **changes: Any) -> ViTConfig:
-    """A config with all sizes prime; `changes` are fields of `ViTConfig`."""
+    """Return a config with prime sizes; `changes` are fields of `ViTConfig`."""
     sizes = {
         "image_size": (grid[0] * patch, grid[1] * patch),
         "patch_size": patch,
@@ -53,19 +59,19 @@ def config(grid: tuple[int, int] = GRID, patch: int = PATCH, **changes: Any) -> 
 
 
 def model(seed: int = 0, **changes: Any) -> ViT:
-    """A model in eval mode whose every parameter is random: no zero head, no unit norm, attention far from uniform."""
-    made = ViT(config(**changes)).eval()
-    randomise(made, seed)
-    return made
+    """Return a model in eval mode with all parameters random, and attention far from uniform."""
+    vit = ViT(config(**changes)).eval()
+    randomise(vit, seed)
+    return vit
 
 
 def known(seed: int = 0, preprocess: Preprocess | None = None, labels: tuple[str, ...] = LABELS, **changes: Any) -> ViT:
-    """A model that knows its labels and its preprocessing: by default the whole photograph, squashed."""
-    made = model(seed, **changes)
-    height, width = made.config.image_size
+    """Return a model with labels and preprocessing; by default it squashes the whole photograph."""
+    vit = model(seed, **changes)
+    height, width = vit.config.image_size
     preprocess = preprocess or Preprocess(mode="squash", height=height, width=width)
-    made.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=labels)
-    return made
+    vit.pretrained = Pretrained(name="tiny", preprocess=preprocess, labels=labels)
+    return vit
 
 
 @torch.no_grad()
@@ -85,21 +91,21 @@ def randomise(module: torch.nn.Module, seed: int) -> None:
 
 
 def images(batch: int = BATCH, seed: int = 1, grid: tuple[int, int] = GRID, patch: int = PATCH) -> Tensor:
-    """Random normalised pixels (B, channels, H, W), every image another."""
+    """Return random normalised pixels (B, channels, H, W)."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(batch, CHANNELS, grid[0] * patch, grid[1] * patch, generator=generator)
 
 
 def trace(batch: int = BATCH, seed: int = 0, grad: bool = False, **changes: Any) -> Trace:
-    """The trace of random images by a random model; images and model have the same grid."""
+    """Return the trace of random images by a random model with the same grid."""
     sizes = {"grid": changes.get("grid", GRID), "patch": changes.get("patch", PATCH)}
     return model(seed, **changes).trace(images(batch, seed + 1, **sizes), grad=grad)
 
 
 def dense(trace: Trace, block: int) -> Tensor:
-    """softmax(q @ k.T) written out in float64: (B, H, N, N)."""
-    kept = trace.block(block)
-    return (kept.queries.double() @ kept.keys.double().transpose(2, 3)).softmax(dim=-1).detach()
+    """Return softmax(q @ k.T) in float64: (B, H, N, N)."""
+    block_trace = trace.block(block)
+    return (block_trace.queries.double() @ block_trace.keys.double().transpose(2, 3)).softmax(dim=-1).detach()
 
 
 def close(ours: Any, expected: Any, tolerance: float = 1e-5) -> None:

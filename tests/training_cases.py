@@ -1,4 +1,4 @@
-"""Tiny data and models for tests of training; also imported by the processes that these start."""
+"""Make tiny data and models for tests of training, also in the processes that these start."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -23,7 +23,7 @@ LABELS = ("ox", "golf ball", "church")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
 
-# Everything that has a memory: order, augmentation, dropouts, moments, running mean.
+# All stateful parts: order, augmentation, dropouts, moments, running mean.
 FULL: dict[str, Any] = {
     "flip": True, "crop_padding": 1, "mixup": 0.3, "dropout": 0.1, "path_dropout": 0.3, "patch_dropout": 0.3,
     "smoothing": 0.1, "layer_decay": 0.8,
@@ -31,36 +31,34 @@ FULL: dict[str, Any] = {
 
 
 def images(count: int, seed: int, height: int = SIDE, width: int = SIDE) -> tuple[Tensor, Tensor]:
-    """Noise with a stripe whose direction and colour are the class's: (n, 3, H, W) uint8, (n,)."""
+    """Return noise with a stripe whose direction and color depend on the class: (n, 3, H, W) uint8, (n,)."""
     generator = torch.Generator().manual_seed(seed)
     pixels = torch.randint(90, 160, (count, 3, height, width), generator=generator, dtype=torch.uint8)
     classes = torch.arange(count) % CLASSES
-    for index, one in enumerate(classes.tolist()):
-        at = int(torch.randint(2, min(height, width) - 3, (), generator=generator))
-        if one == 0:
-            pixels[index, 0, at : at + 2] = 250
-        elif one == 1:
-            pixels[index, 1, :, at : at + 2] = 250
+    for index, label in enumerate(classes.tolist()):
+        start = int(torch.randint(2, min(height, width) - 3, (), generator=generator))
+        if label == 0:
+            pixels[index, 0, start : start + 2] = 250
+        elif label == 1:
+            pixels[index, 1, :, start : start + 2] = 250
         else:
-            pixels[index, 2, at : at + 2, at : at + 2] = 5
+            pixels[index, 2, start : start + 2, start : start + 2] = 5
     return pixels, classes
 
 
 def split(pixels: Tensor, classes: Tensor) -> Split:
-    """Images in memory, (n, 3, H, W) uint8, of data that are opened at this size."""
+    """Return a split of images in memory, (n, 3, H, W) uint8, at their own size."""
     height, width = pixels.shape[2:]
     squash = Preprocess(height=height, width=width, mode="squash", mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0))
     return Split(Samples(classes, images=pixels), squash, pixels)
 
 
 def data(train: int = 52, val: int = 23, seed: int = 0) -> Data:
-    """A data set in memory."""
     splits = [split(*images(count, 2 * seed + number)) for number, count in enumerate((train, val))]
     return Data("stripes", LABELS, LABELS, *splits, source="made by a test", licence="CC0-1.0")
 
 
 def model(data: Data, seed: int = 0, **changes: Any) -> ViT:
-    """A new tiny classifier for these data."""
     sizes: dict[str, Any] = {"image_size": (SIDE, SIDE), "patch_size": 3, "classes": CLASSES}
     sizes |= {"width": 20, "depth": 3, "heads": 2, "mlp_width": 28}
     torch.manual_seed(seed)
@@ -69,25 +67,26 @@ def model(data: Data, seed: int = 0, **changes: Any) -> ViT:
 
 
 def recipe(**changes: Any) -> Recipe:
-    """A quick one: 3 epochs of 6 steps."""
+    """Return a quick recipe: 3 epochs of 6 steps."""
     settings: dict[str, Any] = {"epochs": 3, "batch": 8, "lr": 3e-3, "warmup": 0.5, "ema": 0.9, "seed": 5}
     return Recipe(**{**settings, **changes})
 
 
-def train(out: Path, the_recipe: Recipe | None = None, *, sizes: dict[str, Any] | None = None, **asked: Any) -> Outcome:
-    """A whole training on the CPU."""
+def train(
+    out: Path, the_recipe: Recipe | None = None, *, sizes: dict[str, Any] | None = None, **options: Any
+) -> Outcome:
     those = data()
-    settings = {"device": "cpu", "progress": False, **asked}
+    settings = {"device": "cpu", "progress": False, **options}
     return Trainer(model(those, **(sizes or {})), those, the_recipe or recipe(), out, **settings).run()
 
 
 def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
-    """Do something while a step runs, counted from 1 in this session, 0 for each; return what undoes it."""
-    real, seen = loop.training_loss, []
+    """Call `action` during step `number`, counted from 1, or 0 for every step; return a function that undoes this."""
+    real, steps = loop.training_loss, []
 
     def training_loss(*args: Any) -> Tensor:
-        seen.append(0)
-        if number in (0, len(seen)):
+        steps.append(0)
+        if number in (0, len(steps)):
             action()
         return real(*args)
 
@@ -96,7 +95,7 @@ def at_step(number: int, action: Callable[[], object]) -> Callable[[], None]:
 
 
 def assert_same(outcome: Outcome, expected: Outcome) -> None:
-    """To the last bit."""
+    """Assert that two trainings are equal to the last bit."""
     assert outcome.losses.equal(expected.losses)
     for name, weight in expected.model.state_dict().items():
         assert outcome.model.state_dict()[name].equal(weight), name
@@ -105,11 +104,9 @@ def assert_same(outcome: Outcome, expected: Outcome) -> None:
 
 
 def step_of(out: Path) -> int:
-    """The number of steps that are done in the saved state."""
     folder = find_state(out)
     return int(folder.name.removeprefix("step-")) if folder else 0
 
 
 def weights(vit: ViT) -> dict[str, Tensor]:
-    """A copy of all weights."""
-    return {name: one.detach().clone() for name, one in vit.state_dict().items()}
+    return {name: weight.detach().clone() for name, weight in vit.state_dict().items()}

@@ -1,4 +1,4 @@
-"""Pages that stand alone, and what they show: for the tests that open them from disk with the network off."""
+"""Make standalone pages, open them from disk without a network, and read them."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ FIRST = "registers, margins unseen"
 
 
 def photograph(width: int, height: int, seed: int = 0) -> Image.Image:
-    """Clouds of colour: like a photograph in that neighbours are alike, unlike it in that nothing repeats."""
+    """Return a picture of smooth noise, without repetitions."""
     noise = np.random.default_rng(seed).integers(0, 256, (height // 24 + 2, width // 24 + 2, 3), np.uint8)
     return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
 
 
 @lru_cache
 def view(kind: str = FIRST) -> View:
-    """What a tiny model saw."""
+    """Return a tiny model's view of a photograph."""
     options, preprocess, size = KINDS[kind]
     model = tiny.model(**options)
     labels = tuple(f"thing {i}" for i in range(model.config.classes))
@@ -62,10 +62,10 @@ def view(kind: str = FIRST) -> View:
     return Explorer(model).open(photograph(*size))
 
 
-def scene(seen: View, **more: Any) -> Scene:
+def scene(seen: View, **further: Any) -> Scene:
     predictions = seen.predictions() if seen.names_classes else ()
-    given = {"predictions": predictions, "labels": seen.labels, "title": "A model", **more}
-    return Scene(trace=seen.trace, photo=seen.photo, geometry=seen.geometry, **given)
+    fields = {"predictions": predictions, "labels": seen.labels, "title": "A model", **further}
+    return Scene(trace=seen.trace, photo=seen.photo, geometry=seen.geometry, **fields)
 
 
 @lru_cache
@@ -74,7 +74,7 @@ def html(kind: str = FIRST) -> str:
 
 
 def shown_photo(text: str) -> Image.Image:
-    """The photograph inside a page, decoded."""
+    """Decode the photograph inside a page."""
     data = re.search(r'"url": "data:image/jpeg;base64,([^"]+)"', text)[1]
     return Image.open(io.BytesIO(base64.b64decode(data))).convert("RGB")
 
@@ -83,14 +83,14 @@ def shown_photo(text: str) -> Image.Image:
 
 
 def write(folder: Path, text: str) -> str:
-    """The address of a page on disk."""
+    """Save a page, and return its address."""
     path = folder / "page.html"
     path.write_text(text, encoding="utf-8")
     return path.as_uri()
 
 
 def show(page: Page, folder: Path, text: str | None = None) -> None:
-    """Open a page from disk and wait until everything in it is there."""
+    """Open a page from disk, and wait until it is complete."""
     page.goto(write(folder, html() if text is None else text))
     page.wait_for_function(f"{SCENE}?.answers.complete")
     rest(page)
@@ -107,25 +107,23 @@ STATE = """(names) => {
 
 
 def rest(page: Page) -> None:
-    """Wait until the page has drawn what there was to draw."""
     page.wait_for_function("vitviz.resting()")
 
 
 def ask(page: Page, **change: Any) -> None:
-    """Set a part of the state, as the controls do."""
+    """Change the state like the controls."""
     page.evaluate("change => vitviz.store.dispatch({ type: 'change', change })", change)
     rest(page)
 
 
 def state(page: Page, *names: str) -> Any:
-    """Parts of the state; one by itself. `query` is what is asked from now, `pinned` whether it stays."""
+    """Return fields of the state, or one alone. `query` is the current query, `pinned` whether it is pinned."""
     rest(page)
-    found = page.evaluate(STATE, list(names))
-    return found[0] if len(names) == 1 else found
+    values = page.evaluate(STATE, list(names))
+    return values[0] if len(names) == 1 else values
 
 
 def title(page: Page, pane: int = 0) -> str:
-    """The line below a picture."""
     rest(page)
     return page.locator(".vv-title").nth(pane).inner_text()
 
@@ -135,14 +133,14 @@ def box(page: Page, selector: str) -> dict[str, float]:
 
 
 def centre(page: Page, seen: View, row: int, column: int, pane: int = 0) -> tuple[float, float]:
-    """Where the middle of what a patch saw lies on the screen."""
-    held = page.locator(".vv-held").nth(pane)
-    held.scroll_into_view_if_needed()
-    found = held.bounding_box()
+    """Return the centre of a patch's visible part on the screen."""
+    picture = page.locator(".vv-held").nth(pane)
+    picture.scroll_into_view_if_needed()
+    box = picture.bounding_box()
     left, top, right, bottom = seen.geometry.patch_box(row, column, seen.trace.grid)
     width, height = seen.photo.size
     x, y = (max(left, 0) + min(right, width)) / 2, (max(top, 0) + min(bottom, height)) / 2
-    return found["x"] + x / width * found["width"], found["y"] + y / height * found["height"]
+    return box["x"] + x / width * box["width"], box["y"] + y / height * box["height"]
 
 
 def hover(page: Page, seen: View, row: int, column: int, pane: int = 0) -> None:
@@ -151,28 +149,28 @@ def hover(page: Page, seen: View, row: int, column: int, pane: int = 0) -> None:
 
 
 def pixels(page: Page, script: str) -> NDArray[np.uint8]:
-    """What a canvas holds, (height, width, 4); `script` is a function that returns it, called with the view."""
+    """Return the pixels (height, width, 4) of a canvas; `script` is a function of the view that returns it."""
     rest(page)
     url = page.evaluate(f"({script})(vitviz.views[0]).toDataURL()")
     return np.asarray(Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).convert("RGBA"))
 
 
-def assert_colors(shown: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
-    """`shown` (..., 3) has the colours of `index` (...), or those up to `off` beside them: halves move numbers."""
-    assert shown.shape == (*index.shape, 3)
+def assert_colors(colors: NDArray[np.uint8], index: NDArray[np.integer[Any]], off: int) -> None:
+    """Assert that `colors` (..., 3) are those of `index` (...), up to `off` places, because of half precision."""
+    assert colors.shape == (*index.shape, 3)
     near = [lut("viridis")[np.clip(index.astype(int) + step, 0, 255)] for step in range(-off, off + 1)]
-    assert np.any([(shown == colours).all(-1) for colours in near], axis=0).all()
+    assert np.any([(colors == candidates).all(-1) for candidates in near], axis=0).all()
 
 
-# ---- what the page says, and what Python says
+# ---- numbers of the page and of Python
 
 CLOSE = 2e-3 + 6e-4  # of a share: half precision, and the rounding of percent with one digit
 
 
 def number(text: str) -> float:
-    """A share or a score as the page prints it."""
-    plain = re.sub("[\u2007\u2008]", "", text).strip().replace("\N{MINUS SIGN}", "-")  # columns are padded
-    value, percent = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", plain).groups()
+    """Parse a share or a score printed by the page."""
+    stripped = re.sub("[\u2007\u2008]", "", text).strip().replace("\N{MINUS SIGN}", "-")  # columns are padded
+    value, percent = re.fullmatch(r"(?:[<>] )?(-?[\d.]+)( %)?", stripped).groups()
     return float(value) / (100 if percent else 1)
 
 
@@ -182,13 +180,13 @@ def rollout_rows(seen: View) -> NDArray[np.float64]:
 
 
 def row_of(seen: View, block: int, head: int | str, query: Any, direction: str, mode: str) -> NDArray[np.float64]:
-    """The numbers of all tokens, (N,), in float64 and without the code that packs them for the page."""
+    """Return the numbers of all tokens, (N,), in float64, without the page's packing."""
     if mode == "rollout":
-        whole = rollout_rows(seen)
+        matrix = rollout_rows(seen)
     else:
         heads = tiny.dense(seen.trace, block)[0].numpy()  # (H, N, N)
-        whole = heads[head] if isinstance(head, int) else getattr(heads, head)(0)
-        whole = whole / whole.sum(-1, keepdims=True)
-    whole = whole if direction == "row" else whole.T
+        matrix = heads[head] if isinstance(head, int) else getattr(heads, head)(0)
+        matrix = matrix / matrix.sum(-1, keepdims=True)
+    matrix = matrix if direction == "row" else matrix.T
     prefix = len(seen.trace.prefix)
-    return whole[prefix:].mean(0) if query == "mean" else whole[seen.trace.token(query)]
+    return matrix[prefix:].mean(0) if query == "mean" else matrix[seen.trace.token(query)]

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from vitviz.analysis.heads import CHEAP, HeadStatistics, head_statistics
+from vitviz.analysis.head_statistics import CHEAP, HeadStatistics, head_statistics
 from vitviz.analysis.interventions import Change, intervene
 from vitviz.analysis.logit_lens import LogitLens, logit_lens
 from vitviz.analysis.tokens import TokenPCA, token_pca
@@ -330,7 +330,7 @@ class View:
     def heads(
         self, names: Collection[str] = CHEAP, *, query: Query | None = None, target: Named | None = None
     ) -> HeadStatistics:
-        """Return statistics of every head; see `vitviz.analysis.heads.head_statistics`."""
+        """Return statistics of every head; see `vitviz.analysis.head_statistics.head_statistics`."""
         return head_statistics(self.model, self.trace, self.geometry, names=names, query=query, target=target)
 
     @check_arguments(ExplorerError)

@@ -1,4 +1,4 @@
-"""Interventions against the same change made by hand, and baseline images against sums over their pixels."""
+"""Test interventions against manual edits, and baseline images against their definitions."""
 
 import functools
 import re
@@ -27,17 +27,17 @@ PREFIXES = [{}, {"class_token": False, "pooling": "mean"}, {"registers": 3, "poo
 known = functools.partial(tiny.known, preprocess=GREY)
 
 
-def test_a_change_lists_the_probabilities_that_moved() -> None:
+def test_change_ranks_classes_by_absolute_change() -> None:
     model, images = known(), tiny.images()
     change = intervene(model, images, heads=[(0, 1), (2, 3)])
     before = model(images).detach().double().numpy()
     after = model(images, Edits(heads={(0, 1): "zero", (2, 3): "zero"})).detach().double().numpy()
     close(change.logits_before, before)
     close(change.logits_after, after)
-    was, now = (torch.from_numpy(logits).softmax(1).numpy() for logits in (before, after))
-    close(change.before, was)
-    close(change.after, now)
-    gains = now[1] - was[1]
+    old, new = (torch.from_numpy(logits).softmax(1).numpy() for logits in (before, after))
+    close(change.before, old)
+    close(change.after, new)
+    gains = new[1] - old[1]
     top = change.top(4, image=1)
     assert [moved.index for moved in top] == sorted(range(tiny.CLASSES), key=lambda c: -abs(gains[c]))[:4]
     for moved in top:
@@ -50,12 +50,12 @@ def test_a_change_lists_the_probabilities_that_moved() -> None:
     for image in (-1, 2):
         with pytest.raises(AnalysisError, match=r"0\.\.1"):
             change.top(3, image)
-    given = torch.randn(tiny.BATCH, tiny.CLASSES)  # what is known before is not run again
-    close(intervene(model, images, before=given).logits_before, given)
+    known_logits = torch.randn(tiny.BATCH, tiny.CLASSES)  # known logits are not computed again
+    close(intervene(model, images, before=known_logits).logits_before, known_logits)
 
 
 @pytest.mark.parametrize("changes", PREFIXES, ids=str)
-def test_no_change_keeps_the_logits_and_removed_patches_leave_the_sequence(changes: dict) -> None:
+def test_no_intervention_keeps_logits_and_drop_removes_patches(changes: dict) -> None:
     model, images = known(**changes), tiny.images()
     state = torch.random.get_rng_state()
     change = intervene(model, images, swap=Swap(images, (0, 0, 26, 26)), drop=())
@@ -67,13 +67,13 @@ def test_no_change_keeps_the_logits_and_removed_patches_leave_the_sequence(chang
     change = intervene(model, images, drop=[(0, 3), (6, 10), (2, 0), (2, 0)])
     close(change.logits_after, model(images, Edits(keep=torch.tensor([keep]))))
     assert np.abs(change.logits_after - change.logits_before).max() > 1e-3
-    if model.config.pooling == "cls":  # prefix tokens alone are read
-        every = [(row, column) for row in range(7) for column in range(11)]
-        none = torch.zeros(1, 0, dtype=torch.long)
-        close(intervene(model, images, drop=every).logits_after, model(images, Edits(keep=none)))
+    if model.config.pooling == "cls":  # the classifier reads no patches
+        all_patches = [(row, column) for row in range(7) for column in range(11)]
+        no_patch = torch.zeros(1, 0, dtype=torch.long)
+        close(intervene(model, images, drop=all_patches).logits_after, model(images, Edits(keep=no_patch)))
 
 
-def test_baselines_are_colors_of_the_photograph() -> None:
+def test_baseline_colors() -> None:
     model, images = known(), tiny.images()
     black = baseline_images(model, images, "black")
     photo = black * torch.tensor(GREY.std)[:, None, None] + torch.tensor(GREY.mean)[:, None, None]
@@ -89,7 +89,7 @@ def test_baselines_are_colors_of_the_photograph() -> None:
     assert torch.equal(pixel_mask(mask, 4), expected)
 
 
-def test_the_blur_is_a_gaussian_whose_weights_are_rescaled_at_the_rim() -> None:
+def test_blur_is_gaussian_with_rescaled_border() -> None:
     images, sigma = tiny.images()[:, :, :26, :39].double(), BLUR * SIDE
     blur = functools.partial(gaussian_filter, sigma=(0, 0, sigma, sigma), mode="constant", truncate=9.0)
     close(baseline_images(known(), images, "blur"), blur(images.numpy()) / blur(np.ones(images.shape)), 1e-10)
@@ -106,7 +106,7 @@ def test_one_image_is_swapped_into_all() -> None:
 
 
 @pytest.mark.parametrize("mode", get_args(Drop))
-def test_all_interventions_at_once_are_one_run(mode: str) -> None:
+def test_combined_interventions_match_manual_edits(mode: str) -> None:
     model, images, others = known(registers=1), tiny.images(), tiny.images(seed=9)
     cuts = [Cut(block=1, queries=(0,), keys=(2, 3)), Cut(block=-1, head=2, queries=(5,), keys=(0,))]
     heads, drop = {(0, 4): "mean", (-2, 1): "zero"}, [(1, 1), (3, 3), (6, 0)]
@@ -118,7 +118,7 @@ def test_all_interventions_at_once_are_one_run(mode: str) -> None:
     if mode == "remove":
         keep = torch.tensor([[i for i in range(77) if i not in (12, 36, 66)]])
     else:
-        behind = baseline_images(model, mixed, mode)  # of the colors after the swap
+        behind = baseline_images(model, mixed, mode)  # from the swapped images
         keep, mixed = None, torch.where(pixel_mask(mask, SIDE), behind, mixed)
     swap = Swap(others, (0, 13, 26, 39))
     change = intervene(model, images, heads=heads, cuts=cuts, drop=drop, mode=mode, swap=swap)
@@ -139,18 +139,18 @@ def test_all_interventions_at_once_are_one_run(mode: str) -> None:
         ),
     ],
 )
-def test_interventions_that_do_not_fit_are_refused(options: dict, words: str) -> None:
+def test_invalid_interventions_raise(options: dict, words: str) -> None:
     with pytest.raises((AnalysisError, EditError), match=words):
         intervene(known(), tiny.images(), **options)
 
 
-def test_models_that_cannot_predict_are_refused() -> None:
-    every = [(row, column) for row in range(7) for column in range(11)]
+def test_models_that_cannot_predict_raise() -> None:
+    all_patches = [(row, column) for row in range(7) for column in range(11)]
     for error, words, model, options in [
         (AnalysisError, "classifier", tiny.model(classes=0), {}),
         (AnalysisError, r"eval\(\)", tiny.model().train(), {}),
         (ExplainError, "mean and std", tiny.model(), {"drop": [(0, 0)], "mode": "black"}),
-        (EditError, "at least one patch", known(class_token=False, pooling="mean"), {"drop": every}),
+        (EditError, "at least one patch", known(class_token=False, pooling="mean"), {"drop": all_patches}),
     ]:
         with pytest.raises(error, match=words):
             intervene(model, tiny.images(), **options)

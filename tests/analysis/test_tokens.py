@@ -1,4 +1,4 @@
-"""Logit lens, tokens, positions and patch filters, against the reference model and decompositions by NumPy."""
+"""Test logit lens, tokens, positions and patch filters against the reference model and NumPy."""
 
 import dataclasses
 import itertools
@@ -23,43 +23,39 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def seen(**changes: Any) -> tuple[ViT, Trace]:
-    """A model and its trace of one image."""
     return tiny.model(**changes), tiny.trace(batch=1, **changes)
 
 
 def with_stream(trace: Trace, block: int, change: Any) -> Trace:
-    """The trace as if something else had entered a block: `change` is given a copy of its patches (gh * gw, D)."""
+    """Return the trace with another input of a block: `change` edits a copy of its patches (gh * gw, D)."""
     stream = trace.stream(block).clone()
     change(stream[0, len(trace.prefix) :])
-    kept = list(trace.kept)
-    kept[block] = dataclasses.replace(kept[block], stream=stream)
-    return dataclasses.replace(trace, kept=tuple(kept))
+    states = list(trace.states)
+    states[block] = dataclasses.replace(states[block], stream=stream)
+    return dataclasses.replace(trace, states=tuple(states))
 
 
 @pytest.mark.parametrize("kind", tiny.KINDS)
 @torch.no_grad()
-def test_the_lens_reads_what_a_model_cut_short_answers(kind: str) -> None:
-    """And a patch as if it were pooled alone: a sequence in which nothing else could be pooled is read out.
-
-    Outputs of blocks, and their norms, are those of the reference.
-    """
+def test_logit_lens_matches_truncated_models(kind: str) -> None:
+    """Each patch is classified like a sequence in which only it can be pooled. Outputs of blocks match too."""
     model, trace = seen(**tiny.KINDS[kind], grid=(2, 5))
     images, prefix, chosen = tiny.images(1, grid=(2, 5)), len(trace.prefix), (3, 0, 17)
     lens, norms = logit_lens(model, trace, chosen), token_norms(model, trace).norms
     outputs = list(block_outputs(model, trace))
     assert lens.blocks == (0, 1, 2)
     assert lens.patches.shape == (3, *trace.grid, 3)
-    np.testing.assert_array_equal(lens.logits[-1], trace.logits[0].numpy())  # the last is the model's own, exactly
+    np.testing.assert_array_equal(lens.logits[-1], trace.logits[0].numpy())  # the last reading is the model's own
     for depth in (1, 2, 3):
         with torch.enable_grad():
-            short = reference.run(model, images, depth=depth)
-        leaving = short.leaving[-1].detach()
+            truncated = reference.run(model, images, depth=depth)
+        leaving = truncated.leaving[-1].detach()
         assert outputs[depth - 1][0] == depth - 1
         tiny.close(outputs[depth - 1][1], leaving, 1e-4)
         np.testing.assert_allclose(norms[depth - 1], leaving[0].norm(dim=1), rtol=1e-4)
-        answer, final = short.logits.tensor.detach()[0], short.final.tensor.detach()[0].float()
-        np.testing.assert_allclose(lens.logits[depth - 1], answer, rtol=1e-3, atol=1e-4)
-        np.testing.assert_allclose(lens.probabilities[depth - 1], answer.softmax(0), rtol=1e-3, atol=1e-6)
+        logits, final = truncated.logits.tensor.detach()[0], truncated.final.tensor.detach()[0].float()
+        np.testing.assert_allclose(lens.logits[depth - 1], logits, rtol=1e-3, atol=1e-4)
+        np.testing.assert_allclose(lens.probabilities[depth - 1], logits.softmax(0), rtol=1e-3, atol=1e-6)
         for row, column in ((0, 0), (1, 3), (1, 4)):
             patch = final[prefix + row * 5 + column]
             front = list(final[:prefix])
@@ -69,14 +65,15 @@ def test_the_lens_reads_what_a_model_cut_short_answers(kind: str) -> None:
                 front[trace.prefix.index("distillation")] = patch
             sequence = [patch] if model.config.pooling == "attention" else [*front, patch]
             if model.config.pooling == "attention" and model.config.distillation_token:
-                continue  # two read-outs of different tokens
-            each = model.classify(torch.stack(sequence)[None])[0].softmax(0).numpy()
-            np.testing.assert_allclose(lens.patches[depth - 1, row, column], each[[*chosen]], rtol=1e-3, atol=1e-6)
-            assert lens.best[depth - 1, row, column] == each.argmax()
-            assert lens.best_probability[depth - 1, row, column] == pytest.approx(each.max(), rel=1e-3)
+                continue  # two classifiers read different tokens
+            probabilities = model.classify(torch.stack(sequence)[None])[0].softmax(0).numpy()
+            patches = lens.patches[depth - 1, row, column]
+            np.testing.assert_allclose(patches, probabilities[[*chosen]], rtol=1e-3, atol=1e-6)
+            assert lens.best[depth - 1, row, column] == probabilities.argmax()
+            assert lens.best_probability[depth - 1, row, column] == pytest.approx(probabilities.max(), rel=1e-3)
 
 
-def test_classes_are_those_named_or_the_most_probable() -> None:
+def test_lens_classes_are_named_or_most_probable() -> None:
     model, trace = seen()
     order = trace.logits[0].argsort(descending=True)[:5].tolist()
     assert logit_lens(model, trace).classes == tuple(order)
@@ -90,15 +87,15 @@ def test_classes_are_those_named_or_the_most_probable() -> None:
 
 def test_blocks_whose_successor_was_not_kept_are_left_out() -> None:
     model, images = tiny.model(), tiny.images(1)
-    whole, part = logit_lens(model, model.trace(images)), logit_lens(model, model.trace(images, blocks=[1]))
-    assert part.blocks == (0, 2)
-    np.testing.assert_allclose(part.logits, whole.logits[[0, 2]], rtol=1e-5)
+    full, partial = logit_lens(model, model.trace(images)), logit_lens(model, model.trace(images, blocks=[1]))
+    assert partial.blocks == (0, 2)
+    np.testing.assert_allclose(partial.logits, full.logits[[0, 2]], rtol=1e-5)
     assert token_norms(model, model.trace(images, blocks=[1])).blocks == (0,)
     with pytest.raises(AnalysisError, match=r"got blocks \[0\]"):
         token_pca(model, model.trace(images, blocks=[0]))
 
 
-def test_several_images_or_no_classifier_are_refused() -> None:
+def test_several_images_or_no_classifier_raise() -> None:
     model, two = tiny.model(), tiny.trace()
     for ask in (logit_lens, token_pca, token_norms, lambda *of: token_similarity(*of, "cls")):
         with pytest.raises(AnalysisError, match="one image, got 2"):
@@ -108,7 +105,7 @@ def test_several_images_or_no_classifier_are_refused() -> None:
         logit_lens(bare, bare.trace(tiny.images(1)))
 
 
-def test_long_patches_are_outliers_and_prefix_tokens_never() -> None:
+def test_outliers_are_patches_with_large_norms() -> None:
     model, trace = seen(registers=2)
 
     def lengthen(patches: Tensor) -> None:
@@ -124,14 +121,14 @@ def test_long_patches_are_outliers_and_prefix_tokens_never() -> None:
     assert not token_norms(model, trace).outliers.any()
 
     def spread(patches: Tensor) -> None:
-        lengths = torch.linspace(-2.0, 2.0, len(patches)).exp()  # from a seventh to seven times the median
+        lengths = torch.linspace(-2.0, 2.0, len(patches)).exp()  # from 1/7 to 7 times the median
         patches.mul_(lengths[:, None] / patches.norm(dim=1, keepdim=True))
 
     wide = token_norms(model, with_stream(trace, 1, spread))
-    assert wide.norms[0, 3:].max() > 7 * np.median(wide.norms[0, 3:])  # far, but so are its neighbours
+    assert wide.norms[0, 3:].max() > 7 * np.median(wide.norms[0, 3:])  # a wide distribution has no outliers
     assert not wide.outliers[0].any()
     alike = with_stream(trace, 1, lambda patches: patches.copy_(torch.ones_like(patches)))
-    assert not token_norms(model, alike).outliers[0].any()  # longer by nothing is no outlier
+    assert not token_norms(model, alike).outliers[0].any()  # equal norms are no outliers
 
 
 def check_colors(model: ViT, trace: Trace, block: int, usual: np.ndarray) -> np.ndarray:
@@ -151,31 +148,31 @@ def check_colors(model: ViT, trace: Trace, block: int, usual: np.ndarray) -> np.
 @pytest.mark.parametrize("changes", [{}, {"registers": 2, "grid": (2, 5)}, {"class_token": False, "pooling": "mean"}])
 def test_colors_are_scores_of_components_between_percentiles(changes: dict[str, Any]) -> None:
     model, trace = seen(**changes)
-    every, pca = np.ones(trace.grid[0] * trace.grid[1], bool), token_pca(model, trace)
+    all_patches, pca = np.ones(trace.grid[0] * trace.grid[1], bool), token_pca(model, trace)
     assert pca.colors.shape == (3, *trace.grid, 3)
     assert not token_norms(model, trace).outliers.any()
     assert ((pca.components[0].astype(np.float64) ** 3).sum(1) > 0).all()
-    scores = [check_colors(model, trace, block, every) for block in range(3)]
-    for before, after in itertools.pairwise(scores):  # signs go with those of the block before
+    scores = [check_colors(model, trace, block, all_patches) for block in range(3)]
+    for before, after in itertools.pairwise(scores):  # signs follow the previous block
         assert (np.diag(np.corrcoef(before.T, after.T)[:3, 3:]) > 0).all()
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_colors_do_not_flip_between_similar_images(seed: int) -> None:
-    """A little noise on the image changes the colors a little, also where a free sign could turn them round."""
+    """Small noise changes the colors little, although signs of components are arbitrary."""
     model, image = tiny.model(seed), tiny.images(1, seed)
     noise = 1e-4 * torch.randn(image.shape, generator=torch.Generator().manual_seed(seed))
     first, second = (token_pca(model, model.trace(x)).colors for x in (image, image + noise))
     assert np.abs(first - second).mean() < 0.02
 
 
-def test_outliers_take_neither_the_components_nor_the_scale() -> None:
+def test_pca_and_its_scale_exclude_outliers() -> None:
     model, trace = seen()
     odd = np.arange(77) % 9 == 4
 
     def spoil(patches: Tensor) -> None:
         patches[odd] = 0.01 * patches[odd]
-        patches[odd, 2] = 1e4  # long, and in a direction of their own
+        patches[odd, 2] = 1e4  # large norms in one direction
 
     spoiled = with_stream(trace, 1, spoil)
     assert token_norms(model, spoiled).outliers[0, 1:].tolist() == odd.tolist()
@@ -211,7 +208,7 @@ def test_similarity_is_the_cosine_after_the_final_norm(query: Any) -> None:
     ("changes", "grid"),
     [({}, (3, 5)), ({"positions": "sincos", "width": 20, "grid": (3, 4)}, None), ({"grid": (2, 3)}, None)],
 )
-def test_positions_are_compared_pair_by_pair(changes: dict[str, Any], grid: tuple[int, int] | None) -> None:
+def test_position_similarity_is_pairwise_cosine(changes: dict[str, Any], grid: tuple[int, int] | None) -> None:
     model = tiny.model(**changes)
     similarity = position_similarity(model, grid)
     rows, columns = grid or model.config.grid
@@ -221,7 +218,7 @@ def test_positions_are_compared_pair_by_pair(changes: dict[str, Any], grid: tupl
     assert np.abs(similarity).max() <= 1.0
 
 
-def test_filters_and_their_components_are_those_of_a_decomposition() -> None:
+def test_patch_filters_match_svd() -> None:
     model = tiny.model()
     weights = model.patch_embed.proj.weight.detach().double().numpy()  # (D, 3, p, p)
     filters = patch_filters(model, 7)
@@ -236,7 +233,7 @@ def test_filters_and_their_components_are_those_of_a_decomposition() -> None:
 
 
 def test_filters_of_one_picture_have_one_component() -> None:
-    """All filters are multiples of one picture: it is the first component, and there is no second."""
+    """If all filters are multiples of one picture, it is the only component."""
     model = tiny.model()
     picture = torch.randn(3, tiny.PATCH, tiny.PATCH, generator=torch.Generator().manual_seed(9))
     with torch.no_grad():
@@ -246,10 +243,10 @@ def test_filters_of_one_picture_have_one_component() -> None:
     np.testing.assert_allclose(filters.explained, [1.0, 0.0, 0.0], atol=1e-5)
     unit = (picture / picture.norm()).numpy()
     np.testing.assert_allclose(np.abs((filters.components[0] * unit).sum()), 1.0, rtol=1e-5)
-    np.testing.assert_array_equal(filters.pictures[1:], 0.5)  # nothing: the grey of a weight of zero
+    np.testing.assert_array_equal(filters.pictures[1:], 0.5)  # zero weights are grey
 
 
-def test_grey_images_have_grey_filters_and_other_inputs_are_refused() -> None:
+def test_grey_filters_and_invalid_arguments_of_filters() -> None:
     grey = patch_filters(tiny.model(channels=1), 100)
     assert grey.components.shape == (tiny.WIDTH, 1, tiny.PATCH, tiny.PATCH)
     np.testing.assert_array_equal(grey.pictures[..., 0], grey.pictures[..., 2])

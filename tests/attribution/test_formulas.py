@@ -1,6 +1,4 @@
-"""Methods for a class against their formulas: gradients and relevance on a model written out operation by operation,
-perturbation against captum, integrals and Shapley values by definition.
-"""
+"""Test class-specific methods against their formulas on the reference model, captum, and definitions."""
 
 import functools
 import itertools
@@ -23,7 +21,7 @@ from torch import Tensor
 from vitviz.attribution import gradient, perturbation
 from vitviz.attribution.baselines import baseline_images
 from vitviz.attribution.gradient import attention_gradcam, gae, gradient_rollout, legrad, token_gradcam
-from vitviz.attribution.inputs import Method
+from vitviz.attribution.inputs import ExplainError, Method
 from vitviz.attribution.perturbation import input_gradient, integrated_gradients, kernel_shap, occlusion, superpixels
 from vitviz.attribution.relevance import attn_lrp, transformer_lrp
 from vitviz.model.vit import ViT
@@ -32,7 +30,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Graph:
-    """One image's run written out, and the gradients of its score in everything; tensors without their batch axis."""
+    """Reference run of one image, with the gradients of its score."""
 
     def __init__(self, model: ViT, image: Tensor, target: int, against: int | None = None) -> None:
         self.model, self.image, self.target, self.against = model, image[None], target, against
@@ -48,67 +46,62 @@ class Graph:
         return logits[0, self.target] - (0 if self.against is None else logits[0, self.against])
 
     @staticmethod
-    def of(score: Tensor, wanted: list[Tensor]) -> list[Tensor]:
-        gradients = torch.autograd.grad(score, wanted, retain_graph=True, allow_unused=True)
-        return [torch.zeros_like(a) if g is None else g for a, g in zip(wanted, gradients, strict=True)]
+    def of(score: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+        gradients = torch.autograd.grad(score, tensors, retain_graph=True, allow_unused=True)
+        return [torch.zeros_like(a) if g is None else g for a, g in zip(tensors, gradients, strict=True)]
 
     def blocks(self) -> list[tuple[Tensor, Tensor]]:
-        """Attention and its gradient in each block, (H, N, N)."""
         return [(a[0].detach(), g[0]) for a, g in zip(self.attentions, self.gradients, strict=True)]
 
 
 @functools.cache
 def graph(kind: str, image: int, target: int, against: int | None = None) -> Graph:
-    """The graph of one image of the batch: made once for the tests of all formulas."""
     return Graph(cases.model(kind), cases.images()[image], target, against)
 
 
 def check(method: Any, kind: str, formula: Callable[..., Tensor], tolerance: float = 1e-5, **options: Any) -> None:
-    """Assert that a method on a batch equals the formula on each image by itself, for targets and for a contrast."""
+    """Assert that a method on a batch equals the formula on each image, for targets and for a contrast."""
     model, pixels = cases.model(kind), cases.images()
     for target, contrast in ((cases.TARGETS, None), (None, (5, 11))):
         ours = method(cases.case(model, pixels, target, contrast), **options)
-        goals = [contrast] * 2 if contrast else [(label,) for label in cases.TARGETS]
-        theirs = [formula(graph(kind, image, *goal)) for image, goal in enumerate(goals)]
-        cases.close(ours, torch.stack(theirs), tolerance)
+        labels = [contrast] * 2 if contrast else [(label,) for label in cases.TARGETS]
+        expected = [formula(graph(kind, image, *goal)) for image, goal in enumerate(labels)]
+        cases.close(ours, torch.stack(expected), tolerance)
         assert contrast or float(ours.max()) > 0
 
 
 @pytest.mark.parametrize("options", [{}, {"discard": 0.4}, {"residual": 0.2, "discard": 0.8}], ids=str)
 @cases.kinds
-def test_gradient_rollout_is_a_row_of_a_product_of_matrices(kind: str, options: dict[str, float]) -> None:
-    """Gildenblat's, with the rows rescaled along the right axis and each image by itself (faults 1 to 3).
-
-    Less what the skip connections alone pass on.
-    """
+def test_gradient_rollout_matches_product_of_matrices(kind: str, options: dict[str, float]) -> None:
+    """Rows are rescaled along the last axis, per image; the path through skip connections only is excluded."""
     discard, residual = options.get("discard", 0.0), options.get("residual", 0.5)
 
     def formula(graph: Graph) -> Tensor:
         prefix, count = len(graph.model.config.prefix), graph.attentions[0].shape[-1]
-        product = alone = torch.eye(count).double()
+        product = skipped = torch.eye(count).double()
         for attention, slope in graph.blocks():
             fused = (attention * slope).mean(0).clamp(min=0).numpy()
-            least = np.sort(fused, axis=None)[int(discard * fused.size)] if discard else 0
+            threshold = np.sort(fused, axis=None)[int(discard * fused.size)] if discard else 0
             for row in fused:
                 strongest = int(row.argmax())
                 for column in range(prefix, count):
-                    if row[column] < least and column != strongest:
+                    if row[column] < threshold and column != strongest:
                         row[column] = 0
             mixed = (1 - residual) * torch.from_numpy(fused) + residual * torch.eye(count)
             total = mixed.sum(dim=1, keepdim=True)
             product = (mixed / total) @ product
-            alone = (residual * torch.eye(count) / total) @ alone
+            skipped = (residual * torch.eye(count) / total) @ skipped
         rows = cases.rows_read(graph.model)
         if graph.pool is None:
-            return rows @ (product - alone)
+            return rows @ (product - skipped)
         pooled = (graph.pool * graph.pool_gradient).mean(0).clamp(min=0)
-        return rows @ (product - alone) + (1 - rows.sum()) * pooled / pooled.sum() @ product
+        return rows @ (product - skipped) + (1 - rows.sum()) * pooled / pooled.sum() @ product
 
     check(gradient_rollout, kind, formula, **options)
 
 
 @cases.kinds
-def test_gae_is_a_row_of_the_relevance_matrix(kind: str) -> None:
+def test_gae_matches_relevance_matrix(kind: str) -> None:
     def formula(graph: Graph) -> Tensor:
         start = relevance = torch.eye(graph.attentions[0].shape[-1]).double()
         for attention, slope in graph.blocks():
@@ -147,45 +140,48 @@ def test_token_gradcam_weights_channels_by_their_mean_gradient(kind: str) -> Non
 
     for block in (-1, 1, 0, None):
         if block == -1 and cases.model(kind).config.pooling == "cls":
-            # The answer does not depend on the patches that leave the last block.
+            # The score does not depend on the last block's patches.
             assert not token_gradcam(cases.case(cases.model(kind), cases.images(), 3), block=-1).any()
             continue
         check(token_gradcam, kind, functools.partial(formula, block=block), block=block)
 
 
 @cases.kinds
-def test_legrad_adds_the_gradient_of_the_answer_after_each_block(kind: str) -> None:
+def test_legrad_sums_gradients_of_the_score_after_each_block(kind: str) -> None:
     def formula(graph: Graph, start: int = 0, pooling: str = "model") -> Tensor:
         total = 0
         for attention, leaving in list(zip(graph.attentions, graph.leaving, strict=True))[start:]:
-            if pooling == "tokens":  # the answer as the mean over all tokens
+            if pooling == "tokens":  # pooled by the mean over all tokens
                 pool, logits = None, graph.model.head(graph.model.norm(leaving).mean(1))
             else:
                 _, pool, value = reference.read(reference.Tape(), graph.model, reference.Value(leaving))
                 logits = value.tensor
-            wanted = attention if pool is None else pool.tensor
-            total = total + Graph.of(graph.score(logits), [wanted])[0][0].clamp(min=0).mean((0, 1))
+            attention_read = attention if pool is None else pool.tensor
+            total = total + Graph.of(graph.score(logits), [attention_read])[0][0].clamp(min=0).mean((0, 1))
         return total
 
     for start in (0, -2):
         check(legrad, kind, functools.partial(formula, start=start), start=start)
+    if "attention" in kind:
+        with pytest.raises(ExplainError, match="attention pooling, got 'tokens'"):
+            legrad(cases.case(cases.model(kind), cases.images(), 3), pooling="tokens")
     if kind == "class token":
         check(legrad, kind, functools.partial(formula, pooling="tokens"), pooling="tokens")
 
 
-def test_a_model_of_one_block() -> None:
-    """Where the class token alone is read, Grad-CAM of tokens falls back to those that enter the only block."""
-    made = cases.case(cases.model(depth=1), cases.images(), cases.TARGETS)
+def test_gradient_methods_on_a_model_of_one_block() -> None:
+    """Grad-CAM of tokens then uses the input of the only block."""
+    case = cases.case(cases.model(depth=1), cases.images(), cases.TARGETS)
     for method in gradient.METHODS:
-        assert method.function(made).any(), method.name
+        assert method.function(case).any(), method.name
 
 
-# ---- relevance, in the numbers of its authors' programs
+# ---- relevance, by the rules of the authors' programs
 
 
 @cases.kinds
-def test_transformer_lrp_has_the_numbers_of_the_authors_scheme(kind: str) -> None:
-    """What is read of the rollout matrix less the identity. Fixed positions are in single precision."""
+def test_transformer_lrp_matches_the_authors_rules(kind: str) -> None:
+    """Compare the read rows of the rollout matrix minus the identity. Fixed positions are in single precision."""
 
     def formula(graph: Graph, start: int) -> Tensor:
         tape, config = reference.CheferTape(), graph.model.config
@@ -212,47 +208,47 @@ GAMMAS = {"qkv": 0.1, "proj": 0.2, "mlp": 0.3, "head": 0.4}
 
 @pytest.mark.parametrize("gammas", [{}, GAMMAS], ids=["epsilon", "gamma"])
 @cases.kinds
-def test_attn_lrp_is_relevance_propagated_by_the_papers_rules(
+def test_attn_lrp_matches_the_papers_rules(
     kind: str, gammas: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitviz.attribution.attn_lrp.CHUNK_BYTES", 2 * 5 * 19 * 8 * 3)  # three rows of attention
     model, images = cases.model(kind), cases.images()
-    made, options = cases.case(model, images, cases.TARGETS), {f"gamma_{name}": gamma for name, gamma in gammas.items()}
-    paper = attn_lrp(made, conserve=False, **options)
-    conserved = attn_lrp(made, **options)
-    constant = attn_lrp(made, conserve=False, softmax="constant", **options)
+    case, options = cases.case(model, images, cases.TARGETS), {f"gamma_{name}": gamma for name, gamma in gammas.items()}
+    paper = attn_lrp(case, conserve=False, **options)
+    conserved = attn_lrp(case, **options)
+    constant = attn_lrp(case, conserve=False, softmax="constant", **options)
     prefix = len(model.config.prefix)
-    for index, goal in enumerate(cases.TARGETS):
+    for index, label in enumerate(cases.TARGETS):
 
-        def propagate(index: int = index, goal: int = goal, **rules: Any) -> tuple[Tensor, float, float]:
-            """Return relevance of the tokens that enter the first block (N,), what reached none, and the logit."""
+        def propagate(index: int = index, label: int = label, **rules: Any) -> tuple[Tensor, float, float]:
+            """Return the relevance of the first block's input tokens (N,), the absorbed relevance, and the logit."""
             tape = reference.AttnTape(**rules, gammas=gammas)
             run = reference.run(model, images[index, None], tape)
-            logit = run.logits.tensor[0, goal]
-            tape.rewind(run.logits, torch.zeros_like(run.logits.tensor).index_fill(1, torch.tensor(goal), logit))
+            logit = run.logits.tensor[0, label]
+            tape.rewind(run.logits, torch.zeros_like(run.logits.tensor).index_fill(1, torch.tensor(label), logit))
             return run.tokens.relevance[0].sum(-1).detach(), tape.booked, float(logit)
 
         cases.close(paper[index], propagate(passing=False)[0], 2e-5)
         cases.close(constant[index], propagate(constant=True)[0], 2e-5)
-        theirs, booked, logit = propagate(passing=True)  # the classifier's bias reaches the tokens
-        assert float(theirs.sum()) + booked == pytest.approx(logit, rel=1e-5)
-        theirs[: prefix or None] += booked / (prefix or len(theirs))  # to the prefix, else evenly to all patches
-        cases.close(conserved[index], theirs, 2e-5)
+        expected, booked, logit = propagate(passing=True)  # the classifier's bias reaches the tokens
+        assert float(expected.sum()) + booked == pytest.approx(logit, rel=1e-5)
+        expected[: prefix or None] += booked / (prefix or len(expected))  # to the prefix, else evenly to all patches
+        cases.close(conserved[index], expected, 2e-5)
 
 
 @cases.kinds
 def test_scores_of_attn_lrp_sum_to_the_logit(kind: str) -> None:
-    made = cases.case(cases.model(kind).float(), cases.images().float(), cases.TARGETS)  # in single precision
+    case = cases.case(cases.model(kind).float(), cases.images().float(), cases.TARGETS)  # in single precision
     for options in ({}, {"gamma_mlp": 0.25, "gamma_qkv": 0.1}, {"softmax": "constant"}, {"epsilon": 1e-4}):
-        sums = attn_lrp(made, **options).sum(1)
-        torch.testing.assert_close(sums, made.target.score(made.trace.logits), rtol=0.01, atol=1e-4)
+        sums = attn_lrp(case, **options).sum(1)
+        torch.testing.assert_close(sums, case.target.score(case.trace.logits), rtol=0.01, atol=1e-4)
 
 
 def test_epsilon_absorbs_relevance() -> None:
-    made = cases.case(cases.model(), cases.images(), cases.TARGETS)
-    plain, little, more = (attn_lrp(made, conserve=False, epsilon=epsilon) for epsilon in (0.0, 1e-12, 0.1))
-    assert not torch.allclose(plain, more)
-    torch.testing.assert_close(plain, little)
+    case = cases.case(cases.model(), cases.images(), cases.TARGETS)
+    without_epsilon, small, large = (attn_lrp(case, conserve=False, epsilon=epsilon) for epsilon in (0.0, 1e-12, 0.1))
+    assert not torch.allclose(without_epsilon, large)
+    torch.testing.assert_close(without_epsilon, small)
 
 
 # ---- perturbation
@@ -261,54 +257,54 @@ BASELINES = ["zero", "mean", "black", "blur"]
 
 
 def by_patch(pixels: Tensor) -> Tensor:
-    """(B, channels, H, W) -> sums over each patch, one after the other (B, gh * gw)."""
+    """Sum over each patch: (B, channels, H, W) -> (B, gh * gw)."""
     return F.avg_pool2d(pixels, cases.PATCH, divisor_override=1).sum(1).flatten(1)
 
 
 @cases.kinds
-def test_input_gradient_is_the_gradient_of_the_pixels(kind: str) -> None:
+def test_input_gradient_sums_pixel_gradients(kind: str) -> None:
     model, images = cases.model(kind), cases.images()
     for target, contrast in ((cases.TARGETS, None), (None, (5, 11))):
-        made = cases.case(model, images, target, contrast)
+        case = cases.case(model, images, target, contrast)
         pixels = images.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(made.target.score(model(pixels)).sum(), pixels)
-        cases.close(input_gradient(made)[:, len(model.config.prefix) :], by_patch(slope.abs()))
+        (slope,) = torch.autograd.grad(case.target.score(model(pixels)).sum(), pixels)
+        cases.close(input_gradient(case)[:, len(model.config.prefix) :], by_patch(slope.abs()))
 
 
 @pytest.mark.parametrize(("kind", "baseline"), list(zip(tiny.KINDS, itertools.cycle(BASELINES))))
-def test_integrated_gradients_are_the_integral(kind: str, baseline: str) -> None:
+def test_integrated_gradients_match_the_integral(kind: str, baseline: str) -> None:
     model, images = cases.known(kind), cases.images()
-    made, base = cases.case(model, images, contrast=(5, 11)), baseline_images(model, images, baseline)
-    ours, total = integrated_gradients(made, steps=6, batch=4, baseline=baseline), torch.zeros_like(images)
+    case, base = cases.case(model, images, contrast=(5, 11)), baseline_images(model, images, baseline)
+    ours, total = integrated_gradients(case, steps=6, batch=4, baseline=baseline), torch.zeros_like(images)
     for place, weight in zip(*np.polynomial.legendre.leggauss(6), strict=True):
         pixels = (base + (place + 1) / 2 * (images - base)).requires_grad_()
-        total += weight / 2 * torch.autograd.grad(made.target.score(model(pixels)).sum(), pixels)[0]
+        total += weight / 2 * torch.autograd.grad(case.target.score(model(pixels)).sum(), pixels)[0]
     cases.close(ours[:, len(model.config.prefix) :], by_patch(total * (images - base)))
 
 
 @pytest.mark.parametrize(
     ("kind", "baseline", "size"), pairs(list(tiny.KINDS), BASELINES, [(1, None), (2, 1), (2, 2), (3, 2)])
 )
-def test_occlusion_is_captums(kind: str, baseline: str, size: tuple[int, int | None]) -> None:
+def test_occlusion_matches_captum(kind: str, baseline: str, size: tuple[int, int | None]) -> None:
     (window, stride), model, images = size, cases.known(kind), cases.images()
     ours = occlusion(cases.case(model, images, cases.TARGETS), window=window, stride=stride, baseline=baseline)
     base, side, step = baseline_images(model, images, baseline), window * cases.PATCH, (stride or window) * cases.PATCH
-    theirs = Occlusion(model).attribute(images, (3, side, side), (3, step, step), base, torch.tensor(cases.TARGETS))
-    cases.close(ours[:, len(model.config.prefix) :], by_patch(theirs[:, :1]) / cases.PATCH**2)
+    expected = Occlusion(model).attribute(images, (3, side, side), (3, step, step), base, torch.tensor(cases.TARGETS))
+    cases.close(ours[:, len(model.config.prefix) :], by_patch(expected[:, :1]) / cases.PATCH**2)
 
 
 def shapley(model: ViT, image: Tensor, base: Tensor, squares: Tensor, label: int) -> Tensor:
-    """By definition: what a square adds to each set of the others, averaged over the orders in which it may come."""
+    """Compute Shapley values by definition: mean contribution of a square over all orders."""
     count = int(squares.max()) + 1
     sets = torch.tensor(list(itertools.product([0.0, 1.0], repeat=count))).double()  # every set of squares
-    shown = sets[:, squares.repeat_interleave(cases.PATCH, 0).repeat_interleave(cases.PATCH, 1)][:, None]
-    values = model(shown * image + (1 - shown) * base)[:, label]  # (2^F,)
+    masks = sets[:, squares.repeat_interleave(cases.PATCH, 0).repeat_interleave(cases.PATCH, 1)][:, None]
+    values = model(masks * image + (1 - masks) * base)[:, label]  # (2^F,)
     shares = torch.tensor([1 / (count * math.comb(count - 1, int(size))) for size in range(count)]).double()
-    added = []
+    contributions = []
     for square in range(count):
         has = sets[:, square] == 1
-        added.append(shares[sets[~has].sum(1).long()] @ (values[has] - values[~has]))
-    return torch.stack(added)
+        contributions.append(shares[sets[~has].sum(1).long()] @ (values[has] - values[~has]))
+    return torch.stack(contributions)
 
 
 @pytest.mark.parametrize(
@@ -322,35 +318,35 @@ def shapley(model: ViT, image: Tensor, base: Tensor, squares: Tensor, label: int
 def test_kernel_shap_finds_shapley_values(
     kind: str, baseline: str, superpixel: int, samples: int, error: float
 ) -> None:
-    """Two squares: exact. Six: as near as so many draws come. Their sum is what the score loses."""
+    """With two squares the values are exact, with six they are approximate."""
     model, image = cases.known(kind), cases.images(1)
-    made, prefix = cases.case(model, image, 3), len(model.config.prefix)
-    ours = kernel_shap(made, superpixel=superpixel, samples=samples, batch=200, baseline=baseline)[0]
+    case, prefix = cases.case(model, image, 3), len(model.config.prefix)
+    ours = kernel_shap(case, superpixel=superpixel, samples=samples, batch=200, baseline=baseline)[0]
     squares, count = superpixels(cases.GRID, superpixel)
     expected = shapley(model, image[0], baseline_images(model, image, baseline)[0], squares, 3)
     values = torch.zeros(count).double().index_add(0, squares.flatten(), ours[prefix:])
     cases.close(values, expected, error)
 
 
-def test_kernel_shap_says_how_well_it_is_known() -> None:
-    """Maps of several seeds correlate about as the note of one says."""
-    said, maps, made = [], [], cases.case(cases.model(), cases.images(1), 3)
+def test_kernel_shap_estimates_agreement_between_seeds() -> None:
+    """The correlation of maps of several seeds is close to the estimate in the note."""
+    estimates, maps, case = [], [], cases.case(cases.model(), cases.images(1), 3)
     for seed in range(6):
-        made.notes.clear()
-        maps.append(kernel_shap(made, samples=300, seed=seed)[0])
-        said.append(float(re.search(r"300 samples: two such maps correlate about ([\d.]+)\.", made.notes[0])[1]))
+        case.notes.clear()
+        maps.append(kernel_shap(case, samples=300, seed=seed)[0])
+        estimates.append(float(re.search(r"300 samples: two such maps correlate about ([\d.]+)\.", case.notes[0])[1]))
     correlations = torch.corrcoef(torch.stack(maps))[~torch.eye(6, dtype=torch.bool)]
-    assert abs(float(correlations.mean()) - sum(said) / 6) < 0.15
-    made.notes.clear()
-    kernel_shap(made, samples=2000)
-    assert float(made.notes.pop().split()[-1][:-1]) > 0.9
-    first, again, other = (kernel_shap(made, samples=60, seed=seed) for seed in (0, 0, 1))
-    assert made.notes == []
+    assert abs(float(correlations.mean()) - sum(estimates) / 6) < 0.15
+    case.notes.clear()
+    kernel_shap(case, samples=2000)
+    assert float(case.notes.pop().split()[-1][:-1]) > 0.9
+    first, again, other = (kernel_shap(case, samples=60, seed=seed) for seed in (0, 0, 1))
+    assert case.notes == []
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
-def test_squares_are_as_small_as_their_number_allows() -> None:
+def test_superpixels_are_as_small_as_allowed() -> None:
     for grid, side, count in (((3, 5), 1, 15), ((8, 8), 2, 16), ((9, 8), 2, 20), ((16, 16), 4, 16), ((37, 50), 10, 20)):
         squares, number = superpixels(grid)
         assert (number, squares.shape) == (count, grid)
@@ -359,7 +355,7 @@ def test_squares_are_as_small_as_their_number_allows() -> None:
             assert squares[row, column] == squares[row // side * side, column // side * side]
 
 
-def test_subsets_come_with_their_complements_and_in_the_right_sizes() -> None:
+def test_subsets_are_paired_and_follow_the_size_distribution() -> None:
     subsets = perturbation.draw_subsets(6, 5002, 0)
     assert subsets[0].all()
     assert not subsets[1].any()
@@ -371,8 +367,8 @@ def test_subsets_come_with_their_complements_and_in_the_right_sizes() -> None:
 
 
 @pytest.mark.parametrize("method", [method for method in perturbation.METHODS if "batch" in method.options])
-def test_the_size_of_batches_changes_nothing(method: Method) -> None:
-    made, options = cases.case(cases.model(), cases.images(), cases.TARGETS), cases.FEW.get(method.name, {})
-    expected = method.function(made, **options)
+def test_batch_size_does_not_change_scores(method: Method) -> None:
+    case, options = cases.case(cases.model(), cases.images(), cases.TARGETS), cases.FEW.get(method.name, {})
+    expected = method.function(case, **options)
     for batch in (1, 4, 99):
-        cases.close(method.function(made, **options, batch=batch), expected, 1e-6)
+        cases.close(method.function(case, **options, batch=batch), expected, 1e-6)

@@ -1,4 +1,4 @@
-"""The registry of attribution methods, their targets, and what holds for every method on every kind of model."""
+"""Test the registry of attribution methods, targets, and properties of every method on every kind of model."""
 
 import contextlib
 import dataclasses
@@ -19,6 +19,7 @@ from vitviz.attribution.attention import attention, rollout
 from vitviz.attribution.gradient import gae
 from vitviz.attribution.inputs import Case, ExplainError, Method, Target, class_index, resolve_target
 from vitviz.attribution.registry import METHODS, attribute, method_named, score_tokens, untouched
+from vitviz.model.trace import Trace
 from vitviz.model.vit import ViT
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -31,9 +32,11 @@ def labelled(**changes: Any) -> ViT:
     return cases.known(dtype=torch.float32, **changes)
 
 
-def explain(model: ViT, pixels: Tensor, target: Any, method: str, **options: Any) -> Tensor:
-    """The score of each token: (B, N)."""
-    return score_tokens(model, pixels, target, method, **cases.FEW.get(method, {}), **options)[1]
+def explain(
+    model: ViT, pixels: Tensor, target: Any, method: str, *, contrast: Any = None, trace: Trace | None = None
+) -> Tensor:
+    """Return the score of each token: (B, N)."""
+    return score_tokens(model, pixels, target, method, contrast, trace, cases.FEW.get(method, {}))[1]
 
 
 def test_the_registry_has_every_method_with_its_options() -> None:
@@ -51,41 +54,30 @@ def test_the_registry_has_every_method_with_its_options() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
-    [
-        ({"method": "lime"}, "gae.*occlusion.*'lime'"),
-        ({"method": "legrad", "blocks": 2}, "legrad.*start.*blocks"),
-        ({"method": "gradient_rollout", "discard": "high"}, "discard of gradient_rollout to be a number"),
-        ({"method": "legrad", "start": "x"}, "start of legrad to be a whole number"),
-        ({"method": "legrad", "start": 1.5}, "start of legrad to be a whole number"),
-        ({"method": "occlusion", "window": True}, "window of occlusion to be a whole number"),
-        *(({"method": name, "contrast": (1, 2)}, name) for name in ("attention", "rollout", "value_attention")),
-    ],
-)
-def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], words: str) -> None:
-    with pytest.raises(ExplainError, match=words):
-        attribute(labelled(), cases.pictures(2), **asked)
-
-
-@pytest.mark.parametrize(
     ("name", "option", "value", "words"),
     [
+        ("lime", "block", 1, "gae.*occlusion.*'lime'"),
+        *((name, "contrast", (1, 2), name) for name in ("attention", "rollout", "value_attention")),
         *(("attention", "head", value, re.escape(repr(value))) for value in (5, -1, "sum")),
-        ("rollout", "fuse", "median", "mean, max, min.*'median'"),
+        ("rollout", "fuse", "median", "'mean', 'max', 'min'.*'median'"),
         ("rollout", "discard", 1.0, r"0 <= discard < 1.*1\.0"),
         ("rollout", "discard", -0.1, r"-0\.1"),
         ("rollout", "residual", 1.5, r"0\.\.1.*1\.5"),
         ("rollout", "start", 3, r"0\.\.2.*3"),
         ("rollout", "start", -1, r"0\.\.2.*-1"),
-        ("rollout", "rescale", "rows", "attention or sum, got 'rows'"),
-        *(("value_attention", "head", value, r"0\.\.4") for value in (5, -1, "max", True, None)),
+        ("rollout", "rescale", "rows", "'attention', 'sum', got 'rows'"),
+        *(("value_attention", "head", value, r"0\.\.4") for value in (5, -1)),
+        *(("value_attention", "head", value, "whole number or one of 'sum', 'mean'") for value in ("max", True, None)),
         ("gradient_rollout", "discard", 1.0, r"discard.*1\.0"),
+        ("gradient_rollout", "discard", "high", "discard of gradient_rollout to be a number"),
         ("gradient_rollout", "residual", -0.1, r"residual.*-0\.1"),
         ("attention_gradcam", "block", 3, r"0\.\.2.*3"),
         ("token_gradcam", "block", -4, "-3.*-4"),
         ("token_gradcam", "block", 1.0, r"1\.0"),
-        ("legrad", "start", "first", "'first'"),
-        ("legrad", "pooling", "all", "tokens.*'all'"),
+        ("legrad", "start", "first", "start of legrad to be a whole number.*'first'"),
+        ("legrad", "start", 1.5, "start of legrad to be a whole number"),
+        ("legrad", "blocks", 2, "legrad.*start.*blocks"),
+        ("legrad", "pooling", "all", "'tokens'.*'all'"),
         ("transformer_lrp", "start", 3, r"0\.\.2.*start=3"),
         ("transformer_lrp", "start", -1, r"0\.\.2.*start=-1"),
         ("attn_lrp", "gamma_mlp", -0.1, "gamma_mlp"),
@@ -95,24 +87,23 @@ def test_unknown_methods_and_options_are_refused(asked: dict[str, Any], words: s
         ("attn_lrp", "softmax", "linear", "'linear'"),
         ("integrated_gradients", "steps", 0, "steps.*1.*0"),
         ("integrated_gradients", "batch", 0, "batch"),
-        ("integrated_gradients", "baseline", "white", "blur, mean, zero, black.*'white'"),
+        ("integrated_gradients", "baseline", "white", "'blur', 'mean', 'zero', 'black', got 'white'"),
         ("occlusion", "window", 4, "3 x 5.*4"),
-        ("occlusion", "window", 1.5, r"window.*1\.5"),
+        *(("occlusion", "window", value, "window of occlusion to be a whole number") for value in (1.5, True)),
         ("occlusion", "stride", 3, "stride 3"),
-        ("occlusion", "baseline", "black", "mean"),  # it is not known without the preprocessing
+        ("occlusion", "baseline", "black", "mean"),  # needs the preprocessing
         ("kernel_shap", "samples", 16, "17.*16"),
         ("kernel_shap", "superpixel", 0, "superpixel"),
         ("kernel_shap", "superpixel", 5, "two squares"),
         ("kernel_shap", "batch", -1, "batch.*-1"),
     ],
 )
-def test_invalid_option_values_are_refused(name: str, option: str, value: Any, words: str) -> None:
-    made = cases.case(cases.model(), cases.images(), 3)
+def test_invalid_methods_and_options_raise(name: str, option: str, value: Any, words: str) -> None:
     with pytest.raises(ExplainError, match=words):
-        METHODS[name].function(made, **{option: value})
+        attribute(cases.model(), cases.images(), None if option == "contrast" else 3, name, **{option: value})
 
 
-def test_a_class_is_named_by_index_or_label() -> None:
+def test_class_index_of_index_or_label() -> None:
     model = labelled()
     assert class_index(model, 17) == 17
     assert class_index(model, "church") == class_index(model, " Church ") == 0
@@ -120,7 +111,7 @@ def test_a_class_is_named_by_index_or_label() -> None:
     assert class_index(model, "17") == 17
     numbers = [str(count) for count in range(29, 0, -1)]
     model.pretrained = dataclasses.replace(model.pretrained, labels=(*numbers[:-2], "A", "a"))
-    assert class_index(model, "28") == 1  # its label, not its place
+    assert class_index(model, "28") == 1  # by label, not by index
     assert (class_index(model, "A"), class_index(model, "a")) == (27, 28)
 
 
@@ -135,7 +126,7 @@ def test_a_class_is_named_by_index_or_label() -> None:
         (1.5, r"1\.5"),
     ],
 )
-def test_classes_that_do_not_exist_are_refused(named: Any, words: str) -> None:
+def test_unknown_classes_raise(named: Any, words: str) -> None:
     with pytest.raises(ExplainError, match=words):
         class_index(labelled(), named)
     with pytest.raises(ExplainError, match="no labels"):
@@ -174,45 +165,44 @@ def test_a_contrast_is_the_difference_of_two_logits() -> None:
         resolve_target(model, logits, 3, (1, 2))
 
 
-def test_maps_of_tensors_name_method_class_and_options() -> None:
+def test_attribute_records_method_class_and_options() -> None:
     model, pixels = labelled(registers=2), cases.pictures(2)
     maps = attribute(model, pixels, ["gas pump", 3], "legrad", start=1)
-    assert [one.classes for one in maps] == [(1,), (3,)]
-    assert [one.title for one in maps] == [f"LeGrad, for {name}" for name in ("gas pump", "thing 3")]
-    for one in maps:
-        assert (one.signed, one.unit, one.grid) == (False, "score", (3, 5))
-        assert one.question == {"method": "legrad", "target": one.classes[0], "start": 1, "pooling": "model"}
-        assert [*one.prefix_mass] == ["CLS", "register 1", "register 2"]
-        assert one.overlay().size == (10, 6)  # a gray picture of the input
-    (one, _) = attribute(model, pixels, contrast=(4, 0), method="occlusion")
-    assert (one.classes, one.signed) == ((4, 0), True)
-    assert one.title == "Occlusion, for thing 4 rather than church"
-    assert one.question == {"method": "occlusion", "contrast": (4, 0), **METHODS["occlusion"].options}
+    assert [heatmap.classes for heatmap in maps] == [(1,), (3,)]
+    assert [heatmap.title for heatmap in maps] == [f"LeGrad, for {name}" for name in ("gas pump", "thing 3")]
+    for heatmap in maps:
+        assert (heatmap.signed, heatmap.unit, heatmap.grid) == (False, "score", (3, 5))
+        assert heatmap.question == {"method": "legrad", "target": heatmap.classes[0], "start": 1, "pooling": "model"}
+        assert [*heatmap.prefix_mass] == ["CLS", "register 1", "register 2"]
+        assert heatmap.overlay().size == (10, 6)  # a gray picture of the input
+    (heatmap, _) = attribute(model, pixels, contrast=(4, 0), method="occlusion")
+    assert (heatmap.classes, heatmap.signed) == ((4, 0), True)
+    assert heatmap.title == "Occlusion, for thing 4 rather than church"
+    assert heatmap.question == {"method": "occlusion", "contrast": (4, 0), **METHODS["occlusion"].options}
     predicted = model(pixels).argmax(1).tolist()
-    assert [one.classes for one in attribute(model, pixels)] == [(index,) for index in predicted]
+    assert [heatmap.classes for heatmap in attribute(model, pixels)] == [(index,) for index in predicted]
     case = Case(model, pixels, Target(torch.tensor([3, 8])), model.trace(pixels))
     expected = gae(case)[:, 3:].unflatten(1, (3, 5)).detach().numpy()
     np.testing.assert_allclose(np.stack(attribute(model, pixels, [3, 8], "gae")), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_attention_and_rollout_of_a_trace_are_those_of_attribute() -> None:
+def test_attention_and_rollout_of_a_trace_match_attribute() -> None:
     model, pixels = labelled(registers=2), cases.pictures(2)
     trace = model.trace(pixels)
-    for maps, others in (
+    for maps, expected_maps in (
         (attribute(model, pixels, method="rollout", query=(1, 2), discard=0.3), rollout(trace, (1, 2), discard=0.3)),
         (attribute(model, pixels, method="attention", head=2), attention(trace, head=2)),
     ):
-        for one, other in zip(maps, others, strict=True):
-            np.testing.assert_array_equal(one.values, other.values)
-            assert (one.title, one.question, one.prefix_mass) == (other.title, other.question, other.prefix_mass)
-            assert one.classes == ()
+        for heatmap, expected in zip(maps, expected_maps, strict=True):
+            np.testing.assert_array_equal(heatmap.values, expected.values)
+            for name in ("title", "question", "prefix_mass"):
+                assert getattr(heatmap, name) == getattr(expected, name)
+            assert heatmap.classes == ()
 
 
 @each_method
 def test_images_of_a_batch_do_not_mix(method: Method) -> None:
-    """Faults 4 to 6: finite, of the right shape, one image as in a batch, in any order, in single precision as in
-    double; grids that the model was not made for, and any prefix.
-    """
+    """Scores are finite, and the same for one image, a batch, any order and single precision; on any grid."""
     for index, kind in enumerate(tiny.KINDS):
         grid = GRIDS[(index + list(METHODS).index(method.name)) % len(GRIDS)]
         model, pixels, targets = cases.model(kind), tiny.images(3, index, grid, 2).double(), [3, 7, 2]
@@ -222,19 +212,19 @@ def test_images_of_a_batch_do_not_mix(method: Method) -> None:
         assert method.family != "perturbation" or not together[:, :prefix].any()
         assert torch.isfinite(together).all()
         assert method.signed or float(together.min()) >= 0
-        turned = explain(model, pixels.flip(0), targets[::-1], method.name)
-        cases.close(turned.flip(0), together, 1e-6)
+        reversed_batch = explain(model, pixels.flip(0), targets[::-1], method.name)
+        cases.close(reversed_batch.flip(0), together, 1e-6)
         alone = explain(model, pixels[:1], targets[0], method.name)
         cases.close(alone, together[:1], 1e-6)
-        single = explain(cases.model(kind, torch.float32), pixels[:1].float(), targets[0], method.name)
-        assert single.dtype == torch.float32
-        cases.close(single, together[:1], 5e-3)
+        single_precision = explain(cases.model(kind, torch.float32), pixels[:1].float(), targets[0], method.name)
+        assert single_precision.dtype == torch.float32
+        cases.close(single_precision, together[:1], 5e-3)
 
 
 @class_specific
 def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
-    """Other classes do; relevance of a logit that is only a bias, which says nothing about the image, is zero too."""
-    told = []
+    """Other classes get scores. For relevance methods the logit keeps a bias, which is no evidence either."""
+    nonzero = []
     for kind in tiny.KINDS:
         model = cases.model(kind)
         with torch.no_grad():
@@ -244,8 +234,8 @@ def test_a_class_with_zero_head_weights_gets_zero_scores(method: str) -> None:
                     head.bias[5] *= METHODS[method].family == "relevance"
         scores = explain(model, cases.images(), [5, 3], method)
         assert not scores[0].any()
-        told.append(bool(scores[1].any()))
-    assert sum(told) > len(told) / 2  # Grad-CAM shows nothing where all is negative
+        nonzero.append(bool(scores[1].any()))
+    assert sum(nonzero) > len(nonzero) / 2  # Grad-CAM is 0 where everything is negative
 
 
 @pytest.mark.parametrize("method", [name for name, method in METHODS.items() if method.signed])
@@ -270,8 +260,8 @@ def test_a_model_without_classifier_has_no_target(method: str) -> None:
 
 
 @each_method
-def test_a_given_trace_is_read_and_left_as_it_was(method: Method) -> None:
-    """Only perturbation runs the model on pixels again; what is kept of a run has no gradient afterwards."""
+def test_given_trace_is_used_and_unchanged(method: Method) -> None:
+    """Only perturbation and LRP run the model on pixels again, and the trace gets no gradients."""
     model, pixels = labelled(), cases.pictures(2)
     trace = model.trace(pixels)
     expected = explain(model, pixels, [3, 8], method.name)
@@ -283,7 +273,6 @@ def test_a_given_trace_is_read_and_left_as_it_was(method: Method) -> None:
 
 
 def state(model: ViT) -> Iterator[Any]:
-    """Whatever a method might leave changed."""
     yield torch.get_rng_state().tolist()
     yield [part.tolist() if isinstance(part, np.ndarray) else part for part in np.random.get_state()]  # noqa: NPY002
     yield random.getstate()
@@ -297,7 +286,7 @@ def state(model: ViT) -> Iterator[Any]:
 
 @pytest.mark.parametrize("answers", [99_999, 1, 3], ids=["works", "breaks at once", "breaks midway"])
 @each_method
-def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> None:
+def test_methods_leave_all_state_unchanged(method: Method, answers: int) -> None:
     model, pixels = labelled(), cases.pictures(2)
     expected = explain(model, pixels, [3, 8], method.name)
     calls = itertools.count(1)
@@ -309,18 +298,18 @@ def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> N
     hook = model.head.register_forward_hook(break_off)
     for index, parameter in enumerate(model.parameters()):
         parameter.requires_grad_(index % 3 > 0)
-    given, before, scores = pixels.clone(), list(state(model)), None
+    original, before, scores = pixels.clone(), list(state(model)), None
     try:
         scores = explain(model, pixels, [3, 8], method.name)
     except ArithmeticError:
         assert answers < 4
-    assert torch.equal(pixels, given)
+    assert torch.equal(pixels, original)
     assert (pixels.requires_grad, pixels.grad) == (False, None)
     assert list(state(model)) == before
     if answers == 1:
-        # The attention family reads the trace; attention propagated by layers of its own may not ask the classifier.
+        # Methods without a class read the trace, and relevance methods need not call the classifier's module.
         assert scores is None or not method.class_specific or method.family == "relevance"
-    if scores is not None:  # also where frozen weights and no_grad leave no graph
+    if scores is not None:  # also with frozen weights under no_grad
         torch.testing.assert_close(scores, expected)
         with torch.no_grad():
             hook.remove()
@@ -329,7 +318,7 @@ def test_a_method_leaves_everything_as_it_was(method: Method, answers: int) -> N
         torch.testing.assert_close(frozen, expected)
 
 
-def test_random_numbers_inside_are_drawn_from_a_copy() -> None:
+def test_untouched_restores_random_generators() -> None:
     before = torch.get_rng_state(), np.random.get_state()[1].tolist()  # noqa: NPY002
     with contextlib.suppress(ArithmeticError), untouched():
         torch.rand(3), np.random.rand(3)  # noqa: NPY002

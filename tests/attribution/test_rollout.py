@@ -1,7 +1,4 @@
-"""Raw attention and rollout against dense matrices in NumPy, value-weighted attention against the added vectors.
-
-Faults are numbered as the project's list of what goes wrong elsewhere.
-"""
+"""Test raw attention and rollout against dense matrices, value-weighted attention against the added vectors."""
 
 import functools
 
@@ -16,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pairwise import pairs
-from tiny import SMALL, close
+from tiny import PREFIXES, SMALL, close
 
 import vitviz.attribution.attention
 import vitviz.model.trace
@@ -29,29 +26,23 @@ from vitviz.attribution.attention import (
 )
 from vitviz.attribution.inputs import ExplainError
 from vitviz.attribution.values import value_attention
-from vitviz.model.trace import BlockTrace, Kept, Trace
+from vitviz.model.trace import BlockState, BlockTrace, Trace
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FUSE = ["mean", "max", "min"]
-PREFIXES = {
-    "CLS": {},
-    "none": {"class_token": False, "pooling": "mean"},
-    "many": {"distillation_token": True, "registers": 3},
-    "registers": {"class_token": False, "pooling": "mean", "registers": 2},
-}
 TRACES = {name: tiny.trace(seed=seed, **SMALL, **PREFIXES[name]) for seed, name in enumerate(PREFIXES)}
 Array = NDArray[np.float64]
 
 
-def keep(queries: torch.Tensor, keys: torch.Tensor) -> Kept:
-    """What a trace would keep of a block with these queries and keys."""
+def keep(queries: torch.Tensor, keys: torch.Tensor) -> BlockState:
+    """Return the state of a block with these queries and keys."""
     lse = (queries @ keys.mT).logsumexp(-1)
     stream = torch.zeros(1, queries.shape[2], tiny.WIDTH)
-    return Kept(stream, lse, lambda *_: (queries, keys), attention=BlockTrace(queries, keys, lse))
+    return BlockState(stream, lse, lambda *_: (queries, keys), attention=BlockTrace(queries, keys, lse))
 
 
 def with_ties(levels: int) -> Trace:
-    """A trace whose logits are products of a few levels: many entries of its attention are equal."""
+    """Return a trace with many equal entries of attention, because its logits are products of few levels."""
     generator = torch.Generator().manual_seed(levels)
     queries_and_keys = torch.randint(0, levels, (3, 2, 2, 5, 16, 7), generator=generator).float()
     blocks = tuple(keep(queries, keys) for queries, keys in queries_and_keys)
@@ -62,7 +53,7 @@ WITH_TIES = [with_ties(levels) for levels in (2, 3, 8)]
 
 
 def step(heads: Array, fuse: str, discard: float, prefix: int, rescale: bool = True) -> Array:
-    """Attention (H, N, N) of one image -> (N, N), rows summing to 1."""
+    """Fuse the attention of one image: (H, N, N) -> (N, N), rows sum to 1."""
     fused = {"mean": np.mean, "max": np.max, "min": np.min}[fuse](heads, axis=0)
     if rescale:
         fused = np.stack([row / row.sum() for row in fused])
@@ -80,16 +71,13 @@ def step(heads: Array, fuse: str, discard: float, prefix: int, rescale: bool = T
 def product(
     trace: Trace, image: int, *, fuse: str, discard: float, residual: float, start: int, rescale: str = "attention"
 ) -> Array:
-    """The matrix of Abnar & Zuidema (2020): later blocks stand on the left.
-
-    Gildenblat (2020, "sum") rescales attention and identity together.
-    """
+    """Return the rollout matrix of Abnar & Zuidema (2020); "sum" rescales like Gildenblat (2020)."""
     result = np.eye(trace.tokens.shape[1])
     for block in range(start, trace.depth):
         heads = tiny.dense(trace, block)[image].numpy()
         fused = step(heads, fuse, discard, len(trace.prefix), rescale=rescale == "attention")
-        both = (1 - residual) * fused + residual * np.eye(len(result))
-        result = (both / both.sum(axis=1, keepdims=True) if rescale == "sum" else both) @ result
+        mixed = (1 - residual) * fused + residual * np.eye(len(result))
+        result = (mixed / mixed.sum(axis=1, keepdims=True) if rescale == "sum" else mixed) @ result
     return result
 
 
@@ -107,10 +95,10 @@ def product(
     ),
     st.data(),
 )
-def test_rollout_is_the_row_of_a_product_of_matrices(trace: Trace, options: dict, data: st.DataObject) -> None:
-    """In pieces of any number of rows, held or made again; for one image as for another (faults 1 to 4 and 6).
+def test_rollout_matches_product_of_matrices(trace: Trace, options: dict, data: st.DataObject) -> None:
+    """Chunks of any number of rows are kept or recomputed.
 
-    Where entries are equal, rounding decides the order of the loops: the row is then that of our matrix alone.
+    With equal entries, rounding decides their order, so the row is compared only with `rollout_matrix`.
     """
     names = [name.lower() for name in trace.prefix]
     patches = st.tuples(st.integers(0, 2), st.integers(0, 4))
@@ -133,45 +121,48 @@ def test_rollout_is_the_row_of_a_product_of_matrices(trace: Trace, options: dict
     assert float(matrix.min()) >= 0.0
 
 
-def test_faults_4_and_7_queries_change_no_trace_and_need_no_graph() -> None:
+def test_rollout_changes_no_trace_and_needs_no_graph() -> None:
     model, images = tiny.model(**SMALL), tiny.images(**SMALL)
     trace, graph = model.trace(images), model.trace(images, grad=True)
-    before = [(k.queries.clone(), k.keys.clone(), k.lse.clone()) for k in map(trace.block, trace.blocks)]
+
+    def tensors() -> list[torch.Tensor]:
+        return [part for block in map(trace.block, trace.blocks) for part in (block.queries, block.keys, block.lse)]
+
+    before = [tensor.clone() for tensor in tensors()]
     for options in ({}, {"fuse": "max", "discard": 0.3}, {"fuse": "min", "discard": 0.4}):
         close(rollout_scores(graph, **options), rollout_scores(trace, **options))
     attention_scores(trace, 0, "max", "mean"), rollout_matrix(trace), trace.attentions[1]
-    for kept, tensors in zip(map(trace.block, trace.blocks), before, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip((kept.queries, kept.keys, kept.lse), tensors, strict=True))
+    assert all(map(torch.equal, tensors(), before))
 
 
-def test_discard_drops_no_ties_and_takes_more_than_16_million_entries() -> None:
-    fused = torch.rand(1, 4100, 4100, generator=torch.Generator().manual_seed(0))  # fault 12
+def test_discard_keeps_ties_and_takes_more_than_16_million_entries() -> None:
+    fused = torch.rand(1, 4100, 4100, generator=torch.Generator().manual_seed(0))
     dropped = discard_weakest(fused, 0.9, prefix=1)
     assert float((dropped == 0).float().mean()) == pytest.approx(0.9 * 4099 / 4100, abs=1e-4)
     assert float(dropped[0, :, 1:][dropped[0, :, 1:] > 0].min()) == pytest.approx(0.9, abs=1e-3)
     few = fused[:, :17, :17]
     assert torch.equal(discard_weakest(few, 0.001, prefix=2), few)
-    # Where all entries are equal none is the weakest: dropping all but the first would invent a peak.
+    # Equal entries all stay: dropping all but the first would create a peak.
     uniform = torch.full((1, 7, 7), 1 / 7)
     assert torch.equal(discard_weakest(uniform, 0.5, prefix=0), uniform)
 
 
-def test_heads_that_disagree_everywhere_still_give_finite_rows() -> None:
-    """Each head looks at another token with all its might: the smallest probability underflows to zero everywhere."""
+def test_min_fusion_of_disjoint_heads_is_finite() -> None:
+    """Each head attends to another token only, so the minimum over heads underflows everywhere."""
     count = 8
     keys = torch.zeros(1, tiny.HEADS, count, 17)
     for head in range(tiny.HEADS):
         keys[0, head, head] = 1000.0
-    kept = keep(torch.ones_like(keys), keys)
-    assert float(kept.open().rows(0, count).amin(1).sum()) == 0.0
-    trace = Trace(None, torch.zeros(1, count, tiny.WIDTH), (1, 7), ("CLS",), (0,), (kept,), 1)
+    state = keep(torch.ones_like(keys), keys)
+    assert float(state.open().rows(0, count).amin(1).sum()) == 0.0
+    trace = Trace(None, torch.zeros(1, count, tiny.WIDTH), (1, 7), ("CLS",), (0,), (state,), 1)
     for options in ({}, {"discard": 0.9}, {"residual": 0.0}):
         scores = rollout_scores(trace, fuse="min", **options)
         assert torch.isfinite(scores).all()
         close(scores.sum(1), np.ones(1))
 
 
-# ---- large inputs, in pieces: exact, whatever their size, and within the memory that is announced
+# ---- large inputs, in chunks: exact and in bounded memory
 
 
 FLOATS = st.floats(0.0, 2.0, width=32) | st.sampled_from([0.0, 1.0, 1e-45, 1.1754944e-38, 0.5, 0.50000006])
@@ -179,7 +170,7 @@ FLOATS = st.floats(0.0, 2.0, width=32) | st.sampled_from([0.0, 1.0, 1e-45, 1.175
 
 @settings(max_examples=40)
 @given(st.integers(1, 3), st.integers(1, 12), st.integers(1, 6), st.data())
-def test_the_entry_in_order_is_exact_to_the_last_bit(batch: int, n: int, m: int, data: st.DataObject) -> None:
+def test_entry_in_order_is_exact(batch: int, n: int, m: int, data: st.DataObject) -> None:
     values = data.draw(st.lists(FLOATS, min_size=batch * n * m, max_size=batch * n * m))
     entries = torch.tensor(values, dtype=torch.float32).reshape(batch, n, m)
     pieces = data.draw(st.integers(1, n))
@@ -189,42 +180,40 @@ def test_the_entry_in_order_is_exact_to_the_last_bit(batch: int, n: int, m: int,
 
 
 @pytest.mark.parametrize(("fuse", "discard", "tokens"), pairs(["mean", "max"], [0.0, 0.9], [1400, 2150]))
-def test_rollout_holds_no_more_than_it_says(
-    fuse: str, discard: float, tokens: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At 1,400 tokens the matrix of one block (8 MB) is held, at 2,150 it (18 MB) would be too large."""
+def test_rollout_memory_is_bounded(fuse: str, discard: float, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 1,400 tokens one block's matrix (8 MB) is kept; at 2,150 (18 MB) it is recomputed."""
     chunk, work = 2**20, 2**24
     monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(vitviz.attribution.attention, "WORK_BYTES", work)
     q, k = torch.randn(2, 1, 2, tokens, 3, generator=torch.Generator().manual_seed(0))
-    kept = keep(q, k)
-    trace = Trace(None, torch.zeros(1, tokens, 1), (1, tokens), (), (0, 1), (kept, kept), 2)
-    with Allocations() as seen:
+    state = keep(q, k)
+    trace = Trace(None, torch.zeros(1, tokens, 1), (1, tokens), (), (0, 1), (state, state), 2)
+    with Allocations() as allocations:
         rollout_scores(trace, "mean" if fuse == "mean" else 9, fuse=fuse, discard=discard)
-    few = 2**19  # vectors of N numbers, counts of digits
-    assert chunk // 4 < seen.tensor <= chunk + few
-    assert chunk // 2 < seen.most <= work
+    margin = 2**19  # vectors of N numbers, counts of digits
+    assert chunk // 4 < allocations.tensor <= chunk + margin
+    assert chunk // 2 < allocations.most <= work
 
 
 @pytest.mark.parametrize("name", TRACES)
-def test_attention_of_one_head_and_of_heads_together(name: str) -> None:
+def test_attention_of_single_and_fused_heads(name: str) -> None:
     trace = TRACES[name]
     count = len(trace.prefix)
     for block in range(trace.depth):
         dense = tiny.dense(trace, block).numpy()  # (B, H, N, N)
         for query in (None, "mean", (0, 4), (2, 0), count, *(name.lower() for name in trace.prefix)):
             row = trace.weights(trace.default_query if query is None else query)[0].numpy()
-            for head, listed in enumerate(attention_heads(trace, block, query)):
+            for head, maps in enumerate(attention_heads(trace, block, query)):
                 expected = np.stack([row @ dense[image, head] for image in range(tiny.BATCH)])
                 close(attention_scores(trace, block, head, query), expected)
-                close(np.stack(listed), expected[:, count:].reshape(tiny.BATCH, 3, 5))
-                assert {heatmap.question["head"] for heatmap in listed} == {head}
+                close(np.stack(maps), expected[:, count:].reshape(tiny.BATCH, 3, 5))
+                assert {heatmap.question["head"] for heatmap in maps} == {head}
             for fuse in FUSE:
                 fused = np.stack([row @ step(dense[image], fuse, 0.0, count) for image in range(tiny.BATCH)])
                 close(attention_scores(trace, block - trace.depth, fuse, query), fused)
 
 
-def test_rollout_names_the_blocks_that_are_missing() -> None:
+def test_rollout_of_missing_blocks_raises() -> None:
     model, images = tiny.model(**SMALL), tiny.images(**SMALL)
     trace = model.trace(images, blocks=[1, 2])
     for ask in (rollout_scores, rollout_matrix):
@@ -235,7 +224,7 @@ def test_rollout_names_the_blocks_that_are_missing() -> None:
 
 @functools.cache
 def vectors(kind: str, block: int) -> torch.Tensor:
-    """What each token j adds to each token i through each head: (B, H, i, j, D)."""
+    """Return the vector that token j adds to token i through each head: (B, H, i, j, D)."""
     model = cases.model(kind)
     run, p = reference.run(model, cases.images()), reference.parameters(model)
     name = f"blocks.{range(3)[block]}."
@@ -245,14 +234,14 @@ def vectors(kind: str, block: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("head", "block", "kind"), pairs(["sum", "mean", 0, 3], [-1, 0], list(tiny.KINDS)))
-def test_a_row_holds_the_lengths_of_what_is_added(
+def test_value_attention_is_the_norm_of_the_added_vectors(
     head: int | str, block: int, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = cases.model(kind)
     monkeypatch.setattr("vitviz.model.trace.CHUNK_BYTES", 4 * 5 * 18 * 7)  # seven rows of one image at a time
-    made, prefix, each = cases.case(model, cases.images()), len(model.config.prefix), vectors(kind, block)
-    lengths = each.norm(dim=-1)  # (B, H, N, N)
-    rows = {"sum": each.sum(1).norm(dim=-1), "mean": lengths.mean(1)}.get(head)
+    case, prefix, contributions = cases.case(model, cases.images()), len(model.config.prefix), vectors(kind, block)
+    lengths = contributions.norm(dim=-1)  # (B, H, N, N)
+    rows = {"sum": contributions.sum(1).norm(dim=-1), "mean": lengths.mean(1)}.get(head)
     rows = lengths[:, head] if rows is None else rows
     for query, expected in (
         ((1, 3), rows[:, prefix + 8]),
@@ -260,6 +249,6 @@ def test_a_row_holds_the_lengths_of_what_is_added(
         ("mean", rows[:, prefix:].mean(1)),
         (None, rows[:, 0] if model.config.class_token else rows[:, prefix:].mean(1)),
     ):
-        ours = value_attention(made, block=block, head=head, query=query)
+        ours = value_attention(case, block=block, head=head, query=query)
         assert ours.dtype == torch.float64
         cases.close(ours, expected, 1e-5)  # attention of a trace is in single precision

@@ -1,4 +1,4 @@
-"""`vitviz train` from end to end on a folder of noise, and what its options become."""
+"""`vitviz train` from end to end on a folder of noise, and the recipes of its options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import vitviz
 from vitviz.cli.main import main
 from vitviz.cli.train import train as command
-from vitviz.cli.train_options import ALL, Options, asked_recipe, extended, given_options, spelled
+from vitviz.cli.train_options import ALL, Options, build_recipe, extended_options, format_command, given_options
 from vitviz.draw.figures.page import PRINT_DPI
 from vitviz.evaluation.accuracy import validate
 from vitviz.formatting import percent
@@ -32,13 +32,13 @@ from vitviz.training.interrupts import Stopped
 from vitviz.training.loop import Trainer
 from vitviz.training.recipes import RECIPES, Recipe
 
-pytestmark = pytest.mark.usefixtures("one_thread")  # sums come out the same in every training
+pytestmark = pytest.mark.usefixtures("one_thread")  # makes trainings reproducible
 SIZES = ["--dim", "16", "--depth", "2", "--heads", "2", "--patch", "4", "--image-size", "16"]
 
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three classes of coloured noise, 16 x 16."""
+    """Return a folder with three classes of coloured noise, 16 x 16."""
     root, rng = tmp_path_factory.mktemp("data") / "noise", np.random.default_rng(0)
     for side, count in (("train", 12), ("val", 5)):
         for channel, name in enumerate(("red", "green", "blue")):
@@ -56,7 +56,7 @@ def train(photos: Path, out: Path, *options: object) -> int:
 
 @pytest.fixture(scope="module")
 def trained(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model from nothing, after two epochs."""
+    """Return a model trained from scratch for two epochs."""
     out = tmp_path_factory.mktemp("models") / "noisy"
     options = ["--epochs", "2", "--batch", "6", "--lr", "0.01", "--ema", "0.5", "--flip", "--licence", "MIT"]
     assert train(photos, out, *SIZES, *options) == 0
@@ -70,7 +70,7 @@ def changed(before: Path, after: Path) -> set[str]:
     return {name for name in new if not torch.equal(new[name], old[name])}
 
 
-def test_a_training_leaves_a_model_that_everything_takes(
+def test_train_writes_a_model_that_other_commands_load(
     trained: Path, photos: Path, shell: Callable[..., str], tmp_path: Path
 ) -> None:
     files = {path.name for path in trained.iterdir()}
@@ -94,7 +94,7 @@ def test_a_training_leaves_a_model_that_everything_takes(
 
 
 @pytest.mark.tier("all")
-def test_resuming_needs_the_folder_alone_and_the_card_s_command_trains_the_same_model(
+def test_resume_needs_only_the_folder_and_the_cards_command_reproduces_the_model(
     trained: Path, tmp_path: Path, shell: Callable[..., str]
 ) -> None:
     weights = trained / "model.safetensors"
@@ -103,10 +103,10 @@ def test_resuming_needs_the_folder_alone_and_the_card_s_command_trains_the_same_
     shell("train", "--resume", "--out", trained)
     assert weights.read_bytes() == before
     again = (trained / "README.md").read_text(encoding="utf-8")
-    assert again.split("```")[1] == card.split("```")[1]  # the command is whole, not that of the resuming
+    assert again.split("```")[1] == card.split("```")[1]  # the original command, not --resume
     for option, value, named in (("--lr", "0.02", "lr"), ("--device", "abacus", "abacus")):
         assert named in shell("train", "--resume", "--out", trained, option, value, code=2)
-    shell("train", "--resume", "--out", trained)  # what was refused is not kept
+    shell("train", "--resume", "--out", trained)  # refused options are not saved
     words = shlex.split(card.split("```sh\n")[1].split("```")[0].replace("\\\n", " "))
     words[words.index(str(trained))] = str(tmp_path / "noisy")
     assert words.pop(0) == "vitviz"
@@ -114,7 +114,7 @@ def test_resuming_needs_the_folder_alone_and_the_card_s_command_trains_the_same_
     assert not changed(trained, tmp_path / "noisy")
 
 
-def test_a_finished_model_is_never_trained_over(
+def test_finished_model_is_never_overwritten(
     trained: Path, photos: Path, tmp_path: Path, shell: Callable[..., str]
 ) -> None:
     def contents(folder: Path) -> dict[str, bytes]:
@@ -131,19 +131,19 @@ def test_a_finished_model_is_never_trained_over(
         assert contents(out) == before
 
 
-def test_a_frozen_backbone_stays_and_the_head_is_new(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_frozen_backbone_stays_and_the_head_is_new(trained: Path, photos: Path, tmp_path: Path) -> None:
     options = ["--from", trained, "--freeze", "backbone", "--epochs", 1, "--batch", 6, "--feed-as-source"]
     assert train(photos, tmp_path, *options) == 0
     assert changed(trained, tmp_path) == {"head.weight", "head.bias"}
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert f"started from `{trained}`" in card
     assert "preprocessed like the source's" in card
-    assert vitviz.load(tmp_path).pretrained.licence == "MIT"  # the source's weights keep theirs
-    assert not (tmp_path / "before-after.png").exists()  # nothing of it has moved
+    assert vitviz.load(tmp_path).pretrained.licence == "MIT"  # of the source
+    assert not (tmp_path / "before-after.png").exists()  # attention has not changed
 
 
 @pytest.mark.tier("all")
-def test_fine_tuning_and_distilling_show_before_and_after(trained: Path, photos: Path, tmp_path: Path) -> None:
+def test_fine_tuning_with_a_teacher_draws_before_and_after(trained: Path, photos: Path, tmp_path: Path) -> None:
     options = ["--from", trained, "--unfreeze-last", 1, "--teacher", trained, "--distill", "hard"]
     assert train(photos, tmp_path, *options, "--epochs", 1, "--batch", 6) == 0
     moved = changed(trained, tmp_path)
@@ -166,20 +166,20 @@ def test_ctrl_c_exits_with_130(
 
 
 @pytest.mark.tier("all")
-def test_a_finished_training_is_extended_with_its_head(
-    trained: Path, tmp_path: Path, shell: Callable[..., str]
-) -> None:
+def test_extend_continues_with_the_same_head(trained: Path, tmp_path: Path, shell: Callable[..., str]) -> None:
     shell("train", "--extend", 1, "--from", trained, "--lr", "1e-12", "--out", tmp_path, "--device", "cpu")
     old, new = (load_file(folder / "model.safetensors") for folder in (trained, tmp_path))
-    assert all(torch.allclose(old[name], new[name], atol=1e-6) for name in old)  # its head, too
+    assert all(torch.allclose(old[name], new[name], atol=1e-6) for name in old)  # including the head
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert all(f"| {setting} |" in card for setting in ("epochs | 1", "batch | 6", "flip | yes", "ema | 0.5"))
     assert f"--from {trained} --extend 1" in " ".join(card.replace("\\", "").split())
-    again = extended({"extend": 2, "source": str(tmp_path), "out": "y"})
+    again = extended_options({"extend": 2, "source": str(tmp_path), "out": "y"})
     assert (again["epochs"], again["batch"], again["lr"], again["source"]) == (2, 6, 1e-12, str(tmp_path))
 
 
-def test_a_plain_folder_trains_with_what_was_allowed(photos: Path, tmp_path: Path, shell: Callable[..., str]) -> None:
+def test_folder_without_splits_trains_with_val_share_and_duplicates(
+    photos: Path, tmp_path: Path, shell: Callable[..., str]
+) -> None:
     plain, out = tmp_path / "plain", tmp_path / "out"
     shutil.copytree(photos / "train", plain)
     shutil.copy(plain / "red" / "0.png", plain / "blue" / "red.png")
@@ -197,7 +197,7 @@ def test_a_plain_folder_trains_with_what_was_allowed(photos: Path, tmp_path: Pat
     assert "--seed" in shell("train", "--extend", 1, "--from", out, "--out", tmp_path / "x", "--seed", 8, code=2)
 
 
-def test_python_trains_with_one_call(photos: Path) -> None:
+def test_python_api_trains_in_one_call(photos: Path) -> None:
     sizes = {"image_size": (16, 16), "patch_size": 4, "width": 16, "depth": 1, "heads": 2}
     recipe, options = Recipe(epochs=1, batch=6, warmup=0.0), {"device": "cpu", "progress": False}
     model = vitviz.ViT(vitviz.ViTConfig(**sizes, classes=3))
@@ -229,7 +229,7 @@ NEEDS = {"unfreeze_last": "--from", **dict.fromkeys(("distill", "alpha", "temper
 
 @pytest.mark.parametrize("field", FIELDS)
 def test_every_field_of_a_recipe_has_an_option(field: str) -> None:
-    (option,) = (one for one in ALL if one.name == field)
+    (option,) = (option for option in ALL if option.name == field)
     values: tuple[Any, ...] = (0.25, 0.75)[: option.nargs]
     if option.is_flag:
         values = ()
@@ -238,30 +238,30 @@ def test_every_field_of_a_recipe_has_an_option(field: str) -> None:
     elif option.type is click.INT:
         values = (8,)  # also a divisor of the batch
     needed = [NEEDS[field], "z"] if field in NEEDS else []
-    found = getattr(asked_recipe(parse(option.opts[0], *map(str, values), *needed)), field)
-    assert found != getattr(Recipe(), field)
-    assert (found if isinstance(found, tuple) else (found,)) == (values or (True,))
+    value = getattr(build_recipe(parse(option.opts[0], *map(str, values), *needed)), field)
+    assert value != getattr(Recipe(), field)
+    assert (value if isinstance(value, tuple) else (value,)) == (values or (True,))
 
 
-def test_a_named_recipe_is_taken_as_it_is() -> None:
+def test_named_recipe_is_unchanged_without_options() -> None:
     for name, known in RECIPES.items():
         begins = [] if known.recipe.unfreeze_last is None else ["--from", "z"]
-        assert asked_recipe(parse("--recipe", name, *begins)) == known.recipe
-        changed = asked_recipe(parse("--recipe", name, "--seed", "5", *begins))
+        assert build_recipe(parse("--recipe", name, *begins)) == known.recipe
+        changed = build_recipe(parse("--recipe", name, "--seed", "5", *begins))
         assert changed.seed == 5
         assert dataclasses.replace(changed, seed=0, name=name) == known.recipe
-        assert changed.name != name  # what a recipe reached is not what another reaches
+        assert changed.name != name  # a changed recipe does not claim the accuracy of the original
 
 
-def test_what_is_not_given_is_gentle_with_learnt_weights() -> None:
-    assert asked_recipe(parse()) == Recipe()
-    assert asked_recipe(parse("--from", "z")) == RECIPES["finetune"].recipe
-    assert asked_recipe(parse("--from", "z", "--freeze", "backbone")) == RECIPES["head"].recipe
-    assert asked_recipe(parse("--from", "z", "--freeze", "none")).unfreeze_last is None
-    assert asked_recipe(parse("--teacher", "z")).distill == "soft"
+def test_default_recipe_depends_on_the_source() -> None:
+    assert build_recipe(parse()) == Recipe()
+    assert build_recipe(parse("--from", "z")) == RECIPES["finetune"].recipe
+    assert build_recipe(parse("--from", "z", "--freeze", "backbone")) == RECIPES["head"].recipe
+    assert build_recipe(parse("--from", "z", "--freeze", "none")).unfreeze_last is None
+    assert build_recipe(parse("--teacher", "z")).distill == "soft"
     tiny = RECIPES["tiny-cifar10"].recipe
-    assert asked_recipe(parse("--recipe", tiny.name, "--epochs", str(tiny.epochs // 2))).warmup == tiny.warmup / 2
-    bare = asked_recipe(parse("--recipe", "vit-cifar10", "--no-augment", "--flip"))
+    assert build_recipe(parse("--recipe", tiny.name, "--epochs", str(tiny.epochs // 2))).warmup == tiny.warmup / 2
+    bare = build_recipe(parse("--recipe", "vit-cifar10", "--no-augment", "--flip"))
     assert bare == dataclasses.replace(
         RECIPES["vit-cifar10"].recipe, name="vit-cifar10, changed", crop_padding=0, policy="none"
     )
@@ -270,23 +270,25 @@ def test_what_is_not_given_is_gentle_with_learnt_weights() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "--alpha 0.5", "--freeze backbone", "--from z --freeze backbone --unfreeze-last 2", "--erase 2",
+        "--alpha 0.5", "--freeze backbone", "--like z", "--from z --freeze backbone --unfreeze-last 2", "--erase 2",
         "--recipe head", "--recipe finetune", "--extend 2", "--schedule constant --final-lr 0.5",
         "--optimizer sgd --betas 0 0.9", f"--seed {2**63}",
     ],
 )  # fmt: skip
-def test_options_that_make_no_sense_together_are_refused(options: str) -> None:
+def test_contradictory_options_are_refused(options: str) -> None:
     with pytest.raises(TrainingError):
-        asked_recipe(parse(*options.split()))
+        build_recipe(parse(*options.split()))
 
 
-def test_a_spelled_command_is_read_as_the_same() -> None:
+def test_formatted_command_parses_to_the_same_options() -> None:
     options = ["--recipe", "vit-cifar10", "--no-flip", "--betas", "0.9", "0.95", "--name", "it's mine", "--compile"]
     args = parse(*options, "--image-size", "32", "48", "--skip-broken", "--resume", "--device", "cpu")
-    said = shlex.split(spelled(args).replace("\\\n", " "))
-    again = given_options(command.make_context("train", said[2:]).params)
+    words = shlex.split(format_command(args).replace("\\\n", " "))
+    again = given_options(command.make_context("train", words[2:]).params)
     left_out = {"resume", "device"}
-    first, second = ({k: v for k, v in one.items() if k not in left_out} for one in (args, again))
+    first, second = (
+        {name: value for name, value in options.items() if name not in left_out} for options in (args, again)
+    )
     assert first == second
 
 
@@ -318,6 +320,6 @@ def test_validate_compares_sizes_in_one_table_and_figure(
         assert row[:4] == [str(size), "x", str(size), str((size // 4) ** 2)]
         assert row[4:6] == percent(accuracy.top1, 4).split()
     assert Image.open(tmp_path / "sizes.png").width == 3.25 * PRINT_DPI
-    assert percent(accuracy.top1, 4) in shell(*command, 24)  # of one size what is written of each
+    assert percent(accuracy.top1, 4) in shell(*command, 24)  # a single size gives the same accuracy
     for wrong in ([16, "--figure", "x.png"], [16, 24, "--confusion", "c.csv"], [16, 2]):
         assert "Expected" in shell(*command, *wrong, code=2)

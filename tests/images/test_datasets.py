@@ -1,4 +1,4 @@
-"""Data sets by name and as folders: read as torchvision reads them, fetched where they can be, else said at once."""
+"""Test data sets by name and as folders: the contents equal torchvision's, and downloads are verified."""
 
 import gzip
 import pickle
@@ -15,6 +15,7 @@ import torch
 from hostile_files import Call
 from pairwise import pairs
 from patience import patience
+from static_site import serve
 
 from vitviz.images import datasets
 from vitviz.images.datasets import IMAGENETTE, NAMES, Dataset, Samples, find_dataset, read_idx
@@ -26,7 +27,7 @@ torchvision = import_torchvision().datasets
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No network but this machine, and none of its own data sets."""
+    """Allow connections to this machine only, and hide the system's data sets."""
     real = datasets.socket.create_connection
 
     def connect(address: tuple[str, int], *rest: object, **options: object) -> object:
@@ -43,18 +44,18 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def assert_theirs(dataset: Dataset[Samples], kind: str, root: Path) -> None:
-    """The splits are those that torchvision reads."""
+    """Assert that both splits equal torchvision's."""
     for split, train in ((dataset.train, True), (dataset.val, False)):
-        theirs = getattr(torchvision, kind)(str(root), train=train)
+        torchvision_split = getattr(torchvision, kind)(str(root), train=train)
         assert split.images is not None
         assert (split.images.dtype, split.paths) == (torch.uint8, None)
-        shown = split.images.permute(0, 2, 3, 1).numpy()
-        assert np.array_equal(shown.reshape(theirs.data.shape), theirs.data)
-        assert split.classes.tolist() == list(theirs.targets)
+        pixels = split.images.permute(0, 2, 3, 1).numpy()
+        assert np.array_equal(pixels.reshape(torchvision_split.data.shape), torchvision_split.data)
+        assert split.classes.tolist() == list(torchvision_split.targets)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("mnist", "MNIST"), ("fashion-mnist", "FashionMNIST")])
-def test_idx_files_are_read_as_torchvision_reads_them(tmp_path: Path, name: str, kind: str) -> None:
+def test_idx_files_match_torchvision(tmp_path: Path, name: str, kind: str) -> None:
     files.mnist(tmp_path / kind / "raw")
     dataset = find_dataset(name, tmp_path)
     assert_theirs(dataset, kind, tmp_path)
@@ -71,7 +72,7 @@ def test_idx_files_are_read_as_torchvision_reads_them(tmp_path: Path, name: str,
             find_dataset(name, tmp_path)
 
 
-def test_idx_files_lie_in_the_root_or_its_usual_places_or_the_systems(
+def test_idx_files_are_found_in_root_subfolders_and_system_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for place, packed in pairs([".", "MNIST/raw", "mnist"], [False, True]):
@@ -84,16 +85,17 @@ def test_idx_files_lie_in_the_root_or_its_usual_places_or_the_systems(
     monkeypatch.setattr(datasets, "SYSTEM", tmp_path / "system")
     files.mnist(tmp_path / "system" / "fashion-mnist", packed=True)
     assert find_dataset("fashion-mnist").folder == tmp_path / "system" / "fashion-mnist"
-    files.mnist(datasets.default_root() / "FashionMNIST" / "raw", counts=(10, 10))  # the user's goes first
+    # The user's folder precedes the system's.
+    files.mnist(datasets.default_root() / "FashionMNIST" / "raw", counts=(10, 10))
     assert len(find_dataset("fashion-mnist").train.classes) == 10
     with pytest.raises(DataError, match="cannot be reached"):
-        find_dataset("fashion-mnist", tmp_path / "elsewhere")  # who names a root wants that one
+        find_dataset("fashion-mnist", tmp_path / "elsewhere")  # with a root, the system's folder is not used
 
 
 GOOD = files.idx(files.noise(3, 4, 5))
 
 
-def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_idx_files_raise(tmp_path: Path) -> None:
     plain, packed = tmp_path / "a", tmp_path / "a.gz"
     for data, words in (
         (b"", "nothing"),
@@ -116,7 +118,7 @@ def test_damaged_idx_files_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "kind"), [("cifar10", "CIFAR10"), ("cifar100", "CIFAR100")])
-def test_cifar_is_read_as_torchvision_reads_it_unless_its_checksum_differs(
+def test_cifar_matches_torchvision_and_other_checksums_raise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, kind: str
 ) -> None:
     files.cifar(tmp_path, kind, monkeypatch)
@@ -125,7 +127,7 @@ def test_cifar_is_read_as_torchvision_reads_it_unless_its_checksum_differs(
         dataset = find_dataset(name, root)
         assert_theirs(dataset, kind, tmp_path)
     assert len(dataset.labels) == len(dataset.class_ids) == int(name.removeprefix("cifar"))
-    assert list(dataset.class_ids) == sorted(set(dataset.class_ids))  # as its authors number them
+    assert list(dataset.class_ids) == sorted(set(dataset.class_ids))  # the authors' order
     mark = tmp_path / "was run"
     (inside / getattr(torchvision, kind).train_list[-1][0]).write_bytes(pickle.dumps(Call(Path.touch, mark)))
     with pytest.raises(DataError, match=r"checksum.*not opened"):
@@ -133,8 +135,8 @@ def test_cifar_is_read_as_torchvision_reads_it_unless_its_checksum_differs(
     assert not mark.exists()
 
 
-def test_folders_of_named_data_sets_have_the_order_of_the_archive(tmp_path: Path) -> None:
-    """Fashion-MNIST's classes are not in the order of the alphabet, and one has a slash in its name."""
+def test_class_folders_of_named_data_sets_keep_the_official_order(tmp_path: Path) -> None:
+    """Fashion-MNIST's classes are not in alphabetical order, and one name has a slash."""
     names, fashion = datasets.CIFAR10.split(), torchvision.FashionMNIST.classes
     files.folder(tmp_path / "cifar10", dict.fromkeys(names, (1, 2)), "test")
     files.folder(tmp_path / "fashion", {label.replace("/", "-"): (1, 1) for label in fashion})
@@ -155,7 +157,7 @@ def test_folders_of_named_data_sets_have_the_order_of_the_archive(tmp_path: Path
         dataset = find_dataset("imagenette", root)
         assert dataset.class_ids == tuple(IMAGENETTE)
         assert dataset.labels[3] == "chain saw"
-        assert find_dataset(root / place).labels == dataset.labels  # also where it is only a folder
+        assert find_dataset(root / place).labels == dataset.labels  # also as a plain folder
     assert {wnid: words[0] for wnid, words in torchvision.Imagenette._WNID_TO_CLASS.items()} == IMAGENETTE
     for half in ("train", "test"):
         (tmp_path / "cifar10" / half / "ship").rename(tmp_path / "cifar10" / half / "yacht")
@@ -163,7 +165,7 @@ def test_folders_of_named_data_sets_have_the_order_of_the_archive(tmp_path: Path
         find_dataset("cifar10", tmp_path)
 
 
-def test_a_folder_is_listed_in_order_and_val_goes_before_test(tmp_path: Path) -> None:
+def test_folders_are_sorted_and_val_precedes_test(tmp_path: Path) -> None:
     files.folder(tmp_path, {"zebra": (2, 1), "Ant": (3, 1)})
     for image in ("zebra/deep/er/x.JPG", "zebra/.hidden.png", "zebra/.cache/x.png"):
         files.photo(tmp_path / "train" / image)
@@ -173,19 +175,19 @@ def test_a_folder_is_listed_in_order_and_val_goes_before_test(tmp_path: Path) ->
     for half in ("train", "val"):
         (tmp_path / half / "bear").symlink_to(tmp_path / "elsewhere" / "bear")
     files.folder(tmp_path, {"bear": (0, 3), "zebra": (0, 3), "Ant": (0, 3)}, "test")
-    found = find_dataset(tmp_path)
-    assert found.labels == found.class_ids == ("Ant", "bear", "zebra")
-    assert (found.name, len(found.val.classes)) == (tmp_path.name, 3)
-    assert found.train.paths is not None
-    shown = [str(path.relative_to(tmp_path / "train")) for path in found.train.paths]
-    plain = ["Ant/0.png", "Ant/1.png", "Ant/2.png", "bear/b.png", "zebra/0.png", "zebra/1.png"]
-    assert shown == [*plain, "zebra/deep/er/x.JPG"]
-    assert found.train.classes.tolist() == [0, 0, 0, 1, 2, 2, 2]
+    dataset = find_dataset(tmp_path)
+    assert dataset.labels == dataset.class_ids == ("Ant", "bear", "zebra")
+    assert (dataset.name, len(dataset.val.classes)) == (tmp_path.name, 3)
+    assert dataset.train.paths is not None
+    listed = [str(path.relative_to(tmp_path / "train")) for path in dataset.train.paths]
+    expected = ["Ant/0.png", "Ant/1.png", "Ant/2.png", "bear/b.png", "zebra/0.png", "zebra/1.png"]
+    assert listed == [*expected, "zebra/deep/er/x.JPG"]
+    assert dataset.train.classes.tolist() == [0, 0, 0, 1, 2, 2, 2]
     shutil.rmtree(tmp_path / "val")
     assert len(find_dataset(tmp_path).val.classes) == 9
 
 
-def test_a_plain_folder_is_split_by_lot_within_each_class(tmp_path: Path) -> None:
+def test_val_share_splits_each_class_at_random(tmp_path: Path) -> None:
     pets = files.folder(tmp_path / "pets", {"cat": (10, 0), "dog": (25, 0), "owl": (2, 0)}) / "train"
     first, again, other = (find_dataset(pets, val_share=0.2, seed=seed) for seed in (3, 3, 4))
     assert first.class_ids == ("cat", "dog", "owl")
@@ -209,7 +211,7 @@ def test_a_plain_folder_is_split_by_lot_within_each_class(tmp_path: Path) -> Non
         find_dataset(pets, val_share=0.5)
 
 
-def test_folders_that_cannot_be_trained_on_are_refused(tmp_path: Path) -> None:
+def test_invalid_folders_raise(tmp_path: Path) -> None:
     def refused(words: str, name: str | Path = tmp_path, root: Path | None = None) -> None:
         with pytest.raises(DataError, match=words):
             find_dataset(name, root)
@@ -236,7 +238,7 @@ def test_folders_that_cannot_be_trained_on_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_without_a_network_it_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_missing_data_set_without_network_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.setattr(time, "sleep", lambda seconds: pytest.fail(f"it waits for {seconds} s"))
     with pytest.raises(DataError, match=f"{name}.*cannot be reached.*--root.*{', '.join(NAMES)}"):
         find_dataset(name, tmp_path / "new")
@@ -244,55 +246,55 @@ def test_without_a_network_it_is_said_at_once(tmp_path: Path, monkeypatch: pytes
     with pytest.raises(DataError, match="cache"):
         find_dataset(name)
     assert not datasets.reachable("https://example.org/x")
-    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # a proxy is believed
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")  # a proxy is not tested
     assert datasets.reachable("https://example.org/x")
     assert not datasets.reachable("http://example.org/x")
 
 
-def fetchable(name: str, there: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make a data set and tell torchvision that it lies at an address; return one of the files that are fetched."""
+def fetchable(name: str, folder: Path, address: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make a data set and set its address in torchvision; return one of the downloaded files."""
     if name == "cifar10":
-        files.cifar(there, "CIFAR10", monkeypatch)
-        archive = files.packed(there / torchvision.CIFAR10.base_folder, there / "cifar-10-python.tar.gz")
+        files.cifar(folder, "CIFAR10", monkeypatch)
+        archive = files.packed(folder / torchvision.CIFAR10.base_folder, folder / "cifar-10-python.tar.gz")
         monkeypatch.setattr(torchvision.CIFAR10, "tgz_md5", files.md5(archive))
         monkeypatch.setattr(torchvision.CIFAR10, "url", address + archive.name)
         return archive
     if name == "fashion-mnist":
         kind = torchvision.FashionMNIST
-        files.mnist(there, packed=True)
-        monkeypatch.setattr(kind, "resources", [(name, files.md5(there / name)) for name, _ in kind.resources])
+        files.mnist(folder, packed=True)
+        monkeypatch.setattr(kind, "resources", [(name, files.md5(folder / name)) for name, _ in kind.resources])
         monkeypatch.setattr(kind, "mirrors", ["http://127.0.0.1:9/", address])
-        return there / "t10k-labels-idx1-ubyte.gz"
-    files.folder(there / "imagenette2", dict.fromkeys(IMAGENETTE, (1, 1)), suffix=".JPEG")
-    archive = files.packed(there / "imagenette2", there / "imagenette2.tgz")
+        return folder / "t10k-labels-idx1-ubyte.gz"
+    files.folder(folder / "imagenette2", dict.fromkeys(IMAGENETTE, (1, 1)), suffix=".JPEG")
+    archive = files.packed(folder / "imagenette2", folder / "imagenette2.tgz")
     entry = {"full": (address + archive.name, files.md5(archive))}
     monkeypatch.setattr(torchvision.Imagenette, "_ARCHIVES", {**torchvision.Imagenette._ARCHIVES, **entry})
     return archive
 
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion-mnist", "imagenette"])
-def test_it_is_fetched_once_and_never_with_another_checksum(
+def test_data_set_is_downloaded_once_and_other_checksums_raise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    there, here = tmp_path / "there", tmp_path / "here"
-    there.mkdir()
-    with files.served(there) as address:
-        file = fetchable(name, there, address, monkeypatch)
-        fetched = find_dataset(name, here)
+    remote, local = tmp_path / "remote", tmp_path / "local"
+    remote.mkdir()
+    with serve(remote) as site:
+        file = fetchable(name, remote, site.url, monkeypatch)
+        fetched = find_dataset(name, local)
         file.write_bytes(b"another file")
         with pytest.raises(DataError, match="Expected to fetch"):
             find_dataset(name, tmp_path / "third")
-    again = find_dataset(name, here)  # no network any more
+    again = find_dataset(name, local)  # the server has stopped
     assert fetched.folder is not None
-    assert fetched.folder.is_relative_to(here)
-    for split, other in ((fetched.train, again.train), (fetched.val, again.val)):
-        assert torch.equal(split.classes, other.classes)
-        assert split.paths == other.paths
-        assert split.images is None or torch.equal(split.images, other.images)
+    assert fetched.folder.is_relative_to(local)
+    for split, again_split in ((fetched.train, again.train), (fetched.val, again.val)):
+        assert torch.equal(split.classes, again_split.classes)
+        assert split.paths == again_split.paths
+        assert split.images is None or torch.equal(split.images, again_split.images)
         assert len(split.paths if split.images is None else split.images) == len(split.classes) >= 10
 
 
-def test_processes_that_start_together_fetch_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_calls_download_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fetched: list[Path] = []
     all_have_looked = threading.Barrier(3, timeout=patience(60))
 
@@ -303,6 +305,6 @@ def test_processes_that_start_together_fetch_once(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(datasets, "_fetch", fetch)
     monkeypatch.setattr(datasets, "reachable", lambda _: all_have_looked.wait() >= 0)
     with ThreadPoolExecutor(3) as pool:
-        found = list(pool.map(lambda _: find_dataset("cifar10", tmp_path), range(3)))
+        datasets_found = list(pool.map(lambda _: find_dataset("cifar10", tmp_path), range(3)))
     assert fetched == [tmp_path]
-    assert len({dataset.folder for dataset in found}) == 1
+    assert len({dataset.folder for dataset in datasets_found}) == 1

@@ -1,4 +1,4 @@
-"""Decoding: what people upload is read correctly, or refused in words before it takes memory."""
+"""Test decoding: pictures are read correctly, and other files raise an error before they take memory."""
 
 import io
 import os
@@ -33,7 +33,7 @@ LOSSLESS: dict[str, dict[str, Any]] = {"WEBP": {"lossless": True}, "JPEG": {"qua
 
 
 def pixels(source: Any) -> np.ndarray:
-    """Decode, check what holds for every picture, and return (H, W, 3)."""
+    """Decode, check mode and metadata, and return the pixels (H, W, 3)."""
     picture = decode(source)
     assert (type(picture), picture.mode) == (Image.Image, "RGB")
     assert (picture.info, dict(picture.getexif())) == ({}, {})
@@ -51,14 +51,14 @@ def exif_of(orientation: int) -> Image.Exif:
     return exif
 
 
-def test_path_bytes_and_pil_are_the_same_picture(tmp_path: Path) -> None:
+def test_path_bytes_and_pil_sources_agree(tmp_path: Path) -> None:
     rgb = random_rgb(5, 7)
-    data, path = png(rgb), tmp_path / "bäume 🌳.jpg"  # the content counts, not the name
+    data, path = png(rgb), tmp_path / "bäume 🌳.jpg"  # the suffix does not matter
     path.write_bytes(data)
     for source in (path, str(path), data, bytearray(data), memoryview(data), Image.fromarray(rgb)):
         assert (pixels(source) == rgb).all()
     for exif in (exif_of(0), exif_of(9), exif_of(65535), b"Exif\0\0this is no TIFF header at all"):
-        assert (pixels(png(rgb, exif=exif)) == rgb).all()  # of no known orientation
+        assert (pixels(png(rgb, exif=exif)) == rgb).all()  # unknown orientations
 
 
 @pytest.mark.parametrize("format", ["PNG", "BMP", "TIFF", "PPM", "WEBP", "GIF", "JPEG", "JPEG2000", "AVIF", "MPO"])
@@ -67,25 +67,25 @@ def test_formats_and_the_first_frame_of_animations(format: str) -> None:
     frames = [Image.new("RGB", (24, 16), name) for name in (colour, "lime", "blue")]
     options = LOSSLESS.get(format, {})
     assert np.abs(pixels(saved(frames[0], format, **options)) - colour).max() <= 4
-    if format in ("GIF", "WEBP", "PNG", "TIFF", "MPO"):  # MPO: photographs of two lenses
+    if format in ("GIF", "WEBP", "PNG", "TIFF", "MPO"):  # MPO: two-lens photographs
         data = saved(frames[0], format, save_all=True, append_images=frames[1:], **options)
         assert np.abs(pixels(data) - colour).max() <= (4 if format == "MPO" else 0)
-        with Image.open(io.BytesIO(data)) as animation:  # a picture of Pillow's keeps the frame where it stands
+        with Image.open(io.BytesIO(data)) as animation:  # a PIL image stays at its current frame
             animation.seek(1)
             assert np.abs(pixels(animation) - (0, 255, 0)).max() <= (4 if format == "MPO" else 0)
             assert animation.tell() == 1
 
 
 @pytest.mark.parametrize("dtype", ["uint8", "<u2", ">u2", "f2", "f4", "f8"])
-def test_arrays(dtype: str) -> None:
+def test_arrays_of_each_dtype(dtype: str) -> None:
     white = {"u1": 255, "u2": 65535}.get(np.dtype(dtype).str[1:], 1)
     for shape in ((4, 6), (4, 6, 1), (4, 6, 3)):
         levels = np.random.default_rng(1).integers(0, 256, shape)
-        want = np.broadcast_to(levels.reshape(4, 6, -1), (4, 6, 3))
+        expected = np.broadcast_to(levels.reshape(4, 6, -1), (4, 6, 3))
         array = (levels * (white / 255)).astype(dtype)
-        assert (pixels(array) == want).all()
-        assert (pixels(array[::-2, ::2]) == want[::-2, ::2]).all()
-    # 16-bit values are scaled some rows at a time: no seam, and every level goes to the nearest of 256.
+        assert (pixels(array) == expected).all()
+        assert (pixels(array[::-2, ::2]) == expected[::-2, ::2]).all()
+    # 16-bit values are scaled in chunks of rows: every level is rounded to the nearest of 256, without seams.
     deep = np.arange(65536, dtype=np.uint16).reshape(64, 1024).repeat(20, axis=0)
     assert (pixels(deep)[..., 0] == np.floor(deep.astype(np.float64) * 255 / 65535 + 0.5)).all()
 
@@ -94,32 +94,28 @@ def test_arrays(dtype: str) -> None:
     ("source", "words"),
     [
         (np.zeros((3, 8, 9), np.uint8), r"transpose\(1, 2, 0\)"),
-        (np.zeros((2, 8, 9, 3), np.uint8), "one image"),
-        (np.zeros(7, np.uint8), "one image"),
+        *((np.zeros(shape, np.uint8), "one image") for shape in ((2, 8, 9, 3), 7)),
         (np.zeros((8, 9, 2), np.uint8), r"\(8, 9, 2\)"),
         (np.zeros((0, 5, 3), np.uint8), "5 x 0"),
         (np.zeros((5, 0), np.float32), "0 x 5"),
-        (np.array([[0.0, np.nan], [0.5, 1.0]]), "NaN"),
-        (np.array([[0.0, np.inf]]), "inf"),
-        (np.array([[0.0, 255.0]]), "got 0 to 255"),
+        *((np.array([[0.0, value]]), words) for value, words in ((np.nan, "NaN"), (np.inf, "inf"), (255, "0 to 255"))),
         (np.array([[-1.0, 1.0]]), "got -1 to 1"),
-        (np.zeros((4, 4), np.int64), "int64"),
-        (np.zeros((4, 4), bool), "bool"),
-        (np.full((4, 4), None), "object"),
+        *((np.zeros((4, 4), dtype), dtype) for dtype in ("int64", "bool", "object")),
         (np.broadcast_to(np.uint8(0), (10_000, 10_000)), "100.0 megapixels"),
         (None, "got nothing. Choose an image"),
         ([1, 2], "got list"),
         *[(Image.fromarray(np.array([[0.0, bad, 1.0]], np.float32)), "finite") for bad in (np.nan, np.inf, -np.inf)],
     ],
 )
-def test_arrays_and_objects_that_are_no_picture_are_refused(source: Any, words: str) -> None:
+def test_invalid_arrays_and_objects_raise(source: Any, words: str) -> None:
     with pytest.raises(ImageError, match=words):
         decode(source)
 
 
 @pytest.mark.parametrize(("format", "orientation"), pairs(["PNG", "TIFF", "WEBP", "JPEG"], range(1, 9)))
 def test_exif_orientation(format: str, orientation: int) -> None:
-    upright = np.kron(random_rgb(2, 3, seed=4), np.ones((16, 16, 1), np.uint8))  # blocks survive JPEG
+    # Blocks of 16 x 16 survive JPEG compression.
+    upright = np.kron(random_rgb(2, 3, seed=4), np.ones((16, 16, 1), np.uint8))
     stored = Image.fromarray(stored_as(upright, orientation).copy())
     data = saved(stored, format, exif=exif_of(orientation), **LOSSLESS.get(format, {}))
     assert np.abs(pixels(data) - upright).max() <= 3
@@ -133,29 +129,29 @@ WHITE, RED, GREEN, BLUE = (255,) * 3, (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
 
 def indexed(image_mode: str = "P") -> Image.Image:
-    """Colours 0, 1, 2, 2, 1, 0; in a palette, red, green and blue."""
+    """Return a picture of the levels 0, 1, 2, 2, 1, 0, or of red, green and blue from a palette."""
     picture = Image.fromarray(np.array([[0, 1, 2], [2, 1, 0]], np.uint8), image_mode)
     if image_mode == "P":
         picture.putpalette([*RED, *GREEN, *BLUE])
     return picture
 
 
-def test_transparent_colours_are_white() -> None:
+def test_transparent_colors_become_white() -> None:
     assert (pixels(saved(indexed(), "PNG")) == [[RED, GREEN, BLUE], [BLUE, GREEN, RED]]).all()
     for kind in ("PNG", "GIF"):
-        got = pixels(saved(indexed(), kind, transparency=1))
-        assert (got == [[RED, WHITE, BLUE], [BLUE, WHITE, RED]]).all()
+        decoded = pixels(saved(indexed(), kind, transparency=1))
+        assert (decoded == [[RED, WHITE, BLUE], [BLUE, WHITE, RED]]).all()
     graded = pixels(saved(indexed(), "PNG", transparency=bytes([255, 128, 0])))
     assert graded[0].tolist() == [[255, 0, 0], [127, 255, 127], [255, 255, 255]]
     for mode, clear in (("L", 1), ("RGB", (1, 1, 1))):
-        got = pixels(saved(indexed("L").convert(mode), "PNG", transparency=clear))
-        assert got[..., 0].tolist() == [[0, 255, 2], [2, 255, 0]]
+        decoded = pixels(saved(indexed("L").convert(mode), "PNG", transparency=clear))
+        assert decoded[..., 0].tolist() == [[0, 255, 2], [2, 255, 0]]
     assert (pixels(saved(Image.new("1", (2, 1)), "PNG", transparency=0)) == 255).all()
     deep = png(np.array([[0, 257, 514]], np.uint16), transparency=257)
     assert pixels(deep)[0, :, 0].tolist() == [0, 255, 2]
 
 
-def test_grey_bits_ink_and_other_colour_spaces() -> None:
+def test_grey_bilevel_cmyk_and_other_color_spaces() -> None:
     grey = np.random.default_rng(5).integers(0, 256, (4, 5), dtype=np.uint8)
     assert (pixels(png(grey)) == grey[..., None]).all()
     bits = grey > 127
@@ -163,7 +159,7 @@ def test_grey_bits_ink_and_other_colour_spaces() -> None:
         assert (pixels(saved(Image.fromarray(bits), kind)) == 255 * bits[..., None]).all()
     ink = Image.merge("CMYK", [Image.new("L", (16, 16), level) for level in (0, 255, 255, 0)])
     ink.paste((0, 0, 0, 0), (0, 0, 16, 8))
-    adobe = saved(ink, "JPEG", quality=100, subsampling=0)  # inverted there; what Pillow gives back is ink again
+    adobe = saved(ink, "JPEG", quality=100, subsampling=0)  # stored inverted; Pillow inverts it back
     assert b"Adobe" in adobe
     for source in (ink, saved(ink, "TIFF"), adobe):
         assert np.abs(pixels(source) - np.repeat([[WHITE], [RED]], 8, axis=0)).max() <= 4
@@ -175,7 +171,7 @@ def test_grey_bits_ink_and_other_colour_spaces() -> None:
 
 
 @pytest.mark.parametrize("mode", ["LA", "La", "PA", "RGBA", "RGBa"])
-def test_alpha_lies_over_white(mode: str) -> None:
+def test_alpha_is_composed_over_white(mode: str) -> None:
     rgba = np.random.default_rng(6).integers(0, 256, (8, 9, 4), dtype=np.uint8)
     rgba[0, :, 3], rgba[1, :, 3] = 0, 255
     source = Image.fromarray(rgba)
@@ -188,24 +184,24 @@ def test_alpha_lies_over_white(mode: str) -> None:
         rgba[..., :3] = rgba[..., :1]
     else:
         source = source.convert(mode)
-    want = rgba[..., :3] * (rgba[..., 3:] / 255) + 255 - rgba[..., 3:]
-    assert np.abs(pixels(source) - want).max() <= 2  # modes with alpha multiplied in round twice
+    expected = rgba[..., :3] * (rgba[..., 3:] / 255) + 255 - rgba[..., 3:]
+    assert np.abs(pixels(source) - expected).max() <= 2  # premultiplied modes round twice
     if mode == "RGBA":
-        assert np.abs(pixels(rgba) - want).max() <= 0.51
+        assert np.abs(pixels(rgba) - expected).max() <= 0.51
 
 
-def test_sixteen_bits_in_every_byte_order_and_dark_where_they_are_dark() -> None:
+def test_sixteen_bit_pictures_in_every_byte_order() -> None:
     deep = np.array([[0, 257, 1000], [128, 129, 65535]], np.uint16)
     for mode, dtype in (("I;16", "<u2"), ("I;16L", "<u2"), ("I;16B", ">u2"), ("I;16N", "=u2")):
         picture = Image.frombytes(mode, (3, 2), deep.astype(dtype).tobytes())
         assert pixels(picture)[..., 1].tolist() == [[0, 1, 4], [0, 1, 255]]
-    dark = np.array([[0, 200, 255]], np.uint16)  # fits 8 bits by chance, and yet is almost black
+    dark = np.array([[0, 200, 255]], np.uint16)  # fits 8 bits, but is almost black
     for kind in ("PNG", "TIFF", "PPM"):
         assert pixels(saved(Image.fromarray(dark), kind))[0, :, 0].tolist() == [0, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("values", "want"),
+    ("values", "expected"),
     [
         ([0, 7, 255], [0, 7, 255]),
         ([0, 257, 65535], [0, 1, 255]),
@@ -217,31 +213,32 @@ def test_sixteen_bits_in_every_byte_order_and_dark_where_they_are_dark() -> None
         ([-2.0, -2.0, -2.0], [0, 0, 0]),
     ],
 )
-def test_integers_and_floats_in_files(values: list[float], want: list[int]) -> None:
+def test_integers_and_floats_in_files(values: list[float], expected: list[int]) -> None:
     picture = Image.fromarray(np.array([values], np.float32 if isinstance(values[0], float) else np.int32))
     assert picture.mode in "IF"
     for source in (picture, saved(picture, "TIFF")):
-        assert pixels(source)[0, :, 2].tolist() == want
+        assert pixels(source)[0, :, 2].tolist() == expected
 
 
 WIDE = icc_profile("RGB", 2.19921875, ADOBE_D50)
 
 
-def test_photographs_with_a_profile_become_srgb_and_those_of_srgb_or_an_unusable_one_stay() -> None:
+def test_color_profiles_are_converted_to_srgb() -> None:
     rgb = random_rgb(16, 16, seed=7)
     linear = (rgb / 255) ** 2.19921875
-    want = srgb_encode(linear @ ADOBE_D50 @ np.linalg.inv(SRGB_D50))  # (H, W, 3) rows of light @ (3, 3) primaries
-    got = pixels(png(rgb, icc_profile=WIDE))
-    assert np.abs(got - want).max() <= 2
-    assert np.abs(got - rgb).max() > 20  # the profile matters
+    expected = srgb_encode(linear @ ADOBE_D50 @ np.linalg.inv(SRGB_D50))  # (H, W, 3) rows of light @ (3, 3) primaries
+    converted = pixels(png(rgb, icc_profile=WIDE))
+    assert np.abs(converted - expected).max() <= 2
+    assert np.abs(converted - rgb).max() > 20  # the profile has an effect
     opaque, clear = (np.dstack([rgb, np.full((16, 16), alpha, np.uint8)]) for alpha in (255, 0))
-    assert (pixels(png(opaque, icc_profile=WIDE)) == got).all()
+    assert (pixels(png(opaque, icc_profile=WIDE)) == converted).all()
     assert (pixels(png(clear, icc_profile=WIDE)) == 255).all()
     grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
-    got = pixels(png(grey, icc_profile=icc_profile("GRAY", 1.8)))[..., 0]
-    assert np.abs(got - srgb_encode((grey / 255) ** 1.8)).max() <= 3
-    assert np.abs(got - grey).max() > 9
-    rgb = random_rgb(64, 64, seed=9)  # most photographs carry sRGB: a conversion would move some pixels by one level
+    converted = pixels(png(grey, icc_profile=icc_profile("GRAY", 1.8)))[..., 0]
+    assert np.abs(converted - srgb_encode((grey / 255) ** 1.8)).max() <= 3
+    assert np.abs(converted - grey).max() > 9
+    # Most photographs have sRGB profiles: converting would change some pixels by one level.
+    rgb = random_rgb(64, 64, seed=9)
     for profile in (icc_profile("RGB", None, SRGB_D50), b"no profile", WIDE[:200], icc_profile("GRAY", 1.0)):
         assert (pixels(png(rgb, icc_profile=profile)) == rgb).all()
 
@@ -287,7 +284,7 @@ def test_the_callers_image_is_never_changed(mode: str) -> None:
         (png_text_bomb(), "cannot be decoded"),  # a small file with a text of 64 MB
     ],
 )
-def test_bogus_files_are_refused_in_words(
+def test_other_files_raise_with_their_kind(
     data: bytes, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *_, **__: pytest.fail("a program was run"))
@@ -302,15 +299,15 @@ def test_bogus_files_are_refused_in_words(
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"])
-def test_truncated_files_are_refused(format: str) -> None:
+def test_truncated_files_raise(format: str) -> None:
     data = saved(Image.fromarray(random_rgb(64, 64)), format)
-    for part in (0.1, 0.5, 0.9):
+    for share in (0.1, 0.5, 0.9):
         with pytest.raises(ImageError, match=r"Expected a (complete )?photograph") as refusal:
-            decode(data[: int(len(data) * part)])
+            decode(data[: int(len(data) * share)])
         assert refusal.value.__cause__ is not None
 
 
-def test_paths_that_are_no_files_and_pictures_that_are_none(tmp_path: Path) -> None:
+def test_invalid_paths_and_empty_pictures_raise(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     closed = Image.new("RGB", (4, 4))
     closed.close()
@@ -332,11 +329,11 @@ def test_paths_that_are_no_files_and_pictures_that_are_none(tmp_path: Path) -> N
         with pytest.raises(ImageError, match=words) as refusal:
             decode(path)
         assert len(str(refusal.value)) < 250
-        assert str(tmp_path.parent) not in str(refusal.value)  # a visitor need not see the server's folders
+        assert str(tmp_path.parent) not in str(refusal.value)  # messages do not contain the server's folders
 
 
-@pytest.mark.parametrize("side", [7072, 10_000, 20_000])  # over our limit, over Pillow's warning, over Pillow's error
-def test_bombs_are_refused_from_the_header(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("side", [7072, 10_000, 20_000])  # above our limit, Pillow's warning, and Pillow's error
+def test_decompression_bombs_raise_before_decoding(side: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ImageFile.ImageFile, "load", lambda _: pytest.fail("pixels were decoded"))
     limit, filters = Image.MAX_IMAGE_PIXELS, list(warnings.filters)
     size = f"got {side} x {side} "
@@ -352,12 +349,12 @@ def test_bombs_are_refused_from_the_header(side: int, monkeypatch: pytest.Monkey
         decode(png_header_only(side, side))
 
 
-def test_the_limit_is_met_exactly() -> None:
+def test_size_limits_are_exact() -> None:
     for width, height in ((5200, 5001), (32_769, 400), (32_000, 319)):  # too many pixels, too long, too elongated
         with pytest.raises(ImageError, match=f"got {width} x {height}"):
             decode(png_header_only(width, height))
     for width, height in ((5200, 5000), (32_768, 400), (32_000, 320), (1024, 1)):
-        with pytest.raises(ImageError, match="cannot be decoded"):  # the size passes; that pixels are missing does not
+        with pytest.raises(ImageError, match="cannot be decoded"):  # the size is accepted; the missing pixels raise
             decode(png_header_only(width, height))
 
 
@@ -377,11 +374,11 @@ def test_large_jpegs_are_decoded_at_half_size(subsampling: int, width: int, heig
         assert image.size == (width // scale, height // scale)
 
 
-# ---- HEIC, as phones save photographs: pillow-heif decodes it where it is installed
+# ---- HEIC, the format of many phones
 
 
-def test_a_photograph_of_a_phone_is_decoded_upright_or_refused() -> None:
-    """The decoder turns the picture, and says so: it must not be turned twice."""
+def test_heic_is_decoded_upright_and_damaged_heic_raises() -> None:
+    """The decoder applies the orientation itself, so it must not be applied twice."""
     photo = heic_photo()
     for orientation, expected in ((1, photo), (6, photo.transpose(Image.Transpose.ROTATE_270))):
         decoded = pixels(heic(photo, orientation))
@@ -393,7 +390,7 @@ def test_a_photograph_of_a_phone_is_decoded_upright_or_refused() -> None:
             decode(data)
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_heic_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(heif, "find_spec", lambda _: None)
     (tmp_path / "photo.heic").write_bytes(heic(heic_photo()))
     with pytest.raises(ImageError, match=r"HEIC photo .* in photo\.heic\. Run pip install 'vitviz\[heic\]'"):

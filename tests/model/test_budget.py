@@ -1,4 +1,4 @@
-"""How much memory a trace takes, how much there is, what is said when it is not enough; devices and freed memory."""
+"""Test estimates of a trace's memory, available memory, errors when memory is short, devices and the allocator."""
 
 import os
 import platform
@@ -43,26 +43,26 @@ SIZES = {"width": 256, "depth": 4, "heads": 4, "patch_size": 8, "image_size": (6
 def test_the_estimate_covers_a_trace_and_its_queries(changes: dict, side: int, dtype: torch.dtype, count: int) -> None:
     config = ViTConfig(**{**SIZES, **changes})
     model, images = ViT(config).eval().to(dtype), torch.randn(count, 3, side, side, dtype=dtype)
-    with Allocations() as seen:
+    with Allocations() as allocations:
         trace = model.trace(images)
         for block in trace.blocks if count == 1 else ():
             trace.row(block), trace.column(block)
     estimate = forward_bytes(config, trace.tokens.shape[1], count, dtype.itemsize) - memory.SPARE_BYTES
-    assert seen.most <= estimate <= 1.8 * seen.most
+    assert allocations.most <= estimate <= 1.8 * allocations.most
 
 
 @linux
-def test_this_machine_has_memory() -> None:
+def test_available_bytes_of_this_machine_are_plausible() -> None:
     free = available_bytes("cpu")
     total = 1024 * int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0])
     assert 0 < free <= total
     assert available_bytes(torch.device("meta")) is None
-    process, least = psutil.Process(), 2**40  # more than the machine has, so that nothing else is short of it
+    process, limit = psutil.Process(), 2**40  # more than the machine has, so that the limit stops no other allocation
     before = process.rlimit(psutil.RLIMIT_AS)
-    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + least, before[1]))
-    left = memory.address_bytes()
+    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + limit, before[1]))
+    remaining = memory.address_bytes()
     process.rlimit(psutil.RLIMIT_AS, before)
-    assert 0.9 * least < left <= least
+    assert 0.9 * limit < remaining <= limit
 
 
 def group(place: Path, **files: object) -> None:
@@ -71,8 +71,8 @@ def group(place: Path, **files: object) -> None:
         (place / name.replace("__", ".")).write_text(f"{value}\n")
 
 
-def test_the_limits_of_a_container_and_of_every_group_around_it_count(tmp_path: Path) -> None:
-    """The files as Linux writes them, version 2: docs/admin-guide/cgroup-v2, "Memory Interface Files"."""
+def test_container_bytes_is_the_least_of_all_control_groups(tmp_path: Path) -> None:
+    """Use the files of Linux's control groups, version 2 (docs/admin-guide/cgroup-v2, "Memory Interface Files")."""
     table, root = tmp_path / "table", tmp_path / "root"
     table.write_text("0::/outer/inner\n")
     assert container_bytes(root, table) is None  # nothing to read
@@ -80,17 +80,17 @@ def test_the_limits_of_a_container_and_of_every_group_around_it_count(tmp_path: 
     assert container_bytes(root, table) is None  # no limit
     stat = "anon 200\ninactive_file 30\nactive_file 5\nfile 90"
     group(root / "outer", memory__max=1000, memory__current=800, memory__stat=stat)
-    assert container_bytes(root, table) == 1000 - 800 + 35  # cached pages of files go when they are needed
+    assert container_bytes(root, table) == 1000 - 800 + 35  # cached file pages can be evicted
     group(root / "outer" / "inner", memory__max=900, memory__current=700, memory__stat="anon 600")
     assert container_bytes(root, table) == 200
-    table.write_text("0::/as/seen/outside\n")  # a container sees its own group at the top
+    table.write_text("0::/as/seen/outside\n")  # inside a container, its own group is at the top
     group(root, memory__max=5000, memory__current=4000)
     assert container_bytes(root, table) == 1000
     table.unlink()
     assert container_bytes(root, table) is None
 
 
-def test_limits_of_control_groups_version_1_count(tmp_path: Path) -> None:
+def test_container_bytes_reads_control_groups_version_1(tmp_path: Path) -> None:
     table, root = tmp_path / "table", tmp_path / "root"
     table.write_text("9:name=systemd:/\n4:memory:/box\n3:cpu,cpuacct:/\n0::/\n")
     stat = "total_inactive_file 7\ninactive_file 1000"
@@ -99,13 +99,13 @@ def test_limits_of_control_groups_version_1_count(tmp_path: Path) -> None:
     assert container_bytes(root, table) == 47
     group(root / "memory", memory__limit_in_bytes=9223372036854771712, **usage)
     assert container_bytes(root, table) == 47
-    group(root / "unified", memory__max=50, memory__current=40)  # both kinds at once, as systemd's hybrid
+    group(root / "unified", memory__max=50, memory__current=40)  # both versions, as in systemd's hybrid mode
     assert container_bytes(root, table) == 10
 
 
 @settings(max_examples=40)
 @given(st.integers(1, 30), st.integers(0, 10**7), st.integers(0, 5000), st.integers(1, 500))
-def test_the_largest_side_fits_and_the_next_does_not(multiple: int, free: int, below: int, cost: int) -> None:
+def test_largest_side_fits_and_the_next_does_not(multiple: int, free: int, below: int, cost: int) -> None:
     def bytes_at(side: int) -> int:
         return cost * side**2
 
@@ -129,7 +129,7 @@ PHOTO = np.zeros((64, 64, 3), np.uint8)
 
 
 def refused(explorer: Explorer) -> tuple[str, int]:
-    """The words in which a photograph of 64 x 64 pixels is refused, and the size that is said to fit."""
+    """Return the error for a photograph of 64 x 64 pixels, and the size that it suggests."""
     with pytest.raises(ExplorerError) as caught:
         explorer.open(PHOTO, size=64)
     assert caught.value.__cause__ is caught.value.__context__ is None  # a traceback would hold the tensors
@@ -138,7 +138,7 @@ def refused(explorer: Explorer) -> tuple[str, int]:
     return text, int(text.split("size=")[1].rstrip("."))
 
 
-def test_what_is_too_large_is_refused_before_it_runs(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_input_raises_before_the_model_runs(explorer: Explorer, monkeypatch: pytest.MonkeyPatch) -> None:
     free = forward_bytes(explorer.model.config, 401) + 50_000
     monkeypatch.setattr(memory, "available_bytes", lambda _: free)
     run, explorer.model.trace = explorer.model.trace, lambda *_: pytest.fail("it ran")
@@ -152,8 +152,8 @@ def test_what_is_too_large_is_refused_before_it_runs(explorer: Explorer, monkeyp
 
 
 @pytest.mark.parametrize("take", [torch.empty, np.empty, bytearray], ids=["PyTorch", "NumPy", "Python"])
-def test_memory_that_runs_out_during_a_run_is_told_in_words(explorer: Explorer, take: Callable) -> None:
-    """The allocators' own errors: there is no address space for a petabyte."""
+def test_allocation_failure_names_a_size_that_fits(explorer: Explorer, take: Callable) -> None:
+    """A petabyte exceeds the address space, so each allocator raises its own error."""
     handle = explorer.model.patch_embed.register_forward_hook(lambda *_: take(10**15))
     text, size = refused(explorer)
     handle.remove()
@@ -171,28 +171,28 @@ def test_other_errors_pass_through(explorer: Explorer) -> None:
 
 
 @pytest.mark.cuda
-def test_a_full_gpu_is_told_in_words() -> None:
+def test_full_gpu_names_a_size() -> None:
     explorer = Explorer(ViT(ViTConfig(**SIZES)), device="cuda")
     photo = torch.zeros(512, 512, 3, dtype=torch.uint8).numpy()
     explorer.open(photo, size=64)
-    taken = torch.empty(available_bytes("cuda") - 64 * 2**20, dtype=torch.uint8, device="cuda")
+    filler = torch.empty(available_bytes("cuda") - 64 * 2**20, dtype=torch.uint8, device="cuda")
     with pytest.raises(ExplorerError, match="size="):
         explorer.open(photo, size=512)
-    del taken
+    del filler
     explorer.open(photo, size=512)
 
 
-# ---- devices by name, and what becomes of freed memory
+# ---- devices by name, and freed memory
 
 
 @pytest.mark.parametrize("name", ["abacus", "cpu:x", "cpu:1", "cuda:99", "cpu:"])
-def test_a_device_that_is_not_here_is_refused(name: str) -> None:
+def test_missing_devices_raise(name: str) -> None:
     with pytest.raises(DeviceError, match=r"Expected a device of this machine.*cpu"):
         device_named(name)
     assert device_named("cpu:0").type == "cpu"
 
 
-# The C library's own counts: where large blocks come from, how many arenas there are, and which pages it has.
+# Uses the C library's statistics: sources of large blocks, number of arenas, and resident pages.
 MEMORY = """
 import ctypes, re, sys, threading
 import psutil, torch
@@ -241,13 +241,13 @@ assert held - psutil.Process().memory_info().rss > 80e6, "free pages stay with t
 """
 
 
-def test_freed_memory_is_kept_shared_by_threads_and_returned(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_keeps_shares_and_returns_freed_memory(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     if platform.libc_ver()[0] == "glibc":
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
         command = [sys.executable, "-c", MEMORY, str(tmp_path / "arenas.xml")]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience(120))
         assert done.returncode == 0, done.stderr[-2000:]
-    monkeypatch.setattr(devices.ctypes, "CDLL", lambda _: object())  # a C library that has no such functions
+    monkeypatch.setattr(devices.ctypes, "CDLL", lambda _: object())  # a C library without these functions
     assert not devices.keep_freed_memory()
     assert not devices.share_freed_memory()
     assert not devices.return_freed_memory()

@@ -1,4 +1,4 @@
-"""Edits of a run, against models whose weights were edited by hand and runs that were written out by hand."""
+"""Test edits of a forward pass against the reference implementation."""
 
 import copy
 from collections.abc import Callable
@@ -23,13 +23,12 @@ PATCHES = tiny.GRID[0] * tiny.GRID[1]
 
 
 def some_patches(count: int) -> torch.Tensor:
-    """Patches that stay, others in each image, in no order: (B, K)."""
+    """Return remaining patches, different ones in each image, unsorted: (B, K)."""
     generator = torch.Generator().manual_seed(0)
     return torch.stack([torch.randperm(PATCHES, generator=generator)[:count] for _ in range(tiny.BATCH)])
 
 
 def everything(prefix: int) -> Edits:
-    """All kinds of edits at once."""
     cuts = [
         Cut(block=1, head=2, queries=(0,), keys=(5, 6)),
         Cut(block=-1, queries=(prefix + 3, prefix + 4), keys=(0, prefix + 9)),
@@ -38,24 +37,24 @@ def everything(prefix: int) -> Edits:
 
 
 @kinds
-def test_an_empty_edit_changes_nothing_and_no_edit_changes_the_model(kind: str) -> None:
+def test_empty_edits_change_nothing_and_no_edit_changes_weights(kind: str) -> None:
     model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
     before = copy.deepcopy(model.state_dict())
     with torch.no_grad():
-        plain = model(images)
+        logits = model(images)
         tokens, grid = model.embed(images)
-        assert torch.equal(model(images, Edits()), plain)
-        assert torch.equal(model.run(tokens, model.angles(grid)), plain)
-        close(model(images, Edits(cuts=[Cut(queries=(), keys=(1,))])), plain, 1e-6)
+        assert torch.equal(model(images, Edits()), logits)
+        assert torch.equal(model.run(tokens, model.angles(grid)), logits)
+        close(model(images, Edits(cuts=[Cut(queries=(), keys=(1,))])), logits, 1e-6)
         for grad in (False, True):
             traced = model.trace(images, grad=grad)
             edited = model.trace(images, grad=grad, edits=Edits())
             assert torch.equal(edited.logits, traced.logits)
             assert all(torch.equal(a, b) for a, b in zip(edited.attentions, traced.attentions, strict=True))
-        close(model(images, Edits(keep=torch.arange(PATCHES)[None])), plain, 1e-6)
+        close(model(images, Edits(keep=torch.arange(PATCHES)[None])), logits, 1e-6)
         model(images, everything(len(model.config.prefix)))
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-        assert torch.equal(model(images), plain)
+        assert torch.equal(model(images), logits)
 
 
 def edits_of(name: str, prefix: int) -> Edits:
@@ -72,7 +71,7 @@ def edits_of(name: str, prefix: int) -> Edits:
 
 
 def written_out(model: ViT, images: torch.Tensor, edits: Edits) -> list[reference.Run]:
-    """The reference's run of each image by itself."""
+    """Run the reference on each image separately."""
     count = len(model.config.prefix) + PATCHES
     heads = {(block % tiny.DEPTH, head): mode for (block, head), mode in edits.heads.items()}
     allowed = {block: torch.ones(tiny.HEADS, count, count) for block in range(tiny.DEPTH)}
@@ -87,8 +86,8 @@ def written_out(model: ViT, images: torch.Tensor, edits: Edits) -> list[referenc
 
 @pytest.mark.parametrize("edit", ["zeroed heads", "a head made its mean", "cut edges", "removed patches", "everything"])
 @kinds
-def test_an_edited_run_is_the_run_written_out(kind: str, edit: str) -> None:
-    """A head's mean is over the tokens of one image; what removed patches show does not matter."""
+def test_edited_run_matches_reference(kind: str, edit: str) -> None:
+    """A head's mean is over the tokens of one image, and removed patches have no influence."""
     model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
     edits = edits_of(edit, len(model.config.prefix))
     runs = written_out(model, images, edits)
@@ -100,81 +99,81 @@ def test_an_edited_run_is_the_run_written_out(kind: str, edit: str) -> None:
             close(trace.logits, expected)
             for block in range(tiny.DEPTH):
                 close(trace.attention(block), torch.cat([run.attentions[block].tensor for run in runs]))
-    else:  # one image against several sequences, as a curve of removals asks for
+    else:  # one image with several sequences, as in a deletion curve
         tokens, grid = model.embed(images)
         close(model.run(tokens[:1].expand(2, -1, -1), model.angles(grid), edits)[:1], expected[:1])
 
 
-def test_a_trace_answers_from_the_attention_that_was_used() -> None:
-    """Rows, columns, sums, logarithms and single images of a block with cuts; the others keep no N x N matrix."""
+def test_trace_queries_use_the_edited_attention() -> None:
+    """Check all queries of a block with cuts; other blocks keep no N x N matrix."""
     model, images = tiny.model(registers=1), tiny.images()
     edits = Edits(cuts=[Cut(block=1, queries=(0,), keys=(4, 9)), Cut(block=1, head=3, keys=(8,))])
     trace = model.trace(images, edits=edits)
-    used, kept = trace.attention(1), trace.block(1)
-    assert not used.requires_grad
+    attention, block_trace = trace.attention(1), trace.block(1)
+    assert not attention.requires_grad
     assert [trace.block(block).probabilities is None for block in range(3)] == [True, False, True]
-    weights = torch.rand(tiny.BATCH, used.shape[-1])
-    close(kept.propagate(weights), torch.einsum("bn,bhnm->bhm", weights, used))
-    close(trace.row(1, "cls"), used[:, :, 0])
-    close(trace.row(1, "mean"), used[:, :, 2:].mean(2))
-    close(trace.column(1, 9), used[..., 9])
-    assert kept.log_rows(0, 3).isfinite().all()
-    close(kept.log_rows(0, 30).exp(), used[:, :, :30])
-    close(kept.image(1).log_rows(0, 30).exp(), used[1:, :, :30])
+    weights = torch.rand(tiny.BATCH, attention.shape[-1])
+    close(block_trace.propagate(weights), torch.einsum("bn,bhnm->bhm", weights, attention))
+    close(trace.row(1, "cls"), attention[:, :, 0])
+    close(trace.row(1, "mean"), attention[:, :, 2:].mean(2))
+    close(trace.column(1, 9), attention[..., 9])
+    assert block_trace.log_rows(0, 3).isfinite().all()
+    close(block_trace.log_rows(0, 30).exp(), attention[:, :, :30])
+    close(block_trace.image(1).log_rows(0, 30).exp(), attention[1:, :, :30])
 
 
-def test_gradients_flow_through_what_is_left() -> None:
+def test_gradients_reach_remaining_heads_only() -> None:
     edits = Edits(heads={(1, 0): "zero"}, cuts=[Cut(block=1, head=2, queries=(0,), keys=(5,))])
     trace = tiny.model().requires_grad_(False).trace(tiny.images(), grad=True, edits=edits)
     (gradient,) = torch.autograd.grad(trace.logits[:, 3].sum(), trace.attentions[1])
     assert gradient.isfinite().all()
-    assert not gradient[:, 0].any()  # nobody reads this head
+    assert not gradient[:, 0].any()  # a silenced head has no effect
     assert gradient[:, 1].abs().max() > 1e-6
 
 
-def test_all_patches_may_be_removed_only_where_prefix_tokens_carry_the_answer() -> None:
+def test_removing_all_patches_needs_a_pooled_prefix_token() -> None:
     none = torch.zeros(tiny.BATCH, 0, dtype=torch.long)
     for changes in ({}, {"registers": 2, "class_token": False, "pooling": "attention", "width": 20}):
         result = tiny.model(**changes)(tiny.images(), Edits(keep=none))
-        close(result[0], result[1])  # nothing of the images is left
+        close(result[0], result[1])  # the images have no patches left
         assert result.isfinite().all()
     for changes in ({"class_token": False, "pooling": "mean"}, {"pooling": "cls+mean"}):
         with pytest.raises(EditError, match="at least one patch"):
             tiny.model(**changes)(tiny.images(), Edits(keep=none))
 
 
-def test_a_smaller_rectangle_can_be_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trace_of_a_rectangle_of_patches(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = tiny.model(positions="rotary", head_width=16, registers=1), tiny.images()
     rows, columns = torch.meshgrid(torch.arange(2, 5), torch.arange(3, 8), indexing="ij")
     keep = (rows * 11 + columns).flatten()
-    keep = torch.stack([keep, keep + 12])  # another place in the second image
+    keep = torch.stack([keep, keep + 12])  # another position in the second image
     edits = Edits(keep=keep, cuts=[Cut(block=1, queries=(0,), keys=(2 + 2 * 11 + 3,))])
     trace = model.trace(images, edits=edits)
     assert trace.grid == (3, 5)
     assert trace.tokens.shape[1] == 2 + 15
     close(trace.logits, model(images, edits))
     close(trace.attention(1).sum(-1), torch.ones(tiny.BATCH, tiny.HEADS, 17))
-    assert not trace.attention(1)[0, :, 0, 2].any()  # patch (2, 3) is the first that is left in the first image,
-    assert trace.attention(1)[1, :, 0].all()  # and not there in the second
-    together = trace.attention(2)
-    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are made again, rotated for each image
-    again = model.trace(images, edits=edits)
+    assert not trace.attention(1)[0, :, 0, 2].any()  # patch (2, 3) is the first remaining one in the first image,
+    assert trace.attention(1)[1, :, 0].all()  # and removed in the second
+    attention = trace.attention(2)
+    monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)  # queries and keys are recomputed, rotated per image
+    recomputed = model.trace(images, edits=edits)
     for index in range(tiny.BATCH):
-        close(again.image(index).attention(2)[0], together[index])
+        close(recomputed.image(index).attention(2)[0], attention[index])
     mixed = torch.stack([torch.arange(6), torch.tensor([0, 1, 11, 12, 22, 23])])  # 1 x 6 and 3 x 2
-    for other in (keep[:, :-1], some_patches(15), torch.zeros(1, 0, dtype=torch.long), mixed):
+    for patches in (keep[:, :-1], some_patches(15), torch.zeros(1, 0, dtype=torch.long), mixed):
         with pytest.raises(EditError, match="rectangle"):
-            model.trace(images, edits=Edits(keep=other))
+            model.trace(images, edits=Edits(keep=patches))
 
 
 def test_edits_combine_in_any_order() -> None:
     model, images = tiny.model(**ROTARY), tiny.images()
-    whole = everything(len(model.config.prefix))
-    parts = [Edits(heads=whole.heads), Edits(cuts=whole.cuts), Edits(keep=whole.keep)]
-    close(model(images, parts[2] | (parts[1] | parts[0])), model(images, whole), 1e-6)
+    combined = everything(len(model.config.prefix))
+    parts = [Edits(heads=combined.heads), Edits(cuts=combined.cuts), Edits(keep=combined.keep)]
+    close(model(images, parts[2] | (parts[1] | parts[0])), model(images, combined), 1e-6)
     assert not (Edits() | Edits())
-    assert bool(Edits() | whole)
-    # What either removes is gone.
+    assert bool(Edits() | combined)
+    # A patch remains only if both edits keep it.
     first, second = Edits(keep=torch.tensor([[5, 3, 9, 1]])), Edits(keep=torch.tensor([[9, 2, 5], [3, 1, 70]]))
     assert (first | second).keep.tolist() == (second | first).keep.tolist() == [[5, 9], [1, 3]]
     with pytest.raises(EditError, match=r"\[2, 1\]"):
@@ -192,11 +191,11 @@ TOKENS = st.lists(st.integers(0, 12), max_size=5).map(tuple)
 
 @settings(max_examples=25)
 @given(HEADS, st.lists(st.tuples(*PLACES, TOKENS, TOKENS), max_size=4), st.sets(st.integers(0, 11), min_size=1))
-def test_any_edits_trace_as_they_run(heads: dict, edges: list, stay: set[int]) -> None:
+def test_trace_of_any_edits_matches_forward(heads: dict, edges: list, remaining: set[int]) -> None:
     model, images = SMALL_MODEL, tiny.images(1, **SMALL)
-    # CLS (token 0) can always be attended to, so that no row becomes empty, whatever is removed.
+    # Edges to CLS (token 0) are never cut, so no row becomes empty.
     cuts = [Cut(block=b, head=h, queries=q, keys=tuple(key for key in k if key)) for b, h, q, k in edges]
-    edits, removed = Edits(heads=heads, cuts=cuts), Edits(keep=torch.tensor([list(stay)]))
+    edits, removed = Edits(heads=heads, cuts=cuts), Edits(keep=torch.tensor([list(remaining)]))
     with torch.no_grad():
         edited = model(images, edits)
         close(model.trace(images, edits=edits).logits, edited)
@@ -204,7 +203,7 @@ def test_any_edits_trace_as_they_run(heads: dict, edges: list, stay: set[int]) -
         close(model(images, edits | removed), model(images, removed | edits | removed), 1e-6)
 
 
-def test_a_run_from_the_middle_is_the_rest_of_a_run() -> None:
+def test_run_from_a_later_block_matches_the_whole_run() -> None:
     model, images = tiny.model(positions="rotary", head_width=16), tiny.images()
     trace, angles = model.trace(images), model.angles(tiny.GRID)
     edits = Edits(heads={(2, 1): "zero"}, cuts=[Cut(block=1, queries=(0,), keys=(4,))])
@@ -237,7 +236,7 @@ def test_other_precisions_stay_close(dtype: torch.dtype, tolerance: float) -> No
     close(trace.attention(1).sum(-1), torch.ones(trace.attention(1).shape[:-1]), 5e-3)
 
 
-def test_a_compiled_model_takes_edits() -> None:
+def test_compiled_model_accepts_edits() -> None:
     model, images = tiny.model(depth=1, **tiny.SMALL), tiny.images(**tiny.SMALL)
     cuts, keep = [Cut(queries=(0,), keys=(2, 3))], torch.arange(9)[None]
     edits = Edits(heads={(0, 1): "zero", (-1, 4): "mean"}, cuts=cuts, keep=keep)
@@ -246,8 +245,8 @@ def test_a_compiled_model_takes_edits() -> None:
         close(torch.compile(model, backend="eager", fullgraph=True)(images), model(images))
 
 
-def test_edits_go_where_the_model_is() -> None:
-    """On "meta" tensors hold no numbers, but arithmetic with a tensor of the CPU is refused, as on a GPU."""
+def test_edits_follow_the_models_device() -> None:
+    """The meta device computes nothing, but like a GPU it rejects arithmetic with CPU tensors."""
     model, images = tiny.model(**ROTARY).to("meta"), tiny.images().to("meta")
     with pytest.raises(RuntimeError, match="device"):
         images + torch.zeros_like(images, device="cpu")
@@ -256,7 +255,7 @@ def test_edits_go_where_the_model_is() -> None:
 
 
 @pytest.mark.cuda
-def test_a_gpu_gives_the_same() -> None:
+def test_gpu_matches_cpu() -> None:
     model, images = tiny.model(**ROTARY), tiny.images()
     edits = everything(4)
     expected = model(images, edits)
@@ -282,7 +281,7 @@ def test_a_gpu_gives_the_same() -> None:
         (Edits(keep=torch.tensor([[1], [2], [3]])), ["batch", "2", "(3, 1)"]),
     ],
 )  # fmt: skip
-def test_edits_of_what_the_model_does_not_have_are_refused(edits: Edits, facts: list[str]) -> None:
+def test_edits_outside_the_model_raise(edits: Edits, facts: list[str]) -> None:
     model = tiny.model()
     for run in (model, model.trace):
         with pytest.raises(EditError) as caught:
@@ -309,6 +308,6 @@ def test_edits_of_what_the_model_does_not_have_are_refused(edits: Edits, facts: 
         lambda: Edits(heads={(0, 1): "zero"}) | Edits(heads={(0, 1): "mean"}),
     ],
 )
-def test_edits_that_make_no_sense_are_refused_at_once(make: Callable[[], object]) -> None:
+def test_invalid_edits_raise_on_construction(make: Callable[[], object]) -> None:
     with pytest.raises(EditError, match=r"[Ee]xpected .*got"):
         make()

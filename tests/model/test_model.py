@@ -1,6 +1,6 @@
-"""The model against one written out in float64, its variants against it, its sizes, and what it refuses.
+"""Test the model and its variants against a reference in float64, its configuration, and errors.
 
-tests/weights has it against timm's.
+tests/weights compares it with timm.
 """
 
 import json
@@ -66,7 +66,7 @@ def test_forward_and_traces_match_the_reference(changes: dict) -> None:
         if model.head is None:
             assert trace.logits is None
             with pytest.raises(ModelError, match="classifier"):
-                model.heads_logits(trace.tokens)
+                model.classifier_logits(trace.tokens)
             continue
         close(trace.logits, expected.logits.tensor)
         if grad:
@@ -78,7 +78,7 @@ def test_forward_and_traces_match_the_reference(changes: dict) -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"position_grid": (3, 5)}, {"position_antialias": False}], ids=str)
 @pytest.mark.parametrize("grid", [(7, 11), (11, 7), (2, 17), (1, 1), (3, 5)])
-def test_any_size_of_image_is_the_native_model_with_resized_positions(changes: dict, grid: tuple[int, int]) -> None:
+def test_other_image_sizes_match_reference_with_resized_positions(changes: dict, grid: tuple[int, int]) -> None:
     model, images = tiny.model(**changes), tiny.images(grid=grid)
     expected = reference.run(model, images)
     close(model(images), expected.logits.tensor)
@@ -88,15 +88,15 @@ def test_any_size_of_image_is_the_native_model_with_resized_positions(changes: d
 
 
 @pytest.mark.parametrize("grad", [False, True])
-def test_chosen_blocks_only(grad: bool) -> None:
+def test_trace_keeps_chosen_blocks(grad: bool) -> None:
     model, images = tiny.model(), tiny.images()
-    whole = model.trace(images)
+    full_trace = model.trace(images)
     for chosen, blocks in (([1], (1,)), ([-1, 0], (0, 2)), ([2, 1, -1], (1, 2)), (range(3), (0, 1, 2))):
-        part = model.trace(images, blocks=chosen, grad=grad)
-        assert (part.blocks, len(part.attentions)) == (blocks, len(blocks))
-        close(part.logits, whole.logits)
+        trace = model.trace(images, blocks=chosen, grad=grad)
+        assert (trace.blocks, len(trace.attentions)) == (blocks, len(blocks))
+        close(trace.logits, full_trace.logits)
         for block in blocks:
-            close(part.attention(block), whole.attention(block))
+            close(trace.attention(block), full_trace.attention(block))
     for wrong in ([3], [-4], [0, 7], []):
         with pytest.raises(ModelError, match=rf"0\.\.2.*{re.escape(str(wrong))}"):
             model.trace(images, blocks=wrong)
@@ -105,14 +105,14 @@ def test_chosen_blocks_only(grad: bool) -> None:
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 0.03), (torch.bfloat16, 0.2), (torch.float64, 1e-4)])
 @pytest.mark.parametrize("grad", [False, True])
 def test_other_precisions_stay_close(dtype: torch.dtype, tolerance: float, grad: bool) -> None:
-    full, images = tiny.model().trace(tiny.images()), tiny.images()
-    other = tiny.model().to(dtype).trace(images.to(dtype), grad=grad)
-    assert other.logits.dtype == dtype
-    close(other.logits, full.logits, tolerance)
+    expected, images = tiny.model().trace(tiny.images()), tiny.images()
+    trace = tiny.model().to(dtype).trace(images.to(dtype), grad=grad)
+    assert trace.logits.dtype == dtype
+    close(trace.logits, expected.logits, tolerance)
     for block in range(tiny.DEPTH):
-        attention = other.attention(block)
+        attention = trace.attention(block)
         assert attention.dtype == torch.float32
-        close(attention, full.attention(block), tolerance)
+        close(attention, expected.attention(block), tolerance)
         close(attention.sum(-1), np.ones(attention.shape[:-1]), 5e-3 if dtype == torch.bfloat16 else 1e-3)
 
 
@@ -125,7 +125,7 @@ def test_other_precisions_stay_close(dtype: torch.dtype, tolerance: float, grad:
         (torch.zeros(1, 3, 91, 143, dtype=torch.uint8), ["uint8"]),
     ],
 )  # fmt: skip
-def test_images_that_do_not_fit_are_refused(images: Tensor, facts: list[str]) -> None:
+def test_wrong_images_raise(images: Tensor, facts: list[str]) -> None:
     for run in (tiny.model(), tiny.model().trace):
         with pytest.raises(ModelError) as caught:
             run(images)
@@ -133,7 +133,7 @@ def test_images_that_do_not_fit_are_refused(images: Tensor, facts: list[str]) ->
 
 
 @pytest.mark.parametrize("rate", ["dropout", "attention_dropout", "path_dropout"])
-def test_a_trace_with_active_dropout_is_refused(rate: str) -> None:
+def test_trace_with_active_dropout_raises(rate: str) -> None:
     model, images = tiny.model(**{rate: 0.7}), tiny.images(13)
     torch.manual_seed(0)
     with pytest.raises(ModelError, match="eval"):
@@ -141,8 +141,8 @@ def test_a_trace_with_active_dropout_is_refused(rate: str) -> None:
     if rate == "attention_dropout":
         with pytest.raises(ValueError, match="eval"):
             model.run(model.embed(images)[0], None, ops=Explicit())
-    close(model.eval().trace(images).logits, tiny.model()(images))  # in eval mode it does nothing
-    assert not torch.equal(model.train()(images), model(images))  # in training it does
+    close(model.eval().trace(images).logits, tiny.model()(images))  # no dropout in eval mode
+    assert not torch.equal(model.train()(images), model(images))  # dropout in training
 
 
 def test_stochastic_depth_drops_whole_images_and_keeps_the_mean() -> None:
@@ -155,11 +155,11 @@ def test_stochastic_depth_drops_whole_images_and_keeps_the_mean() -> None:
     close(out[kept], x[kept] / 0.7)
     assert float(kept.float().mean()) == pytest.approx(0.7, abs=5 * (0.21 / 4001) ** 0.5)
     for depth, rates in ((5, [0, 0.05, 0.1, 0.15, 0.2]), (1, [0])):
-        made = tiny.model(depth=depth, path_dropout=0.2)
-        assert [block.drop_path.rate for block in made.blocks] == pytest.approx(rates)
+        model = tiny.model(depth=depth, path_dropout=0.2)
+        assert [block.drop_path.rate for block in model.blocks] == pytest.approx(rates)
 
 
-def test_initialization_is_the_papers() -> None:
+def test_initialization_follows_the_paper() -> None:
     torch.manual_seed(0)
     changes = {"width": 97, "head_width": 29, "mlp_width": 211, "registers": 5, "distillation_token": True}
     model = ViT(tiny.config(**changes, grid=(17, 19)))
@@ -175,10 +175,10 @@ def test_initialization_is_the_papers() -> None:
         assert bound * 0.99 < float(weight.abs().max()) <= bound
         assert float(weight.std()) == pytest.approx(bound / 3**0.5, rel=0.03)
     assert 0 < float(p["blocks.0.mlp.fc1.bias"].abs().max()) < 1e-5
-    patches, fan_in = p["patch_embed.proj.weight"], 3 * 13 * 13  # LeCun: the variance is one over the fan-in
+    patches, fan_in = p["patch_embed.proj.weight"], 3 * 13 * 13  # LeCun: variance 1 / fan-in
     assert float(patches.std()) == pytest.approx(fan_in**-0.5, rel=0.02)
     assert float(patches.abs().max()) <= 2.28 * fan_in**-0.5
-    assert not model(tiny.images(grid=(17, 19))).any()  # a zero head: all classes are equal at the start
+    assert not model(tiny.images(grid=(17, 19))).any()  # a zero head: all logits are 0
 
 
 CHANGES = [
@@ -189,7 +189,7 @@ CHANGES = [
 
 
 @pytest.mark.parametrize("changes", CHANGES, ids=str)
-def test_a_config_survives_json_and_derives_its_sizes(changes: dict) -> None:
+def test_config_round_trips_json_and_derives_sizes(changes: dict) -> None:
     config = tiny.config(**changes)
     back = ViTConfig.from_dict(json.loads(json.dumps(config.to_dict())))
     assert back == config
@@ -207,23 +207,21 @@ def test_a_config_survives_json_and_derives_its_sizes(changes: dict) -> None:
         ({"image_size": (91, 140), "patch_size": 13}, ["91 x 140", "13 x 13", "91 x 143"]),
         ({"image_size": (10, 13), "patch_size": 13}, ["10 x 13", "13 x 13"]),
         ({"width": 19, "heads": 5, "head_width": None}, ["19", "5 heads", "15"]),
-        ({"depth": 0}, ["depth", "at least 1", "0"]),
-        ({"heads": 2.0}, ["heads", "2.0"]),
-        ({"registers": -1}, ["registers", "at least 0", "-1"]),
-        ({"classes": True}, ["classes", "True"]),
-        ({"head_width": 0}, ["head_width", "at least 1", "0"]),
-        ({"mlp_width": -23}, ["mlp_width", "at least 1", "-23"]),
-        ({"image_size": 224}, ["image_size", "224"]),
+        *(
+            ({name: value}, [name, range_text, str(value)])
+            for name, value, range_text in (
+                ("depth", 0, "at least 1"), ("registers", -1, "at least 0"), ("head_width", 0, "at least 1"),
+                ("mlp_width", -23, "at least 1"), ("heads", 2.0, ""), ("classes", True, ""), ("image_size", 224, ""),
+                ("dropout", 1.0, ""), ("path_dropout", -0.25, ""), ("attention_dropout", float("nan"), ""),
+                ("norm_eps", 0.0, ""),
+            )
+        ),
         ({"image_size": (91.0, 143)}, ["image_size", "91.0"]),
         ({"position_grid": (0, 3)}, ["position_grid", "at least 1", "0"]),
-        ({"dropout": 1.0}, ["dropout", "1.0"]),
-        ({"path_dropout": -0.25}, ["path_dropout", "-0.25"]),
-        ({"attention_dropout": float("nan")}, ["attention_dropout", "nan"]),
         ({"pooling": "max"}, ["pooling", "'cls'", "'mean'", "'cls+mean'", "'max'"]),
         ({"pooling": "cls", "class_token": False}, ["'cls'", "'mean'"]),
         ({"pooling": "cls+mean", "class_token": False}, ["'cls+mean'", "'mean'"]),
         ({"positions": "fourier"}, ["positions", "'learned'", "'sincos'", "'fourier'"]),
-        ({"norm_eps": 0.0}, ["norm_eps", "0.0"]),
         ({"positions": "sincos", "width": 19}, ["4", "19"]),
         ({"positions": "sincos1d", "width": 19}, ["even", "19"]),
         ({"positions": "rotary", "head_width": 18}, ["divisible by 4", "18"]),
@@ -231,12 +229,11 @@ def test_a_config_survives_json_and_derives_its_sizes(changes: dict) -> None:
         ({"pooling": "attention"}, ["5 heads", "19"]),
         ({"image_size": (13 * 2000, 13 * 2000)}, ["26000 x 26000", "smaller"]),
     ],
-)
-def test_sizes_that_do_not_fit_are_refused_with_the_value_given(changes: dict, facts: list[str]) -> None:
+)  # fmt: skip
+def test_invalid_configs_raise_with_the_value(changes: dict, facts: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
         tiny.config(**changes)
-    for fact in facts:
-        assert fact in str(caught.value)
+    assert all(fact in str(caught.value) for fact in facts)
 
 
 def test_errors_name_unknown_settings_and_suggest_a_size_that_fits() -> None:
@@ -265,17 +262,17 @@ def test_errors_name_unknown_settings_and_suggest_a_size_that_fits() -> None:
 def test_presets_have_the_published_number_of_parameters(name: str, published: int) -> None:
     with torch.device("meta"):
         model = ViT(preset(name))
-    # The published models add a position to the class token; here it is part of the token itself.
+    # The published models add a position to the class token; here it is part of the token.
     assert sum(p.numel() for p in model.parameters()) == published - PRESETS[name]["width"]
     assert preset(name).patch_size == (14 if name == "huge" else 16)
     assert preset(name, patch_size=32, classes=10).grid == (7, 7)
 
 
 @pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 5)}], ids=str)
-def test_the_table_prints_the_shapes_of_a_real_run_and_counts_that_add_up(changes: dict) -> None:
-    model, seen = tiny.model(**changes).train(), {}
+def test_summary_has_the_shapes_of_a_run_and_consistent_counts(changes: dict) -> None:
+    model, shapes = tiny.model(**changes).train(), {}
     handles = [
-        module.register_forward_hook(lambda _m, _i, output, name=name: seen.update({name: tuple(output.shape)}))
+        module.register_forward_hook(lambda _m, _i, output, name=name: shapes.update({name: tuple(output.shape)}))
         for name, module in model.named_modules()
     ]
     model(tiny.images(batch=2))
@@ -286,20 +283,20 @@ def test_the_table_prints_the_shapes_of_a_real_run_and_counts_that_add_up(change
     table, lines = {row.name: row for row in listed}, {line.split()[0]: line for line in text.splitlines() if line}
     assert len(table) == len(listed)  # each module once
     for name, row in table.items():
-        assert row.shape == seen[name]
+        assert row.shape == shapes[name]
         assert row.kind == type(model.get_submodule(name)).__name__
         assert row.parameters == sum(p.numel() for p in model.get_submodule(name).parameters())
-        shapes = [" x ".join(map(str, shape)) for shape in (row.shape, row.input)]
-        assert all(printed in lines[name] for printed in (*shapes, f" {row.parameters:,} "))
+        printed = [" x ".join(map(str, shape)) for shape in (row.shape, row.input)]
+        assert all(text in lines[name] for text in (*printed, f" {row.parameters:,} "))
         assert not row.multiply_adds or lines[name].endswith(f" {row.multiply_adds:,}")
     if registers := model.config.registers:
         assert f"1 x {registers} x {model.config.width}" in lines["reg_token"]
     names = list(table)
     assert names.index("patch_embed") < names.index("blocks.0") < names.index("blocks.2") < names.index("norm")
-    free = sum(p.numel() for name, p in model.named_parameters() if "." not in name)
+    loose = sum(p.numel() for name, p in model.named_parameters() if "." not in name)
     parts = [name for name in table if name.count(".") == name.startswith("blocks")]
     total = sum(p.numel() for p in model.parameters())
-    assert sum(table[name].parameters for name in parts) + free == total
+    assert sum(table[name].parameters for name in parts) + loose == total
     sums, foot = totals(model, 2), {line.split("  ")[0]: line.split()[1] for line in text.splitlines()[-6:]}
     assert foot["parameters"] == foot["trainable"] == f"{total:,}"
     assert foot["multiply-adds"] == f"{sums['multiply_adds']:,}"
@@ -310,8 +307,8 @@ def test_the_table_prints_the_shapes_of_a_real_run_and_counts_that_add_up(change
     assert [row.name for row in rows(model) if row.trainable < row.parameters] == ["patch_embed.proj", "patch_embed"]
 
 
-def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> None:
-    """A linear layer from a to b over n tokens takes n a b; attention N² d twice for each head."""
+def test_multiply_adds_match_formula_and_deit() -> None:
+    """A linear layer from width a to b takes n a b multiply-adds for n tokens; attention takes 2 N² d per head."""
     model, batch = tiny.model(registers=2), 3
     config = model.config
     table = {row.name: row for row in rows(model, batch)}
@@ -325,8 +322,8 @@ def test_multiply_adds_are_those_of_the_formula_and_of_a_published_model() -> No
     assert totals(model, batch)["multiply_adds"] == everything
     with torch.device("meta"):
         base = totals(ViT(preset("base")))
-    assert base["parameters"] == 86_566_888  # torchvision: 768 more, a position of the class token
-    assert round(base["multiply_adds"] / 1e9, 1) == 17.6  # DeiT-B in its paper's table
+    assert base["parameters"] == 86_566_888  # torchvision has 768 more, for the class token's position
+    assert round(base["multiply_adds"] / 1e9, 1) == 17.6  # DeiT-B, from the paper's table
 
 
 # ---- every variant of the forward pass against the plain one
@@ -353,13 +350,13 @@ PASSES: dict[str, Callable[[ViT], Ops]] = {
 
 
 @models
-def test_every_variant_computes_what_the_plain_pass_computes(kind: str) -> None:
-    """Its gradients too, also in the graph of alpha-beta: until relevance is asked for, its backward pass is theirs."""
+def test_every_ops_variant_matches_the_plain_pass(kind: str) -> None:
+    """Compare gradients too; without `relevance`, the backward pass of alpha-beta is the ordinary one."""
     model, images = tiny.model(**tiny.SMALL, **MODELS[kind]).double(), tiny.images(**tiny.SMALL).double()
     tokens, grid = model.embed(images)
     tokens, angles = tokens.detach().requires_grad_(), model.angles(grid)
-    plain = model.encode(tokens, angles)
-    logits = model.classify(plain)
+    expected = model.encode(tokens, angles)
+    logits = model.classify(expected)
     close(logits, model(images), 1e-9)
     (slope,) = torch.autograd.grad(logits[:, 3].sum(), tokens, retain_graph=True)
     widths: list[int] = []
@@ -368,39 +365,39 @@ def test_every_variant_computes_what_the_plain_pass_computes(kind: str) -> None:
         with torch.set_grad_enabled(variant != "trace"):
             variant_ops = make(model)
             encoded = model.encode(tokens, angles, ops=variant_ops)
-            answer = model.classify(encoded, variant_ops)
-        close(encoded, plain[:, : encoded.shape[1]])
-        close(answer, logits)
+            variant_logits = model.classify(encoded, variant_ops)
+        close(encoded, expected[:, : encoded.shape[1]])
+        close(variant_logits, logits)
         if variant in ("explicit", "alpha-beta", "tokens that are read"):
-            close(torch.autograd.grad(answer[:, 3].sum(), tokens)[0], slope, 1e-9)
-        if variant == "tokens that are read":  # the last MLP runs on no others
+            close(torch.autograd.grad(variant_logits[:, 3].sum(), tokens)[0], slope, 1e-9)
+        if variant == "tokens that are read":  # the last MLP runs only on these tokens
             reads_prefix = model.config.pooling == "cls"
             assert widths[-1] == (1 + model.config.distillation_token if reads_prefix else tokens.shape[1])
         else:
-            assert encoded.shape[1] == plain.shape[1]
+            assert encoded.shape[1] == expected.shape[1]
 
 
-def test_a_new_norm_and_a_new_activation_are_written_in_one_place(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A root-mean-square norm and another activation reach every variant but AttnLRP, which says what it lacks."""
+def test_new_norm_and_activation_reach_every_ops_variant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root-mean-square norm and another activation work in every variant except AttnLRP, which raises an error."""
     monkeypatch.setattr(layers, "make_norm", lambda config, width: nn.RMSNorm(width, eps=config.norm_eps))
     monkeypatch.setitem(layers.ACTIVATIONS, "gelu", nn.functional.mish)
     model, images = tiny.model(**tiny.SMALL, qk_norm=True, norm_pooled=True, pooling="mean"), tiny.images(**tiny.SMALL)
     tokens, _ = model.embed(images)
-    plain = model.encode(tokens, None)
+    expected = model.encode(tokens, None)
     for variant, make in PASSES.items():
         if variant != "AttnLRP":
-            close(model.encode(tokens, None, ops=make(model)), plain)
+            close(model.encode(tokens, None, ops=make(model)), expected)
     with pytest.raises(TypeError, match="RMSNorm"):
         model.encode(tokens, None, ops=attn_lrp(model))
 
 
-# ---- attention in training: the fused kernel or plain products, the same formula in each precision
+# ---- attention in training, by the fused kernel or by matrix products, in each precision
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
 
 def parts(queries: int, keys: int, batch: int = 3, heads: int = 2) -> list[Tensor]:
-    """q, k, v in float64 that every precision holds exactly."""
+    """Return q, k, v in float64, with values that every precision represents exactly."""
     generator = torch.Generator().manual_seed(1)
     exact = (torch.randn(batch, heads, n, 8, generator=generator) for n in (queries, keys, keys))
     return [part.to(torch.bfloat16).to(torch.float16).double().requires_grad_() for part in exact]
@@ -408,7 +405,7 @@ def parts(queries: int, keys: int, batch: int = 3, heads: int = 2) -> list[Tenso
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize(("queries", "cut"), [(1, False), (1, True), (9, False), (9, True)])
-def test_attention_and_its_gradients_are_the_formula(dtype: torch.dtype, queries: int, cut: bool) -> None:
+def test_attention_and_gradients_match_formula(dtype: torch.dtype, queries: int, cut: bool) -> None:
     mask = torch.rand(1, 2, queries, 9, generator=torch.Generator().manual_seed(2)) < 0.7 if cut else None
     q, k, v = exact = parts(queries, 9)
     weights = torch.exp(0.3 * torch.einsum("bhnd,bhmd->bhnm", q, k)) * (1 if mask is None else mask)
@@ -419,24 +416,25 @@ def test_attention_and_its_gradients_are_the_formula(dtype: torch.dtype, queries
     result = attention(*ours, 0.3, mask=mask)
     assert result.dtype == dtype
     result.backward(slope.to(dtype))
-    for mine, right in [(result, expected), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]:
-        torch.testing.assert_close(mine.double(), right, rtol=0, atol=TOLERANCE[dtype])
+    for actual, reference_value in [(result, expected), *((a.grad, b.grad) for a, b in zip(ours, exact, strict=True))]:
+        torch.testing.assert_close(actual.double(), reference_value, rtol=0, atol=TOLERANCE[dtype])
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
-def test_dropout_leaves_out_probabilities_and_keeps_their_mean(dtype: torch.dtype) -> None:
+def test_attention_dropout_keeps_the_mean(dtype: torch.dtype) -> None:
     q, k, _ = (part.detach().to(dtype).requires_grad_() for part in parts(8, 8, batch=200))
-    eye = torch.eye(8, dtype=dtype).expand(200, 2, 8, 8).clone().requires_grad_()  # so that the mixture is the weights
-    whole = attention(q, k, eye, 0.3).detach()
+    # As values, it makes the output equal to the probabilities.
+    eye = torch.eye(8, dtype=dtype).expand(200, 2, 8, 8).clone().requires_grad_()
+    without_dropout = attention(q, k, eye, 0.3).detach()
     torch.manual_seed(0)
-    thin = attention(q, k, eye, 0.3, dropout=0.25).detach()
-    kept = thin != 0
+    with_dropout = attention(q, k, eye, 0.3, dropout=0.25).detach()
+    kept = with_dropout != 0
     assert float(kept.double().mean()) == pytest.approx(0.75, abs=0.02)
-    torch.testing.assert_close(thin[kept].double(), whole[kept].double() / 0.75, rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(with_dropout[kept].double(), without_dropout[kept].double() / 0.75, rtol=2e-2, atol=2e-2)
 
 
 @pytest.mark.parametrize("tokens", [64, ops.EXPLICIT_TOKENS + 1])
-def test_the_matrix_of_a_long_sequence_is_not_kept_for_the_backward_pass(tokens: int) -> None:
+def test_long_sequences_save_no_square_matrix_for_backward(tokens: int) -> None:
     sizes: list[int] = []
 
     def note(tensor: Tensor) -> Tensor:
@@ -447,6 +445,6 @@ def test_the_matrix_of_a_long_sequence_is_not_kept_for_the_backward_pass(tokens:
     with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
         attention(q, k, v, 1.0)
     if tokens == 64:
-        assert max(sizes) == 64**2  # by plain products, which are faster
+        assert max(sizes) == 64**2  # by matrix products, which are faster here
     else:
         assert max(sizes) < tokens**2

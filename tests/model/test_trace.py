@@ -1,4 +1,4 @@
-"""What a forward pass leaves behind: every answer against softmax(q @ k.T) written out in float64."""
+"""Test a trace's queries against softmax(q @ k.T) in float64."""
 
 import pytest
 import tiny
@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pairwise import pairs
-from tiny import close
+from tiny import PREFIXES, close
 
 import vitviz.model.trace
 import vitviz.model.tracing
@@ -15,12 +15,6 @@ from vitviz.model.trace import BlockTrace, TraceError
 from vitviz.model.tracing import tokens_per_piece
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-PREFIXES = {
-    "CLS": {},
-    "none": {"class_token": False, "pooling": "mean"},
-    "CLS, distillation, registers": {"distillation_token": True, "registers": 3},
-    "registers without CLS": {"class_token": False, "pooling": "mean", "registers": 2},
-}
 CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
 """Sizes of pieces in bytes, and in how many pieces the 78 rows of a tiny model's attention come."""
 
@@ -28,10 +22,10 @@ CHUNKS = {64 * 2**20: 1, 40_000: 7, 1: 78}
 @pytest.mark.parametrize(
     ("name", "grad", "chunk", "many"), pairs(list(PREFIXES), [False, True], list(CHUNKS), [10, 6000])
 )
-def test_every_answer_is_softmax_attention(
+def test_trace_queries_match_softmax_attention(
     name: str, grad: bool, chunk: int, many: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In pieces, which cover every row once and stay small; sums of many rows by the fused kernel."""
+    """Chunks cover every row once within the size limit; the fused kernel sums many rows."""
     monkeypatch.setattr(vitviz.model.trace, "CHUNK_BYTES", chunk)
     monkeypatch.setattr(vitviz.model.trace, "MANY_TOKENS", many)
     trace = tiny.trace(grad=grad, **PREFIXES[name])
@@ -41,24 +35,24 @@ def test_every_answer_is_softmax_attention(
     assert all((stop - start) * one_row <= max(chunk, one_row) for start, stop in pieces)
     assert name != "CLS" or len(pieces) == CHUNKS[chunk]
     for block in range(tiny.DEPTH):
-        expected, kept = tiny.dense(trace, block), trace.block(block)
+        expected, block_trace = tiny.dense(trace, block), trace.block(block)
         assert expected.shape[-1] == count
         close(trace.attention(block), expected)
         close(trace.attentions[block], expected)
-        close(kept.rows(5, 8), expected[:, :, 5:8])
-        close(kept.log_rows(5, 8), expected[:, :, 5:8].log(), 1e-4)
+        close(block_trace.rows(5, 8), expected[:, :, 5:8])
+        close(block_trace.log_rows(5, 8), expected[:, :, 5:8].log(), 1e-4)
         for token in (0, 3, count - 1):
             close(trace.row(block, token), expected[:, :, token])
             close(trace.column(block, token), expected[..., token])
         for weights in (torch.rand(tiny.BATCH, count), torch.eye(count)[[4, 40]], torch.zeros(tiny.BATCH, count)):
-            close(kept.propagate(weights), torch.einsum("bn,bhnm->bhm", weights.double(), expected))
+            close(block_trace.propagate(weights), torch.einsum("bn,bhnm->bhm", weights.double(), expected))
         close(trace.row(block, "mean"), expected[:, :, first:].mean(2))
         close(trace.column(block, "mean"), expected[..., first:].mean(-1))
     assert trace.row(1, "mean").dtype == trace.row(1, 5).dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", PREFIXES)
-def test_tokens_are_found_by_name_and_patches_by_row_and_column(name: str) -> None:
+def test_token_by_name_and_by_row_and_column(name: str) -> None:
     trace = tiny.trace(depth=1, **PREFIXES[name])
     for index, token in enumerate(trace.prefix):
         assert trace.token(token) == trace.token(token.lower()) == trace.token(index) == index
@@ -71,7 +65,7 @@ def test_tokens_are_found_by_name_and_patches_by_row_and_column(name: str) -> No
 @pytest.mark.parametrize(
     "query", [(7, 0), (0, 11), (-1, 0), (0, -1), (1, 2, 3), 78, -1, "clss", "register 1", None, [0, 1]]
 )
-def test_unknown_queries_are_refused_with_what_there_is(query: object) -> None:
+def test_unknown_queries_raise_with_valid_choices(query: object) -> None:
     trace = tiny.trace(depth=1)
     for ask in (trace.token, lambda query: trace.row(0, query), lambda query: trace.column(0, query)):
         with pytest.raises(TraceError) as caught:
@@ -82,9 +76,9 @@ def test_unknown_queries_are_refused_with_what_there_is(query: object) -> None:
         tiny.trace(depth=1, class_token=False, pooling="mean").row(0, "cls")
 
 
-def test_blocks_are_counted_from_both_ends_and_attentions_read_like_a_tuple() -> None:
+def test_block_indices_and_attentions_sequence() -> None:
     trace = tiny.model().trace(tiny.images(), blocks=[0, 2])
-    first, last = trace.attentions  # only what was kept
+    first, last = trace.attentions  # the kept blocks only
     for attention, same in ((first, trace.attention(-3)), (last, trace.attention(-1)), (last, trace.attentions[-1])):
         assert torch.equal(attention, same)
     assert torch.equal(last, trace.attention(2))
@@ -118,13 +112,13 @@ def test_images_of_a_batch_do_not_mix() -> None:
 
 
 def test_memory_grows_with_tokens_not_with_their_square() -> None:
-    """Fused attention is traced, and no N x N matrix is kept."""
+    """The trace of fused attention keeps no N x N matrix."""
     sizes = []
     for grid in ((7, 11), (14, 22)):
         trace = tiny.trace(batch=1, grid=grid, patch=3)
-        held = [trace.tokens, *(t for k in trace.kept for t in (k.stream, k.lse))]
-        held += [t for k in map(trace.block, trace.blocks) for t in (k.queries, k.keys)]
-        assert sum(t.nbytes for t in held) == sum(t.untyped_storage().nbytes() for t in held) == trace.nbytes
+        tensors = [trace.tokens, *(t for state in trace.states for t in (state.stream, state.lse))]
+        tensors += [t for state in map(trace.block, trace.blocks) for t in (state.queries, state.keys)]
+        assert sum(t.nbytes for t in tensors) == sum(t.untyped_storage().nbytes() for t in tensors) == trace.nbytes
         sizes.append(trace.nbytes)
         assert all(trace.block(block).probabilities is None for block in trace.blocks)
     assert sizes[1] / sizes[0] == pytest.approx(309 / 78, rel=0.01)
@@ -142,32 +136,33 @@ def test_memory_grows_with_tokens_not_with_their_square() -> None:
     ],
     ids=str,
 )
-def test_queries_and_keys_are_made_again_as_they_were(
+def test_recomputed_queries_and_keys_match_kept_ones(
     changes: dict, cast: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, images = tiny.model(**changes), tiny.images()
     with torch.no_grad(), torch.autocast("cpu", cast, enabled=cast is not None):
-        held = model.trace(images)
+        kept = model.trace(images)
         monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
-        again = model.trace(images)
-    # Outside of autocast: what is asked later is answered in the precision of the run.
-    tolerance = 1e-5 if cast is None else 0.1  # bfloat16 has three figures
-    close(again.logits, held.logits, tolerance)
-    assert again.nbytes < held.nbytes
-    for block in held.blocks:
-        assert again.kept[block].attention is None
-        close(again.stream(block), held.stream(block), tolerance)
-        close(again.attention(block), held.attention(block), tolerance)
-        close(again.attention(block).sum(-1), torch.ones(again.kept[block].lse.shape), 1e-5 if cast is None else 5e-3)
-        close(again.image(1).row(block, (2, 3)), again.row(block, (2, 3))[1:], tolerance)
-        close(again.column(block, 4), held.column(block, 4), tolerance)
-        with torch.autocast("cpu", torch.bfloat16):  # who asks does not change the answer
-            close(again.row(block, "mean"), again.attention(block)[:, :, len(again.prefix) :].mean(2))
-            close(again.column(block, 4), again.attention(block)[..., 4], 1e-5 if cast is None else 1e-4)
+        recomputed = model.trace(images)
+    # Queries outside autocast use the precision of the run.
+    tolerance = 1e-5 if cast is None else 0.1  # bfloat16 has three significant digits
+    close(recomputed.logits, kept.logits, tolerance)
+    assert recomputed.nbytes < kept.nbytes
+    for block in kept.blocks:
+        assert recomputed.states[block].attention is None
+        close(recomputed.stream(block), kept.stream(block), tolerance)
+        close(recomputed.attention(block), kept.attention(block), tolerance)
+        ones = torch.ones(recomputed.states[block].lse.shape)
+        close(recomputed.attention(block).sum(-1), ones, 1e-5 if cast is None else 5e-3)
+        close(recomputed.image(1).row(block, (2, 3)), recomputed.row(block, (2, 3))[1:], tolerance)
+        close(recomputed.column(block, 4), kept.column(block, 4), tolerance)
+        with torch.autocast("cpu", torch.bfloat16):  # autocast at the time of the query changes nothing
+            close(recomputed.row(block, "mean"), recomputed.attention(block)[:, :, len(recomputed.prefix) :].mean(2))
+            close(recomputed.column(block, 4), recomputed.attention(block)[..., 4], 1e-5 if cast is None else 1e-4)
 
 
-def test_a_question_after_the_weights_changed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Row sums of the old weights and queries of the new ones would give rows that mean nothing."""
+def test_queries_after_a_change_of_weights_raise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row sums of the old weights do not fit queries of the new ones."""
     monkeypatch.setattr(vitviz.model.trace, "KEEP_BYTES", 0)
     model = tiny.model()
     trace = model.trace(tiny.images())
@@ -181,7 +176,7 @@ def test_a_question_after_the_weights_changed_is_refused(monkeypatch: pytest.Mon
         trace.attention(0)
 
 
-def test_an_mlp_in_pieces_is_the_same_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mlp_in_pieces_matches_whole_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
     model, images = tiny.model(layer_scale=0.3), tiny.images()
     expected = model(images)
     monkeypatch.setattr(vitviz.model.tracing, "PIECE_TOKENS", 1)
@@ -192,33 +187,33 @@ def test_an_mlp_in_pieces_is_the_same_mlp(monkeypatch: pytest.MonkeyPatch) -> No
 
 @settings(max_examples=40)
 @given(st.integers(1, 9), st.integers(1, 5000), st.integers(1, 2**17))
-def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, middle: int) -> None:
-    step = tokens_per_piece(batch, tokens, middle)
+def test_pieces_of_an_mlp_are_even_and_bounded(batch: int, tokens: int, hidden_bytes: int) -> None:
+    step = tokens_per_piece(batch, tokens, hidden_bytes)
     count = -(-tokens // step)
     assert 1 <= step <= tokens
-    assert step <= count or step * count - tokens < count  # the last one is hardly shorter than the others
-    most = max(vitviz.model.tracing.PIECE_BYTES, vitviz.model.tracing.PIECE_TOKENS * middle)
-    assert batch * step * middle <= 1.5 * most + batch * middle or step == 1
+    assert step <= count or step * count - tokens < count  # the last piece is hardly shorter than the others
+    limit = max(vitviz.model.tracing.PIECE_BYTES, vitviz.model.tracing.PIECE_TOKENS * hidden_bytes)
+    assert batch * step * hidden_bytes <= 1.5 * limit + batch * hidden_bytes or step == 1
 
 
 def test_extreme_logits_stay_finite() -> None:
-    """One key wins by thousands: probabilities are exactly what a stable softmax gives."""
+    """One logit exceeds the others by thousands."""
     queries, keys = 90.0 * torch.randn(1, 5, 78, 17), torch.randn(1, 5, 78, 17)
     _, lse = attention_and_lse(queries, keys, keys)
-    kept = BlockTrace(queries, keys, lse)
-    rows = kept.rows(0, 78)
+    block_trace = BlockTrace(queries, keys, lse)
+    rows = block_trace.rows(0, 78)
     assert torch.isfinite(rows).all()
-    assert torch.isfinite(kept.log_rows(0, 78)).all()
+    assert torch.isfinite(block_trace.log_rows(0, 78)).all()
     close(rows.sum(-1), torch.ones(1, 5, 78), 1e-3)
     assert torch.equal(rows.argmax(-1), (queries @ keys.mT).argmax(-1))
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-7)])
 def test_large_logits_keep_the_precision_of_the_model(dtype: torch.dtype, tolerance: float) -> None:
-    """Rows of attention sum to 1, and rows and columns agree with them."""
+    """Rows sum to 1, and single rows and columns agree with the matrix."""
     model = tiny.model()
     with torch.no_grad():
-        for block in model.blocks:  # keys share an offset, as those of DINOv2 do: logits of 40 and more
+        for block in model.blocks:  # keys share an offset, as in DINOv2: logits of 40 and more
             block.attn.qkv.weight *= 6.0
             block.attn.qkv.bias.view(3, -1)[1] += 30.0
     trace = model.to(dtype).trace(tiny.images(1).to(dtype))
@@ -232,8 +227,8 @@ def test_large_logits_keep_the_precision_of_the_model(dtype: torch.dtype, tolera
         torch.testing.assert_close(trace.column(block, "cls"), rows[..., 0], atol=tolerance, rtol=0)
 
 
-def test_other_devices_get_row_sums_in_pieces() -> None:
-    """The path beside kernels that keep their row sums to themselves; without numbers here, by shapes."""
+def test_row_sums_in_chunks_on_other_devices() -> None:
+    """Other devices compute row sums separately; the meta device checks shapes only."""
     q = torch.zeros(tiny.BATCH, tiny.HEADS, 78, 17, device="meta")
     mixed, lse = attention_and_lse(q, q, q)
     assert mixed.shape == q.shape

@@ -1,4 +1,4 @@
-"""Models of a page's menu, and computations that last as long as a test wants."""
+"""Fixtures of the server's tests: models for a menu, an event loop, and computations that a test can hold up."""
 
 import threading
 from collections.abc import Iterator
@@ -17,37 +17,37 @@ from vitviz.server.endpoints import Endpoints
 @pytest.fixture(scope="session")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
     """The folders of three tiny models: Tiny a, Tiny b and Tiny c."""
-    place = tmp_path_factory.mktemp("sources")
-    return tuple(folder(place / name, seed) for seed, name in enumerate("abc"))
+    parent = tmp_path_factory.mktemp("sources")
+    return tuple(folder(parent / name, seed) for seed, name in enumerate("abc"))
 
 
 @pytest.fixture
 def endpoints(tmp_path: Path, sources: tuple[str, ...]) -> Endpoints:
-    """A server's endpoints with the three models; it opens with the first."""
+    """Endpoints with the three models; the first is the default."""
     return made(tmp_path / "page", sources)
 
 
 @pytest.fixture(scope="session")
 def portal() -> Iterator[BlockingPortal]:
-    """An event loop in a thread of its own: in this one Playwright's runs as soon as there is a browser."""
+    """An event loop in another thread, because Playwright's loop occupies this one once there is a browser."""
     with start_blocking_portal() as portal:
         yield portal
 
 
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compute KernelSHAP again and again: only cancelling ends it."""
+    """Compute KernelSHAP in an endless loop, which only cancelling ends."""
     monkeypatch.setattr(module, "ask_view", ask_without_end)
 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Opening a photograph takes until the event is set."""
+    """Hold up every forward pass on a photograph until the event is set."""
     run, end = module.open_view, threading.Event()
 
     def open_view(*arguments: Any) -> Any:
         while not end.wait(0.02):
-            torch.zeros(1).sum()  # where it is cancelled
+            torch.zeros(1).sum()  # raises Cancelled if the client has left
         return run(*arguments)
 
     monkeypatch.setattr(module, "open_view", open_view)

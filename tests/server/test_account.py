@@ -1,21 +1,20 @@
-"""What clients cause is booked in one account: places are kept for others, and memory never passes its budget."""
+"""The account of memory, places and connections: places are reserved, and budgets are never exceeded."""
 
 import asyncio
 import errno
 import gc
-import logging
 import socket
 import threading
 import weakref
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
 from asking import free_port
 from image_files import saved
-from offered import ask, photograph, view_of, visiting
+from offered import ask, cached, photograph, view_of, visiting
 from patience import patience, wait_until
 from PIL import Image
 
@@ -23,12 +22,13 @@ from vitviz.server.account import Account, Booking, Budget, OverBudgetError, Res
 from vitviz.server.connections import Connections, QuietAccepts, connection_budget
 from vitviz.server.endpoints import Endpoints
 from vitviz.server.health import health
+from vitviz.server.scenes import size_of
 from vitviz.settings import Settings
 
 HALL = 60  # students behind one address
 
 
-def test_bookings_add_up_by_address_and_in_all_and_are_released() -> None:
+def test_bookings_are_summed_by_address_and_in_total_and_released() -> None:
     account = Account(Settings(transfers=1000))
     with account.book(Resource.TRANSFERS, "a", 200) as first, account.book(Resource.TRANSFERS, "b", 250):
         first.add(50)
@@ -43,25 +43,25 @@ def test_bookings_add_up_by_address_and_in_all_and_are_released() -> None:
 
 
 def fill(account: Account, resource: Resource, address: str, most: int = 2 * HALL) -> list[Booking]:
-    """Book places for an address while it gets any."""
+    """Book places for an address until it is refused."""
     bookings = []
     while len(bookings) < most and account.fits(resource, address):
         bookings.append(account.book(resource, address))
     return bookings
 
 
-def test_long_questions_of_two_addresses_leave_places_to_everybody_else(endpoints: Endpoints) -> None:
+def test_long_questions_of_two_addresses_leave_places_for_others(endpoints: Endpoints) -> None:
     account = endpoints.account
     for address in ("attacker", "other attacker"):
         fill(account, Resource.LONG, address)
     endpoints.loaded.get(endpoints.menu.default)
     assert health(endpoints)["ready"]
-    with visiting("127.0.0.9"):  # photographs are counted apart
+    with visiting("127.0.0.9"):  # photographs are counted separately
         assert ask(endpoints, "open", photo=photograph(4))["id"]
     assert all(account.book(Resource.LONG, f"visitor {number}") for number in range(35))
 
 
-def test_the_share_of_an_address_binds_only_while_another_has_a_place() -> None:
+def test_limit_of_an_address_applies_only_while_another_has_a_place() -> None:
     account = Account()
     with ExitStack() as hall:
         for booking in fill(account, Resource.PHOTOGRAPHS, "hall", HALL):
@@ -72,15 +72,15 @@ def test_the_share_of_an_address_binds_only_while_another_has_a_place() -> None:
             assert not account.fits(Resource.PHOTOGRAPHS, "hall")
         assert account.fits(Resource.PHOTOGRAPHS, "hall")
     assert account.used(Resource.PHOTOGRAPHS) == 0
-    fill(account, Resource.PHOTOGRAPHS, "attacker", HALL)  # beside it a hall has its places
+    fill(account, Resource.PHOTOGRAPHS, "attacker", HALL)  # leaves enough places for a lecture hall
     assert len(fill(account, Resource.PHOTOGRAPHS, "hall")) == HALL
-    small = Account(Settings(places=3))  # one of them is for addresses that have none
+    small = Account(Settings(places=3))  # one is reserved for addresses without a booking
     assert len(fill(small, Resource.PHOTOGRAPHS, "alone")) == 2
     assert small.fits(Resource.PHOTOGRAPHS, "visitor")
 
 
-def test_distinct_photographs_that_are_explained_stay_within_the_budget_and_are_let_go(endpoints: Endpoints) -> None:
-    """Maps hold the photograph: they go with their scene."""
+def test_distinct_photographs_stay_within_the_budget_and_are_freed(endpoints: Endpoints) -> None:
+    """Maps hold the photograph, so they are evicted with their scene."""
     limit = 20_000_000
     endpoints.account.budgets[Resource.SCENES] = Budget(limit)
     photographs = []
@@ -88,158 +88,120 @@ def test_distinct_photographs_that_are_explained_stay_within_the_budget_and_are_
         plain = saved(Image.new("RGB", (1200, 900), (seed, 0, 0)), "PNG")  # large, and encoded quickly
         scene = ask(endpoints, "open", photo=plain)["id"]
         photographs.append(weakref.ref(view_of(endpoints, scene).photo))
-        size = endpoints.scenes.get(scene).nbytes
-        assert size > 4 * 1200 * 900  # what a picture takes in memory
+        size = cached(endpoints, scene).nbytes
+        assert size > 4 * 1200 * 900  # bytes of the picture in memory
         ask(endpoints, "explain", scene=scene, method="rollout")
         ask(endpoints, "explain", scene=scene, method="token_gradcam")
         assert endpoints.account.used(Resource.SCENES) <= limit
     gc.collect()
-    alive = sum(one() is not None for one in photographs)
+    alive = sum(reference() is not None for reference in photographs)
     assert 1 <= alive <= limit // size
-    assert endpoints.account.used(Resource.SCENES) == endpoints.scenes.nbytes + endpoints.answers.nbytes
+    endpoints.cache.discard(lambda _: True)
+    assert endpoints.account.used(Resource.SCENES) == 0
 
 
-def test_what_questions_keep_is_booked_with_the_scene(endpoints: Endpoints) -> None:
+def test_results_cached_by_a_view_are_booked_with_its_scene(endpoints: Endpoints) -> None:
     scene = ask(endpoints, "open", photo=photograph(3))["id"]
-    before = endpoints.scenes.nbytes
-    ask(endpoints, "attention", scene=scene, block=0)
-    ask(endpoints, "explain", scene=scene, method="rollout")
-    found = endpoints.scenes.get(scene)
-    assert before < endpoints.scenes.nbytes == endpoints.account.used(Resource.SCENES) - endpoints.answers.nbytes
-    assert endpoints.scenes.nbytes == found.nbytes
-    assert len(found.maps) == 1
+    opened = cached(endpoints, scene)
+    before = opened.nbytes
+    answers = [ask(endpoints, "attention", scene=scene, block=0)]
+    answers.append(ask(endpoints, "explain", scene=scene, method="rollout"))
+    assert before < opened.nbytes == endpoints.account.used(Resource.SCENES) - sum(map(size_of, answers))
+    assert len(opened.maps) == 1
 
 
-HALF = b"POST /vitviz/open HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-"
-WHOLE = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-HELD = b"GET /held HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
-STALL = 1.0  # seconds
+class Line:
+    """Connection without a socket."""
+
+    def __init__(self, address: str, idle: bool) -> None:
+        self.address, self.idle, self.transport = address, idle, Mock()
 
 
-class Listening:
-    """A server with the connections of ours, whose answers to /held wait for the end."""
+class Lines(Connections):
+    """At most 30 connections, 15 of one address, with 10 reserved."""
 
     def __init__(self) -> None:
-        self.account, self.port, self.requests = Account(), free_port(), 0
-        self.account.budgets[Resource.CONNECTIONS] = Budget(30, 15, kept=10)
-        config = uvicorn.Config(self.answer, port=self.port, log_level="warning", interface="asgi3")
-        config.http = Connections(self.account, STALL).protocol
-        self.server, self.sockets = uvicorn.Server(config), ExitStack()
-        self.thread = threading.Thread(target=self.server.run)
-        self.thread.start()
-        wait_until(lambda: self.server.started, "it listens")
+        super().__init__(Account(), 1.0)
+        self.account.budgets[Resource.CONNECTIONS] = Budget(30, 15, reserved=10)
 
-    async def answer(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] != "http":
-            return
-        self.requests += 1
-        while scope["path"] == "/held" and (await receive())["type"] != "http.disconnect":
-            pass
-        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-        await send({"type": "http.response.body", "body": b"ok"})
+    def open(self, address: str, idle: bool = True) -> Line:
+        line = Line(address, idle)
+        if not self.admit(line):
+            line.transport.abort()
+        return line
 
-    def open(self, address: str, data: bytes) -> socket.socket:
-        """Open a connection, and send the beginning of a request."""
-        one = self.sockets.enter_context(socket.socket())
-        one.settimeout(patience(20))
-        one.bind((address, 0))
-        one.connect(("127.0.0.1", self.port))
-        with suppress(OSError):
-            one.sendall(data)
-        return one
-
-    def used(self) -> int:
-        return self.account.used(Resource.CONNECTIONS)
-
-    def close(self) -> None:
-        self.sockets.close()
-        self.server.should_exit = True
-        self.thread.join(patience(60))
+    def used(self, address: str | None = None) -> int:
+        return self.account.used(Resource.CONNECTIONS, address)
 
 
-def is_answered(one: socket.socket) -> bool:
-    """Whether a connection is answered, and not closed."""
-    found = b""
-    with suppress(OSError):
-        while not found.endswith(b"ok") and (part := one.recv(1000)):
-            found += part
-    return found.endswith(b"ok")
-
-
-def is_closed(one: socket.socket) -> bool:
-    """Whether the server has closed a connection on which nothing was answered."""
-    one.setblocking(False)
-    try:
-        return one.recv(1) == b""
-    except OSError as error:
-        return not isinstance(error, BlockingIOError)
-
-
-@pytest.fixture
-def listening() -> Iterator[Listening]:
-    with closing(Listening()) as listening:
-        yield listening
-
-
-def test_half_open_connections_leave_room_for_others(listening: Listening, caplog: pytest.LogCaptureFixture) -> None:
+def test_half_open_connections_leave_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    lines = Lines()
     for number in range(100):
-        listening.open(f"127.0.1.{1 + number % 20}", HALF)
-    assert listening.used() <= 30
-    assert all(is_answered(listening.open("127.0.0.77", WHOLE)) for _ in range(5))
+        lines.open(f"address {number % 20}")
+    assert lines.used() <= 30
+    others = [lines.open("visitor") for _ in range(5)]
+    assert not any(line.transport.abort.called for line in others)
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_connections_that_are_answered_are_closed_only_for_an_address_with_fewer(listening: Listening) -> None:
-    addresses = [f"127.0.2.{number}" for number in range(1, 4)]
-    for address in addresses:
+def test_busy_connections_are_closed_only_for_an_address_with_fewer() -> None:
+    lines = Lines()
+    for address in "abc":
         for _ in range(15):
-            before = listening.requests
-            one = listening.open(address, HELD)
-            wait_until(lambda one=one, before=before: listening.requests > before or is_closed(one), "it is taken")
-    assert is_answered(listening.open("127.0.0.77", WHOLE))
-    wait_until(lambda: listening.used() <= 23, "what is closed is released")
-    shares = [listening.account.used(Resource.CONNECTIONS, address) for address in addresses]
-    assert min(shares) >= 5  # nobody holds what others need
-    assert max(shares) <= 9
+            lines.open(address, idle=False)
+    assert not lines.open("visitor", idle=False).transport.abort.called
+    assert lines.used() <= 30
+    assert all(5 <= lines.used(address) <= 10 for address in "abc")
 
 
-def test_an_address_closes_its_own_idle_connections(listening: Listening) -> None:
-    visitor = listening.open("127.0.0.77", HALF)
-    for _ in range(50):
-        listening.open("127.0.2.1", HALF)
-    wait_until(lambda: listening.used() == 16, "they are taken")
-    visitor.sendall(b"Length: 0\r\n\r\n")
-    assert is_answered(visitor)
+def test_address_at_its_limit_replaces_its_own_idle_connections() -> None:
+    lines = Lines()
+    visitor = lines.open("visitor")
+    own = [lines.open("crowd") for _ in range(50)]
+    assert lines.used() == 16
+    assert not visitor.transport.abort.called
+    assert [line.transport.abort.called for line in own] == [True] * 35 + [False] * 15
 
 
-def test_headers_that_do_not_end_in_time_close_the_connection_and_idle_ones_stay(listening: Listening) -> None:
-    half = listening.open("127.0.0.2", HALF)
-    idle = listening.open("127.0.0.3", WHOLE)
-    assert is_answered(idle)
-    assert half.recv(100) == b""
-    idle.sendall(WHOLE)
-    assert is_answered(idle)
-    idle.sendall(HALF)
-    assert idle.recv(100) == b""
-    wait_until(lambda: listening.used() == 0, "what is closed is released")
+def test_unfinished_headers_close_a_connection_and_idle_ones_stay_open() -> None:
+    whole, account, port = b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", Account(), free_port()
+
+    async def answer(scope: Any, _receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+            await send({"type": "http.response.body"})
+
+    config = uvicorn.Config(answer, port=port, log_level="warning", interface="asgi3")
+    config.http = Connections(account, 1.0).protocol
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    wait_until(lambda: server.started, "it listens")
+    half, idle = (socket.create_connection(("127.0.0.1", port), timeout=patience(20)) for _ in range(2))
+    with half, idle:
+        half.sendall(whole[:20])
+        for _ in range(2):
+            idle.sendall(whole)
+            assert idle.recv(1000).startswith(b"HTTP/1.1 200")
+            assert half.recv(100) == b""  # closed before the second request
+        idle.sendall(whole[:20])
+        assert idle.recv(100) == b""
+    wait_until(lambda: account.used(Resource.CONNECTIONS) == 0, "closed connections are released")
+    server.should_exit = True
+    thread.join(patience(60))
 
 
 @pytest.mark.parametrize("files", [256, 1024, 65_536])
-def test_connections_are_fewer_than_open_files(files: int) -> None:
+def test_connection_budget_is_below_the_number_of_open_files(files: int) -> None:
     budget = connection_budget(files)
     assert budget.total + files // 8 < files
     assert 2 * budget.each <= budget.total
-    assert budget.kept > 0
+    assert budget.reserved > 0
 
 
-def test_a_system_without_files_is_noted_once_and_other_errors_each(caplog: pytest.LogCaptureFixture) -> None:
-    loop, quiet = asyncio.new_event_loop(), QuietAccepts()
-    try:
-        with caplog.at_level(logging.WARNING):
-            for _ in range(1000):
-                quiet(loop, {"message": "socket.accept()", "exception": OSError(errno.EMFILE, "Too many open files")})
-            assert len(caplog.records) == 1
-            quiet(loop, {"message": "another", "exception": RuntimeError("another")})
-            assert len(caplog.records) == 2
-    finally:
-        loop.close()
+def test_lack_of_open_files_is_logged_once_and_other_errors_each_time(caplog: pytest.LogCaptureFixture) -> None:
+    with closing(asyncio.new_event_loop()) as loop:
+        handle = QuietAccepts()
+        for error in (*[OSError(errno.EMFILE, "Too many open files")] * 9, RuntimeError("another")):
+            handle(loop, {"message": "socket.accept()", "exception": error})
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR"]

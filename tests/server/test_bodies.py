@@ -1,4 +1,4 @@
-"""The firewall: whose a request is, and bodies and answers on their way, which are booked, bounded and cut off."""
+"""Addresses behind proxies, and bodies and answers in transit, which are booked, bounded and cut off."""
 
 import codecs
 import json
@@ -25,7 +25,7 @@ from vitviz.server.routes import Questions
 from vitviz.server.uploads import UploadFolder
 from vitviz.settings import Settings
 
-STALL = 0.2  # seconds, of clients that never send or read again
+STALL = 0.2  # seconds until stalled clients are cut off
 
 
 def walled(app: Callable[..., Any], uploads: UploadFolder, allowed: Settings) -> Firewall:
@@ -42,7 +42,7 @@ def walled(app: Callable[..., Any], uploads: UploadFolder, allowed: Settings) ->
         (2, "1.2.3.4", "10.0.0.1"),
     ],
 )
-def test_only_entries_of_the_operators_proxies_are_believed_also_for_tools(
+def test_only_forwarded_entries_of_the_operators_proxies_are_trusted(
     proxies: int, forwarded: str, address: str, tmp_path: Path, portal: BlockingPortal
 ) -> None:
     seen: list[tuple[str, str]] = []
@@ -60,7 +60,7 @@ def test_only_entries_of_the_operators_proxies_are_believed_also_for_tools(
 
 
 class Page:
-    """The page's questions behind the firewall, asked without a socket."""
+    """The page's questions behind the firewall, without a socket."""
 
     def __init__(self, endpoints: Endpoints, portal: BlockingPortal) -> None:
         self.endpoints, self.account, self.portal = endpoints, endpoints.account, portal
@@ -79,7 +79,7 @@ class Page:
         return answer.status_code, answer.content
 
     def unread(self, path: str, body: bytes) -> bytes:
-        """Return what is sent of an answer that nobody reads, until it is cut off."""
+        """Return the part of an unread answer that is sent before it is cut off."""
         headers, sent = {"content-type": "multipart/form-data; boundary=x"}, list[bytes]()
         answering = self.client(reads=False).stream("POST", path, content=body, headers=headers)
         with answering as answer, pytest.raises(AssertionError, match="the answer has no end"):
@@ -87,7 +87,7 @@ class Page:
         return b"".join(sent)
 
     def booked(self) -> int:
-        """Return what is booked of anything but scenes."""
+        """Return everything that is booked, except for scenes."""
         return sum(self.account.used(resource) for resource in Resource if resource is not Resource.SCENES)
 
 
@@ -102,33 +102,36 @@ def page(tmp_path: Path, sources: tuple[str, ...], portal: BlockingPortal) -> Pa
     return Page(made(tmp_path / "page", sources, upload=True, stall=STALL, disk=2 * 10**6), portal)
 
 
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list to which the names of codecs are added when they are looked up."""
+    names, lookup = list[str](), codecs.lookup
+    monkeypatch.setattr(codecs, "lookup", lambda name: names.append(name) or lookup(name))
+    return names
+
+
 @pytest.mark.parametrize("path", ["/vitviz/explain", "/vitviz/checkpoint", "/gradio_api/upload"])
 def test_other_charsets_are_refused_before_decoding(page: Page, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
-    looked: list[str] = []
-    look = codecs.lookup
-    monkeypatch.setattr(codecs, "lookup", lambda name: looked.append(name) or look(name))
+    names = looked_up(monkeypatch)
     body = form("f-", b"9999a" + b"a" * 5000)
     for charset in ("punycode", "undefined", "utf-7", "idna", "latin-1", "no-such", "utf-16"):
         status, text = page.ask(path, body, f"multipart/form-data; boundary=x; charset={charset}")
         assert (status, b"UTF-8" in text) == (415, True), charset
-    assert looked == []
+    assert names == []
     assert page.booked() == 0
 
 
-def test_charsets_of_parts_and_of_json_are_not_decoded(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked: list[str] = []
-    look = codecs.lookup
+def test_charsets_of_parts_and_json_are_never_looked_up(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"9999a" + b"a" * 5000 + b"-"
     disposition = b"Content-Disposition: form-data; name=\"ask\"; name*=punycode''" + text[:100]
     part = b"--x\r\n" + disposition + b"\r\nContent-Type: text/plain; charset=punycode\r\n\r\n{}\r\n--x--\r\n"
     requests = [("/vitviz/models", part, "multipart/form-data; boundary=x")]
     requests += [("/gradio_api/call/open", text, f"application/json; charset={name}") for name in ("punycode", "idna")]
-    monkeypatch.setattr(codecs, "lookup", lambda name: looked.append(name) or look(name))
+    names = looked_up(monkeypatch)
     assert [page.ask(*request)[0] for request in requests] == [200, 400, 400]
-    assert looked == []
+    assert names == []
 
 
-def test_utf_8_is_read_and_what_is_none_is_refused(page: Page) -> None:
+def test_utf_8_is_read_and_invalid_utf_8_refused(page: Page) -> None:
     for charset in ("", "; charset=utf-8", "; charset=UTF-8"):
         status, text = page.ask("/vitviz/models", form("ask", b"{}"), f"multipart/form-data; boundary=x{charset}")
         assert status == 200
@@ -154,7 +157,7 @@ def test_names_headers_and_fields_of_a_form_are_bounded(page: Page) -> None:
 
 
 @pytest.mark.parametrize("path", ["/vitviz/open", "/vitviz/checkpoint", "/gradio_api/upload", "/gradio_api/call/open"])
-def test_a_body_that_never_ends_is_refused_and_releases_what_it_booked(page: Page, path: str) -> None:
+def test_body_that_never_ends_is_refused_and_its_booking_released(page: Page, path: str) -> None:
     if "call" in path:
         status, text = page.ask(path, b'{"data": ["x', "application/json", hangs=True)
     else:
@@ -165,7 +168,7 @@ def test_a_body_that_never_ends_is_refused_and_releases_what_it_booked(page: Pag
     assert list(page.uploads.root.iterdir()) == []
 
 
-def test_a_body_that_comes_by_drops_is_refused(portal: BlockingPortal) -> None:
+def test_slow_body_is_refused(portal: BlockingPortal) -> None:
     now, received = iter(range(0, 10_000, 10)), []
 
     async def receive() -> dict[str, Any]:
@@ -185,7 +188,7 @@ def test_a_body_that_comes_by_drops_is_refused(portal: BlockingPortal) -> None:
 @pytest.mark.parametrize(
     ("path", "resource"), [("/vitviz/open", Resource.TRANSFERS), ("/gradio_api/upload", Resource.DISK)]
 )
-def test_unfinished_bodies_are_booked_by_address_and_in_all(page: Page, path: str, resource: Resource) -> None:
+def test_unfinished_bodies_are_booked_by_address_and_in_total(page: Page, path: str, resource: Resource) -> None:
     page.account.budgets[resource] = Budget(250_000, 100_000)
     body, addresses = form("files", bytes(60_000), "a.png", end=False), [f"127.0.0.{n}" for n in (1, 1, 2, 3, 4, 5)]
     with ThreadPoolExecutor(6) as pool:
@@ -196,7 +199,7 @@ def test_unfinished_bodies_are_booked_by_address_and_in_all(page: Page, path: st
     assert page.account.used(resource) == 0
 
 
-def test_a_full_disk_while_a_body_arrives_is_answered_in_words(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_during_an_upload_is_explained(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     async def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
@@ -207,13 +210,13 @@ def test_a_full_disk_while_a_body_arrives_is_answered_in_words(page: Page, monke
         assert b"Expected room" in text
 
 
-def test_answers_that_nobody_reads_are_booked_cut_off_and_released(page: Page) -> None:
+def test_unread_answers_are_booked_cut_off_and_released(page: Page) -> None:
     scene = page.endpoints.open(photograph())["id"]
     asks = [form("ask", json.dumps({"scene": scene, "search": f"?a={number}"}).encode()) for number in range(3)]
     status, whole = page.ask("/vitviz/page", asks[0])
     assert status == 200
     assert b"<html" in whole
-    assert 0 < len(page.unread("/vitviz/page", asks[0])) <= bodies.PIECE  # no more before the connection takes that
+    assert 0 < len(page.unread("/vitviz/page", asks[0])) <= bodies.PIECE  # the next piece waits for the first
     assert page.booked() == 0
     page.account.budgets[Resource.TRANSFERS] = Budget(10 * len(whole), len(whole) + 10_000)
     with ThreadPoolExecutor(3) as pool:
@@ -224,7 +227,7 @@ def test_answers_that_nobody_reads_are_booked_cut_off_and_released(page: Page) -
 
 def test_upload_paths_are_relative_and_differ_between_visitors(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     paths, body = [], form("files", photograph(), "holiday.png")
-    monkeypatch.setattr("PIL.Image.open", lambda *_: pytest.fail("it was opened before it is decoded"))
+    monkeypatch.setattr("PIL.Image.open", lambda *_: pytest.fail("the upload was decoded"))
     for address in ("127.0.0.1", "127.0.0.2"):
         status, text = page.ask("/gradio_api/upload", body, address=address)
         assert status == 200
@@ -235,11 +238,11 @@ def test_upload_paths_are_relative_and_differ_between_visitors(page: Page, monke
     assert page.account.used(Resource.DISK) == 2 * len(body)
 
 
-def test_lists_are_checked_off_the_event_loop_to_the_first_mistake(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_lists_are_checked_in_a_thread_up_to_the_first_error(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
     ask = {"scene": page.endpoints.open(photograph())["id"], "patches": ["a"] * 20_000}
     threads, question = [], page.endpoints.question
     monkeypatch.setattr(
-        page.endpoints, "question", lambda *given: threads.append(threading.current_thread()) or question(*given)
+        page.endpoints, "question", lambda *args: threads.append(threading.current_thread()) or question(*args)
     )
     status, text = page.ask("/vitviz/intervene", form("ask", json.dumps(ask).encode()))
     assert status == 200

@@ -1,4 +1,4 @@
-"""Choosing a model and an input size, as a visitor does."""
+"""Choosing a model and an input size in the browser."""
 
 import re
 import threading
@@ -36,7 +36,7 @@ def choose(page: Browser, source: str) -> None:
 
 
 def expect_model(page: Browser, app: Running, model: str, head: Any = "mean", query: Any = None) -> None:
-    """The page shows this model's last layer on the first example, and nothing of another."""
+    """The page shows this model's last layer on the first example, and the menu its name."""
     expect_map(page, app.view(CHURCH, model).attention(-1, head, query))
     expect(page.locator("#model select")).to_have_value(model)
 
@@ -45,11 +45,11 @@ def size_of(app: Running, source: str) -> str:
     return describe_bytes(app.endpoints.menu.entry(source).size)
 
 
-def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
+def test_menu_describes_models_and_switches_between_them(
     opened: Browser, app: Running, small: str, models: dict[str, str]
 ) -> None:
     groups = opened.locator("#model optgroup")
-    assert groups.evaluate_all("all => all.map(one => one.label)") == ["On this machine", "Downloaded when chosen"]
+    assert groups.evaluate_all("all => all.map(({ label }) => label)") == ["On this machine", "Downloaded when chosen"]
     for shown, (_, entries) in zip(groups.all(), app.endpoints.menu.groups, strict=True):
         assert shown.locator("option").all_text_contents() == [entry.describe() for entry in entries]
     expect(groups.first).to_contain_text(f"Tiny sure · {size_of(app, models['sure'])} · MIT")
@@ -70,17 +70,17 @@ def test_the_menu_says_what_each_model_is_and_another_one_is_shown(
     expect_model(opened, app, app.default, 3)  # from CLS again
     example(opened, "Dog")
     expect_map(opened, app.view(DOG).attention(-1, 3))
-    choose(opened, small)  # the photograph stays, and what was asked of this model
+    choose(opened, small)  # keeps the photograph and this model's query
     expect_map(opened, app.view(DOG, small).attention(-1, 3, "register 2"))
 
 
 @pytest.mark.tier("all")
-def test_models_are_refused_in_words_or_stay_in_the_menu(
+def test_typed_models_are_refused_with_a_reason_or_added_to_the_menu(
     opened: Browser, app: Running, small: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = expect_map(opened, app.view().attention())
     notice = opened.locator("#notice")
-    for _ in range(2):  # a second time: the menu goes back once more
+    for _ in range(2):  # the menu is reset each time
         choose(opened, DINO)
         expect(notice).to_contain_text("cannot be reached")
         expect(opened.locator("#model select")).to_have_value(app.default)
@@ -95,7 +95,7 @@ def test_models_are_refused_in_words_or_stay_in_the_menu(
     expect_map(opened, app.view().attention(-1, 2))
     opened.keyboard.press("Escape")
     expect(opened.locator("#another")).not_to_be_visible()
-    choose(opened, small)  # the notice goes with the next model
+    choose(opened, small)  # hides the notice
     expect_model(opened, app, small, 2)
     expect(notice).not_to_be_visible()
     monkeypatch.setattr("vitviz.server.menu.load_remote", lambda library, name: tiny.model(3))
@@ -112,22 +112,22 @@ def test_models_are_refused_in_words_or_stay_in_the_menu(
 
 
 @pytest.mark.tier("all")
-def test_the_arrow_keys_load_only_where_they_rest(
+def test_arrow_keys_in_the_menu_load_only_the_last_model(
     opened: Browser, app: Running, models: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    permit, asked = app.endpoints.menu.permit, list[str]()
-    monkeypatch.setattr(app.endpoints.menu, "permit", lambda text: asked.append(text) or permit(text))
+    permit, sources = app.endpoints.menu.permit, list[str]()
+    monkeypatch.setattr(app.endpoints.menu, "permit", lambda text: sources.append(text) or permit(text))
     opened.focus("#model select")
     opened.keyboard.press("ArrowDown")
     opened.keyboard.press("ArrowDown")
     expect_model(opened, app, models["bare"], query="mean")
-    assert models["bare"] in asked
-    assert models["registers"] not in asked
+    assert models["bare"] in sources
+    assert models["registers"] not in sources
 
 
 @pytest.fixture
 def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Hold back all models but the first until the event is set."""
+    """Delay the loading of all models except the default until the event is set."""
     gate, menu = threading.Event(), app.endpoints.menu
 
     def load(name: str) -> ViT:
@@ -139,24 +139,24 @@ def gate(app: Running, monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return gate
 
 
-def test_while_a_model_loads_it_is_said_and_the_page_still_answers(
+def test_page_still_answers_while_it_reports_that_a_model_loads(
     opened: Browser, app: Running, models: dict[str, str], browser: Chromium, gate: threading.Event
 ) -> None:
     status = opened.locator(".vv-status")
     choose(opened, models["registers"])
     size = size_of(app, models["registers"])
     expect(status).to_contain_text(re.compile(rf"Loading Tiny registers \({size}\) · \d+ s"))
-    head(opened, 2)  # with the model that is there
+    head(opened, 2)  # of the current model
     expect_map(opened, app.view().attention(-1, 2))
     with new_page(browser) as other:
         ready(other, app.url)
         example(other, "Dog")
         expect_map(other, app.view(DOG).attention())
     choose(opened, app.default)
-    expect(status).not_to_be_visible()  # nobody waits for the other one
+    expect(status).not_to_be_visible()
     choose(opened, models["registers"])
     expect(status).to_contain_text("Loading Tiny registers")
-    choose(opened, models["sure"])  # changed our mind: the last choice counts, whatever comes first
+    choose(opened, models["sure"])  # the last choice counts, whichever model is loaded first
     gate.set()
     app.endpoints.loaded.get(models["registers"])
     expect_model(opened, app, models["sure"], 2)
@@ -168,7 +168,7 @@ def finer(page: Browser, index: int) -> None:
 
 
 @pytest.mark.tier("all")
-def test_a_finer_look_is_refused_where_memory_lacks(
+def test_larger_input_is_refused_without_enough_memory(
     opened: Browser, app: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen, before = opened.locator("#size option:checked"), expect_map(opened, app.view().attention())
@@ -192,7 +192,7 @@ PANES = """() => {
 }"""
 
 
-def test_what_is_chosen_is_for_the_active_pane(opened: Browser, app: Running, small: str) -> None:
+def test_model_and_size_are_chosen_for_the_active_pane(opened: Browser, app: Running, small: str) -> None:
     opened.get_by_role("button", name="Compare").click()
     choose(opened, small)
     opened.wait_for_function(f"({PANES})()[1][0] === {small!r}")
@@ -257,15 +257,15 @@ def test_refused_sizes_offer_the_largest_size(page: Browser, app: Running, monke
     expect(notice.locator(BUTTON)).to_be_hidden()
 
 
-def test_a_closed_page_has_no_form(page: Browser, small: str) -> None:
-    for closed in served(small, bundled=(), typed=False):  # as on a Space: nothing is typed, nothing uploaded
+def test_page_that_allows_no_typed_models_has_no_form(page: Browser, small: str) -> None:
+    for closed in served(small, bundled=(), typed=False):  # as on a Space, without typed names and uploads
         ready(page, closed.url)
         assert page.locator(f"#model option[value='{ANOTHER}']").count() == 0
         expect(page.locator("#another")).not_to_be_visible()
 
 
 @pytest.mark.tier("all")
-def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, small: str, tmp_path: Path) -> None:
+def test_checkpoint_can_be_uploaded_if_allowed(page: Browser, small: str, tmp_path: Path) -> None:
     state = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=2, num_classes=3).state_dict()
     good, bad = tmp_path / "mine.safetensors", tmp_path / "bad.safetensors"
     save_file(state, good)
@@ -277,7 +277,7 @@ def test_a_checkpoint_can_be_uploaded_where_that_is_allowed(page: Browser, small
         page.locator("#another input[type=file]").set_input_files(str(bad))
         expect(page.locator("#notice")).to_contain_text("xpected")
         expect_unchanged(page, before)
-        assert "/tmp" not in page.locator("#notice").inner_text()  # nobody needs to know where uploads lie
+        assert "/tmp" not in page.locator("#notice").inner_text()  # no path of the server
         page.locator("#another input[type=file]").set_input_files(str(good))
         expect(page.locator("#badge")).to_contain_text("2 × 2 patches")
         expect(page.locator("#model option:checked")).to_have_text(re.compile(r"mine\.safetensors · 4 MB"))

@@ -1,4 +1,4 @@
-"""A method, a statistic and a question are declared once: a toy of each is found wherever it belongs."""
+"""Methods, statistics and questions are declared once: a toy of each appears everywhere."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import pytest
 import tiny
 import torch
 from asking import Site
-from offered import ask, made, photograph
+from offered import ask, made, photograph, view_of
 from torch import Tensor
 
 from vitviz.analysis.attention_statistics import Rows
-from vitviz.analysis.heads import STATISTICS, Statistic
+from vitviz.analysis.head_statistics import STATISTICS, Statistic
 from vitviz.attribution.inputs import Case, Method
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
@@ -47,7 +47,7 @@ def toys(self: Endpoints, scene: args.SceneId, count: args.Index = 2) -> dict[st
         scene: the id of an open photograph.
         count: how many.
     """
-    return {"toys": [self.scenes.get(scene).view.trace.depth] * count}
+    return {"toys": [self._scene(scene).view.trace.depth] * count}
 
 
 @pytest.fixture(autouse=True)
@@ -66,13 +66,13 @@ def site(tmp_path: Path, sources: tuple[str, ...]) -> Iterator[Site]:
         yield site
 
 
-def test_python_finds_them(site: Site) -> None:
-    view = site.endpoints.scenes.get(ask(site.endpoints, "open", photo=photograph(1))["id"]).view
+def test_python_finds_new_declarations(site: Site) -> None:
+    view = view_of(site.endpoints, ask(site.endpoints, "open", photo=photograph(1))["id"])
     assert (view.explain("toyness").values == 7).all()
     assert (view.heads(["toy_share"])["toy_share"] == 0.5).all()
 
 
-def test_the_server_and_programs_find_them(site: Site) -> None:
+def test_server_and_programs_find_new_declarations(site: Site) -> None:
     scene = ask(site.endpoints, "open", photo=photograph(1))["id"]
     values = ask(site.endpoints, "explain", scene=scene, method="toyness")["values"]
     assert np.ravel(values).tolist() == [7.0] * (ROWS * COLUMNS)
@@ -81,10 +81,10 @@ def test_the_server_and_programs_find_them(site: Site) -> None:
     assert site.ask("toys", {"scene": scene, "count": 3})["data"] == {"toys": [tiny.DEPTH] * 3}
     assert "count" in site.ask("toys", {"scene": scene, "count": -1})["error"]["text"]
     listed = site.client.get("/gradio_api/info").json()["named_endpoints"]
-    assert [one["parameter_name"] for one in listed["/toys"]["parameters"]] == ["scene", "count"]
+    assert [parameter["parameter_name"] for parameter in listed["/toys"]["parameters"]] == ["scene", "count"]
 
 
-def test_the_shell_finds_them(
+def test_command_line_finds_new_declarations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -97,13 +97,13 @@ def test_the_shell_finds_them(
     assert "toy_share [toys]" in table.read_text(encoding="utf-8")
 
 
-def test_the_page_and_the_static_site_list_them() -> None:
-    for found in (choices(), choices(in_browser(METHODS), in_browser(STATISTICS))):
-        assert "toyness" in [one["name"] for one in found["methods"]]
-        assert "toy_share" in [one["name"] for one in found["statistics"]]
-        assert found["questions"]["toys"] == {"waiting": "Counting toys", "settle": 50}
+def test_page_and_static_site_list_new_declarations() -> None:
+    for listed in (choices(), choices(in_browser(METHODS), in_browser(STATISTICS))):
+        assert "toyness" in [method["name"] for method in listed["methods"]]
+        assert "toy_share" in [statistic["name"] for statistic in listed["statistics"]]
+        assert listed["questions"]["toys"] == {"waiting": "Counting toys", "settle": 50}
 
 
-def test_the_documents_list_them() -> None:
+def test_documents_list_new_declarations() -> None:
     text = runpy.run_path(str(TABLES))["filled"]("names.md")
     assert all(f"| `{name}` |" in text for name in ("toyness", "toy_share", "toys"))

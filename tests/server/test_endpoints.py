@@ -1,4 +1,4 @@
-"""What the endpoints answer, and the table of what they refuse; test_firewall.py has how each layer says it."""
+"""Answers of the endpoints compared with Python, and refused arguments; test_firewall.py tests the layers above."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ import pytest
 import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from offered import WIDTH, ask, folder, made, photograph, view_of
+from offered import WIDTH, ask, cached, folder, made, photograph, view_of
 
 from vitviz.attribution.attention import rollout_matrix
 from vitviz.attribution.registry import METHODS
@@ -50,34 +50,31 @@ def scene(endpoints: Endpoints) -> str:
 
 @pytest.fixture(scope="module")
 def fine(endpoints: Endpoints) -> str:
-    """More tokens than the rollout matrix has."""
+    """A scene with too many tokens for the rollout matrix."""
     return endpoints.open(photograph(), size=4 * WIDTH)["id"]
 
 
-def test_open_is_idempotent_and_its_id_is_of_photograph_model_and_size(
+def test_open_is_idempotent_and_ids_depend_on_photograph_model_and_size(
     endpoints: Endpoints, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = endpoints.open(photograph(), sources[0])
     monkeypatch.setattr(module, "open_view", lambda *_: pytest.fail("the model ran again"))
-    assert endpoints.open(photograph()) is first  # the default model
+    assert endpoints.open(photograph()) is first  # with the default model
     monkeypatch.undo()
-    others = [
-        endpoints.open(photograph(7)),
-        endpoints.open(photograph(), sources[3]),
-        endpoints.open(photograph(), size=2 * WIDTH),
-    ]
-    assert len({one["id"] for one in (first, *others)}) == 4
-    assert all(len(one["id"]) == 32 for one in others)
+    others = [endpoints.open(photograph(7)), endpoints.open(photograph(), sources[3])]
+    others.append(endpoints.open(photograph(), size=2 * WIDTH))
+    assert len({manifest["id"] for manifest in (first, *others)}) == 4
+    assert all(len(manifest["id"]) == 32 for manifest in others)
     assert others[2]["grid"] == (2 * ROWS, 2 * COLUMNS)
     json.dumps(first)
 
 
-def test_an_example_is_named_and_a_photograph_of_ones_own_is_not(endpoints: Endpoints) -> None:
+def test_manifest_names_an_example_and_hashes_other_photographs(endpoints: Endpoints) -> None:
     example, own = endpoints.open(image="Noise"), endpoints.open(photograph())
     assert (example["image"], example["own"]) == ("Noise", None)
     assert own["image"] is None
     assert len(own["own"]) == 32
-    assert example["caveat"]  # a model of random weights does not know it
+    assert example["caveat"]  # a model with random weights is wrong
 
 
 @pytest.mark.parametrize(
@@ -85,11 +82,11 @@ def test_an_example_is_named_and_a_photograph_of_ones_own_is_not(endpoints: Endp
     [("fine", {}), ("scene", {"fuse": "min", "discard": 0.25, "residual": 0.7, "start": 1}), ("fine", {"fuse": "max"})],
     ids=str,
 )
-def test_a_row_is_that_of_the_whole_matrix(
+def test_rollout_rows_equal_those_of_the_matrix(
     endpoints: Endpoints, which: str, options: dict[str, Any], request: pytest.FixtureRequest
 ) -> None:
     name = request.getfixturevalue(which)
-    expected = rollout_matrix(view_of(endpoints, name).trace, **options)[0].numpy()  # (N, N), the dense way
+    expected = rollout_matrix(view_of(endpoints, name).trace, **options)[0].numpy()  # (N, N)
     for token in (0, 5, len(expected) - 1):
         row = np.frombuffer(ask(endpoints, "rollout", scene=name, token=token, **options), "<f4")
         np.testing.assert_allclose(row, expected[token], atol=1e-6)
@@ -97,31 +94,33 @@ def test_a_row_is_that_of_the_whole_matrix(
     np.testing.assert_allclose(mean, expected[1:].mean(0), atol=1e-6)
 
 
-def test_many_tokens_have_rows_and_no_matrix(endpoints: Endpoints, fine: str) -> None:
+def test_many_tokens_have_rollout_rows_but_no_matrix(endpoints: Endpoints, fine: str) -> None:
     assert view_of(endpoints, fine).trace.tokens.shape[1] > ROLLOUT_TOKENS
     assert not endpoints.open(photograph(), size=4 * WIDTH)["rollout"]
     with pytest.raises(ArgumentError, match=f"{ROLLOUT_TOKENS}.*row"):
         endpoints.rollout(fine)
 
 
-def test_the_page_is_pythons(endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert endpoints.page(scene, "?layer=2").decode() == standalone(endpoints.scenes.get(scene).scene, "?layer=2")
+def test_saved_page_matches_python(
+    endpoints: Endpoints, scene: str, fine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert endpoints.page(scene, "?layer=2").decode() == standalone(cached(endpoints, scene).scene, "?layer=2")
     monkeypatch.setattr(module, "PAGE_MEGABYTES", 0.1)
     with pytest.raises(ArgumentError, match=r"1,233 tokens\. Choose a smaller input size"):
         endpoints.page(fine)
 
 
 @pytest.mark.parametrize("name", FAST)
-def test_maps_are_pythons(endpoints: Endpoints, scene: str, name: str) -> None:
+def test_explain_matches_python(endpoints: Endpoints, scene: str, name: str) -> None:
     specific = METHODS[name].class_specific
-    found = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
+    answer = ask(endpoints, "explain", scene=scene, method=name, target=7, against=None)
     expected = view_of(endpoints, scene).explain(name, **({"target": 7} if specific else {}))
-    np.testing.assert_allclose(found["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12)
-    assert found["signed"] == expected.signed
-    assert ("thing 7" in found["title"]) == specific
+    np.testing.assert_allclose(answer["values"], expected.values.ravel(), rtol=6e-5, atol=1e-12)
+    assert answer["signed"] == expected.signed
+    assert ("thing 7" in answer["title"]) == specific
 
 
-def test_a_class_may_be_held_against_another(endpoints: Endpoints, scene: str) -> None:
+def test_explain_with_a_contrast_matches_python(endpoints: Endpoints, scene: str) -> None:
     view = view_of(endpoints, scene)
     expected = view.explain("gae", contrast=(3, 5))
     values = endpoints.explain(scene, "gae", 3, 5)["values"]
@@ -132,7 +131,7 @@ def test_a_class_may_be_held_against_another(endpoints: Endpoints, scene: str) -
     assert pairs[0] == pairs[1]
 
 
-def test_a_test_is_pythons_and_maps_share_their_random_orders(endpoints: Endpoints, scene: str) -> None:
+def test_faithfulness_matches_python_and_maps_share_random_orders(endpoints: Endpoints, scene: str) -> None:
     view = view_of(endpoints, scene)
     tests = ask(endpoints, "faithfulness", scene=scene, methods=["gae", "rollout"], target=7, against=None)
     expected = view.faithfulness([view.explain("gae", 7), view.explain("rollout")], 7)
@@ -145,64 +144,64 @@ def test_a_test_is_pythons_and_maps_share_their_random_orders(endpoints: Endpoin
         assert len(curve["x"]) == len(curve["low"]) == len(curve["high"]) == len(curve["random"])
 
 
-def test_progress_is_told_and_maps_are_reused(
+def test_faithfulness_reports_progress_and_reuses_maps(
     endpoints: Endpoints, scene: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reports: list[dict[str, Any]] = []
     monkeypatch.setattr(module, "report", lambda text, seconds=None, **counts: reports.append({"text": text, **counts}))
     methods = ["rollout", "token_gradcam", "attn_lrp"]
     endpoints.faithfulness(scene, methods, 11)
-    assert [one["text"] for one in reports[:3]] == [f"Computing {METHODS[name].title}" for name in methods]
-    assert [one["done"] for one in reports] == sorted(one["done"] for one in reports)
+    assert [report["text"] for report in reports[:3]] == [f"Computing {METHODS[name].title}" for name in methods]
+    assert [report["done"] for report in reports] == sorted(report["done"] for report in reports)
     assert reports[-1] == {"text": "Testing 3 maps", "done": 6, "of": 6}
     monkeypatch.setattr(View, "explain", lambda *_, **__: pytest.fail("a map was computed again"))
     endpoints.faithfulness(scene, methods, 11)
     endpoints.explain(scene, "attn_lrp", 11)
 
 
-def test_interventions_are_pythons(endpoints: Endpoints, scene: str) -> None:
+def test_intervene_matches_python(endpoints: Endpoints, scene: str) -> None:
     view = view_of(endpoints, scene)
-    found = ask(endpoints, "intervene", scene=scene, patches=[0, 1, 30], heads=[[1, 2], [2, 0]])["classes"]
+    classes = ask(endpoints, "intervene", scene=scene, patches=[0, 1, 30], heads=[[1, 2], [2, 0]])["classes"]
     change = view.intervene(drop=[(0, 0), (0, 1), divmod(30, COLUMNS)], heads=[(1, 2), (2, 0)])
-    for label, before, after in found:
+    for label, before, after in classes:
         index = view.labels.index(label)
         assert (before, after) == pytest.approx((change.before[0, index], change.after[0, index]))
-    assert [before for _, before, _ in found] == sorted((before for _, before, _ in found), reverse=True)
-    assert int(change.after[0].argmax()) in {view.labels.index(label) for label, _, _ in found}
+    assert [before for _, before, _ in classes] == sorted((before for _, before, _ in classes), reverse=True)
+    assert int(change.after[0].argmax()) in {view.labels.index(label) for label, _, _ in classes}
     for _, before, after in endpoints.intervene(scene)["classes"]:
         assert before == pytest.approx(after, abs=1e-6)
 
 
-def test_statistics_are_pythons(endpoints: Endpoints, scene: str) -> None:
+def test_heads_matches_python(endpoints: Endpoints, scene: str) -> None:
     names = ["distance", "mass_cls", "ablation_logit"]
-    found = ask(endpoints, "heads", scene=scene, names=names)["values"]
+    values = ask(endpoints, "heads", scene=scene, names=names)["values"]
     expected = view_of(endpoints, scene).heads(names)
     for name in names:
-        np.testing.assert_allclose(found[name], expected[name], rtol=1e-4)
+        np.testing.assert_allclose(values[name], expected[name], rtol=1e-4)
 
 
-def test_layers_are_pythons(endpoints: Endpoints, scene: str) -> None:
-    view, found = view_of(endpoints, scene), ask(endpoints, "layers", scene=scene)
+def test_layers_matches_python(endpoints: Endpoints, scene: str) -> None:
+    view, layers = view_of(endpoints, scene), ask(endpoints, "layers", scene=scene)
     lens = view.lens(view.best(4))
-    assert found["names"] == list(lens.names)
-    np.testing.assert_allclose(found["read"], lens.probabilities[:, list(lens.classes)], rtol=1e-4)
-    patches = np.frombuffer(base64.b64decode(found["patches"]), np.uint8).reshape(tiny.DEPTH, 4, ROWS, COLUMNS)
+    assert layers["names"] == list(lens.names)
+    np.testing.assert_allclose(layers["read"], lens.probabilities[:, list(lens.classes)], rtol=1e-4)
+    patches = np.frombuffer(base64.b64decode(layers["patches"]), np.uint8).reshape(tiny.DEPTH, 4, ROWS, COLUMNS)
     np.testing.assert_allclose(patches / 255, np.moveaxis(lens.patches, 3, 1), atol=0.5 / 255 + 1e-6)
-    colors = np.frombuffer(base64.b64decode(found["colors"]), np.uint8).reshape(tiny.DEPTH, ROWS, COLUMNS, 3)
+    colors = np.frombuffer(base64.b64decode(layers["colors"]), np.uint8).reshape(tiny.DEPTH, ROWS, COLUMNS, 3)
     np.testing.assert_allclose(colors / 255, view.token_pca().colors, atol=0.5 / 255 + 1e-6)
 
 
 @pytest.mark.parametrize(("head", "query"), [("mean", None), ("2", 0), ("max", 5), ("5", -1)])
-def test_attention_is_pythons(endpoints: Endpoints, scene: str, head: str, query: int | None) -> None:
-    found = ask(endpoints, "attention", scene=scene, block=1, head=head, query=query)
-    which = int(head) - 1 if head.isdecimal() else head
-    expected = view_of(endpoints, scene).attention(1, which, "mean" if query == -1 else query)
-    np.testing.assert_allclose(found["values"], expected.values)
-    assert found["prefix_mass"] == dict(expected.prefix_mass)
-    assert np.sum(found["values"]) + sum(found["prefix_mass"].values()) == pytest.approx(1, abs=1e-5)
+def test_attention_matches_python(endpoints: Endpoints, scene: str, head: str, query: int | None) -> None:
+    answer = ask(endpoints, "attention", scene=scene, block=1, head=head, query=query)
+    index = int(head) - 1 if head.isdecimal() else head
+    expected = view_of(endpoints, scene).attention(1, index, "mean" if query == -1 else query)
+    np.testing.assert_allclose(answer["values"], expected.values)
+    assert answer["prefix_mass"] == dict(expected.prefix_mass)
+    assert np.sum(answer["values"]) + sum(answer["prefix_mass"].values()) == pytest.approx(1, abs=1e-5)
 
 
-def test_a_model_without_classes_answers_what_it_can(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
+def test_model_without_classes_answers_other_questions(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
     manifest = endpoints.open(photograph(), sources[1])
     assert manifest["predictions"] == manifest["labels"] == []
     assert len(endpoints.explain(manifest["id"], "rollout")["values"]) == ROWS * COLUMNS
@@ -211,7 +210,9 @@ def test_a_model_without_classes_answers_what_it_can(endpoints: Endpoints, sourc
         endpoints.explain(manifest["id"], "gae")
 
 
-def test_without_patches_the_prefix_alone_is_read(endpoints: Endpoints, sources: tuple[str, ...], scene: str) -> None:
+def test_all_patches_can_be_removed_only_if_prefix_tokens_remain(
+    endpoints: Endpoints, sources: tuple[str, ...], scene: str
+) -> None:
     everything = list(range(ROWS * COLUMNS))
     assert endpoints.intervene(scene, everything)["classes"]
     bare = endpoints.open(photograph(), sources[2])["id"]
@@ -219,25 +220,23 @@ def test_without_patches_the_prefix_alone_is_read(endpoints: Endpoints, sources:
         endpoints.intervene(bare, everything)
 
 
-def test_the_models_answer_lists_what_there_is(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
-    found = endpoints.models()
-    json.dumps(found)
-    assert found["default"] == sources[0]
-    assert [one["source"] for one in found["groups"][0]["entries"]] == list(sources)
-    assert [one["name"] for one in found["examples"]] == ["Noise"]
-    assert [one["name"] for one in found["methods"]] == list(METHODS)
-    assert found["more"] == {"typed": True, "upload": False}
-    assert {one["name"] for one in found["methods"] if one["slow"]} == set(METHODS) - set(FAST)
+def test_models_lists_models_examples_and_methods(endpoints: Endpoints, sources: tuple[str, ...]) -> None:
+    models = endpoints.models()
+    json.dumps(models)
+    assert models["default"] == sources[0]
+    assert [entry["source"] for entry in models["groups"][0]["entries"]] == list(sources)
+    assert [example["name"] for example in models["examples"]] == ["Noise"]
+    assert [(each["name"], not each["slow"]) for each in models["methods"]] == [
+        (name, name in FAST) for name in METHODS
+    ]
+    assert models["more"] == {"typed": True, "upload": False}
 
 
 TABLE: list[tuple[str, dict[str, Any], str]] = [  # endpoint, arguments, part of the text
     ("open", {}, "photograph"),
     ("open", {"image": "Nothing"}, "Noise"),
-    ("open", {"photo": b"no picture"}, "photograph"),
-    *(
-        ("open", {"photo": photo}, "photograph")
-        for photo in (b"", b"\x89PNG\r\n\x1a\n" + bytes(99), photograph()[:200])
-    ),
+    *(("open", {"photo": photo}, "photograph") for photo in (b"", b"no picture", b"\x89PNG\r\n\x1a\n" + bytes(99))),
+    ("open", {"photo": photograph()[:200]}, "photograph"),
     ("open", {"photo": photograph(), "model": "/etc/passwd"}, "name of a model"),
     ("open", {"photo": "text"}, "a file of at most 64 MB"),
     *(("open", {"photo": photograph(), "size": size}, "size") for size in (91.0, True, 0, 10**6)),
@@ -284,11 +283,11 @@ LEAKS = ("Traceback", 'File "', "site-packages", "vitviz/", "set_int_max")
 
 
 @pytest.mark.parametrize("name", sorted({name for name, *_ in TABLE}))
-def test_wrong_arguments_are_refused_in_words_before_anything_runs(
+def test_wrong_arguments_are_refused_with_a_reason_before_anything_runs(
     endpoints: Endpoints, scene: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("vitviz.view.attribute", lambda *_, **__: pytest.fail("it ran"))
-    for _, arguments, part in (row for row in TABLE if row[0] == name):
+    for arguments, part in [row[1:] for row in TABLE if row[0] == name]:
         case = repr(arguments)[:200]
         with pytest.raises(ValueError, match="xpected") as refused:
             ask(endpoints, name, **({} if name == "open" else {"scene": scene}), **arguments)
@@ -301,17 +300,13 @@ def test_wrong_arguments_are_refused_in_words_before_anything_runs(
 
 
 OF_SCENES = [name for name in QUESTIONS if "scene" in signature(getattr(Endpoints, name, print)).parameters]
-MORE = {
-    "block": {"block": 0},
-    "attention": {"block": 0},
-    "faithfulness": {"methods": ["gae"]},
-    "heads": {"names": ["distance"]},
-}
+MORE = {"faithfulness": {"methods": ["gae"]}, "heads": {"names": ["distance"]}}
+MORE |= {name: {"block": 0} for name in ("block", "attention")}
 UNKNOWN = "0" * 32
 
 
 @pytest.mark.parametrize("name", OF_SCENES)
-def test_an_unknown_scene_is_told_from_no_id(endpoints: Endpoints, name: str) -> None:
+def test_unknown_scenes_differ_from_invalid_ids(endpoints: Endpoints, name: str) -> None:
     with pytest.raises(UnknownScene) as unknown:
         ask(endpoints, name, scene=UNKNOWN, **MORE.get(name, {}))
     assert describe_error(unknown.value)["kind"] == "unknown"
@@ -335,14 +330,14 @@ ARGUMENTS = ("scene", "block", "token", "fuse", "discard", "start", "method", "t
     ANYTHING | st.dictionaries(st.sampled_from(ARGUMENTS), ANYTHING, max_size=5),
     st.booleans(),
 )
-def test_no_question_is_an_error_of_the_server(
-    endpoints: Endpoints, scene: str, name: str, asked: Any, known: bool
+def test_random_arguments_cause_no_server_error(
+    endpoints: Endpoints, scene: str, name: str, arguments: Any, known: bool
 ) -> None:
-    if known and isinstance(asked, dict):
-        asked["scene"] = scene
+    if known and isinstance(arguments, dict):
+        arguments["scene"] = scene
     answer = {"kind": "answered", "text": "Expected"}
     try:
-        endpoints.question(name, asked).compute()
+        endpoints.question(name, arguments).compute()
     except (ValueError, UnknownScene) as error:
         answer = describe_error(error)
     assert answer["kind"] in ("answered", "refused", "unknown")

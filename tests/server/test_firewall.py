@@ -1,4 +1,4 @@
-"""Attacks that once got through, on the assembled app in this process; test_process.py has those that need sockets."""
+"""Attacks that once succeeded, on the assembled app without sockets; test_process.py has those that need sockets."""
 
 import io
 import json
@@ -43,25 +43,24 @@ def uploaded() -> set[Path]:
 
 
 def kernel_shap(scene: str, number: int) -> dict[str, Any]:
-    """A question that is another one for each number."""
+    """Return arguments of a slow question that differ for each number."""
     target = {"target": number % 29, "against": (number + 1 + number // 29) % 29}
     return {"scene": scene, "methods": ["gae", "kernel_shap"], **target}
 
 
 @pytest.mark.parametrize("path", [str(CHURCH), "/etc/passwd", "/nothing/here", "/proc/self/environ", "../app.py", "\0"])
-def test_no_file_is_read_that_was_not_uploaded(site: Site, path: str) -> None:
+def test_questions_read_only_uploaded_files(site: Site, path: str) -> None:
     file = {"path": path}
     for answer in (site.call("open", file, None, None), site.call("explain", file, "rollout", None, None)):
-        assert NO_SUCH_UPLOAD in answer  # one text, whatever lies there
+        assert NO_SUCH_UPLOAD in answer  # the same text for every path
         assert path not in answer or path == "\0"
     assert site.client.get(f"/gradio_api/file={quote(path)}").status_code == 403
-    for source in ({"image": path}, {"model": path}, {"image": "Noise", "model": f"upload:{path}"}):
-        assert site.ask("open", source=source)["error"]["kind"] == "refused"
+    assert site.ask("open", source={"image": path})["error"]["kind"] == "refused"
     assert site.ask("open", source={"path": path})["error"]["text"].startswith("Expected arguments among")
 
 
-def test_no_event_reads_a_file_that_was_not_uploaded(site: Site) -> None:
-    events = [one for one in site.config()["dependencies"] if one["inputs"]]
+def test_events_read_only_uploaded_files(site: Site) -> None:
+    events = [event for event in site.config()["dependencies"] if event["inputs"]]
     assert len(events) == sum(question.programs for question in QUESTIONS.values())
     for event in events:
         data = [{"path": str(CHURCH)}, *[None] * (len(event["inputs"]) - 1)]
@@ -69,7 +68,7 @@ def test_no_event_reads_a_file_that_was_not_uploaded(site: Site) -> None:
 
 
 @pytest.mark.usefixtures("endless")
-def test_a_crowd_of_long_questions_delays_nobody_and_stops_with_its_clients(site: Site) -> None:
+def test_many_long_questions_delay_no_others_and_stop_with_their_clients(site: Site) -> None:
     scene, attackers = site.ask("open", photo=photograph(), source={})["data"]["id"], site.client_at("127.0.0.9")
     ahead = partial(site.endpoints.scheduler.ahead, Kind.LONG)
     with ExitStack() as crowd:
@@ -84,19 +83,19 @@ def test_a_crowd_of_long_questions_delays_nobody_and_stops_with_its_clients(site
         own = site.ask("open", photo=photograph(2), source={})["data"]["id"]
         assert "data" in site.ask("explain", {"scene": own, "method": "token_gradcam", "target": 3})
         assert "data" in site.ask("layers", {"scene": scene})
-        assert ahead() == 45  # none of them was waited for
+        assert ahead() == 45  # all of them still wait
     wait_for_rest(site.endpoints)
     assert "data" in site.ask("heads", {"scene": scene, "names": ["ablation_logit"]})
 
 
 @pytest.mark.usefixtures("endless")
-def test_an_address_that_asks_too_much_is_told_how_long_it_takes(site: Site) -> None:
+def test_refused_address_is_told_how_long_the_wait_is(site: Site) -> None:
     scene = site.ask("open", photo=photograph(), source={})["data"]["id"]
     share = site.endpoints.menu.settings.places_of_address
     with ExitStack() as crowd:
         for target in range(share):
             crowd.enter_context(site.stream("faithfulness", kernel_shap(scene, target)))
-        other = form(kernel_shap(scene, share))  # the share of an address binds only while another waits
+        other = form(kernel_shap(scene, share))  # the limit of an address applies only while another waits
         crowd.enter_context(site.client_at("127.0.0.8").stream("POST", "/vitviz/faithfulness", **other))
         wait_until(lambda: site.endpoints.scheduler.ahead(Kind.LONG) == share + 1, "all are taken")
         error = site.ask("faithfulness", kernel_shap(scene, share + 1))["error"]
@@ -106,9 +105,9 @@ def test_an_address_that_asks_too_much_is_told_how_long_it_takes(site: Site) -> 
     wait_for_rest(site.endpoints)
 
 
-def test_a_full_queue_says_how_long_it_takes_and_empties(site: Site, held: threading.Event) -> None:
-    """One address fills the queue with events that nobody listens to."""
-    number = next(one["id"] for one in site.config()["dependencies"] if one["api_name"] == "open")
+def test_full_queue_reports_the_wait_and_empties(site: Site, held: threading.Event) -> None:
+    """One address fills the queue with events whose answers it never reads."""
+    number = next(event["id"] for event in site.config()["dependencies"] if event["api_name"] == "open")
     path = site.upload("mine.png", photograph(3)).json()[0]
     accepted, refused = 0, []
     while not refused:
@@ -129,10 +128,10 @@ def test_a_full_queue_says_how_long_it_takes_and_empties(site: Site, held: threa
 
     wait_until(is_taken, "the queue takes events again")
     event = answers[-1].json()["event_id"]
-    assert "predictions" in site.client.get(f"/gradio_api/call/open/{event}").text  # after all who came before
+    assert "predictions" in site.client.get(f"/gradio_api/call/open/{event}").text  # after the earlier events
 
 
-def test_questions_of_an_address_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_open_questions_and_requests_of_an_address_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for resource in (Resource.QUESTIONS, Resource.REQUESTS):
         with monkeypatch.context() as patch:
             patch.setitem(site.endpoints.account.budgets, resource, Budget(0, 0))
@@ -143,7 +142,7 @@ def test_questions_of_an_address_are_bounded(site: Site, monkeypatch: pytest.Mon
     assert site.ask("models")["data"]
 
 
-def test_photographs_in_memory_are_booked(site: Site, held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_photographs_in_transit_are_booked(site: Site, held: threading.Event, monkeypatch: pytest.MonkeyPatch) -> None:
     photos = [photograph(seed) + bytes(2_000_000) for seed in (70, 71)]
     with monkeypatch.context() as patch, site.stream("open", photo=photos[0]) as first:
         patch.setitem(site.endpoints.account.budgets, Resource.TRANSFERS, Budget(30_000_000, 3_000_000))
@@ -157,17 +156,17 @@ def test_photographs_in_memory_are_booked(site: Site, held: threading.Event, mon
 
 
 def refused() -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """The status, the method and path, and the body of requests that the page does not make."""
+    """Yield status, method and path, and body of requests that the page never sends."""
     api, join, upload, ask = "/gradio_api", "/gradio_api/queue/join", "/gradio_api/upload", "/vitviz/open"
     for name in ("run/open", "api/open", "run/explain", "component_server", "process_recording", "vibe-edit"):
-        yield 404, f"POST {api}/{name}", {"json": {"data": []}}  # nothing passes by the queue
+        yield 404, f"POST {api}/{name}", {"json": {"data": []}}  # these would bypass the queue
     for name in ("nothing", "Open", "question", "scenes", "checkpoints"):
         yield 404, f"POST /vitviz/{name}", {"json": {"data": []}}
     for path in ("dev/reload", "deep_link", "mcp", f"heartbeat/{'x' * 1000}"):
         yield 404, f"GET {api}/{path}", {}
     for path in ("GET /monitoring", "GET /monitoring/summary", f"GET {ask}", f"PUT {ask}", f"DELETE {api}/mcp"):
         yield 404, path, {}
-    # files: one picture a request, and not too large
+    # files: one picture per request, of limited size
     others = {"a.txt": b"hello", "a.jpg": b"\x7fELF" * 99, "a.html": b"<script>", "a.pt": b"\x80\x02}q"}
     for file in others.items():
         yield 415, f"POST {upload}", {"files": {"files": file}}
@@ -185,7 +184,7 @@ def refused() -> Iterator[tuple[int, str, dict[str, Any]]]:
     large = {"data": ["x" * 5_000_000], "fn_index": 0, "session_hash": "attacker"}
     for text in ("{", "[" * 100_000, json.dumps(large)):
         yield 400, f"POST {ask}", {"data": {"ask": text}, "files": FORM}
-    # gradio's events
+    # Gradio's events
     for path in (join, f"{api}/call/open"):
         yield 413, f"POST {path}", {"json": large}
     for name in ("x" * 100_000, "a b", "", 7, ["x"]):
@@ -196,7 +195,7 @@ def refused() -> Iterator[tuple[int, str, dict[str, Any]]]:
     yield 415, f"POST {join}", {"content": b"{}", "headers": {"content-type": "text/plain"}}
 
 
-def test_requests_that_the_page_does_not_make_are_refused_and_leave_nothing(site: Site) -> None:
+def test_foreign_requests_are_refused_and_leave_no_files(site: Site) -> None:
     before = uploaded()
     for status, address, body in refused():
         answer = site.client.request(*address.split(" "), **body)
@@ -217,8 +216,8 @@ def test_photographs_of_the_page_are_not_written_to_disk(site: Site, monkeypatch
 LEAKS = ("Traceback", "object has no attribute", "<gradio", "pydantic", str(ROOT), "/tmp")
 
 
-def test_no_answer_holds_an_absolute_path(site: Site, sources: tuple[str, ...]) -> None:
-    """But for the operator's own models, which the menu calls as the operator does."""
+def test_answers_contain_no_absolute_path(site: Site, sources: tuple[str, ...]) -> None:
+    """Except for the sources of the operator's own models, which the menu contains."""
     opened = site.post("open", photo=photograph(80), source={})
     upload, scene = site.upload("mine.png", photograph(80)), last(opened.content)["data"]["id"]
     texts = [opened.text, upload.text, site.call("open", {"path": upload.json()[0]}, None, None)]
@@ -235,7 +234,7 @@ def test_no_answer_holds_an_absolute_path(site: Site, sources: tuple[str, ...]) 
         assert not [leak for leak in folders if leak in text], text[:100]
 
 
-def test_a_refusal_is_an_error_line_and_an_error_event(site: Site) -> None:
+def test_refusals_are_error_lines_and_error_events(site: Site) -> None:
     scene = site.ask("open", photo=photograph(), source={})["data"]["id"]
     lines = site.post("explain", {"scene": scene, "method": "no method"}).text.splitlines()
     error = json.loads(lines[0])["error"]  # before anything runs
@@ -246,13 +245,13 @@ def test_a_refusal_is_an_error_line_and_an_error_event(site: Site) -> None:
     assert not any(leak in event for leak in LEAKS)
     photo = {"path": site.upload("mine.png", photograph(2)).json()[0]}
     for data in ([7, None, 5], [photo, None, "many"], [photo, 7, None], [photo, None, 10**9]):
-        event = site.call("open", *data)  # what gradio itself cannot read
+        event = site.call("open", *data)  # Gradio cannot parse some of these
         assert "event: error" in event
         assert "xpected" in event
         assert not any(leak in event for leak in LEAKS)
 
 
-def test_arguments_and_sources_that_are_none_are_refused_in_words(site: Site) -> None:
+def test_malformed_arguments_and_sources_are_refused_with_a_reason(site: Site) -> None:
     asks = ("[]", "7", "null", '"x"', '{"photo": "x"}', '{"x": 1}', "NaN")
     sources = ("[]", "7", '{"path": "/etc/passwd"}', '{"size": "1"}', '{"model": 7}', '{"image": ["a"]}')
     for data in (*({"ask": ask} for ask in asks), *({"source": source} for source in sources)):
@@ -261,7 +260,9 @@ def test_arguments_and_sources_that_are_none_are_refused_in_words(site: Site) ->
         assert error["text"].startswith("Expected"), data
 
 
-def test_errors_are_not_shown(site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_unexpected_errors_are_logged_and_not_shown(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     async def fails(*_args: Any) -> None:
         raise RuntimeError("secret")
 
@@ -272,7 +273,7 @@ def test_errors_are_not_shown(site: Site, monkeypatch: pytest.MonkeyPatch, caplo
     assert "secret" in caplog.text
 
 
-def test_the_pages_own_site_may_ask_and_others_may_not(site: Site) -> None:
+def test_requests_of_other_origins_are_refused(site: Site) -> None:
     paths = ("gradio_api/upload", "gradio_api/queue/join", "gradio_api/call/open", "gradio_api/cancel")
     for origin in (EVIL, "null", "http://127.0.0.1:1", "http://127.0.0.1.evil.example"):
         for path in (*paths, "vitviz/open", "vitviz/explain", "vitviz/checkpoint"):
@@ -285,7 +286,7 @@ def test_the_pages_own_site_may_ask_and_others_may_not(site: Site) -> None:
     assert not [name for name in answer.headers if name.startswith("access-control")]
 
 
-def test_other_names_of_this_machine_are_not_answered(site: Site) -> None:
+def test_requests_for_other_host_names_are_refused(site: Site) -> None:
     for host in ("evil.example", "evil.example:80", "[::1", "127.0.0.1.evil.example"):
         assert site.client.get("/config", headers={"host": host}).status_code == 421
         assert site.post("models", headers={"host": host}).status_code == 421
@@ -295,7 +296,7 @@ def test_other_names_of_this_machine_are_not_answered(site: Site) -> None:
         assert "evil" not in site.client.get("/config", headers={header: "evil.example"}).text
 
 
-def test_every_answer_has_its_headers(site: Site) -> None:
+def test_every_answer_has_security_headers(site: Site) -> None:
     answers: list[httpx.Response] = [site.client.get(path) for path in ("/", "/config", "/nothing", "/gradio_api/info")]
     answers += [site.post("models"), site.post("nothing"), site.post("open", "{")]
     for headers in (answer.headers for answer in answers):
@@ -304,11 +305,11 @@ def test_every_answer_has_its_headers(site: Site) -> None:
         assert "http" not in headers["content-security-policy"]
 
 
-def test_inline_scripts_of_the_page_have_a_nonce_that_is_never_the_same(site: Site) -> None:
+def test_inline_scripts_have_a_new_nonce_in_each_answer(site: Site) -> None:
     nonces = []
     for _ in range(2):
         page = site.client.get("/")
-        policy = dict(one.split(" ", 1) for one in page.headers["content-security-policy"].split("; "))
+        policy = dict(rule.split(" ", 1) for rule in page.headers["content-security-policy"].split("; "))
         (nonce,) = re.findall(r"'nonce-([^']+)'", policy["script-src"])
         tags = re.findall(r"<script\b[^>]*>", page.text)
         assert len(tags) > 2
@@ -320,7 +321,7 @@ def test_inline_scripts_of_the_page_have_a_nonce_that_is_never_the_same(site: Si
     assert site.client.head("/").status_code == 200
 
 
-def test_a_script_that_comes_into_the_page_does_not_run(opened: Browser) -> None:
+def test_injected_scripts_do_not_run(opened: Browser) -> None:
     opened.evaluate("""() => {
         window.blocked = 0;
         document.addEventListener('securitypolicyviolation', () => { window.blocked += 1; });
@@ -333,7 +334,7 @@ def test_a_script_that_comes_into_the_page_does_not_run(opened: Browser) -> None
     assert opened.evaluate("window.ran ?? 0") == 0
 
 
-def test_a_terminal_obeys_no_label_name_or_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_terminal_output_contains_no_control_sequences(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evil = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"
     model = folder(tmp_path / "model", about={"labels": tuple(f"{evil}{number}" for number in range(29))})
     photo = tmp_path / "photo\x1b[2J.png"
@@ -343,19 +344,19 @@ def test_a_terminal_obeys_no_label_name_or_record(tmp_path: Path, capsys: pytest
     printed = capsys.readouterr()
     assert "owned" in printed.out
     assert "none?[2J.png" in printed.err
-    assert not [one for one in printed.out + printed.err if one != "\n" and not one.isprintable()]
-    # progress bars may still move up
+    assert not [letter for letter in printed.out + printed.err if letter != "\n" and not letter.isprintable()]
+    # Progress bars may still move up.
     print("\x1b[A\x1b[A", end="", file=Printable(sys.stdout))
     print("a\x1b[Ab\tc", file=Printable(sys.stdout))
     assert capsys.readouterr().out == "\x1b[A\x1b[Aa?[Ab\tc\n"
 
 
 @pytest.mark.parametrize("letter", ["n", "\u540d"])
-def test_photographs_with_the_longest_names_are_exported(tmp_path: Path, letter: str) -> None:
+def test_photographs_with_very_long_names_are_exported(tmp_path: Path, letter: str) -> None:
     model, photos = folder(tmp_path / "model"), tmp_path / "photos"
     photos.mkdir()
     stem = letter * (250 // len(letter.encode()))
-    for suffix in (".png", ".jpg"):  # two of one name
+    for suffix in (".png", ".jpg"):  # two files with one stem
         (photos / f"{stem}{suffix}").write_bytes(photograph())
     out = tmp_path / "out"
     assert main(["export", str(photos), "-o", str(out), "--model", model, "--parts", "numbers"]) == 0
@@ -364,7 +365,7 @@ def test_photographs_with_the_longest_names_are_exported(tmp_path: Path, letter:
     assert all((path / "rollout.npz").is_file() for path in exported)
 
 
-def test_photographs_of_phones_are_told_from_videos_by_their_content() -> None:
+def test_heic_photographs_are_accepted_and_videos_refused() -> None:
     check_type(io.BytesIO(heic(heic_photo())), "photo.heic", False)
     with pytest.raises(UploadError):
         check_type(io.BytesIO(b"\0\0\0\x18ftypisom\0\0\0\0isomavc1" + bytes(99)), "photo.heic", False)

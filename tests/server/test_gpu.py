@@ -1,4 +1,4 @@
-"""Where a model runs: in this process, or as ZeroGPU has it, in one to which everything is copied."""
+"""Where a model runs: in this process, or on ZeroGPU in another one, to which everything is copied."""
 
 import copy
 import importlib
@@ -21,7 +21,7 @@ from vitviz.server.endpoints import Endpoints
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
-    """`gpu` as it is on ZeroGPU, whose package copies what goes to the GPU and what comes back; the calls to it."""
+    """Reload `gpu` with a stub of ZeroGPU's package, which copies arguments and results; return its calls."""
     calls: list[tuple[str, int]] = []
 
     def borrow(duration: int) -> Callable[..., Any]:
@@ -44,7 +44,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
     importlib.reload(gpu)
 
 
-def test_without_spaces_the_calls_are_plain() -> None:
+def test_models_run_in_process_without_spaces() -> None:
     assert gpu.spaces is None
     assert not gpu.BORROWED
     explorer = Explorer(tiny.model())
@@ -53,7 +53,7 @@ def test_without_spaces_the_calls_are_plain() -> None:
     assert gpu.ask_view(view, "intervene", drop=[(0, 0)]).before.shape == (1, tiny.CLASSES)
 
 
-def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], endpoints: Endpoints) -> None:
+def test_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], endpoints: Endpoints) -> None:
     scene = endpoints.open(photograph())["id"]
     assert calls == [("run_model", gpu.OPEN_SECONDS)]
     assert gpu.BORROWED
@@ -74,7 +74,7 @@ def test_a_gpu_is_borrowed_only_to_run_the_model(calls: list[tuple[str, int]], e
 
 
 @pytest.mark.usefixtures("calls")
-def test_a_view_comes_back_with_the_models_weights_and_errors_with_their_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_borrowed_view_uses_local_weights_and_errors_keep_their_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("vitviz.model.tracing.keeps_queries", lambda _: False)  # as for a large input
     explorer = Explorer(tiny.model())
     view, expected = gpu.open_view(explorer, photograph(), None), Explorer(explorer.model).open(photograph())

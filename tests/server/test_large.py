@@ -1,4 +1,4 @@
-"""Input sizes: what is offered, what large ones cost, and that they are refused with what fits or let others pass."""
+"""Input sizes: which are offered, estimates of their cost, refusals that name a size that fits, and scheduling."""
 
 import gc
 import threading
@@ -47,8 +47,8 @@ def config(side: int = 224, patch: int = 14, **changes: object) -> ViTConfig:
     return ViTConfig(**sizes, **changes)
 
 
-def test_work_is_counted_as_by_hand() -> None:
-    # Twelve blocks, 12 D² a token in the layers, and 2 D for each pair.
+def test_work_matches_a_count_by_hand() -> None:
+    # Twelve blocks: 12 D² per token in the layers, and 2 D per pair of tokens.
     plain = config()
     assert sizes.work(plain, 257) == 12 * (12 * 384**2 * 257 + 2 * 384 * 257**2)
     gated = config(mlp="swiglu", mlp_width=1024)
@@ -60,7 +60,7 @@ def test_work_is_counted_as_by_hand() -> None:
 @pytest.mark.parametrize(
     ("side", "patch", "largest"), [(224, 14, 2048), (518, 14, 2048), (224, 8, 2048), (224, 16, 300)]
 )
-def test_choices_go_from_the_models_own_to_the_largest(mode: str, side: int, patch: int, largest: int) -> None:
+def test_sizes_range_from_the_models_own_to_the_largest(mode: str, side: int, patch: int, largest: int) -> None:
     preprocess = Preprocess(mode=mode, height=side, width=side, multiple=patch)
     small = config(side, patch)
     own, *larger = choices = sizes.sizes(small, preprocess, (900, 600), Pace(257, 0.1), largest)
@@ -79,14 +79,14 @@ def test_choices_go_from_the_models_own_to_the_largest(mode: str, side: int, pat
         assert f"{choice.patches:,} patches" in choice.describe()["words"]
 
 
-def test_a_model_as_large_as_allowed_has_no_larger_choice_and_guesses_are_rounded() -> None:
+def test_model_of_the_largest_size_has_one_choice_and_estimates_are_rounded() -> None:
     (own,) = sizes.sizes(config(), Preprocess(height=224, width=224), (9, 9), None, 224)
     assert own.describe() == {"size": None, "words": "Standard - 256 patches"}
-    said = {0.3: "under a second", 3.4: "about 3 s", 61: "about 60 s", 100: "about 2 min", 3000: "about 50 min"}
-    assert {seconds: sizes.about(seconds) for seconds in said} == said
+    texts = {0.3: "under a second", 3.4: "about 3 s", 61: "about 60 s", 100: "about 2 min", 3000: "about 50 min"}
+    assert {seconds: sizes.about(seconds) for seconds in texts} == texts
 
 
-def test_the_fastest_run_sets_the_pace() -> None:
+def test_fastest_run_determines_the_pace() -> None:
     view = Explorer(tiny.model()).open(np.zeros((50, 70, 3), np.uint8))
     tokens = view.trace.tokens.shape[1]
     view.seconds = 1.0
@@ -95,7 +95,9 @@ def test_the_fastest_run_sets_the_pace() -> None:
     assert sizes.faster(view, Pace(tokens, 2.0)) == Pace(tokens, 1.0)
 
 
-def test_a_large_input_gives_way_to_anothers_photograph(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_input_pauses_for_another_visitors_photograph(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, begun, end, order = module.open_view, threading.Event(), threading.Event(), []
 
     def held(explorer: Any, picture: Any, size: int | None) -> Any:
@@ -107,9 +109,9 @@ def test_a_large_input_gives_way_to_anothers_photograph(endpoints: Endpoints, mo
     monkeypatch.setattr(module, "open_view", held)
     monkeypatch.setattr(sizes, "LARGE", 2)
 
-    def opens(address: str, **given: Any) -> None:
+    def opens(address: str, **arguments: Any) -> None:
         with visiting(address):
-            assert ask(endpoints, "open", **given)["id"]
+            assert ask(endpoints, "open", **arguments)["id"]
         order.append(address)
 
     with ThreadPoolExecutor(1) as pool:
@@ -121,7 +123,9 @@ def test_a_large_input_gives_way_to_anothers_photograph(endpoints: Endpoints, mo
     assert order == ["photograph", "large"]
 
 
-def test_too_many_patches_are_refused_at_the_own_size(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_patches_are_refused_at_the_models_own_size(
+    endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sizes, "MOST_PATCHES", 50)
     with pytest.raises(TooLargeError, match=r"at most 50 patches .* got 77") as refused:
         ask(endpoints, "open", photo=photograph(1))
@@ -134,11 +138,10 @@ def test_too_many_patches_are_refused_at_the_own_size(endpoints: Endpoints, monk
         endpoints.open(photograph(), size=4 * tiny.PATCH)
 
 
-def test_a_question_that_does_not_fit_is_refused_with_the_largest_size_that_does(endpoints: Endpoints) -> None:
+def test_question_that_does_not_fit_is_refused_with_the_largest_possible_size(endpoints: Endpoints) -> None:
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
-    found = endpoints.scenes.get(scene)
-    model, tokens = found.view.model, found.view.trace.tokens.shape[1]
-    own = endpoints.loaded.get(found.model).explorer.preprocess
+    model, tokens = view_of(endpoints, scene).model, view_of(endpoints, scene).trace.tokens.shape[1]
+    own = endpoints.loaded.get(endpoints.menu.default).explorer.preprocess
     memory = question_bytes(model.config, METHODS["gae"], tokens, 4)
     endpoints.menu.settings = allowed = Settings(question_memory=memory - 1)
     with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
@@ -149,11 +152,11 @@ def test_a_question_that_does_not_fit_is_refused_with_the_largest_size_that_does
     assert size < 4 * WIDTH
     smaller = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
     assert ask(endpoints, "explain", scene=smaller, method="gae")["values"]
-    need = method_need(model.config, 4, METHODS["rollout"])  # it holds no matrix of all heads
+    need = method_need(model.config, 4, METHODS["rollout"])  # rollout holds no matrix of all heads
     check_question(model.config, "Rollout", need, (90, 60), own, tokens, allowed)
 
 
-def test_estimates_grow_with_the_square_where_matrices_are_held() -> None:
+def test_estimates_grow_quadratically_for_methods_that_hold_matrices() -> None:
     config = tiny.model().config
     small, large = (question_bytes(config, METHODS["gae"], tokens, 4) for tokens in (5_000, 10_000))
     assert large > 3.5 * small
@@ -162,7 +165,7 @@ def test_estimates_grow_with_the_square_where_matrices_are_held() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "estimate", "about"),
+    ("name", "arguments", "estimate", "facts"),
     [
         ("layers", {}, layers_need, ()),
         ("intervene", {"patches": [1]}, passes_need, ()),
@@ -170,26 +173,23 @@ def test_estimates_grow_with_the_square_where_matrices_are_held() -> None:
         ("heads", {"names": ["gradient"]}, heads_need, (["gradient"],)),
     ],
 )
-def test_questions_of_a_few_forward_passes_are_refused_where_they_do_not_fit(
-    name: str, given: dict[str, Any], estimate: Any, about: tuple[Any, ...], tmp_path: Path
+def test_short_questions_are_refused_if_they_do_not_fit(
+    name: str, arguments: dict[str, Any], estimate: Any, facts: tuple[Any, ...], tmp_path: Path
 ) -> None:
     endpoints = made(tmp_path / "page", (folder(tmp_path / "a", classes=3_000),))
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
-    found = endpoints.scenes.get(scene)
-    assert found is not None
-    config, (rows, columns) = found.view.model.config, found.view.trace.grid
-    memory, _ = estimate(config, 4, *about)(rows * columns)
+    config, (rows, columns) = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace.grid
+    memory, _ = estimate(config, 4, *facts)(rows * columns)
     endpoints.menu.settings = replace(endpoints.menu.settings, question_memory=memory - 1)
     with pytest.raises(TooLargeError, match=r"Open the photograph at \d+ pixels or fewer") as refused:
-        ask(endpoints, name, scene=scene, **given)
-    assert refused.value.size is not None
+        ask(endpoints, name, scene=scene, **arguments)
     assert refused.value.size < 4 * WIDTH
     smaller = ask(endpoints, "open", photo=photograph(1), size=refused.value.size)["id"]
-    assert ask(endpoints, name, scene=smaller, **given)
+    assert ask(endpoints, name, scene=smaller, **arguments)
 
 
-def test_reading_all_layers_is_estimated_by_classes_and_by_its_own_work() -> None:
-    """A classifier of many classes holds more for each patch than the whole model, and takes longer."""
+def test_estimate_of_layers_depends_on_the_number_of_classes() -> None:
+    """A classifier of many classes needs more memory per patch than the rest of the model, and more time."""
     config, patches = SHAPES["B/14"], 1_000
     few, many = (layers_need(replace(config, classes=classes), 4)(patches) for classes in (1_000, 21_841))
     assert many[0] - few[0] == pytest.approx(3 * 4 * 20_841 * patches, rel=0.3)
@@ -197,13 +197,15 @@ def test_reading_all_layers_is_estimated_by_classes_and_by_its_own_work() -> Non
 
 
 def test_questions_about_large_scenes_are_not_light(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"scene": ask(endpoints, "open", photo=photograph(1))["id"], "block": 0}
-    names = ("block", "attention", "lecture")
-    assert all(endpoints.question(name, given).light for name in names)
-    monkeypatch.setattr(module, "LIGHT_TOKENS", 20)
-    questions = [endpoints.question(name, given) for name in names]
-    assert not any(question.light for question in questions)
+    arguments = {"scene": ask(endpoints, "open", photo=photograph(1))["id"], "block": 0}
+    kinds, run, names = list[Kind](), endpoints.scheduler.run, ("block", "attention", "lecture")
+    monkeypatch.setattr(endpoints.scheduler, "run", lambda kind: kinds.append(kind) or run(kind))
+    questions = [endpoints.question(name, arguments) for name in names]
+    assert all(question.light for question in questions)
+    monkeypatch.setattr(module, "LIGHT_TOKENS", 20)  # as if these were checked before a large scene was open
     assert all(question.compute() for question in questions)
+    assert kinds == [Kind.SHORT] * 3
+    assert not any(endpoints.question(name, arguments).light for name in names)
 
 
 SHAPES = {  # DINOv2's models
@@ -214,7 +216,7 @@ SHAPES = {  # DINOv2's models
 
 
 def explorer_of(config: ViTConfig, mode: str = "crop") -> Any:
-    """An explorer of a model that is never run: its weights would take gigabytes."""
+    """A stub of an explorer, without the model's gigabytes of weights."""
     model = torch.nn.Linear(1, 1)
     model.config = config  # type: ignore[assignment]
     own = Preprocess(height=518, width=518, mode=mode, multiple=config.patch_size)
@@ -223,19 +225,19 @@ def explorer_of(config: ViTConfig, mode: str = "crop") -> Any:
 
 @pytest.mark.parametrize("mode", ["crop", "native"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_no_size_of_the_menu_is_refused(shape: str, mode: str) -> None:
+def test_offered_sizes_are_never_refused(shape: str, mode: str) -> None:
     config, allowed, photo = SHAPES[shape], Settings(), (4000, 1500)
     explorer = explorer_of(config, mode)
     fits = fits_in_memory(explorer, allowed)
     offered = sizes.sizes(config, explorer.preprocess, photo, None, allowed.side, fits)
     assert len(offered) > 1
-    for one in offered:
-        for known in (photo, sizes.USUAL):
-            check_fits(explorer, known, one.size, allowed)
+    for choice in offered:
+        for shape in (photo, sizes.USUAL):  # after and before decoding
+            check_fits(explorer, shape, choice.size, allowed)
 
 
-def test_what_fits_is_not_refused() -> None:
-    """The large model of the first two came to 2,044 pixels in 1.6 GB, of which 0.8 are kept."""
+def test_inputs_that_fit_are_not_refused() -> None:
+    """Measured: B/14 at 2,044 pixels needs 1.6 GB, of which the trace keeps 0.8."""
     allowed, photo = Settings(), (1200, 900)
     check_fits(explorer_of(SHAPES["B/14"]), photo, 2044, allowed)
     with pytest.raises(TooLargeError, match="Choose at most 1372 pixels"):
@@ -247,19 +249,18 @@ def test_what_fits_is_not_refused() -> None:
         check_question(SHAPES[shape], method, need, photo, explorer.preprocess, tokens, allowed)
 
 
-def test_what_is_kept_of_a_scene_is_what_was_estimated(endpoints: Endpoints) -> None:
+def test_estimated_bytes_of_a_trace_match_the_trace(endpoints: Endpoints) -> None:
     scene = ask(endpoints, "open", photo=photograph(1), size=4 * WIDTH)["id"]
     config, trace = view_of(endpoints, scene).model.config, view_of(endpoints, scene).trace
     assert trace.nbytes == pytest.approx(kept_bytes(config, trace.tokens.shape[1]), rel=0.1)
 
 
-def test_the_menu_of_an_open_photograph_leaves_out_what_would_be_refused(endpoints: Endpoints) -> None:
+def test_sizes_that_would_be_refused_are_not_offered(endpoints: Endpoints) -> None:
     roomy = ask(endpoints, "open", photo=photograph(1))["sizes"]
-    found = endpoints.loaded.get(endpoints.menu.default).explorer
-    kept = kept_bytes(found.model.config, 600)
-    endpoints.menu.settings = replace(endpoints.menu.settings, scene_memory=int(kept / sizes.SHARE_OF_SCENE) + 20_000)
+    trace = kept_bytes(endpoints.loaded.get(endpoints.menu.default).explorer.model.config, 600)
+    endpoints.menu.settings = replace(endpoints.menu.settings, scene_memory=int(trace / sizes.SHARE_OF_SCENE) + 20_000)
     opened = ask(endpoints, "open", photo=photograph(2))
-    offered = [one["size"] for one in opened["sizes"] if one["size"] is not None]
+    offered = [choice["size"] for choice in opened["sizes"] if choice["size"] is not None]
     assert 1 <= len(offered) < len(roomy)
     for size in offered:
         assert ask(endpoints, "open", photo=photograph(2), size=size)["size"] == size
@@ -274,39 +275,39 @@ def test_too_many_forward_passes_are_refused(endpoints: Endpoints, monkeypatch: 
     monkeypatch.setattr(sizes, "MOST_WORK", 5 * sizes.work(config, tokens) / largest)  # five forward passes
     assert ask(endpoints, "heads", scene=scene, names=["entropy"])["values"]
     assert ask(endpoints, "explain", scene=scene, method="gae")["values"]
-    for name, given in (
+    for name, arguments in (
         ("heads", {"names": ["ablation_logit"]}),
         ("faithfulness", {"methods": ["gae"]}),
         ("explain", {"method": "occlusion"}),
     ):
         with pytest.raises(TooLargeError, match=r"forward passes\. (Open|Choose)") as refused:
-            ask(endpoints, name, scene=scene, **given)
+            ask(endpoints, name, scene=scene, **arguments)
         assert refused.value.size is None or refused.value.size < 2 * WIDTH
 
 
 @pytest.mark.parametrize("method", ["gae", "gradient_rollout", "legrad", "transformer_lrp"])
-def test_matrices_of_one_block_are_freed_before_those_of_the_next(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most those of one block are there when the next one begins, without the help of the garbage collector."""
+def test_matrices_of_one_block_are_freed_before_the_next_block(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a block begins, only one block's matrices exist, without the help of the garbage collector."""
     model, images = tiny.model(), tiny.images(1)
-    tokens, seen = model.trace(images).tokens.shape[1], []
+    tokens, counts = model.trace(images).tokens.shape[1], []
     block = Explicit.block
 
     def counted(ops: Any, *args: Any) -> Any:
-        matrices = [one for one in gc.get_objects() if type(one) is torch.Tensor and one.shape[-2:] == (tokens, tokens)]
-        seen.append(sum(one.ndim == 4 for one in matrices))
+        tensors = [value for value in gc.get_objects() if type(value) is torch.Tensor]
+        counts.append(sum(tensor.ndim == 4 and tensor.shape[-2:] == (tokens, tokens) for tensor in tensors))
         return block(ops, *args)
 
     monkeypatch.setattr(Explicit, "block", counted)
     gc.collect()
-    gc.freeze()  # what is there already is not looked through
+    gc.freeze()  # `get_objects` leaves out objects that already exist
     gc.disable()
     try:
         attribute(model, images, 3, method)
     finally:
         gc.enable()
         gc.unfreeze()
-    assert len(seen) == model.config.depth
-    assert max(seen) == seen[0]
+    assert len(counts) == model.config.depth
+    assert max(counts) == counts[0]
 
 
 SHORT: dict[str, dict[str, Any]] = {
@@ -324,14 +325,14 @@ def test_short_questions_about_large_scenes_are_long(endpoints: Endpoints, monke
     monkeypatch.setattr(endpoints.scheduler, "run", lambda kind: kinds.append(kind) or run(kind))
     for size, kind in ((None, Kind.SHORT), (2 * WIDTH, Kind.LONG)):
         scene = ask(endpoints, "open", photo=photograph(1), size=size)["id"]
-        for name, given in SHORT.items():
+        for name, arguments in SHORT.items():
             kinds.clear()
-            ask(endpoints, name, scene=scene, **given)
+            ask(endpoints, name, scene=scene, **arguments)
             assert kinds == [kind], name
 
 
-def test_a_long_computation_pauses_again_after_it_has_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would else hold up the photographs of the second half of a lecture."""
+def test_long_computation_regains_pause_time_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise it would delay the photographs of the second half of a lecture."""
     now, pauses = [1.0], []
     monkeypatch.setattr(scheduling, "time", SimpleNamespace(monotonic=lambda: now[0]))
     scheduler = Scheduler()
@@ -346,20 +347,20 @@ def test_a_long_computation_pauses_again_after_it_has_run(monkeypatch: pytest.Mo
     with scheduling._GiveWay(scheduler, Kind.LONG):
         for _ in range(3):
             torch.zeros(1).sum()
-            now[0] += 5  # it runs
+            now[0] += 5  # while it runs
     assert pauses[0] == scheduling.MOST_PAUSE
     assert sum(pauses[1:]) == 10
 
 
-def test_the_progress_says_that_a_photograph_is_opened(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    decode, told = module.decode_apart, []
+def test_progress_reports_the_decoding_of_a_photograph(endpoints: Endpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode, texts = module.decode_apart, []
 
-    def decoded(*args: Any, **options: Any) -> Any:
-        told.append(current.get().progress["text"])
+    def decode_apart(*args: Any, **options: Any) -> Any:
+        texts.append(current.get().progress["text"])
         return decode(*args, **options)
 
-    monkeypatch.setattr(module, "decode_apart", decoded)
+    monkeypatch.setattr(module, "decode_apart", decode_apart)
     with visiting("127.0.0.9"):
         for size in (None, 4 * WIDTH):
             ask(endpoints, "open", photo=photograph(7), size=size)
-    assert told == ["Opening the photograph"] * 2
+    assert texts == ["Opening the photograph"] * 2

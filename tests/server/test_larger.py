@@ -1,4 +1,4 @@
-"""Larger models a click away, the choice that a browser remembers, and the operator's own default."""
+"""Larger models that the page proposes, the choice that a browser remembers, and the operator's default."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +11,7 @@ from playwright.sync_api import expect
 from running import DOG, MODEL, Running, example, expect_accessible, expect_map, ready, served
 
 from vitviz.server.endpoints import Endpoints
-from vitviz.server.larger import LargerModels
-from vitviz.server.menu import Menu
+from vitviz.server.menu import LargerModels, Menu
 from vitviz.settings import Settings, settings
 from vitviz.weights.catalog import CatalogEntry
 
@@ -28,7 +27,7 @@ REMEMBERED = "localStorage.getItem('vitviz-model')"
 
 @pytest.fixture(scope="module")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A hub on this machine with one model of 1,000 classes, and a catalog that names it."""
+    """A local hub with one model of 1,000 classes, and a catalog that names it."""
     place = tmp_path_factory.mktemp("hub")
     sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 31}
     config = hf.ViTConfig(**sizes, image_size=224, patch_size=32, num_labels=1000)
@@ -41,7 +40,7 @@ def hub(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def app(hub: Path, models: dict[str, str]) -> Iterator[Running]:
-    """A page that reaches the hub: what it proposes depends on that when it starts."""
+    """An app that reaches the hub when it starts."""
     yield from served(models["native"], bundled=())
 
 
@@ -53,7 +52,7 @@ def expect_large(page: Browser, app: Running) -> None:
 
 
 @pytest.mark.tier("all")
-def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Running) -> None:
+def test_larger_model_is_chosen_by_a_click_and_remembered_by_the_browser(page: Browser, app: Running) -> None:
     ready(page, app.url)
     expect(page.locator(".vv-best button")).to_have_text("Use a model with 1,000 classes: Large, 88 MB")
     page.click(".vv-larger summary")
@@ -63,23 +62,23 @@ def test_a_click_knows_more_and_the_browser_remembers_it(page: Browser, app: Run
     page.click(".vv-best button")
     expect_large(page, app)
     assert page.evaluate(REMEMBERED) == LARGE
-    ready(page, app.url)  # the next visit
+    ready(page, app.url)  # another visit
     expect_large(page, app)
     example(page, "Dog")
     expect_map(page, app.view(DOG, LARGE).attention())
     page.go_back()
     expect_large(page, app)
-    ready(page, f"{app.url}?model={app.default}")  # a link that names a model counts
+    ready(page, f"{app.url}?model={app.default}")  # a link's model has priority
     expect_map(page, app.view().attention())
     assert page.evaluate(REMEMBERED) == LARGE
-    ready(page, f"{app.url}?image=Dog")  # and one that names none does not
+    ready(page, f"{app.url}?image=Dog")  # a link without a model
     expect_map(page, app.view(DOG, LARGE).attention())
     page.select_option("#model select", app.default)
     expect_map(page, app.view(DOG).attention())
-    page.wait_for_function(f"{REMEMBERED} === null")  # the page opens with it anyway
+    page.wait_for_function(f"{REMEMBERED} === null")  # the default need not be remembered
 
 
-def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Running) -> None:
+def test_unavailable_model_is_reported_and_forgotten(page: Browser, app: Running) -> None:
     ready(page, app.url)
     page.click(".vv-larger summary")
     page.click(".vv-others button")
@@ -96,16 +95,16 @@ def test_a_model_that_cannot_be_had_is_said_and_forgotten(page: Browser, app: Ru
     expect_map(page, app.view(DOG).attention())
 
 
-def test_nothing_is_proposed_without_a_hub_or_without_room(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_larger_model_is_proposed_without_a_hub_or_memory(hub: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     menu = Menu(Settings(), bundled=[MODEL])
-    assert [one["source"] for one in LargerModels(menu).models()] == [LARGE, GONE]
+    assert [model["source"] for model in LargerModels(menu).models()] == [LARGE, GONE]
     assert LargerModels(Menu(Settings(memory=100_000_000), bundled=[MODEL])).models() == []
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert LargerModels(menu).models() == []
 
 
 @pytest.mark.tier("all")
-def test_a_default_that_cannot_be_had_is_said_and_replaced(page: Browser, hub: Path, models: dict[str, str]) -> None:
+def test_unavailable_default_is_reported_and_replaced(page: Browser, hub: Path, models: dict[str, str]) -> None:
     for fallen in served(models["native"], default=GONE, bundled=()):
         native = models["native"]
         ready(page, fallen.url)
@@ -119,7 +118,7 @@ def test_a_default_that_cannot_be_had_is_said_and_replaced(page: Browser, hub: P
 
 
 @pytest.mark.parametrize("kind", ["hub", "folder", "bundled"])
-def test_the_page_opens_with_the_operators_default(hub: Path, models: dict[str, str], kind: str) -> None:
+def test_page_opens_with_the_operators_default(hub: Path, models: dict[str, str], kind: str) -> None:
     own = {"hub": LARGE, "folder": models["native"], "bundled": MODEL}[kind]
     menu = Menu(settings(environ={"VITVIZ_DEFAULT": own}), bundled=[MODEL])
     assert menu.default == own

@@ -1,4 +1,4 @@
-"""What the manifest of a scene holds, and the page that is made of it. No browser."""
+"""The manifest of a scene, and the page that is made from it, without a browser."""
 
 import base64
 import html
@@ -37,7 +37,7 @@ def opened(size: tuple[int, int] = (500, 300), labels: tuple[str, ...] | None = 
 
 
 def manifest(view: View, **options: Any) -> dict[str, Any]:
-    """The manifest as the browser gets it."""
+    """Return the manifest as the browser receives it."""
     return json.loads(json.dumps(Scene.of(view, **options).manifest("name")))
 
 
@@ -45,56 +45,56 @@ MODELS = [{}, {"registers": 3}, {"class_token": False, "pooling": "mean"}, {"dis
 
 
 @pytest.mark.parametrize("changes", [*MODELS, {"classes": 0}], ids=str)
-def test_every_kind_of_model_has_a_manifest(changes: dict) -> None:
+def test_manifest_describes_every_kind_of_model(changes: dict) -> None:
     view = opened(**changes)
-    made, trace = manifest(view, image="Dog"), view.trace
+    data, trace = manifest(view, image="Dog"), view.trace
     facts = {"grid": list(trace.grid), "prefix": list(trace.prefix), "image": "Dog", "rollout": True}
     facts |= {"depth": tiny.DEPTH, "heads": trace.heads, "width": tiny.HEAD_WIDTH, "blocks": tiny.DEPTH}
     facts |= {"badge": {"device": "CPU", "seconds": view.seconds}}
-    assert {name: made[name] for name in facts} == facts
+    assert {name: data[name] for name in facts} == facts
     named = changes != {"classes": 0}
-    assert bool(made["predictions"]) == bool(made["labels"]) == named
-    assert bool(made["caveat"]) != named
+    assert bool(data["predictions"]) == bool(data["labels"]) == named
+    assert bool(data["caveat"]) != named
 
 
-def test_words_from_outside_stay_words() -> None:
+def test_texts_from_outside_are_escaped() -> None:
     view = opened(labels=(HOSTILE, *(f"class {i}" for i in range(tiny.CLASSES - 1))))
     view.trace.logits[0, 0] = 100.0
     scene = Scene.of(view, title=HOSTILE, image="</script><script>alert(1)</script>")
     page = standalone(scene, "?layer=2</script><b>")
-    assert not [words for words in ("<img src=x", "<script>alert(1)", "</script><b>", "@@") if words in page]
-    assert '"?layer=2&head=3"' in standalone(scene, "?layer=2&head=3")  # the view that was saved
+    assert not [text for text in ("<img src=x", "<script>alert(1)", "</script><b>", "@@") if text in page]
+    assert '"?layer=2&head=3"' in standalone(scene, "?layer=2&head=3")
 
 
 def test_outputs_without_names_are_not_shown_as_classes() -> None:
-    assert manifest(opened())["labels"][0] == "class 0"  # a model of our own making: its classes are numbered
-    made = manifest(opened(labels=()))
-    assert f"{tiny.CLASSES} numbers" in made["caveat"]
-    assert made["predictions"] == made["labels"] == []
+    assert manifest(opened())["labels"][0] == "class 0"  # without a record, classes are numbered
+    data = manifest(opened(labels=()))
+    assert f"{tiny.CLASSES} numbers" in data["caveat"]
+    assert data["predictions"] == data["labels"] == []
 
 
-def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
+def test_manifest_and_view_describe_a_photograph_alike() -> None:
     view = opened(labels=tuple(map(str, range(tiny.CLASSES))))
     about, score = view.model.pretrained, float(view.trace.logits[0].logsumexp(-1))
     unsure = {"sure_above": 0.999}
     grouped = {**unsure, "groups": (("even", *view.labels[::2]), ("any", *view.labels))}
-    for words, known, facts in (
+    for text, known, facts in (
         ("Best match among ", None, {}),
         ("Not sure: perhaps ", None, unsure),
         ("Probably some kind of any (", True, {**grouped, "known_above": score - 1e-3}),
         ("Perhaps none of the", False, {**grouped, "known_above": score + 1e-3}),
     ):
         view.model.pretrained = replace(about, **facts)
-        made, scene = manifest(view), Scene.of(view)
-        assert [index for _, _, index in made["predictions"]] == list(view.best())
-        assert [(label, share) for label, share, _ in made["predictions"]] == list(view.predictions())
-        assert made["sureAbove"] == view.sure_above == facts.get("sure_above")
+        data, scene = manifest(view), Scene.of(view)
+        assert [index for _, _, index in data["predictions"]] == list(view.best())
+        assert [(label, share) for label, share, _ in data["predictions"]] == list(view.predictions())
+        assert data["sureAbove"] == view.sure_above == facts.get("sure_above")
         members = [label for label, _ in view.predictions(3)]
         assert view.group() == (("any", pytest.approx(1.0), members) if "groups" in facts else None)
-        assert made["group"] == (view.group() and [*view.group()])
-        assert made["known"] is view.known is known
+        assert data["group"] == (view.group() and [*view.group()])
+        assert data["known"] is view.known is known
         assert view.describe() == scene.summary
-        assert scene.summary.startswith(words)
+        assert scene.summary.startswith(text)
         assert f"<title>{html.escape(scene.summary)} · tiny · vitviz</title>" in standalone(scene)
     name, _, members = view.group(1e-9)
     assert name == "even"
@@ -102,63 +102,63 @@ def test_a_page_and_a_view_say_the_same_of_a_photograph() -> None:
 
 
 @pytest.mark.parametrize("size", [(5000, 3000), (311, 4001), (900, 70), (32, 20)])
-def test_the_small_copy_is_sent_and_keeps_every_patch_in_place(size: tuple[int, int]) -> None:
+def test_page_gets_a_small_copy_with_every_patch_in_place(size: tuple[int, int]) -> None:
     view = opened(size, labels=tuple(map(str, range(tiny.CLASSES))))
     small, geometry = Scene.of(view).picture
     assert max(small.size) == max(min(STAGE_SIDE, max(size)), LEAST_SIDE)
     assert geometry.image == small.size
     for patch in ((0, 0), (3, 5), (6, 10)):
         large = np.array(view.geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / size
-        there = np.array(geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / small.size
-        np.testing.assert_allclose(there, large, atol=1e-9)
-    made = manifest(view)
-    address = made["photo"]["url"]
-    assert len(address) < 2_000_000  # small enough to send
-    assert small.size == Image.open(io.BytesIO(base64.b64decode(address.split(",")[1]))).size
-    assert small.size == (made["photo"]["width"], made["photo"]["height"])
-    assert max(made["seen"]["width"], made["seen"]["height"]) <= 640
+        scaled = np.array(geometry.patch_box(*patch, tiny.GRID)).reshape(2, 2) / small.size
+        np.testing.assert_allclose(scaled, large, atol=1e-9)
+    data = manifest(view)
+    url = data["photo"]["url"]
+    assert len(url) < 2_000_000
+    assert small.size == Image.open(io.BytesIO(base64.b64decode(url.split(",")[1]))).size
+    assert small.size == (data["photo"]["width"], data["photo"]["height"])
+    assert max(data["seen"]["width"], data["seen"]["height"]) <= 640
 
 
-def test_further_maps_travel_with_their_numbers() -> None:
+def test_manifest_contains_the_numbers_of_further_maps() -> None:
     view = opened(registers=2)
     heatmap = view.rollout((1, 2))
-    (one,) = manifest(view, maps=[heatmap])["maps"]
-    assert one["title"] == heatmap.title
-    np.testing.assert_allclose(np.reshape(one["values"], heatmap.values.shape), heatmap.values, rtol=1e-6)
-    assert "% on CLS" in one["note"]
+    (data,) = manifest(view, maps=[heatmap])["maps"]
+    assert data["title"] == heatmap.title
+    np.testing.assert_allclose(np.reshape(data["values"], heatmap.values.shape), heatmap.values, rtol=1e-6)
+    assert "% on CLS" in data["note"]
 
 
-def shown_in_a_cell(view: View) -> dict[str, dict[str, str | None]]:
-    """The elements of what a notebook shows, and their attributes."""
+def cell_output(view: View) -> dict[str, dict[str, str | None]]:
+    """Return the elements of a notebook's output, with their attributes."""
     reader, elements = HTMLParser(), {}
     reader.handle_starttag = lambda tag, attrs: elements.update({tag: dict(attrs)})
     reader.feed(view._repr_html_())
     return elements
 
 
-def test_a_notebook_gets_the_page_in_a_frame_and_a_picture_for_where_frames_are_left_out() -> None:
+def test_notebook_output_is_a_frame_with_a_picture_as_fallback() -> None:
     view = opened()
-    read = shown_in_a_cell(view)
-    assert set(read) == {"div", "img", "iframe"}
-    assert read["iframe"]["srcdoc"] == view.html()
-    kind, picture = read["img"]["src"].split(",")
+    elements = cell_output(view)
+    assert set(elements) == {"div", "img", "iframe"}
+    assert elements["iframe"]["srcdoc"] == view.html()
+    kind, picture = elements["img"]["src"].split(",")
     assert kind == "data:image/png;base64"
     assert base64.b64decode(picture) == view._repr_png_()
 
 
-def test_a_page_too_large_for_a_cell_is_a_picture_and_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_too_large_for_a_cell_becomes_a_picture_and_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     view = opened()
     monkeypatch.setattr(vitviz.view, "CELL_MEGABYTES", 0.1)
     monkeypatch.setattr(view, "html", lambda **options: pytest.fail("the page was made"))
-    assert "iframe" not in shown_in_a_cell(view)
-    assert "img" in shown_in_a_cell(view)
+    assert "iframe" not in cell_output(view)
+    assert "img" in cell_output(view)
     assert "view.save_html('page.html')" in view._repr_html_()
     monkeypatch.setattr(vitviz.view, "PAGE_MEGABYTES", 0.2)
     assert "view.save_html('page.html', limit=1)" in view._repr_html_()
 
 
 @pytest.mark.parametrize("kind", viewer_pages.KINDS)
-def test_the_size_of_a_page_is_known_before_it_is_made(kind: str) -> None:
+def test_estimated_size_of_a_page_matches_the_page(kind: str) -> None:
     view = viewer_pages.view(kind)
     trace, maps = view.trace, [view.attention()] * 3
     files = [block_bytes(trace, block) for block in trace.blocks]
@@ -168,7 +168,7 @@ def test_the_size_of_a_page_is_known_before_it_is_made(kind: str) -> None:
     assert standalone_bytes(trace, maps) == pytest.approx(len(page), rel=0.1, abs=2 * PICTURE_BYTES)
 
 
-def test_a_page_beyond_the_limit_is_refused_before_it_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_beyond_the_limit_is_refused_in_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     view = opened()
     with pytest.raises(ExplorerError, match=r"at most 0.2 MB, got one of about \d MB for 78 tokens.*html\(limit=\d\)"):
         view.html(limit=0.2)

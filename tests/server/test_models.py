@@ -1,4 +1,4 @@
-"""The menu of models: what it says, what may be named; and loaded models within their bound. No browser."""
+"""The menu of models, the names that visitors may use, and loaded models within their memory limit."""
 
 import io
 import threading
@@ -20,25 +20,24 @@ from vitviz.weights.catalog import CATALOG
 from vitviz.weights.zoo import bundled
 
 
-def test_the_menu_has_those_of_this_machine_first_and_those_of_the_catalog(sources: tuple[str, ...]) -> None:
+def test_menu_lists_local_models_before_those_of_the_catalog(sources: tuple[str, ...]) -> None:
     menu = Menu(Settings(models=sources))
-    (_, here), (_, listed) = menu.groups
-    assert menu.default == here[0].source == bundled()[0]
-    assert here[0].licence == "MIT and, by inference, Apache-2.0; fine-tuned on images for research use"
-    assert here[0].size == pytest.approx(44.1e6, rel=0.01)
-    assert [entry.source for entry in here] == [*bundled(), *sources]
-    assert (here[-3].title, here[-3].licence) == ("Tiny a", "MIT; nothing else")
-    assert [entry.source for entry in listed] == [one.source for one in CATALOG]
-    assert listed[4].describe() == "DINO S/16 · 87 MB · Apache-2.0"
+    (_, local), (_, published) = menu.groups
+    assert menu.default == local[0].source == bundled()[0]
+    assert local[0].licence == "MIT and, by inference, Apache-2.0; fine-tuned on images for research use"
+    assert local[0].size == pytest.approx(44.1e6, rel=0.01)
+    assert [entry.source for entry in local] == [*bundled(), *sources]
+    assert (local[-3].title, local[-3].licence) == ("Tiny a", "MIT; nothing else")
+    assert [entry.source for entry in published] == [model.source for model in CATALOG]
+    assert published[4].describe() == "DINO S/16 · 87 MB · Apache-2.0"
 
 
-def test_the_operators_models_may_be_anything_but_none(tmp_path: Path) -> None:
+def test_menu_accepts_any_models_of_the_operator_but_at_least_one(tmp_path: Path) -> None:
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "config.json").write_text("[1")
     (tmp_path / "mine.pt").write_bytes(bytes(3_000_000))
     odd = (str(tmp_path / "broken"), str(tmp_path / "mine.pt"), CATALOG[1].source, "timm:something", "nowhere")
-    here = Menu(Settings(models=odd), bundled=[]).groups[0][1]
-    assert [entry.describe() for entry in here] == [
+    assert [entry.describe() for entry in Menu(Settings(models=odd), bundled=[]).groups[0][1]] == [
         "broken",
         "mine.pt · 3 MB",
         f"{CATALOG[1].title} · 346 MB · {CATALOG[1].licence}",
@@ -49,9 +48,9 @@ def test_the_operators_models_may_be_anything_but_none(tmp_path: Path) -> None:
         Menu(Settings(), bundled=[])
 
 
-def test_sizes_and_licences_in_words() -> None:
-    words = {9_000: "9 kB", 481_368: "482 kB", 44_100_000: "44 MB", 1_300_000_000: "1.3 GB"}
-    assert {count: describe_bytes(count) for count in words} == words
+def test_sizes_and_licences_are_described() -> None:
+    texts = {9_000: "9 kB", 481_368: "482 kB", 44_100_000: "44 MB", 1_300_000_000: "1.3 GB"}
+    assert {count: describe_bytes(count) for count in texts} == texts
     licences = {
         "MIT": "MIT",
         "A-2.0 (b) and C (d); for research": "A-2.0 and C; for research",
@@ -62,7 +61,7 @@ def test_sizes_and_licences_in_words() -> None:
     assert {licence: short_licence(licence) for licence in licences} == licences
 
 
-def test_the_size_is_of_the_weights_and_not_of_a_trainings_state(tmp_path: Path) -> None:
+def test_size_of_a_model_excludes_the_state_of_a_training(tmp_path: Path) -> None:
     source = folder(tmp_path / "a")
     before = Menu(Settings(models=(source,)), bundled=[]).entry(source).size
     (tmp_path / "a" / "state.safetensors").write_bytes(bytes(5_000_000))
@@ -78,7 +77,7 @@ NO_NAMES = [
 ]
 
 
-def test_names_of_libraries_may_be_typed_where_that_is_allowed(sources: tuple[str, ...]) -> None:
+def test_names_of_library_models_are_permitted_only_if_typing_is_allowed(sources: tuple[str, ...]) -> None:
     free, closed = Menu(Settings(models=sources)), Menu(Settings(models=sources, typed=False))
     for text in NAMES:
         assert free.permit(f"  {text} ") == text
@@ -102,18 +101,18 @@ def test_paths_and_addresses_are_never_read_for_visitors(
             endpoints.menu.permit(text)
 
 
-def test_a_folder_with_the_name_of_a_remote_model_is_not_taken_for_it(
+def test_local_folder_does_not_replace_a_remote_model_of_its_name(
     sources: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     folder(tmp_path / "timm:tiny", 9)
-    asked: list[tuple[str, str]] = []
-    monkeypatch.setattr("vitviz.server.menu.load_remote", lambda *name: asked.append(name) or tiny.model())
+    names: list[tuple[str, str]] = []
+    monkeypatch.setattr("vitviz.server.menu.load_remote", lambda *name: names.append(name) or tiny.model())
     made(tmp_path / "page", sources).begin("timm:tiny")[1].result()
-    assert asked == [("timm", "tiny")]
+    assert names == [("timm", "tiny")]
 
 
-def test_an_uploaded_checkpoint_is_known_by_its_hash_alone(sources: tuple[str, ...], tmp_path: Path) -> None:
+def test_uploaded_checkpoint_is_permitted_only_by_its_hash(sources: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "uploads").mkdir()
     uploads = UploadFolder(tmp_path / "uploads")
     weights = (Path(sources[1]) / "model.safetensors").read_bytes()
@@ -134,7 +133,7 @@ def test_an_uploaded_checkpoint_is_known_by_its_hash_alone(sources: tuple[str, .
 
 
 class Loader:
-    """Makes tiny models; remembers which, and can be held up."""
+    """Returns tiny models and records their names; the gate can hold it up."""
 
     def __init__(self) -> None:
         self.loaded: list[str] = []
@@ -158,15 +157,15 @@ def models(loader: Loader, room: float, **more: Callable) -> Models:
     return Models(loader, round(room * SIZE), "first", **more)
 
 
-def test_the_least_recently_used_model_goes_and_the_first_stays(loader: Loader) -> None:
-    gone: list[str] = []
-    cache = models(loader, 3.5, evicted=lambda name, _: gone.append(name))
+def test_least_recently_used_model_is_evicted_and_the_default_kept(loader: Loader) -> None:
+    evicted: list[str] = []
+    cache = models(loader, 3.5, evicted=lambda name, _: evicted.append(name))
     explorers = {name: cache.get(name) for name in ("first", "a", "b")}
     assert cache.get("a") is explorers["a"]
     cache.get("c")
-    assert gone == ["b"]
+    assert evicted == ["b"]
     cache.get("d")
-    assert gone == ["b", "a"]
+    assert evicted == ["b", "a"]
     assert cache.get("first") is explorers["first"]
     assert cache.used <= 3.5 * SIZE
     assert [cache.holds(explorers[name].explorer) for name in ("first", "a", "b")] == [True, False, False]
@@ -175,7 +174,7 @@ def test_the_least_recently_used_model_goes_and_the_first_stays(loader: Loader) 
     assert loader.loaded[-1] == "b"
 
 
-def test_bytes_are_those_of_all_parameters_and_buffers() -> None:
+def test_bytes_of_counts_all_parameters_and_buffers() -> None:
     model = tiny.model()
     assert bytes_of(model) == 4 * sum(p.numel() for p in model.parameters()) > 10_000
     model.register_buffer("more", model.norm.weight.double())
@@ -187,14 +186,14 @@ def test_memory_is_freed_before_a_model_of_known_size_is_loaded(loader: Loader) 
     cache.get("first")
     cache.get("a")
     loader.gate.clear()
-    coming = cache.begin("b")
+    future = cache.begin("b")
     wait_until(lambda: loader.loaded[-1] == "b", "it is loaded")
-    assert cache.used == SIZE  # the first alone: the other has gone before this one comes
+    assert cache.used == SIZE  # of the first: "a" is already evicted
     loader.gate.set()
-    coming.result(patience(60))
+    future.result(patience(60))
 
 
-def test_a_model_larger_than_the_bound_is_refused_and_evicts_none_but_the_first_is_always_held(loader: Loader) -> None:
+def test_model_beyond_the_limit_is_refused_without_evictions_unless_it_is_the_default(loader: Loader) -> None:
     cache = models(loader, 3.0)
     held = [cache.get(name) for name in ("first", "a")]
     with pytest.raises(TooLarge, match="--model-memory"):
@@ -206,20 +205,20 @@ def test_a_model_larger_than_the_bound_is_refused_and_evicts_none_but_the_first_
         small.get("a")
 
 
-def test_a_model_that_several_ask_for_is_loaded_once_and_holds_up_no_other(loader: Loader) -> None:
+def test_requested_model_is_loaded_once_and_blocks_no_other(loader: Loader) -> None:
     cache = models(loader, 9)
     first = cache.get("first")
     loader.gate.clear()
-    asked = [cache.begin("slow") for _ in range(3)]
-    assert cache.get("first") is first  # while the other is on its way
-    assert not any(one.done() for one in asked)
+    futures = [cache.begin("slow") for _ in range(3)]
+    assert cache.get("first") is first  # while the other is being loaded
+    assert not any(future.done() for future in futures)
     loader.gate.set()
-    assert len({id(one.result(patience(60))) for one in asked}) == 1
+    assert len({id(future.result(patience(60))) for future in futures}) == 1
     assert loader.loaded == ["first", "slow"]
-    assert cache.get("slow") is asked[0].result()
+    assert cache.get("slow") is futures[0].result()
 
 
-def test_a_model_that_failed_is_tried_again(loader: Loader) -> None:
+def test_failed_model_is_loaded_again(loader: Loader) -> None:
     cache = models(loader, 9)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no such thing"):
@@ -228,7 +227,7 @@ def test_a_model_that_failed_is_tried_again(loader: Loader) -> None:
     assert cache.used == 0
 
 
-def test_many_at_once_keep_the_bound(loader: Loader) -> None:
+def test_parallel_requests_stay_within_the_limit(loader: Loader) -> None:
     cache = models(loader, 4.0)
     cache.get("first")
 

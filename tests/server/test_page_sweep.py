@@ -1,4 +1,4 @@
-"""One sweep over the server's page: every tab passes axe in both themes, and nothing sticks out or overlaps."""
+"""Sweeps over the app's page: every tab passes axe in both themes, and nothing overlaps or overflows."""
 
 from itertools import combinations
 from pathlib import Path
@@ -23,16 +23,16 @@ from running import (
 )
 
 SIZES = [(390, 844), (820, 844), (1024, 768), (1440, 900), (1920, 1080)]
-TABS = {  # and what is there when a tab has its answers
+TABS = {  # with an element that appears with the answers
     "Explore": ".vv-grid button",
     "Explain": ".vv-moved li",
     "Heads": ".vv-dot",
     "Layers": ".vv-alike canvas",
     "How to read this": "h2",
 }
-BOXES = """(all) => all.map((one) => one.getBoundingClientRect()).filter(({ width, height }) => width * height)
+BOXES = """(all) => all.map((element) => element.getBoundingClientRect()).filter(({ width, height }) => width * height)
     .map(({ left, top, right, bottom }) => [left, top, right, bottom])"""
-WIDER = "(all) => all.filter((one) => one.scrollWidth > one.clientWidth).map((one) => one.textContent)"
+WIDER = "(all) => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.textContent)"
 
 
 def open_tab(page: Browser, name: str) -> Locator:
@@ -47,11 +47,11 @@ def box(page: Browser, selector: str) -> dict[str, float]:
 
 
 def test_every_tab_passes_axe_and_fits_a_phone(page: Browser, app: Running, models: dict[str, str]) -> None:
-    said: list[str] = []
-    note = lambda message: said.append(message.text) if message.type == "error" else None  # noqa: E731
+    errors: list[str] = []
+    note = lambda message: errors.append(message.text) if message.type == "error" else None  # noqa: E731
     page.on("console", note)
-    ready(page, f"{app.url}?model={models['unsure']}&theme=light")  # with a threshold and a list of classes
-    expect(page.locator(".loading")).to_have_count(0)  # gradio's own, while the page settles
+    ready(page, f"{app.url}?model={models['unsure']}&theme=light")  # has a threshold and many classes
+    expect(page.locator(".loading")).to_have_count(0)  # Gradio's own
     unfold(page)
     click_patch(page, app.view(model=models["unsure"]), 3, 3)
     page.click("[data-do=compare]")
@@ -63,7 +63,7 @@ def test_every_tab_passes_axe_and_fits_a_phone(page: Browser, app: Running, mode
         expect_accessible(page)
         page.evaluate("document.querySelector('.vv-known').open = false")  # 264 classes, in Explore alone
     page.get_by_role("tab", name="Explore").click()
-    assert said == []  # no error on the console; from here on the server refuses, which is one
+    assert errors == []  # the refusals below are logged as errors
     page.select_option("#model select", "timm:vit_small_patch16_224.dino")
     expect(page.locator("#notice")).to_be_visible()
     page.select_option("#model select", "another model")
@@ -78,7 +78,7 @@ def resize(page: Browser, width: int, height: int) -> None:
     page.wait_for_function("vitviz.resting()")
 
 
-def test_nothing_overlaps_or_sticks_out_on_any_screen(page: Browser, app: Running) -> None:
+def test_nothing_overlaps_or_overflows_at_any_width(page: Browser, app: Running) -> None:
     page.set_viewport_size({"width": SIZES[0][0], "height": SIZES[0][1]})
     ready(page, app.url)
     complete(page)
@@ -88,20 +88,20 @@ def test_nothing_overlaps_or_sticks_out_on_any_screen(page: Browser, app: Runnin
             panel = open_tab(page, name)
             assert page.evaluate("document.documentElement.scrollWidth") <= width, name
             boxes = page.locator(".vv-source:visible, .vv-tab:visible > div").evaluate_all(BOXES)
-            for one, other in combinations(boxes, 2):
-                across = min(one[2], other[2]) - max(one[0], other[0])
-                down = min(one[3], other[3]) - max(one[1], other[1])
-                assert min(across, down) <= 1, (name, one, other)
+            for first, second in combinations(boxes, 2):
+                across = min(first[2], second[2]) - max(first[0], second[0])
+                down = min(first[3], second[3]) - max(first[1], second[1])
+                assert min(across, down) <= 1, (name, first, second)
             if name == "Explore":
                 held = box(page, ".vv-held")
-                assert held["y"] < 300  # the picture is on the first screen, on a phone too
+                assert held["y"] < 300  # visible without scrolling, also on a phone
                 assert held["width"] > (0.9 if width < 760 else 0.5 if width < 1000 else 0.4) * width
                 assert width < 760 or box(page, ".vv-top")["height"] < 100
                 assert page.evaluate("document.querySelector('.gradio-container').offsetWidth") == width
             if name == "Explain" and width >= 1024:
                 assert panel.locator(".vv-methods").evaluate("(list) => list.scrollHeight <= list.clientHeight + 1")
                 assert box(page, ".vv-explain .vv-held")["width"] > 0.42 * width
-            if name == "Layers" and width == 1920:  # charts grow with the room
+            if name == "Layers" and width == 1920:  # charts use the space
                 assert box(page, ".vv-layers-view .vv-chart svg")["width"] > 700
                 text = panel.locator(".vv-chart svg text").first
                 assert text.evaluate("(text) => parseFloat(getComputedStyle(text).fontSize)") >= 12
@@ -115,7 +115,7 @@ def test_nothing_overlaps_or_sticks_out_on_any_screen(page: Browser, app: Runnin
         assert not shares.evaluate_all(WIDER)
 
 
-def test_what_a_tall_photograph_leaves_free_is_the_thumbnails(opened: Browser, tmp_path: Path) -> None:
+def test_thumbnails_use_the_space_beside_a_tall_photograph(opened: Browser, tmp_path: Path) -> None:
     photo, side = Image.open(DOG), 768
     for shape, share in ((1.5, 0.5), (0.66, 0.27), (0.25, 0.11)):
         path = tmp_path / f"{shape}.png"
@@ -133,9 +133,7 @@ def test_what_a_tall_photograph_leaves_free_is_the_thumbnails(opened: Browser, t
             assert grid["y"] < held["y"] + 150
 
 
-def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(
-    browser: Chromium, app: Running, tmp_path: Path
-) -> None:
+def test_picture_precedes_thumbnails_on_a_phone(browser: Chromium, app: Running, tmp_path: Path) -> None:
     with new_page(browser, viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True) as page:
         ready(page, app.url)
         tops = [box(page, name)["y"] for name in (".vv-picture", ".vv-grid", "#examples", ".vv-predictions")]
@@ -155,11 +153,11 @@ def test_on_a_phone_the_picture_comes_first_then_the_thumbnails(
             settled(page)
 
 
-def test_every_view_fills_the_screen_and_words_suit_a_projector(opened: Browser) -> None:
-    size = "(one) => parseFloat(getComputedStyle(one).fontSize)"
+def test_views_fill_the_screen_and_text_is_large_enough_for_a_projector(opened: Browser) -> None:
+    size = "(element) => parseFloat(getComputedStyle(element).fontSize)"
     assert opened.locator(".vv-note").first.evaluate(size) >= 16
     small = opened.locator(".vv-explore small, .vv-explore .vv-quiet, .vv-badge")
-    assert min(one.evaluate(size) for one in small.all()) >= 12
+    assert min(element.evaluate(size) for element in small.all()) >= 12
     for name in ("Explain", "Heads", "Layers"):
         opened.get_by_role("tab", name=name).click()
         opened.click(".vv-strip [data-do=full]")

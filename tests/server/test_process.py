@@ -1,4 +1,4 @@
-"""`python app.py` in a process of its own: what needs sockets, files, logs or signals. One tiny model serves all."""
+"""Tests of `python app.py` in its own process, which need sockets, files, logs or signals."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from offered import WIDTH, made, photograph
 from patience import patience, wait_until
 from PIL import ExifTags, Image
 
-SECRET = "of all processes of this test"
+SECRET = "shared by all processes of this test"
 
 
 @pytest.fixture(scope="module")
@@ -50,15 +50,15 @@ def logged(server: Server) -> list[dict[str, object]]:
 @pytest.mark.parametrize(
     ("path", "status"), [("/vitviz/nothing", 404), ("/vitviz/open", 413), ("/gradio_api/upload", 413)]
 )
-def test_a_refusal_reaches_a_client_that_is_still_sending(server: Server, path: str, status: int) -> None:
-    """A connection that is closed with unread data is reset, and its client never sees the answer."""
+def test_refusal_reaches_a_client_that_is_still_sending(server: Server, path: str, status: int) -> None:
+    """Closing a connection with unread data would reset it, and the client would never see the answer."""
     size = 80_000_000  # more than a photograph may have
     with post(server, path, size, "Connection: close") as line:
         line.sendall(bytes(size))
         assert line.makefile("rb").read().startswith(f"HTTP/1.1 {status} ".encode())
 
 
-def test_uploads_that_are_broken_off_leave_nothing(server: Server) -> None:
+def test_interrupted_uploads_leave_no_files(server: Server) -> None:
     before, paths = server.files(), ["/gradio_api/upload", "/vitviz/open", "/vitviz/checkpoint"]
     for path in 2 * paths:
         with post(server, path, 30_000_000) as line:
@@ -69,12 +69,12 @@ def test_uploads_that_are_broken_off_leave_nothing(server: Server) -> None:
     wait_until(lambda: server.files() == before, "no file is left")
 
 
-def test_another_process_has_the_same_ids(server: Server, model: str, tmp_path: Path) -> None:
-    here = made(tmp_path / "page", (model,), secret=SECRET.encode()).open(photograph(5), size=2 * WIDTH)
-    assert server.ask("open", photo=photograph(5), source={"size": 2 * WIDTH})["data"]["id"] == here["id"]
+def test_processes_with_one_secret_have_the_same_ids(server: Server, model: str, tmp_path: Path) -> None:
+    local = made(tmp_path / "page", (model,), secret=SECRET.encode()).open(photograph(5), size=2 * WIDTH)
+    assert server.ask("open", photo=photograph(5), source={"size": 2 * WIDTH})["data"]["id"] == local["id"]
 
 
-def test_requests_are_logged_with_their_times_and_nothing_of_a_photograph(server: Server) -> None:
+def test_request_log_contains_times_and_nothing_about_photographs(server: Server) -> None:
     server.client.get("/config?photo=secret", headers={"user-agent": "secret"})
     server.client.get("/secret/path")
     server.ask("open", {"image": "secret"})
@@ -86,15 +86,15 @@ def test_requests_are_logged_with_their_times_and_nothing_of_a_photograph(server
     assert b"secret" in taken.getvalue()
     assert server.ask("open", photo=taken.getvalue(), source={})["data"]["id"]
     lines = logged(server)
-    requests = {(one["path"], one["status"], one.get("outcome")) for one in lines}
+    requests = {(line["path"], line["status"], line.get("outcome")) for line in lines}
     assert {("/config", 200, None), ("other", 404, None), ("/gradio_api/upload", 200, None)} < requests
     assert {("/vitviz/open", 200, "refused"), ("/vitviz/open", 200, "answered")} < requests
-    assert all(one["seconds"] >= 0 and one["time"] for one in lines)
+    assert all(line["seconds"] >= 0 and line["time"] for line in lines)
     assert "secret" not in server.log()
     assert "127.0.0.1" not in json.dumps(lines)
 
 
-def test_the_containers_health_check_tells_a_server_from_none(server: Server) -> None:
+def test_containers_health_check_detects_a_missing_server(server: Server) -> None:
     text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     command = json.loads(re.search(r"HEALTHCHECK.*?CMD (\[.*?\])\n", text, re.DOTALL)[1])
     command[0] = sys.executable
@@ -112,7 +112,7 @@ def test_sigterm_removes_uploads(server: Server) -> None:  # the last one that u
 
 
 @pytest.mark.tier("all")
-def test_the_next_start_removes_uploads_of_a_killed_server(model: str, tmp_path: Path) -> None:
+def test_next_start_removes_uploads_of_a_killed_server(model: str, tmp_path: Path) -> None:
     place = tmp_path / "uploads"
     with started(place, **settings(model)) as server:
         assert server.upload("mine.png", photograph()).status_code == 200

@@ -1,4 +1,4 @@
-"""The page's questions over HTTP, in this process: answers, progress, cancelling, replicas, checkpoints."""
+"""The page's questions over HTTP without a socket: answers, progress, cancelling, replicas, checkpoints."""
 
 import gc
 import json
@@ -6,12 +6,11 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 from asking import Site, last, progress, progress_with, wait_for_rest
-from offered import folder, made, photograph
+from offered import folder, forget_scenes, made, photograph
 from patience import patience
 
 from vitviz.server import endpoints, routes
@@ -21,7 +20,7 @@ from vitviz.settings import Settings
 
 @pytest.fixture(scope="module")
 def sites(tmp_path_factory: pytest.TempPathFactory, sources: tuple[str, ...]) -> Iterator[list[Site]]:
-    """Two servers that know nothing of each other."""
+    """Two servers that share nothing."""
     sites = [Site(made(tmp_path_factory.mktemp("page"), sources, upload=True)) for _ in range(2)]
     yield sites
     for site in sites:
@@ -33,36 +32,24 @@ def site(sites: list[Site]) -> Site:
     return sites[0]
 
 
-def test_a_photograph_is_opened_and_asked_about(site: Site) -> None:
-    manifest = site.ask("open", photo=photograph(), source={})["data"]
-
-    def ask(name: str, **given: Any) -> Any:
-        answer = site.ask(name, {"scene": manifest["id"], **given})
-        return answer if isinstance(answer, bytes) else answer["data"]
-
-    assert manifest["own"]
-    assert ask("block", block=1)[:4] == b"VVB1"
-    assert ask("rollout", token=None, fuse="mean")[:4] == b"VVR1"
-    assert len(ask("rollout", token=-1)) == 4 * (1 + 77)
-    assert len(ask("explain", method="token_gradcam", target=None, against=None)["values"]) == 77
-    assert ask("faithfulness", methods=["rollout"], target=3, against=None)[0]["words"]
-    assert ask("heads", names=["distance"])["values"]
-    assert ask("layers")["layers"]
-    assert ask("intervene", patches=[3], heads=[[0, 1]])["classes"]
-    assert ask("lecture", block=None)
-    assert b"<html" in ask("page", search="?layer=2")
+def test_data_and_bytes_are_answered_over_http(site: Site) -> None:
+    """tests/web/test_backends.py asks every question through the page."""
+    scene = site.ask("open", photo=photograph(), source={})["data"]["id"]
+    assert site.ask("block", {"scene": scene, "block": 1})[:4] == b"VVB1"
+    assert site.ask("layers", {"scene": scene})["data"]["layers"]
+    assert b"<html" in site.ask("page", {"scene": scene, "search": "?layer=2"})
     assert site.ask("models")["data"]["methods"]
 
 
-def test_a_scene_that_a_process_does_not_hold_is_opened_in_the_same_request(sites: list[Site]) -> None:
+def test_unknown_scene_is_opened_within_the_same_request(sites: list[Site]) -> None:
     site, other = sites
     manifest = site.ask("open", photo=photograph(11), source={})["data"]
     ask = {"scene": manifest["id"], "block": 0}
     expected = site.ask("block", ask)
     assert other.ask("block", ask)["error"]["kind"] == "unknown"
     assert other.ask("block", ask, photo=photograph(11), source={}) == expected
-    assert other.ask("block", ask) == expected  # it is here now
-    site.endpoints.scenes.discard(lambda *_: True)  # as if the server had started anew
+    assert other.ask("block", ask) == expected  # without the photograph, now that the scene is open
+    forget_scenes(site.endpoints)  # as if the server had started anew
     question = {"scene": manifest["id"], "method": "token_gradcam", "target": None, "against": None}
     assert site.ask("explain", question)["error"]["kind"] == "unknown"
     assert site.ask("explain", question, photo=photograph(11), source={})["data"]["values"]
@@ -70,7 +57,7 @@ def test_a_scene_that_a_process_does_not_hold_is_opened_in_the_same_request(site
     assert site.ask("block", wrong, photo=photograph(12), source={})["error"]["kind"] == "unknown"
 
 
-def test_progress_comes_again_and_again_with_place_and_time(site: Site, held: threading.Event) -> None:
+def test_progress_is_repeated_with_place_and_time(site: Site, held: threading.Event) -> None:
     assert 0.1 <= routes.TICK <= 1  # seconds
     with ExitStack() as open_answers:
         running = open_answers.enter_context(site.stream("open", photo=photograph(20))).iter_lines()
@@ -86,19 +73,21 @@ def test_progress_comes_again_and_again_with_place_and_time(site: Site, held: th
             assert all(list(line) == ["progress"] for line in before)
 
 
-def test_closing_the_connection_stops_work(site: Site, held: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
+def test_closed_connection_cancels_the_computation(
+    site: Site, held: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
     with site.stream("open", photo=photograph(30)) as running:
         assert progress_with("text", running.iter_lines())
         with site.stream("open", photo=photograph(31)) as waiting:
             assert progress_with("ahead", waiting.iter_lines())["ahead"] == 1
     wait_for_rest(site.endpoints)
-    assert not held.is_set()  # nobody let it finish
+    assert not held.is_set()  # it was cancelled
     gc.collect()
     assert "never retrieved" not in caplog.text
 
 
-def test_closing_the_connection_ends_decoding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """test_worker.py holds that the process ends, too."""
+def test_closed_connection_cancels_decoding(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """test_worker.py checks that the decoding process ends, too."""
     stop, cancelled = threading.Event(), threading.Event()
 
     def decode(_data: bytes, check: Callable[[], None] = lambda: None) -> None:
@@ -117,19 +106,19 @@ def test_closing_the_connection_ends_decoding(site: Site, monkeypatch: pytest.Mo
     wait_for_rest(site.endpoints)
 
 
-def test_who_joins_a_question_keeps_it_alive(site: Site, held: threading.Event) -> None:
+def test_shared_computation_continues_while_one_client_waits(site: Site, held: threading.Event) -> None:
     with ExitStack() as leaving:
         first = leaving.enter_context(site.stream("open", photo=photograph(40)))
         assert progress(first.iter_lines())
         with site.stream("open", photo=photograph(40)) as joined:
             lines = joined.iter_lines()
-            assert "ahead" not in progress(lines)  # it runs already
+            assert "ahead" not in progress(lines)  # it already runs
             leaving.close()
             held.set()
             assert json.loads([*lines][-1])["data"]["id"]
 
 
-def test_loading_a_model_is_said(site: Site, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loading_of_a_model_is_reported(site: Site, sources: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     load, end = site.endpoints.loaded._load, threading.Event()
     monkeypatch.setattr(site.endpoints.loaded, "_load", lambda name: end.wait(patience(60)) and load(name))
     site.endpoints.loaded._evict(site.endpoints.loaded._limit)
@@ -140,7 +129,7 @@ def test_loading_a_model_is_said(site: Site, sources: tuple[str, ...], monkeypat
         assert json.loads([*lines][-1])["data"]["model"] == sources[1]
 
 
-def test_a_body_that_does_not_arrive_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_body_that_does_not_arrive_is_refused(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routes, "BODY_SECONDS", 0.01)
     answer = site.client_at("127.0.0.1", hangs=True).post("/vitviz/open", files={"photo": photograph()})
     assert answer.status_code == 408
@@ -151,24 +140,20 @@ def upload(site: Site, name: str, data: bytes) -> httpx.Response:
     return site.client.post("/vitviz/checkpoint", files={"photo": (name, data)})
 
 
-def test_a_checkpoint_is_uploaded_and_named_by_its_hash(sites: list[Site], tmp_path: Path) -> None:
+def test_uploaded_checkpoint_is_named_by_its_hash(sites: list[Site], tmp_path: Path) -> None:
     site, other = sites
     weights = Path(folder(tmp_path / "mine", 9)) / "model.safetensors"
-    found = last(upload(site, "mine.safetensors", weights.read_bytes()).content)["data"]
-    assert found["source"].startswith("upload:")
-    assert found["words"].startswith("mine.safetensors · ")
-    for server, source, words in (
-        (other, found["source"], "Upload it again"),  # on another machine
-        (site, found["source"][:-1], "Expected"),  # test_models.py has more that are no names
-        (site, found["source"], "Expected"),
-    ):
-        refused = server.ask("open", photo=photograph(), source={"model": source})["error"]
+    uploaded = last(upload(site, "mine.safetensors", weights.read_bytes()).content)["data"]
+    assert uploaded["source"].startswith("upload:")
+    assert uploaded["words"].startswith("mine.safetensors · ")
+    for server, text in ((other, "Upload it again"), (site, "Expected")):  # not uploaded there; unknown tensors
+        refused = server.ask("open", photo=photograph(), source={"model": uploaded["source"]})["error"]
         assert refused["kind"] == "refused"
-        assert words in refused["text"]
+        assert text in refused["text"]
         assert str(tmp_path) not in refused["text"]
 
 
-def test_other_files_are_no_checkpoints_and_the_operator_may_refuse_all(
+def test_other_files_are_refused_as_checkpoints_and_all_if_not_allowed(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert last(upload(site, "a.pt", b"x").content)["error"]["kind"] == "refused"

@@ -1,4 +1,4 @@
-"""Computations run one at a time, urgent ones first; a computation that nobody waits for any more stops."""
+"""Computations run one at a time, urgent ones first, and stop when nobody waits for them."""
 
 import threading
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from vitviz.settings import Settings
 
 
 class Work(threading.Thread):
-    """A computation that calls PyTorch again and again until it is told to finish, and notes in `log` how it goes."""
+    """A computation that calls PyTorch in a loop until `finish`, and logs its start and end."""
 
     def __init__(self, scheduler: Scheduler, kind: Kind, log: list[str], name: str, client: Client | None = None):
         super().__init__(name=name, daemon=True)
@@ -37,7 +37,7 @@ class Work(threading.Thread):
             self.log.append(f"{self.name} is stopped")
 
     def wait(self) -> "Work":
-        """Wait until it has begun."""
+        """Wait until it has started."""
         assert self.begun.wait(patience(60)), self.log
         return self
 
@@ -68,7 +68,7 @@ def nobody() -> Iterator[None]:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """The scheduler's clock, which stands still: its `now` is in seconds."""
+    """The scheduler's clock, stopped at `now` seconds."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     return clock
@@ -77,27 +77,31 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 @pytest.mark.parametrize(
     ("slow", "urgent"), [(Kind.LONG, Kind.SHORT), (Kind.LONG, Kind.PHOTO), (Kind.SHORT, Kind.PHOTO)]
 )
-def test_an_urgent_computation_overtakes(scheduler: Scheduler, log: list[str], slow: Kind, urgent: Kind) -> None:
+def test_urgent_computation_runs_before_slower_ones(
+    scheduler: Scheduler, log: list[str], slow: Kind, urgent: Kind
+) -> None:
     first = Work(scheduler, slow, log, "first").wait()
     second = Work(scheduler, slow, log, "second")
     wait_until(lambda: scheduler.waiting == 1, "the second one waits")
     overtaking = Work(scheduler, urgent, log, "urgent").wait()
     before = first.steps
     wait_until(lambda: overtaking.steps > 20, "the urgent one goes on")
-    assert first.steps <= before + 1  # the one that had begun
+    assert first.steps <= before + 1  # the first one pauses
     for work in (overtaking, first, second):
         work.finish()
     assert log == ["first begins", "urgent begins", "urgent ends", "first ends", "second begins", "second ends"]
 
 
-def test_short_questions_keep_their_share(scheduler: Scheduler, log: list[str], clock: SimpleNamespace) -> None:
+def test_short_questions_get_their_share_beside_photographs(
+    scheduler: Scheduler, log: list[str], clock: SimpleNamespace
+) -> None:
     photo = Work(scheduler, Kind.PHOTO, log, "photo").wait()
     short = Work(scheduler, Kind.SHORT, log, "short")
     other = Work(scheduler, Kind.PHOTO, log, "other")
     wait_until(lambda: scheduler.waiting == 2, "both wait")
     clock.now += module.SHARE / 2
     photo.finish()
-    short.wait()  # before the other photograph: it has half a second now
+    short.wait()  # before the other photograph, for half a second
     clock.now += 0.4
     assert not scheduler.urgent(Kind.SHORT)
     assert not other.begun.is_set()
@@ -124,7 +128,7 @@ def test_addresses_take_turns(scheduler: Scheduler, log: list[str]) -> None:
     assert [line[0] for line in log if line.endswith("begins")] == ["f", "b", "x", "z", "c", "y", "d"]
 
 
-def test_computations_of_a_client_who_has_left_stop_and_the_next_one_runs(scheduler: Scheduler, log: list[str]) -> None:
+def test_computations_of_a_client_that_left_stop_and_the_next_runs(scheduler: Scheduler, log: list[str]) -> None:
     client = Client("visitor")
     works = [Work(scheduler, Kind.LONG, log, "long", client).wait(), Work(scheduler, Kind.LONG, log, "waiting", client)]
     works.append(Work(scheduler, Kind.LONG, log, "other", Client("other")))
@@ -136,7 +140,7 @@ def test_computations_of_a_client_who_has_left_stop_and_the_next_one_runs(schedu
     assert scheduler.ahead(Kind.LONG) == 0
 
 
-def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, log: list[str]) -> None:
+def test_too_many_computations_are_refused_with_the_expected_wait(scheduler: Scheduler, log: list[str]) -> None:
     most = Settings().places
     clients = [Client(f"address {number}") for number in range(most)]
     works = [Work(scheduler, Kind.LONG, log, str(number), client) for number, client in enumerate(clients)]
@@ -149,7 +153,7 @@ def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, log: l
     assert scheduler.place(current.get()) is None
     with pytest.raises(BusyError, match=r"again in about \d+ s"), scheduler.run(Kind.LONG):
         pass
-    with scheduler.run(Kind.SHORT):  # counted apart
+    with scheduler.run(Kind.SHORT):  # counted separately
         log.append("short")
     assert "short" in log
     for client in clients:
@@ -159,7 +163,7 @@ def test_too_many_are_refused_with_the_time_to_wait(scheduler: Scheduler, log: l
     assert scheduler.ahead(Kind.LONG) == 0
 
 
-def test_a_pause_has_an_end(scheduler: Scheduler, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_are_limited(scheduler: Scheduler, log: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_PAUSE", 0.1)
     photo = Work(scheduler, Kind.PHOTO, log, "photo").wait()
     Work(scheduler, Kind.LONG, log, "long").wait().finish()
@@ -167,14 +171,14 @@ def test_a_pause_has_an_end(scheduler: Scheduler, log: list[str], monkeypatch: p
     assert log == ["photo begins", "long begins", "long ends", "photo ends"]
 
 
-def test_an_error_leaves_the_place_to_the_next(scheduler: Scheduler) -> None:
+def test_error_frees_the_place(scheduler: Scheduler) -> None:
     with pytest.raises(ZeroDivisionError), scheduler.run(Kind.PHOTO):
         _ = 1 / 0
     with scheduler.run(Kind.PHOTO):
         assert scheduler.ahead(Kind.PHOTO) == 1
 
 
-def test_a_long_computation_lets_another_go_first_between_its_parts(scheduler: Scheduler, log: list[str]) -> None:
+def test_long_computation_lets_another_run_between_its_parts(scheduler: Scheduler, log: list[str]) -> None:
     with scheduler.run(Kind.LONG):
         scheduler.give_way(Kind.LONG)
         log.append("part 0")
@@ -189,7 +193,7 @@ def test_a_long_computation_lets_another_go_first_between_its_parts(scheduler: S
     assert scheduler.ahead(Kind.LONG) == 0
 
 
-def test_a_client_who_leaves_while_giving_way_leaves_the_place(scheduler: Scheduler, log: list[str]) -> None:
+def test_client_that_leaves_while_giving_way_frees_the_place(scheduler: Scheduler, log: list[str]) -> None:
     client = Client("parts")
     current.set(client)
     others = []
@@ -210,7 +214,7 @@ def test_a_client_who_leaves_while_giving_way_leaves_the_place(scheduler: Schedu
         assert scheduler.ahead(Kind.LONG) == 1
 
 
-def test_a_report_reaches_the_client(clock: SimpleNamespace) -> None:
+def test_report_sets_the_clients_progress(clock: SimpleNamespace) -> None:
     client = Client()
     current.set(client)
     report("Testing 3 maps", 4.0, done=1, of=6)
@@ -218,7 +222,9 @@ def test_a_report_reaches_the_client(clock: SimpleNamespace) -> None:
     assert client.finishes == clock.now + 4
 
 
-def test_the_mean_is_of_the_latest_and_grows_with_one_that_runs(scheduler: Scheduler, clock: SimpleNamespace) -> None:
+def test_mean_is_of_the_latest_computations_and_grows_with_a_running_one(
+    scheduler: Scheduler, clock: SimpleNamespace
+) -> None:
     assert scheduler.mean(Kind.LONG) == 1
     for seconds in (100, *[4] * module.RECENT):
         with scheduler.run(Kind.LONG):
@@ -232,8 +238,8 @@ def test_the_mean_is_of_the_latest_and_grows_with_one_that_runs(scheduler: Sched
 
 
 @pytest.mark.parametrize("place", ["before", "inside", "after"])
-def test_a_computation_that_is_stopped_leaves_its_thread_as_it_was(scheduler: Scheduler, place: str) -> None:
-    """Also where `no_grad` is about to end."""
+def test_cancelled_computation_restores_the_state_of_its_thread(scheduler: Scheduler, place: str) -> None:
+    """Also if it is cancelled as `no_grad` ends."""
     client = Client()
     current.set(client)
 

@@ -1,4 +1,4 @@
-"""A Space starts from its own files alone, as its host starts it, and answers."""
+"""A Space starts from its own files only, as its host starts it, and answers."""
 
 import os
 import re
@@ -26,7 +26,7 @@ import make_space
 pytestmark = pytest.mark.tier("all")
 
 STUB = '''
-"""The package `spaces`, as far as it is used: it notes the seconds, and lends nothing to who has no quota."""
+"""A stub of the package `spaces`: it records the seconds, and raises an error when the quota is empty."""
 import copy, os
 import gradio as gr
 
@@ -41,8 +41,8 @@ def GPU(duration):
         return call
     return decorate
 '''
-# Another user, if it can read the packages; else root without its powers, for whom read-only files are; else whoever
-# runs the tests.
+# Another user, if it can read the packages; otherwise root without capabilities, so that files are read-only; otherwise
+# the user who runs the tests.
 USERS = (
     ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"),
     ("setpriv", "--bounding-set=-all", "--inh-caps=-all"),
@@ -54,7 +54,7 @@ STATE = "({ image, layer, head, query }) => ({ image, layer, head, query })"
 
 
 def environment(folder: Path, space: Path) -> Path:
-    """Make a virtual environment with what the Space's own files bring, and no other package; return its Python."""
+    """Make a virtual environment with only the packages that the Space's files require; return its Python."""
     text = (space / "requirements.txt").read_text(encoding="utf-8")
     wanted = [*text.splitlines(), f"gradio=={front(space)['sdk_version']}"]
     return clean_environment.make(folder, packages(requirements(wanted))) / "python"
@@ -62,14 +62,14 @@ def environment(folder: Path, space: Path) -> Path:
 
 @contextmanager
 def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
-    """Start a Space as its host does: its files read-only, another user, no home, in an environment of its own."""
+    """Start a Space as its host does: read-only files, another user, no home, and its own environment."""
     python = environment(place / "environment", space)
     (place / "written").mkdir()
     (place / "written").chmod(0o777)
     subprocess.run(["chmod", "-R", "a+rX,a-w", space], check=True)
     probe = (python, "-c", "import click")
-    user = next(one for one in USERS if subprocess.run([*one, *probe], check=False).returncode == 0)
-    given = {
+    user = next(user for user in USERS if subprocess.run([*user, *probe], check=False).returncode == 0)
+    variables = {
         "PATH": os.environ["PATH"],
         "HOME": str(space / "no" / "home"),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -79,7 +79,7 @@ def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
     }
     try:
         uploads = place / "written" / "uploads"
-        with closing(Server(uploads, command=[*user, python, "app.py"], cwd=space, environment=given)) as server:
+        with closing(Server(uploads, command=[*user, python, "app.py"], cwd=space, environment=variables)) as server:
             yield server
     finally:
         subprocess.run(["chmod", "-R", "u+w", space], check=True)
@@ -87,7 +87,7 @@ def hosted(space: Path, place: Path, **variables: str) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder that another user can read, which those of pytest are not."""
+    """A folder that another user can read, unlike those of pytest."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
@@ -95,14 +95,14 @@ def place() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def space(place: Path) -> Path:
-    """The folder of a Space with ZeroGPU, as the host has it."""
+    """The folder of a Space with ZeroGPU."""
     make_space.make("zerogpu", place / "zerogpu" / "space")
     return place / "zerogpu" / "space"
 
 
 @pytest.fixture(scope="module")
 def started(space: Path) -> Iterator[Server]:
-    """The Space with ZeroGPU, with a stub in the place of the host's package."""
+    """The Space with ZeroGPU, with a stub of the host's package."""
     stub = space.parent / "stub"
     stub.mkdir()
     (stub / "spaces.py").write_text(STUB)
@@ -112,7 +112,7 @@ def started(space: Path) -> Iterator[Server]:
 
 
 def front(folder: Path) -> dict[str, object]:
-    """What the host reads."""
+    """Return the settings of the host in README.md."""
     return yaml.safe_load((folder / "README.md").read_text(encoding="utf-8").split("---\n")[1])
 
 
@@ -120,7 +120,7 @@ def large_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.stat().st_size > 10_000_000]
 
 
-def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> None:
+def test_folder_of_a_space_contains_only_what_the_host_reads(space: Path) -> None:
     about = front(space)
     pins = make_space.pins()
     assert about["sdk_version"] == pins["gradio"]
@@ -141,7 +141,7 @@ def test_the_folder_holds_what_the_host_reads_and_nothing_else(space: Path) -> N
     assert not [path for path in space.rglob("*") if path.name == "__pycache__" or path.suffix in (".pyi", ".pyc")]
 
 
-def test_a_gpu_is_lent_for_seconds_and_without_quota_the_cpu_answers(started: Server) -> None:
+def test_gpu_is_lent_for_seconds_and_the_cpu_answers_without_quota(started: Server) -> None:
     lent = started.folder.parent / "lent"
     before = lent.read_text()
     scene = started.ask("open", photo=photograph(), source={})["data"]
@@ -156,7 +156,7 @@ def test_a_gpu_is_lent_for_seconds_and_without_quota_the_cpu_answers(started: Se
     assert started.ask("explain", {"scene": scene["id"], "method": "gae"})["data"]["values"]
 
 
-def test_it_starts_on_a_processor_too(place: Path, page: Page) -> None:
+def test_space_starts_on_a_cpu(place: Path, page: Page) -> None:
     folder = place / "cpu" / "space"
     make_space.make("cpu", folder)
     with hosted(folder, folder.parent) as server:
@@ -166,13 +166,13 @@ def test_it_starts_on_a_processor_too(place: Path, page: Page) -> None:
         ready(page, server.url)
         status = Path(f"/proc/{server.process.pid}/status")
         if os.getuid() == 0 and status.exists():
-            assert re.search(r"CapEff:\s+0+\n", status.read_text())  # it is read-only for the one who runs it
+            assert re.search(r"CapEff:\s+0+\n", status.read_text())  # so its files are read-only
 
 
 def framed(page: Page, site: str, url: str, allow: str = "") -> Frame:
     """Open another site's page that shows this address in a frame."""
     page.context.grant_permissions(["clipboard-read", "clipboard-write", "local-network-access"])
-    # The last because the Space lies on this machine, as it does not for its host.
+    # The last permission is needed because this Space is on the local machine.
     allow = f"{allow}; local-network-access"
     html = f'<!doctype html><iframe src="{url}" allow="{allow}" width=1400 height=860></iframe>'
     page.route(site, lambda route: route.fulfill(body=html, content_type="text/html"))
@@ -182,7 +182,7 @@ def framed(page: Page, site: str, url: str, allow: str = "") -> Frame:
 
 
 @pytest.mark.parametrize("allow", ["clipboard-read; clipboard-write", ""], ids=["may copy", "may not"])
-def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page, started: Server, allow: str) -> None:
+def test_link_copied_in_the_hosts_frame_restores_the_state(page: Page, started: Server, allow: str) -> None:
     frame = framed(page, SITE, f"{started.url}/?image=Dog&layer=5&head=2&from=4,7", allow)
     frame.wait_for_function("window.vitviz?.drawn > 0")
     frame.wait_for_function("!vitviz.store.get().linked")
@@ -193,7 +193,7 @@ def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page,
     if allow:
         expect(message).to_contain_text("copied")
         link = page.evaluate("navigator.clipboard.readText()")
-    else:  # then it is there to be copied by hand
+    else:  # the link is shown instead
         expect(message).to_contain_text("The link is")
         link = re.search(r"https?://\S+", message.text_content() or "")[0]
     assert link.startswith(f"{started.url}/?")
@@ -205,20 +205,19 @@ def test_a_link_that_is_copied_in_the_hosts_frame_restores_the_state(page: Page,
     assert before["image"] == "Dog"
 
 
-def test_no_other_site_can_show_it(page: Page, started: Server) -> None:
+def test_other_sites_cannot_frame_the_space(page: Page, started: Server) -> None:
     with page.expect_event("requestfailed") as failed:
         frame = framed(page, "https://evil.example/", started.url)
     assert failed.value.failure == "net::ERR_BLOCKED_BY_RESPONSE"  # by its frame-ancestors
     assert frame.evaluate("window.vitviz") is None
 
 
-def test_the_host_can_show_it_in_its_frame_and_ask_how_it_is(started: Server) -> None:
+def test_host_can_frame_the_space_and_read_its_health(started: Server) -> None:
     hosts = {"host": "someone-vitviz.hf.space", "x-forwarded-proto": "https"}
     answer = started.client.get("/", headers=hosts)
     assert answer.status_code == 200
     assert "https://huggingface.co" in answer.headers["content-security-policy"].partition("frame-ancestors")[2]
     assert started.client.get("/", headers={"host": "evil.example"}).status_code == 421
     health = started.client.get("/healthz").json()
-    asked = {"ready": True, "device": "zerogpu", "model": "DINOv2 S/14 · everyday"}
-    assert health.items() >= asked.items()
+    assert health.items() >= {"ready": True, "device": "zerogpu", "model": "DINOv2 S/14 · everyday"}.items()
     assert health["queue"]["waiting"] == health["scenes"]["evicted"] == 0

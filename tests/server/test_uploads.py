@@ -1,4 +1,4 @@
-"""The folder of uploads: what lies in it, whose it is, and what goes when it is full."""
+"""The folder of uploads: its paths, owners, quota and cleaning."""
 
 import errno
 import io
@@ -30,7 +30,7 @@ def add(uploads: UploadFolder, visitor: str, seed: int = 0) -> Path:
     return uploads.add(visitor, "mine.png", io.BytesIO(photograph(seed)))
 
 
-def test_links_out_of_the_folder_are_followed_before_they_are_believed(tmp_path: Path) -> None:
+def test_links_out_of_the_upload_folder_are_refused(tmp_path: Path) -> None:
     uploads = made(tmp_path / "uploads")
     (uploads.root / "link.jpg").symlink_to(CHURCH)
     (uploads.root / "circle.jpg").symlink_to(uploads.root / "circle.jpg")
@@ -46,7 +46,7 @@ def test_links_out_of_the_folder_are_followed_before_they_are_believed(tmp_path:
     assert uploads.check(named) == uploads.check(mine) == mine.resolve()
 
 
-def test_the_visitor_who_takes_most_loses_the_oldest(tmp_path: Path) -> None:
+def test_visitor_who_uses_most_loses_the_oldest_files(tmp_path: Path) -> None:
     size = max(len(photograph(seed)) for seed in range(30))
     quota = 10 * size + 99
     uploads = made(tmp_path / "uploads", quota=quota)
@@ -60,17 +60,17 @@ def test_the_visitor_who_takes_most_loses_the_oldest(tmp_path: Path) -> None:
     assert not any(path.exists() for path in greedy[:-1])
 
 
-def test_a_file_that_two_visitors_sent_lies_in_two_folders(tmp_path: Path) -> None:
-    """Nobody learns from a path that another visitor has sent the same photograph."""
+def test_same_file_of_two_visitors_has_two_folders(tmp_path: Path) -> None:
+    """A path does not reveal that another visitor sent the same photograph."""
     uploads = made(tmp_path / "uploads", quota=4 * max(len(photograph(seed)) for seed in range(3)) + 99)
-    mine, other = add(uploads, "one"), add(uploads, "other")
-    assert add(uploads, "one") == mine != other
-    for seed in (1, 2):  # more than half of the quota: this visitor's oldest file goes
-        add(uploads, "one", seed)
+    mine, other = add(uploads, "visitor"), add(uploads, "other")
+    assert add(uploads, "visitor") == mine != other
+    for seed in (1, 2):  # more than half of the quota: this visitor's oldest file is removed
+        add(uploads, "visitor", seed)
     assert [mine.exists(), other.exists()] == [False, True]
 
 
-def test_a_file_goes_after_a_day_and_not_when_the_clock_jumps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_expire_after_a_day_whatever_the_clock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads, wall, before = made(tmp_path / "uploads"), time.time, time.monotonic()
     mine = add(uploads, "visitor")
     for seed, years in ((1, 10), (2, -10)):
@@ -85,7 +85,7 @@ def test_a_file_goes_after_a_day_and_not_when_the_clock_jumps(tmp_path: Path, mo
     assert uploads.account.used(Resource.DISK) == 0
 
 
-def test_old_files_go_without_another_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_expire_without_another_upload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EXPIRE_EVERY", 0.01)
     monkeypatch.setattr(module, "MAX_AGE", 0)
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
@@ -94,7 +94,7 @@ def test_old_files_go_without_another_upload(tmp_path: Path, monkeypatch: pytest
     wait_until(lambda: not mine.exists(), "it is removed")
 
 
-def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_and_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uploads = made(tmp_path / "full")
     full = OSError(errno.ENOSPC, "No space left on device", str(uploads.root))
     with monkeypatch.context() as broken:
@@ -106,7 +106,7 @@ def test_a_full_disk_is_said_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert add(uploads, "visitor").exists()
 
 
-def test_folders_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
+def test_folders_of_ended_processes_are_removed(tmp_path: Path) -> None:
     gone, runs = (f"{PREFIX}{number}-{number:08x}" for number in (1, 2))
     others = ("other", "uploads-1-gone", *(PREFIX + name for name in ("x", "3-00000003", "4-00000004", "5-0000000x")))
     for name in (gone, runs, *others):
@@ -124,17 +124,17 @@ def test_folders_of_processes_that_are_gone_are_removed(tmp_path: Path) -> None:
     assert not (tmp_path / f"{gone}.lock").exists()
 
 
-@pytest.mark.skipif(not hasattr(os, "getuid"), reason="users have no numbers here")
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="users have no numbers on this system")
 def test_each_user_has_a_folder_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.delenv("GRADIO_TEMP_DIR", raising=False)
     mine, theirs = os.getuid(), os.getuid() + 1
-    made = upload_folder.__wrapped__().root
-    assert made.parent.stat().st_mode & 0o077 == 0  # nobody else reads it
-    (tmp_path / f"vitviz-{theirs}").mkdir()  # made by this user, so that it is not theirs
+    root = upload_folder.__wrapped__().root
+    assert root.parent.stat().st_mode & 0o077 == 0  # unreadable for other users
+    (tmp_path / f"vitviz-{theirs}").mkdir()  # owned by this user, although named after the other
     monkeypatch.delenv("GRADIO_TEMP_DIR")
     monkeypatch.setattr(os, "getuid", lambda: theirs)
     with pytest.raises(UploadError, match="GRADIO_TEMP_DIR"):
         upload_folder.__wrapped__()
     monkeypatch.setattr(os, "getuid", lambda: mine)
-    assert upload_folder.__wrapped__().root.parent == made.parent
+    assert upload_folder.__wrapped__().root.parent == root.parent

@@ -23,6 +23,7 @@ from browsing import new_page
 from documents import ROOT
 from embedding_app import PATH, running
 from numpy.typing import NDArray
+from offered import view_of
 from playwright.sync_api import Browser as Chromium
 from playwright.sync_api import Page
 from running import CHURCH, SCENE, Running, complete, ready
@@ -135,7 +136,7 @@ def manifest(app: Running, small: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def seen(app: Running, manifest: dict[str, Any]) -> View:
-    return app.endpoints.scenes.get(manifest["id"]).view
+    return view_of(app.endpoints, manifest["id"])
 
 
 @pytest.fixture(scope="module")

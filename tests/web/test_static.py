@@ -28,7 +28,7 @@ from safetensors.numpy import load
 from scipy.stats import spearmanr
 from static_site import Site, serve
 
-from vitviz.analysis.heads import STATISTICS
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.cli.main import main
 from vitviz.explorer import Explorer

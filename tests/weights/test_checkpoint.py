@@ -1,4 +1,4 @@
-"""Checkpoint folders: what is saved comes back, a save that fails leaves no trace, damaged folders are refused."""
+"""Checkpoint folders load equal to what was saved, failed saves change nothing, and damaged folders are refused."""
 
 import dataclasses
 import json
@@ -61,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def test_models_by_name_and_by_path(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_load_by_name_and_by_path(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VITVIZ_CHECKPOINTS", str(tmp_path))
     (tmp_path / "not a checkpoint").mkdir()
     assert zoo.bundled() == ["model"]
@@ -76,14 +76,16 @@ def test_models_by_name_and_by_path(folder: Path, tmp_path: Path, monkeypatch: p
         zoo.load("model")
 
 
-def test_what_is_saved_comes_back(folder: Path) -> None:
+def test_saved_model_loads_equal_in_each_precision(folder: Path) -> None:
     model = small_model()
     torch.manual_seed(3)
     again = load_folder(folder)
-    assert torch.equal(torch.rand(2), torch.rand(2, generator=torch.Generator().manual_seed(3)))  # it drew no numbers
+    assert torch.equal(
+        torch.rand(2), torch.rand(2, generator=torch.Generator().manual_seed(3))
+    )  # loading draws no random numbers
     assert (again.config, again.pretrained, again.training) == (CONFIG, ABOUT, False)
     assert {(parameter.requires_grad, parameter.device.type) for parameter in again.parameters()} == {(True, "cpu")}
-    again(torch.randn(2, 3, 10, 15)).sum().backward()  # the weights are real parameters
+    again(torch.randn(2, 3, 10, 15)).sum().backward()  # the weights are trainable
     assert all(parameter.grad is not None for parameter in again.parameters())
     model.pretrained = replace(ABOUT, sure_above=None, known_above=None, groups=())
     for dtype in (torch.float16, torch.bfloat16, torch.float64):
@@ -98,7 +100,7 @@ def test_what_is_saved_comes_back(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [*tiny.KINDS.values(), {"classes": 0, "position_grid": (3, 4)}], ids=str)
-def test_every_kind_of_model_comes_back(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_every_kind_of_config_survives_saving(tmp_path: Path, changes: dict[str, Any]) -> None:
     model = tiny.model(**tiny.SMALL, **changes)
     preprocess = Preprocess(height=6, width=10, multiple=2)
     labels = tuple(str(index) for index in range(model.config.classes))
@@ -110,9 +112,7 @@ def test_every_kind_of_model_comes_back(tmp_path: Path, changes: dict[str, Any])
         assert torch.equal(again.state_dict()[name], tensor), name
 
 
-def test_a_second_save_replaces_the_first_and_a_failed_one_does_not(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_save_replaces_files_unless_it_fails(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = small_model()
     with torch.no_grad():
         model.norm.bias.add_(1.0)
@@ -120,7 +120,7 @@ def test_a_second_save_replaces_the_first_and_a_failed_one_does_not(
     assert torch.equal(load_folder(folder).norm.bias, model.norm.bias)
     before = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert sorted(before) == ["config.json", "model.safetensors"]
-    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}  # both can be read by whoever reads other files
+    modes = {path.stat().st_mode & 0o777 for path in folder.iterdir()}  # the default permissions
     (folder / "plain").touch()
     assert modes == {(folder / "plain").stat().st_mode & 0o777}
     (folder / "plain").unlink()
@@ -134,7 +134,7 @@ def test_a_second_save_replaces_the_first_and_a_failed_one_does_not(
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
 
 
-def test_saving_what_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
+def test_save_refuses_models_that_would_not_load(tmp_path: Path) -> None:
     model = small_model()
     for about, words in (
         (None, r"Set model\.pretrained"),
@@ -153,10 +153,10 @@ def test_saving_what_could_not_be_loaded_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ours", "transformers", ".safetensors", ".pt"])
-def test_a_file_that_is_overwritten_does_not_change_a_loaded_model(tmp_path: Path, kind: str) -> None:
+def test_overwriting_a_file_does_not_change_the_loaded_model(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.safetensors"
     if kind.startswith("."):
-        path = written(state_of(TIMM["vit"][0]()), tmp_path, kind)
+        path = written(state_of(TIMM["vit"]()), tmp_path, kind)
         model = vitviz.load(path, heads=5)
     else:
         save(small_model(), tmp_path) if kind == "ours" else hf_cases.saved(hf_cases.CASES["ViT"], tmp_path)
@@ -171,7 +171,7 @@ def test_a_file_that_is_overwritten_does_not_change_a_loaded_model(tmp_path: Pat
     assert all(bool(tensor.isfinite().all()) for tensor in model.state_dict().values())
 
 
-# --- what is refused (hostile files of weights: test_hostile.py)
+# --- refusals; test_hostile.py has hostile files of weights
 HUGE = 10**15
 REMOVED = object()
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
@@ -180,23 +180,17 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("", {"extra": 1}, r"unknown: \['extra'\]"),
     ("", {"labels": ["ash"]}, "labels for each of 3 classes, got 1"),
     ("", {"class_ids": ["n1", "n2"]}, "class_ids for each of 3 classes, got 2"),
-    ("", {"labels": ["ash", "birch", 3]}, "Expected labels to be"),
     ("", {"sure_above": "often"}, "sure_above to be a number or None, got 'often'"),
     ("", {"sure_above": 27}, "sure_above as a probability, got 27"),
-    ("", {"groups": ["ash"]}, "Expected groups to be"),
     ("", {"groups": [["tree", "ash"]]}, r"two of the labels or more, got \('tree', 'ash'\)"),
     ("", {"groups": [["tree", "ash", "oak"]]}, "two of the labels or more, got"),
     ("", {"name": None}, "name to be text, got None"),
     ("", {"model": []}, "settings as a mapping, got \\[\\]"),
-    ("", {"preprocess": "crop"}, "settings as a mapping, got 'crop'"),
-    ("preprocess", {"mode": "stretch"}, "stretch"),
     ("preprocess", {"mode": "squash", "height": 12}, "multiples of the patch"),
-    ("preprocess", {"mode": "crop", "width": 13}, "multiples of the patch"),
     ("preprocess", {"mode": "native", "multiple": 3}, "multiples of the patch"),
     ("model", {"colour": "blue"}, "colour"),
     ("model", {"width": "14"}, "width to be a whole number of at least 1, got '14'"),
-    ("model", {"class_token": 1}, "class_token to be true or false"),
-    # what the weights do not bear out, however large
+    # settings that contradict the weights, also huge ones
     ("model", {"depth": HUGE}, "blocks"),
     ("model", {"depth": 2}, "Expected 2 blocks .*got 3"),
     ("model", {"width": HUGE * 2, "mlp_width": None}, "other shapes|beyond any memory"),
@@ -217,7 +211,7 @@ def assert_refused(folder: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(("part", "changes", "text"), REFUSED)
-def test_settings_that_make_no_sense_are_refused(folder: Path, part: str, changes: dict[str, Any], text: str) -> None:
+def test_invalid_settings_are_refused(folder: Path, part: str, changes: dict[str, Any], text: str) -> None:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     settings = config[part] if part else config
     settings.update(changes)
@@ -235,11 +229,10 @@ def test_settings_that_make_no_sense_are_refused(folder: Path, part: str, change
         (lambda s: s.update({"norm.weight": torch.zeros(15)}), r"norm\.weight \(expected \(14,\), got \(15,\)\)"),
         (lambda s: s.update({"norm.weight": torch.zeros(14, dtype=torch.int8)}), r"got torch.int8 in 'norm\.weight'"),
         (lambda s: s["norm.weight"].__setitem__(3, float("nan")), r"NaN or infinity in norm\.weight"),
-        (lambda s: s["head.bias"].__setitem__(0, float("-inf")), r"NaN or infinity in head\.bias"),
         (lambda s: s.clear(), "Expected 3 blocks .*got 0"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(
+def test_weights_that_contradict_the_config_are_refused(
     folder: Path, change: Callable[[dict[str, torch.Tensor]], object], text: str
 ) -> None:
     state = load_file(folder / "model.safetensors")
@@ -263,13 +256,13 @@ def test_missing_and_damaged_files_are_refused(folder: Path, tmp_path: Path) -> 
     weights.write_bytes(weights.read_bytes()[:-1])
     assert_refused(folder, "cut short|damaged")
     weights.unlink()
-    torch.save({}, folder / "pytorch_model.bin")  # a pickle beside the config is never opened
+    torch.save({}, folder / "pytorch_model.bin")  # never opened
     assert_refused(folder, r"has no model\.safetensors")
     config.unlink()
     assert_refused(folder, r"has no config\.json")
 
 
-# --- settings of any field and any value end in a model that takes photographs, or in an error of the loader
+# --- any value of any setting gives a model that accepts photographs, or a CheckpointError
 
 ODD: list[Any] = [None, True, False, "x", -1, 0, 1, 2, 3, 5, 7, 8, 4096, 10**9, 10**30, -0.5, 0.0, 1e-320, 0.5, 1.0]
 ODD += [1e300, math.nan, math.inf, [], [1], [7, 7], [5, 10], [10**9, 5], [0, 0], [0.5, 0.5, 0.5], [1e-320, 1.0, 1.0]]
@@ -288,7 +281,7 @@ def assert_takes_photographs(model: ViT) -> None:
 
 
 @pytest.mark.parametrize(("part", "fields"), [("model", ViTConfig), ("preprocess", Preprocess)])
-def test_any_value_in_a_folder_of_ours(tmp_path: Path, part: str, fields: Any) -> None:
+def test_any_config_value_loads_or_raises_checkpoint_error(tmp_path: Path, part: str, fields: Any) -> None:
     save(small_model(), tmp_path)
     data = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     for field, value in product(dataclasses.fields(fields), ODD):
@@ -299,8 +292,8 @@ def test_any_value_in_a_folder_of_ours(tmp_path: Path, part: str, fields: Any) -
 
 
 @hf_cases.each_case
-def test_any_value_in_the_files_of_transformers(case: hf_cases.Case) -> None:
-    """Each case tries some of the odd values, all cases together each value under many names."""
+def test_any_transformers_setting_loads_or_raises_checkpoint_error(case: hf_cases.Case) -> None:
+    """Each case tries a part of the values."""
     state, model = hf_cases.files_of(case)
     processor = hf.CLIPImageProcessor(size={"shortest_edge": 50}, crop_size={"height": 44, "width": 44}).to_dict()
     tower = model.get("vision_config", {})

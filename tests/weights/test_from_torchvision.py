@@ -1,4 +1,4 @@
-"""torchvision's Vision Transformer, converted, computes what torchvision computes; and how torchvision is imported."""
+"""Converted models of torchvision give torchvision's logits and attention; torchvision is imported whole."""
 
 import os
 import subprocess
@@ -24,7 +24,7 @@ from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, convert
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-# Every size another prime (times what has to divide it), so that a swapped axis cannot fit by chance.
+# Different primes (times required factors), so that a swapped axis does not fit.
 SIZES: dict[str, Any] = {"image_size": 11 * 3, "patch_size": 3, "num_layers": 4, "num_heads": 5}
 SIZES |= {"hidden_dim": 5 * 7, "mlp_dim": 23, "num_classes": 13}
 MODELS = torchvision.models
@@ -33,24 +33,24 @@ WEIGHTS = [weights for kind in KINDS for weights in getattr(MODELS, f"{kind}_Wei
 
 
 def tiny(**changes: Any) -> VisionTransformer:
-    """A random model, far from its initial values: every tensor matters."""
+    """Return a random model far from its initial values, so that every tensor matters."""
     torch.manual_seed(20261121)
     return shaken(VisionTransformer(**{**SIZES, **changes}))
 
 
 def attentions(model: VisionTransformer, images: Tensor) -> list[Tensor]:
-    """The probabilities (B, H, N, N) of every block. torchvision throws them away: each block is asked again."""
-    kept: list[Tensor] = []
+    """Return the probabilities (B, H, N, N) of every block by running each attention again."""
+    probabilities: list[Tensor] = []
 
-    def ask(module: nn.Module, args: tuple[Tensor, ...], _: object) -> None:
+    def run_again(module: nn.Module, args: tuple[Tensor, ...], _: object) -> None:
         x = module.ln_1(args[0])
-        kept.append(module.self_attention(x, x, x, need_weights=True, average_attn_weights=False)[1])
+        probabilities.append(module.self_attention(x, x, x, need_weights=True, average_attn_weights=False)[1])
 
-    handles = [block.register_forward_hook(ask) for block in model.encoder.layers]
+    handles = [block.register_forward_hook(run_again) for block in model.encoder.layers]
     model(images)
     for handle in handles:
         handle.remove()
-    return kept
+    return probabilities
 
 
 def headless() -> VisionTransformer:
@@ -65,7 +65,7 @@ def headless() -> VisionTransformer:
     [tiny(), tiny(norm_layer=partial(nn.LayerNorm, eps=1e-2)), tiny(num_classes=1), headless()],
     ids=["plain", "eps", "one", "no classifier"],
 )
-def test_the_same_numbers_as_torchvision(theirs: VisionTransformer) -> None:
+def test_logits_and_attention_match_torchvision(theirs: VisionTransformer) -> None:
     ours = convert_torchvision(theirs)
     images = torch.randn(2, 3, 33, 33)
     torch.testing.assert_close(ours(images), theirs(images), rtol=0, atol=1e-4)
@@ -75,21 +75,21 @@ def test_the_same_numbers_as_torchvision(theirs: VisionTransformer) -> None:
         torch.testing.assert_close(attention, reference, rtol=0, atol=1e-5)
     assert (ours.training, ours.pretrained) == (False, None)
     assert ours.config.classes == (theirs.num_classes if hasattr(theirs.heads, "head") else 0)
-    assert ours(torch.randn(1, 3, 15, 24)).shape == (1, theirs.num_classes)  # ours takes other sizes too
+    assert ours(torch.randn(1, 3, 15, 24)).shape == (1, theirs.num_classes)  # our model accepts other sizes too
 
 
-def test_models_that_do_not_fit_are_refused() -> None:
+def test_unsupported_models_are_refused() -> None:
     for model, words in (
         (nn.Linear(2, 3), r"Expected a VisionTransformer .* got Linear"),
         (tiny(representation_size=8), r"the hidden layer heads\.pre_logits"),
-        (tiny(conv_stem_configs=[ConvStemConfig(7, 3, 3)]), "Expected names that"),
+        (tiny(conv_stem_configs=[ConvStemConfig(7, 3, 3)]), "tensors too many: conv_proj"),
     ):
         with pytest.raises(ConvertError, match=words):
             convert_torchvision(model)
 
 
 @pytest.mark.parametrize("name", BUILDERS)
-def test_published_and_older_names_are_known(name: str) -> None:
+def test_current_and_older_tensor_names_are_known(name: str) -> None:
     with torch.device("meta"):
         state = getattr(MODELS, name)().state_dict()
     older = [name.replace(".mlp.0.", ".mlp.linear_1.").replace(".mlp.3.", ".mlp.linear_2.") for name in state]
@@ -101,7 +101,7 @@ def test_published_and_older_names_are_known(name: str) -> None:
 
 
 @pytest.mark.parametrize("weights", WEIGHTS, ids=str)
-def test_what_travels_with_published_weights(weights: Any) -> None:
+def test_published_weights_bring_labels_licence_and_preprocessing(weights: Any) -> None:
     picture = Image.fromarray(random_rgb(331, 523))
     about = about_torchvision(weights)
     assert torch.equal(torch.from_numpy(about.preprocess(picture).pixels), weights.transforms()(picture))
@@ -114,9 +114,9 @@ def test_what_travels_with_published_weights(weights: Any) -> None:
     assert "Weights" not in about.name
 
 
-def test_weights_come_with_the_model() -> None:
+def test_weights_must_have_the_models_classes() -> None:
     weights = MODELS.ViT_B_32_Weights.IMAGENET1K_V1
-    fitting = {"image_size": 21, "patch_size": 7}  # the weights are fed with 224 x 224 pixels
+    fitting = {"image_size": 21, "patch_size": 7}  # the weights need an input of 224 x 224 pixels
     ours = convert_torchvision(tiny(num_classes=1000, **fitting), weights)
     assert ours.pretrained == about_torchvision(weights)
     assert ours.pretrained.name == "ViT_B_32 IMAGENET1K_V1"
@@ -126,9 +126,9 @@ def test_weights_come_with_the_model() -> None:
         about_torchvision(FCN_ResNet50_Weights.DEFAULT)
 
 
-# --- the import: whole or without compiled operators; no other failure is swallowed
+# --- import without compiled operators; other errors pass through
 
-# A package called torchvision. Its second half describes operators that only the shared library would have declared.
+# A package named torchvision whose second half describes operators that only the shared library declares.
 PACKAGE = """
 import builtins
 builtins.runs += 1
@@ -153,21 +153,21 @@ def attempt(load, failure=None):
         return error
 
 nms = attempt(lambda: __import__("torchvision"))
-assert "operator torchvision::nms does not exist" in str(nms), "the stand-in fails as the real one does"
+assert "operator torchvision::nms does not exist" in str(nms), "the stand-in fails like torchvision"
 for failure in (
     RuntimeError("compiled for different CUDA versions"),
     RuntimeError("operator torchvision::roi_align does not exist"),
     ImportError("libjpeg is missing"),
 ):
     assert attempt(import_torchvision, failure) is failure
-    assert builtins.runs == 1, "another try would hide what the first one did"
+    assert builtins.runs == 1, "a second attempt would hide effects of the first"
 torchvision = attempt(import_torchvision)
 assert torchvision is import_torchvision() is sys.modules["torchvision"]
 assert (builtins.runs, builtins.first_runs) == (2, 2), "every module of the failed import ran again"
 """
 
 
-def test_operators_that_do_not_exist_are_declared_and_other_failures_pass_through(tmp_path: Path) -> None:
+def test_import_declares_missing_operators_and_passes_other_errors_on(tmp_path: Path) -> None:
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision" / "__init__.py").write_text(PACKAGE)
     (tmp_path / "torchvision" / "first_half.py").write_text("import builtins; builtins.first_runs += 1")

@@ -1,4 +1,4 @@
-"""Models and folders of Hugging Face's transformers, converted, compute what transformers computes."""
+"""Converted models and folders of Hugging Face's transformers match transformers."""
 
 import json
 from pathlib import Path
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def pil_processor(name: str) -> Any:
-    """Return the image processor of a model type that resizes with Pillow; transformers 4 has no other name for it."""
+    """Return the image processor that resizes with Pillow; in transformers 4 its name has no suffix."""
     processor = f"{name}ImageProcessor"
     return getattr(hf, f"{processor}Pil" if MAJOR > 4 else processor)
 
@@ -49,7 +49,7 @@ def assert_equal(model: ViT, expected: ViT) -> None:
 
 
 @each_case
-def test_a_folder_and_an_object_compute_what_transformers_computes(tmp_path: Path, case: Case) -> None:
+def test_folder_and_object_match_transformers(tmp_path: Path, case: Case) -> None:
     theirs = saved(case, tmp_path / "my-model")
     ours, of_object = load_transformers_folder(tmp_path / "my-model"), load(theirs)
     assert_equal(of_object, ours)
@@ -62,15 +62,15 @@ def test_a_folder_and_an_object_compute_what_transformers_computes(tmp_path: Pat
         assert_same(case, theirs, ours, size)
     state, settings = files_of(case)
     with torch.no_grad():
-        for parameter in convert_transformers(state, settings).parameters():  # it shares no memory with the tensors
+        for parameter in convert_transformers(state, settings).parameters():  # shares no memory with the tensors
             parameter.fill_(7.0)
     half = convert_transformers({name: tensor.half().float() for name, tensor in state.items()}, settings)
     assert_equal(convert_transformers({name: tensor.half() for name, tensor in state.items()}, settings), half)
     assert_equal(convert_transformers(state, settings), ours)
 
 
-def test_dinov3_as_it_is_named_in_memory_and_with_a_bias_that_the_settings_deny() -> None:
-    """Its blocks are called `model.layer.0`, in files `layer.0`."""
+def test_dinov3_accepts_names_in_memory_and_refuses_a_bias_that_settings_exclude() -> None:
+    """Blocks are named `model.layer.0` in memory and `layer.0` in files."""
     state, settings = files_of(CASES["DINOv3"])
     named_in_memory = CASES["DINOv3"].build().state_dict()
     assert MAJOR == 4 or named_in_memory.keys() != state.keys()
@@ -80,8 +80,8 @@ def test_dinov3_as_it_is_named_in_memory_and_with_a_bias_that_the_settings_deny(
         convert_transformers(state | {f"{name}.bias": state[f"{name}.weight"][:, 0]}, settings)
 
 
-def test_other_names_and_settings_of_the_same_model_convert_alike() -> None:
-    """An older CLIP: positions are counted, and the tower's settings are there under two names, one of them wrong."""
+def test_older_names_and_settings_convert_to_the_same_model() -> None:
+    """Older files of CLIP have indices of positions, and the tower's settings under two names, one of them wrong."""
     state, settings = files_of(CASES["CLIP-whole"])
     counted = {f"{part}.embeddings.position_ids": torch.arange(122)[None] for part in ("vision_model", "text_model")}
     state = state | counted
@@ -89,7 +89,7 @@ def test_other_names_and_settings_of_the_same_model_convert_alike() -> None:
     older = settings | {"vision_config_dict": settings["vision_config"], "vision_config": {"hidden_size": 999}}
     for other in (settings["vision_config"], older):
         assert_equal(convert_transformers(state, other), expected)
-    # Names have a prefix, and settings that are absent their defaults.
+    # Names with a prefix, and defaults for missing settings.
     state, settings = files_of(CASES["ViT"])
     expected = convert_transformers(state, settings)
     prefixed = {f"vit.{name}": tensor for name, tensor in state.items()}
@@ -100,8 +100,8 @@ def test_other_names_and_settings_of_the_same_model_convert_alike() -> None:
         convert_transformers(state | prefixed, settings)
 
 
-def test_an_image_that_patches_do_not_fill(tmp_path: Path) -> None:
-    """SigLIP has one with 384 pixels and patches of 14: its convolution never reaches the last pixels."""
+def test_partial_patches_are_dropped(tmp_path: Path) -> None:
+    """SigLIP with 384 pixels and patches of 14 ignores the last pixels."""
     theirs = CASES["SigLIP"].build(image_size=47)
     ours = convert_transformers(*on_disk(theirs, tmp_path))
     assert ours.config.image_size == (44, 44)
@@ -110,7 +110,7 @@ def test_an_image_that_patches_do_not_fill(tmp_path: Path) -> None:
         torch.testing.assert_close(ours(images[..., :44, :44]), theirs(images).pooler_output, rtol=0, atol=1e-4)
 
 
-def test_the_defaults_are_those_of_transformers() -> None:
+def test_defaults_match_transformers() -> None:
     assert {case.config.model_type for case in CASES.values()} == set(FAMILIES)
     without_registers = {name: value for name, value in ours_of.DINOV2_DEFAULTS.items() if "register" not in name}
     for ours, theirs in (
@@ -123,9 +123,9 @@ def test_the_defaults_are_those_of_transformers() -> None:
         (ours_of.CLIP_DEFAULTS, hf.CLIPVisionConfig()),
         (ours_of.SIGLIP_DEFAULTS, hf.SiglipVisionConfig()),
     ):
-        said = (ours if MAJOR == 4 else {}) | theirs.to_dict()
-        assert ours == {name: said[name] for name in ours}, type(theirs).__name__
-    # SigLIP's own files say no more of the tower than that it is one.
+        expected = (ours if MAJOR == 4 else {}) | theirs.to_dict()
+        assert ours == {name: expected[name] for name in ours}, type(theirs).__name__
+    # SigLIP's own files have an empty vision_config.
     sparse = {"model_type": "siglip", "architectures": ["SiglipModel"], "vision_config": {}}
     with pytest.raises(CheckpointError, match=r"Expected 12 blocks .*got 0"):
         convert_transformers({}, sparse)
@@ -149,23 +149,23 @@ def test_the_defaults_are_those_of_transformers() -> None:
         ({"model_type": "dinov2", "image_size": 224}, "without hidden_size"),
     ],
 )
-def test_kinds_and_settings_that_the_model_cannot_follow_are_refused(settings: dict[str, Any], text: str) -> None:
+def test_unsupported_types_and_settings_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConvertError, match=text):
         convert_transformers({}, settings)
 
 
-# --- folders: what travels with the weights
+# --- folders: labels and preprocessing
 
 
-def test_the_defaults_of_preprocessing_are_those_of_transformers() -> None:
+def test_preprocessing_defaults_match_transformers() -> None:
     for ours in ("ViT", "DeiT", "CLIP", "Siglip", "DINOv3ViT", "Bit"):
         dinov3 = "Fast" if MAJOR == 4 and ours == "DINOv3ViT" else ""
-        said = getattr(hf, f"{ours}ImageProcessor{dinov3}")().to_dict()
+        processor = getattr(hf, f"{ours}ImageProcessor{dinov3}")().to_dict()
         settings = {"model_type": "vit"}
-        expected = about_transformers(settings, said, "a").preprocess
+        expected = about_transformers(settings, processor, "a").preprocess
         for name in (f"{ours}ImageProcessor", f"{ours}FeatureExtractor", f"{ours}ImageProcessorFast"):
             assert about_transformers(settings, {"image_processor_type": name}, "a").preprocess == expected
-        assert set(PROCESSORS[ours]) <= {*said, "do_center_crop"}
+        assert set(PROCESSORS[ours]) <= {*processor, "do_center_crop"}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_the_defaults_of_preprocessing_are_those_of_transformers() -> None:
         (pil_processor("ViT")(size={"height": 28, "width": 28}, resample=0), 4),
     ],
 )
-def test_pixels_are_those_of_transformers(processor: Any, patch: int) -> None:
+def test_pixels_match_transformers(processor: Any, patch: int) -> None:
     picture = Image.fromarray(random_rgb(64, 92))
     expected = processor(picture, return_tensors="pt").pixel_values[0]
     preprocess = about_transformers({"patch_size": patch}, processor.to_dict(), "a").preprocess
@@ -196,7 +196,7 @@ NULLS = {"image_processor_type": "DINOv3ViTImageProcessorFast", "crop_size": Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "patch", "said", "expected"),
+    ("kind", "patch", "processor", "expected"),
     [
         ("vit", 16, OLD_VIT, Preprocess(mode="squash", interpolation="bilinear", **HALF)),
         ("deit", 16, DEIT, Preprocess(resize=256, **HALF)),
@@ -204,11 +204,13 @@ NULLS = {"image_processor_type": "DINOv3ViTImageProcessorFast", "crop_size": Non
         ("dinov3_vit", 16, NULLS, Preprocess(mode="squash", interpolation="bilinear")),
     ],
 )
-def test_files_on_the_hub_are_understood(kind: str, patch: int, said: dict[str, Any], expected: Preprocess) -> None:
-    """What the published models say, written down from their files."""
+def test_published_processor_files_are_read(
+    kind: str, patch: int, processor: dict[str, Any], expected: Preprocess
+) -> None:
+    """Settings copied from published files."""
     inner = {"patch_size": patch}
     settings = {"model_type": kind} | ({"vision_config": inner} if kind == "siglip" else inner)
-    assert about_transformers(settings, said, "a").preprocess == expected
+    assert about_transformers(settings, processor, "a").preprocess == expected
 
 
 @pytest.mark.parametrize(
@@ -224,25 +226,25 @@ def test_files_on_the_hub_are_understood(kind: str, patch: int, said: dict[str, 
         ({"image_processor_type": "NewImageProcessor"}, "without size, resample, image_mean, image_std"),
     ],
 )
-def test_preprocessing_that_does_not_exist_here_is_refused(change: dict[str, Any], text: str) -> None:
+def test_unsupported_preprocessing_is_refused(change: dict[str, Any], text: str) -> None:
     with pytest.raises(ConvertError, match=text):
         about_transformers({"model_type": "vit"}, change, "a")
 
 
-def test_labels_come_in_the_order_of_the_logits() -> None:
+def test_labels_follow_the_order_of_the_logits() -> None:
     settings = {"model_type": "vit", "architectures": ["ViTForImageClassification"]}
     named = {str(index): f"class {index}" for index in reversed(range(12))}
     about = about_transformers(settings | {"id2label": named}, {}, "a", licence="Apache-2.0", source="b")
     assert about.labels == tuple(f"class {index}" for index in range(12))
     assert (about.name, about.licence, about.source) == ("a", "Apache-2.0", "b")
     assert about_transformers(settings, {}, "a").labels == ("LABEL_0", "LABEL_1")
-    assert about_transformers({"model_type": "vit", "id2label": named}, {}, "a").labels == ()  # no classifier
+    assert about_transformers({"model_type": "vit", "id2label": named}, {}, "a").labels == ()  # without a classifier
     for wrong in ({"0": "a", "2": "b"}, {"x": "a"}, ["a"], {"0": 3}):
         with pytest.raises(ConvertError, match="Expected id2label"):
             about_transformers(settings | {"id2label": wrong}, {}, "a")
 
 
-def test_folders_in_several_files_of_torch_and_with_a_joint_processor_load(tmp_path: Path) -> None:
+def test_sharded_and_torch_files_and_a_joint_processor_load(tmp_path: Path) -> None:
     case = CASES["ViT-classifier"]
     theirs = saved(case, tmp_path, max_shard_size="20KB")
     assert not (tmp_path / "model.safetensors").exists()
@@ -262,8 +264,8 @@ def test_folders_in_several_files_of_torch_and_with_a_joint_processor_load(tmp_p
     assert about.preprocess.height == 48
 
 
-def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
-    """What is wrong inside a file of weights: test_hostile.py, whose reader is the same."""
+def test_incomplete_and_damaged_folders_are_refused(tmp_path: Path) -> None:
+    """test_hostile.py has damaged files of weights."""
 
     def assert_refused(text: str) -> None:
         with pytest.raises(CheckpointError, match=text):
@@ -272,12 +274,6 @@ def test_what_is_wrong_with_a_folder_is_said(tmp_path: Path) -> None:
     assert_refused(r"with config\.json")
     saved(CASES["ViT"], tmp_path)
     weights, index = tmp_path / "model.safetensors", tmp_path / "model.safetensors.index.json"
-    state = load_file(weights)
-    state["layernorm.weight"][0] = float("nan")
-    save_file(state, weights)
-    assert_refused(r"NaN or infinity in norm\.weight")
-    weights.write_bytes(weights.read_bytes()[:100])
-    assert_refused(r"is damaged|cut short")
     weights.unlink()
     assert_refused("got none of them")
     torch.save({"a": Call(print, "ran")}, tmp_path / "pytorch_model.bin")

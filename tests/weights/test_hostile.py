@@ -1,4 +1,4 @@
-"""Files that mean harm, or are broken: refused in words, in no more memory than they are long, and nothing runs."""
+"""Hostile and damaged files are refused with a message, run no code, and take no more memory than their length."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from vitviz.weights.checks import CheckpointError
 from vitviz.weights.files import load_file
 
 
-def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+def test_folder_and_missing_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "x.pt").mkdir()
     with pytest.raises(CheckpointError, match=r"has no config\.json"):
         vitviz.load(tmp_path / "x.pt")
@@ -30,9 +30,9 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
             vitviz.load(tmp_path / name)
 
 
-# --- memory: all files are read in one process that cannot have more
+# --- memory: one process with a limit reads all files
 
-LIMITED = """
+READER = """
 import json, re, resource, sys
 import torch, vitviz
 torch.set_num_threads(1)
@@ -40,42 +40,42 @@ torch.set_num_threads(1)
 def mapped():
     try:
         return int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) * 1024
-    except OSError:  # no Linux: without a limit, the words alone are compared
+    except OSError:  # not Linux: no limit, only messages are compared
         return None
 
 good, tasks = json.loads(sys.stdin.read())
-said = {}
-for path in good:  # what is imported and set up on the way is not the files' doing
-    said[path] = vitviz.load(path, heads=5).norm.weight.tolist()
-for name, path, room, heads in tasks:
+messages = {}
+for path in good:  # imports and set-up need memory once
+    messages[path] = vitviz.load(path, heads=5).norm.weight.tolist()
+for name, path, limit, heads in tasks:
     if (now := mapped()) is not None:
-        resource.setrlimit(resource.RLIMIT_AS, (now + room, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_AS, (now + limit, resource.RLIM_INFINITY))
     try:
         vitviz.load(path, heads=heads)
     except Exception as error:
-        said[name] = f"{type(error).__name__}: {error}"
-print(json.dumps(said))
+        messages[name] = f"{type(error).__name__}: {error}"
+print(json.dumps(messages))
 """
-ROOM = 40 * 2**20  # the longest hostile file has 4 MB; Python and its libraries take some for themselves
+LIMIT = 40 * 2**20  # the longest hostile file has 4 MB; Python and its libraries need some memory
 LONG = (".pt", ".bin", ".safetensors")
-# One heap, else each thread maps 64 MB or does not; and what is large goes back to the system when it is freed.
+# One heap, because each thread may map 64 MB; large allocations are returned to the system when freed.
 ONE_HEAP = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": str(2**20), "MALLOC_TRIM_THRESHOLD_": str(2**20)}
 
 
-def test_hostile_files_are_refused_in_words_run_nothing_and_take_no_more_memory_than_they_are_long(
+def test_hostile_files_run_no_code_and_are_refused_within_little_memory(
     tmp_path: Path,
 ) -> None:
-    """With little room for more, every refusal is the same: no reader asks for what is not there.
+    """With little free memory, every message is the same: no reader allocates what a file only claims.
 
-    Long files get room for themselves, one copy, and a part of the checking; and the measure itself is checked by files
-    that do not fit: 256 MB of honest weights, and long files in half the room of one copy.
+    Long files get memory for themselves, one copy, and a part of the checks. Files that do not fit check the limit
+    itself: 256 MB of valid weights, and long files with memory for half of one copy.
     """
     (tmp_path / "hostile").mkdir()
     files = hostile_files.hostile(tmp_path / "hostile")
-    assert max(path.stat().st_size for path in files.values()) < ROOM / 5 < ROOM < BOMB / 5
-    tasks = [(name, str(path), ROOM, 5) for name, path in files.items()]
+    assert max(path.stat().st_size for path in files.values()) < LIMIT / 5 < LIMIT < BOMB / 5
+    tasks = [(name, str(path), LIMIT, 5) for name, path in files.items()]
     save_file(STATE | {"norm.bias": torch.zeros(BOMB // 4)}, tmp_path / "bomb.safetensors")
-    tasks += [("bomb", str(tmp_path / "bomb.safetensors"), ROOM, 5)]
+    tasks += [("bomb", str(tmp_path / "bomb.safetensors"), LIMIT, 5)]
     # 54 MB of weights with a NaN in the last of them, in each form
     wide = vitviz.ViTConfig(image_size=(32, 32), patch_size=16, width=1024, depth=1, heads=16, classes=0)
     with torch.device("meta"):
@@ -89,17 +89,19 @@ def test_hostile_files_are_refused_in_words_run_nothing_and_take_no_more_memory_
         tasks += [(f"{name} cramped", str(path), size // 2, None), (name, str(path), int(3.6 * size), None)]
     good = [str(path) for path in hostile_files.good(tmp_path)]
     answer = subprocess.run(
-        [sys.executable, "-c", LIMITED], input=json.dumps([good, tasks]), capture_output=True, text=True, check=True,
+        [sys.executable, "-c", READER], input=json.dumps([good, tasks]), capture_output=True, text=True, check=True,
         env={**os.environ, **ONE_HEAP, "PYTHONPATH": str(Path(__file__).parents[2])}, cwd=tmp_path,
     )  # fmt: skip
     assert not (tmp_path / MARK).exists()
-    said = json.loads(answer.stdout.splitlines()[-1])
-    assert [said[path] for path in good] == [STATE["norm.weight"].tolist()] * 3
+    messages = json.loads(answer.stdout.splitlines()[-1])
+    assert [messages[path] for path in good] == [STATE["norm.weight"].tolist()] * 3
     for name, path in files.items():
-        assert re.search(f"^CheckpointError: .*{HOSTILE[name][2]}", said[name], re.DOTALL), f"{name}: {said[name]}"
-        assert len(said[name]) < 1200
-        assert repr(str(path)) in said[name]
-    assert re.search("alloc|memory|mmap", said["bomb"]), said["bomb"]
+        assert re.search(f"^CheckpointError: .*{HOSTILE[name][2]}", messages[name], re.DOTALL), (
+            f"{name}: {messages[name]}"
+        )
+        assert len(messages[name]) < 1200
+        assert repr(str(path)) in messages[name]
+    assert re.search("alloc|memory|mmap", messages["bomb"]), messages["bomb"]
     for name in LONG:
-        assert "NaN or infinity in norm.bias" in said[name]
-        assert "NaN" not in said[f"{name} cramped"]
+        assert "NaN or infinity in norm.bias" in messages[name]
+        assert "NaN" not in messages[f"{name} cramped"]

@@ -1,4 +1,4 @@
-"""Every model of timm that holds attention, by name: it opens and computes the same, or is refused in words."""
+"""Every model of timm with attention, by name, matches timm or is refused with a message."""
 
 import inspect
 from contextlib import suppress
@@ -14,7 +14,7 @@ from vitviz.weights.from_timm import convert_timm
 
 pytestmark = [pytest.mark.tier("names"), pytest.mark.usefixtures("one_thread")]
 
-SMALL: list[dict[str, Any]] = [{"depth": 2, "embed_dim": 60, "num_heads": 5}, {"depth": 2}, {}]  # what fits comes first
+SMALL: list[dict[str, Any]] = [{"depth": 2, "embed_dim": 60, "num_heads": 5}, {"depth": 2}, {}]  # the first that works
 
 
 def has_attention(module: str) -> bool:
@@ -27,18 +27,18 @@ MODULES = [name for name in timm.list_modules() if has_attention(name)]
 NAMES = [name for module in MODULES for name in timm.list_models(module=module)]
 
 
-def made(name: str) -> nn.Module:
-    """Return a model with random weights, as small as its name allows."""
+def build(name: str) -> nn.Module:
+    """Return a model with random weights, as small as possible."""
     for sizes in SMALL:
         with suppress(TypeError, RuntimeError, AssertionError, ValueError, IndexError, AttributeError, KeyError):
             return timm.create_model(name, pretrained=False, **sizes).eval()
-    raise AssertionError(f"timm cannot make {name}")
+    raise AssertionError(f"timm cannot build {name}")
 
 
 @pytest.mark.parametrize("name", NAMES)
 @torch.no_grad()
-def test_model_is_equal_or_refused_in_words(name: str, record_property: Any) -> None:
-    theirs, refusal = made(name), ""
+def test_model_matches_timm_or_is_refused(name: str, record_property: Any) -> None:
+    theirs, refusal = build(name), ""
     try:
         ours = convert_timm(theirs)
     except CheckpointError as error:

@@ -1,6 +1,6 @@
 """Models in memory and folders of fine-tuned models: adapters, wrappers, replaced classifiers, labels, preprocessing.
 
-Each computes the logits of its library, says what it assumes, and claims nothing of the published weights.
+Each gives the logits of its library, lists assumptions, and does not inherit name or licence of published weights.
 """
 
 import json
@@ -41,13 +41,13 @@ def timm_model(name: str = "vit_tiny_patch16_224", **changes: Any) -> Any:
 
 
 def about(source: Any, **options: Any) -> vitviz.Pretrained:
-    """Load a model unless it is loaded, and return its record."""
+    """Load a model, unless it is loaded, and return its `pretrained`."""
     model = source if isinstance(source, vitviz.ViT) else vitviz.load(source, **options)
     assert model.pretrained is not None
     return model.pretrained
 
 
-def facts_of(source: Any, **options: Any) -> tuple[float, int, str]:
+def mean_height_mode(source: Any, **options: Any) -> tuple[float, int, str]:
     """Return the mean of the first channel, the height and the mode of a model's preprocessing."""
     preprocess = about(source, **options).preprocess
     return preprocess.mean[0], preprocess.height, preprocess.mode
@@ -70,7 +70,7 @@ def adapted(model: Any, head: bool = True, **options: Any) -> Any:
 @torch.no_grad()
 @pytest.mark.parametrize("head", [True, False])
 def test_adapters_are_merged_into_a_copy(head: bool) -> None:
-    """All numbers of the adapters are random: merging them changes what the model computes."""
+    """All weights of the adapters are random, so merging them changes the logits."""
     theirs = shaken(adapted(CASE.build(), head, lora_alpha=3))
     before = {name: tensor.clone() for name, tensor in theirs.state_dict().items()}
     ours = vitviz.load(theirs)
@@ -82,11 +82,11 @@ def test_adapters_are_merged_into_a_copy(head: bool) -> None:
 
 
 @torch.no_grad()
-def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_adapters_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     CASE.build().save_pretrained(tmp_path / "base")
     folder = tmp_path / "mine"
     theirs = adapted(hf.ViTForImageClassification.from_pretrained(tmp_path / "base")).eval()
-    for parameter in theirs.parameters():  # those of the base model are not saved, and stay as they are
+    for parameter in theirs.parameters():  # only adapters are saved
         parameter.add_(torch.randn_like(parameter) * (0.2 if parameter.requires_grad else 0))
     theirs.save_pretrained(folder)
     ours = vitviz.load(folder)
@@ -94,7 +94,7 @@ def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (about(ours).name, about(ours).licence) == ("mine", "unknown")
     assert about(ours).source == "adapters of mine, merged into base"
     assert [words.partition(":")[0] for words in about(ours).assumed] == ["preprocessing", "labels"]
-    for place, side in ((tmp_path / "base", 48), (folder, 40)):  # the folder's own processor comes first
+    for place, side in ((tmp_path / "base", 48), (folder, 40)):  # the folder's own processor has priority
         hf.ViTImageProcessor(size={"height": side, "width": side}).save_pretrained(place)
         assert about(folder, labels=LABELS).preprocess.height == side
 
@@ -103,16 +103,16 @@ def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             vitviz.load(folder)
 
     settings = folder / "adapter_config.json"
-    said = json.loads(settings.read_text())
+    original = json.loads(settings.read_text())
     for change, words in (
         ({"base_model_name_or_path": None}, "Expected the name of the base model"),
         ({"base_model_name_or_path": "nobody/nothing"}, "cannot be reached"),
         ({"target_modules": ["elsewhere"]}, "Expected adapters of an image model"),
         ({"peft_type": "NEW"}, "Expected adapters of an image model"),
     ):
-        settings.write_text(json.dumps(said | change))
+        settings.write_text(json.dumps(original | change))
         assert_refused(words)
-    settings.write_text(json.dumps(said))
+    settings.write_text(json.dumps(original))
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "peft", None)
         assert_refused(r"Expected the packages peft and transformers .* peft.*pip install peft")
@@ -121,7 +121,7 @@ def test_a_folder_of_adapters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 @torch.no_grad()
-def test_wrappers_are_looked_through_and_our_own_models_copied(tmp_path: Path) -> None:
+def test_wrappers_are_removed_and_our_models_copied(tmp_path: Path) -> None:
     theirs = timm_model()
     ours = vitviz.load(theirs)
     assert_same(ours, theirs, 48)
@@ -161,16 +161,16 @@ class OwnModel(hf.PreTrainedModel):
     ],
     ids=["timm", "torchvision", "transformers", "sequence", "own class of transformers"],
 )
-def test_a_wrapper_is_told_which_attribute_to_load(wrapper: Any, path: str) -> None:
+def test_error_names_the_attribute_of_a_wrapper_to_load(wrapper: Any, path: str) -> None:
     with pytest.raises(ConvertError) as refused:
         vitviz.load(wrapper)
-    assert str(refused.value).endswith(f"Load the model that it holds: vitviz.load({path}).")
+    assert str(refused.value).endswith(f"Load the model inside: vitviz.load({path}).")
     assert vitviz.load(eval(path, {"model": wrapper})).config.depth > 1
 
 
-def test_models_of_others_are_refused(tmp_path: Path) -> None:
+def test_unknown_and_unusable_objects_are_refused(tmp_path: Path) -> None:
     class Mine(hf.ViTForImageClassification):
-        """May compute something else."""
+        """Subclass that may compute something else."""
 
     distilled = timm_model("deit_tiny_distilled_patch16_224")
     distilled.head = nn.Linear(60, 3)
@@ -192,26 +192,26 @@ def test_models_of_others_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(CheckpointError if wrong is tmp_path else ConvertError, match=words):
             vitviz.load(wrong)
-    with pytest.raises(CheckpointError, match="no family and heads"):
+    with pytest.raises(CheckpointError, match="neither like nor heads"):
         vitviz.load(timm_model(), heads=5)
 
 
-# --- what is claimed, and what is assumed
+# --- assumptions
 
 
 @pytest.mark.parametrize("name", ["vit_tiny_patch16_224.augreg_in21k_ft_in1k", "vit_small_patch14_dinov2.lvd142m"])
-def test_an_object_claims_nothing_of_the_published_weights(name: str) -> None:
+def test_object_does_not_inherit_name_or_licence_of_published_weights(name: str) -> None:
     theirs = timm_model(name, img_size=3 * int(name.partition("patch")[2][:2]))
     assert theirs.pretrained_cfg["license"]
-    facts = about(theirs)
-    assert facts.licence == "unknown"
-    assert name.partition(".")[2] not in f"{facts.name} {facts.source}"
-    assert "http" not in facts.source
-    assert facts.preprocess.mean == tuple(theirs.pretrained_cfg["mean"])
-    assert any(words.startswith("labels:") for words in facts.assumed) == bool(facts.labels)
+    pretrained = about(theirs)
+    assert pretrained.licence == "unknown"
+    assert name.partition(".")[2] not in f"{pretrained.name} {pretrained.source}"
+    assert "http" not in pretrained.source
+    assert pretrained.preprocess.mean == tuple(theirs.pretrained_cfg["mean"])
+    assert any(words.startswith("labels:") for words in pretrained.assumed) == bool(pretrained.labels)
 
 
-def test_labels_of_imagenet_are_assumed_for_a_thousand_classes_only() -> None:
+def test_imagenet_labels_are_assumed_for_1000_classes_only() -> None:
     whole = about(test_from_torchvision.tiny(num_classes=1000))
     assert whole.labels[0] == "tench"
     assert [words.partition(":")[0] for words in whole.assumed] == ["preprocessing", "labels"]
@@ -229,33 +229,33 @@ def test_labels_of_imagenet_are_assumed_for_a_thousand_classes_only() -> None:
         ("SigLIP-classifier", 0.5, 44, "squash"),
     ],
 )
-def test_a_folder_without_a_processor_is_prepared_as_is_usual(
+def test_folder_without_a_processor_gets_usual_preprocessing(
     name: str, mean: float, size: int, mode: str, tmp_path: Path
 ) -> None:
     theirs = CASES[name].build()
     theirs.save_pretrained(tmp_path)
-    facts = about(tmp_path)
-    assert facts_of(tmp_path) == (mean, size, mode)
-    assert f"preprocessing: {facts.preprocess.describe()}" in facts.assumed
-    assert facts.preprocess == about(theirs).preprocess
-    assert any(words.startswith("labels: LABEL_0") for words in facts.assumed) == bool(facts.labels)
+    pretrained = about(tmp_path)
+    assert mean_height_mode(tmp_path) == (mean, size, mode)
+    assert f"preprocessing: {pretrained.preprocess.describe()}" in pretrained.assumed
+    assert pretrained.preprocess == about(theirs).preprocess
+    assert any(words.startswith("labels: LABEL_0") for words in pretrained.assumed) == bool(pretrained.labels)
 
 
-def test_what_is_assumed_is_said_on_the_page_and_kept_in_a_checkpoint(tmp_path: Path) -> None:
+def test_assumptions_are_shown_on_the_page_and_saved(tmp_path: Path) -> None:
     ours = vitviz.load(CASE.build())
     scene = Scene.of(vitviz.Explorer(ours).open(PHOTO), caveat="An example.")
     assert about(ours).assumed
     assert all(words in scene.caveat for words in ("An example.", *about(ours).assumed))
     save(ours, tmp_path)
     assert load_folder(tmp_path).pretrained == ours.pretrained
-    told = vitviz.load(tmp_path, labels=LABELS, preprocess="half")
-    assert about(told).assumed == ()
-    assert Scene.of(vitviz.Explorer(told).open(PHOTO)).caveat == ""
-    save(told, tmp_path)
+    complete = vitviz.load(tmp_path, labels=LABELS, preprocess="half")
+    assert about(complete).assumed == ()
+    assert Scene.of(vitviz.Explorer(complete).open(PHOTO)).caveat == ""
+    save(complete, tmp_path)
     assert "assumed" not in json.loads((tmp_path / "config.json").read_text())
 
 
-def test_labels_in_the_forms_in_which_people_have_them(tmp_path: Path) -> None:
+def test_labels_are_read_from_every_documented_form(tmp_path: Path) -> None:
     theirs = test_from_torchvision.tiny()
     named = {str(index): name for index, name in reversed(list(enumerate(LABELS)))}
     contents = {"names.txt": "\n".join(LABELS) + "\n", "list.json": json.dumps(LABELS)}
@@ -275,14 +275,14 @@ def test_labels_in_the_forms_in_which_people_have_them(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=words):
             vitviz.load(model, labels=wrong)
     torch.save(theirs.state_dict(), tmp_path / "mine.pt")
-    facts = about(tmp_path / "mine.pt", heads=5, labels=LABELS, preprocess="half")
-    assert (facts.labels, facts.preprocess.mean) == (tuple(LABELS), (0.5, 0.5, 0.5))
-    assert not any("preprocessing" in words for words in facts.assumed)
-    assert any("norm epsilon" in words for words in facts.assumed)
+    pretrained = about(tmp_path / "mine.pt", heads=5, labels=LABELS, preprocess="half")
+    assert (pretrained.labels, pretrained.preprocess.mean) == (tuple(LABELS), (0.5, 0.5, 0.5))
+    assert not any("preprocessing" in words for words in pretrained.assumed)
+    assert any("norm epsilon" in words for words in pretrained.assumed)
     assert about("vit-cifar10", labels=list("abcdefghij")).labels == tuple("abcdefghij")
 
 
-def test_preprocessing_in_the_forms_in_which_people_have_it(tmp_path: Path) -> None:
+def test_preprocessing_is_read_from_every_documented_form(tmp_path: Path) -> None:
     theirs = test_from_torchvision.tiny(image_size=48)
     processor = hf.ViTImageProcessor(size={"height": 48, "width": 48}, image_mean=[0.1] * 3)
     processor.save_pretrained(tmp_path)
@@ -301,7 +301,7 @@ def test_preprocessing_in_the_forms_in_which_people_have_it(tmp_path: Path) -> N
         ("half", 0.5, 48, "squash"),
         ("imagenet", 0.485, 48, "crop"),
     ):
-        assert facts_of(theirs, preprocess=preprocess) == (mean, size, mode)
+        assert mean_height_mode(theirs, preprocess=preprocess) == (mean, size, mode)
         assert not any("preprocessing" in words for words in about(theirs, preprocess=preprocess).assumed)
     for wrong, words in (
         (3, "Expected preprocessing as vitviz.Preprocess"),
@@ -316,22 +316,22 @@ def test_preprocessing_in_the_forms_in_which_people_have_it(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "cfg", [{"crop_mode": "squash", "crop_pct": 0.9}, {"interpolation": "random"}, {"mean": None, "crop_pct": None}]
 )
-def test_given_preprocessing_replaces_what_the_model_says(cfg: dict[str, Any]) -> None:
+def test_preprocess_argument_replaces_unsupported_preprocessing(cfg: dict[str, Any]) -> None:
     theirs = timm_model(num_classes=3)
     theirs.pretrained_cfg.update(cfg)
     with pytest.raises(ConvertError, match=r"preprocess=\.\.\."):
         vitviz.load(theirs)
     own = vitviz.Preprocess(height=48, width=48, mode="pad")
-    facts = about(theirs, preprocess=own)
-    assert (facts.preprocess, facts.labels) == (own, ("class 0", "class 1", "class 2"))
-    assert "pretrained_cfg" not in facts.source
+    pretrained = about(theirs, preprocess=own)
+    assert (pretrained.preprocess, pretrained.labels) == (own, ("class 0", "class 1", "class 2"))
+    assert "pretrained_cfg" not in pretrained.source
 
 
 SIDES = (192, 320)
 
 
 @torch.no_grad()
-def test_a_rectangular_model_of_timm_sees_what_timm_shows_it() -> None:
+def test_rectangular_input_matches_timm() -> None:
     theirs = timm_model(img_size=SIDES, num_classes=3)
     explorer = vitviz.Explorer(vitviz.load(theirs))
     config = resolve_model_data_config(theirs, use_test_size=True) | {"input_size": (3, *SIDES)}
@@ -345,7 +345,7 @@ def test_a_rectangular_model_of_timm_sees_what_timm_shows_it() -> None:
         assert [predicted[label] for label in view.labels] == pytest.approx(probabilities.tolist(), abs=1e-5)
 
 
-def test_the_usual_preprocessing_keeps_the_shape_of_the_input(tmp_path: Path) -> None:
+def test_usual_preprocessing_keeps_a_rectangular_input(tmp_path: Path) -> None:
     theirs = timm_model(img_size=SIDES, num_classes=3)
     theirs.pretrained_cfg = None
     for words in ("imagenet", "clip", "half", None):
@@ -385,8 +385,8 @@ def replaced(name: str, head: Callable[[int], nn.Module]) -> Any:
 @torch.no_grad()
 @pytest.mark.parametrize("head", HEADS)
 @pytest.mark.parametrize("name", MODELS)
-def test_a_replaced_classifier_says_how_many_classes(name: str, head: str, tmp_path: Path) -> None:
-    """Also in a file, and in a folder of transformers, which saves the settings of the old classifier."""
+def test_replaced_classifier_determines_the_classes(name: str, head: str, tmp_path: Path) -> None:
+    """Files and folders load too; a folder of transformers has the settings of the old classifier."""
     theirs = replaced(name, HEADS[head])
     models = [vitviz.load(theirs)]
     if head in ("linear", "dropout") and name in ("timm", "torchvision"):
@@ -409,7 +409,7 @@ def test_a_replaced_classifier_says_how_many_classes(name: str, head: str, tmp_p
 
 
 @pytest.mark.parametrize("name", ["timm", "torchvision", "transformers"])
-def test_what_is_more_than_a_linear_layer_is_refused_by_its_name(name: str, tmp_path: Path) -> None:
+def test_classifier_with_more_than_a_linear_layer_is_refused(name: str, tmp_path: Path) -> None:
     attribute = MODELS[name][1]
 
     def hidden(width: int) -> nn.Module:

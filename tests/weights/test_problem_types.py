@@ -1,4 +1,4 @@
-"""Models of several labels and of values (regression): what transformers returns is shown, mapped and tested."""
+"""Multi-label models and regression: predictions match transformers, and maps and tests follow them."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from torch import nn
 
 import vitviz
 from vitviz.analysis.decomposition import decompose
-from vitviz.analysis.heads import head_statistics
+from vitviz.analysis.head_statistics import head_statistics
 from vitviz.cli.main import main
 from vitviz.draw.figures import charts, drawing
 from vitviz.draw.figures.maps import FigureOptions
@@ -42,7 +42,7 @@ TYPES = {"several": "multi_label_classification", "value": None, "values": "regr
 
 
 def opened(kind: str) -> tuple[Any, View]:
-    """Return a classifier of transformers and what it sees; one value has no problem_type, as before its training."""
+    """Return a classifier of transformers and a view; a single value has no problem_type, as before training."""
     case = CASES["ViT-classifier"].build()
     settings = case.config.to_dict() | {"id2label": NAMES[kind], "num_labels": len(NAMES[kind])}
     settings |= {"label2id": {name: index for index, name in NAMES[kind].items()}, "problem_type": TYPES[kind]}
@@ -62,19 +62,19 @@ def outputs(theirs: Any, images: torch.Tensor, kind: str) -> torch.Tensor:
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", NAMES)
-def test_predictions_are_what_transformers_returns(kind: str, tmp_path: Path) -> None:
+def test_predictions_match_transformers(kind: str, tmp_path: Path) -> None:
     theirs, view = opened(kind)
     expected = outputs(theirs, view.images, kind)[0].tolist()
     predicted = dict(view.predictions())
     assert [predicted[name] for name in NAMES[kind].values()] == pytest.approx(expected, abs=1e-4)
-    assert list(predicted) == list(NAMES[kind].values())  # the labels by probability, the values in their order
+    assert list(predicted) == list(NAMES[kind].values())  # labels by probability, values in their order
     theirs.save_pretrained(tmp_path / "theirs")
     save(vitviz.load(tmp_path / "theirs"), tmp_path / "ours")
     for model in (vitviz.load(tmp_path / "theirs"), load_folder(tmp_path / "ours")):
         assert dict(vitviz.Explorer(model).open(PHOTO).predictions()) == pytest.approx(predicted)
 
 
-def test_predictions_in_words() -> None:
+def test_predictions_are_described_by_problem_type() -> None:
     several, value = opened("several")[1].describe(), opened("value")[1]
     assert several.startswith("Of 3 labels: cat ")
     assert ", dog " in several
@@ -86,8 +86,8 @@ def test_predictions_in_words() -> None:
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_methods_explain_the_raw_output_and_tests_show_what_is_predicted(kind: str) -> None:
-    """The gradient is that of transformers' own logit, by default of its first output."""
+def test_methods_explain_the_logit_and_tests_show_the_prediction(kind: str) -> None:
+    """The gradient is that of transformers' logit, by default of the first output."""
     theirs, view = opened(kind)
     images = view.images.clone().requires_grad_()
     (slope,) = torch.autograd.grad(theirs(images).logits[0, 0], images)
@@ -99,7 +99,7 @@ def test_methods_explain_the_raw_output_and_tests_show_what_is_predicted(kind: s
     (test,) = view.faithfulness(heatmap)
     whole = float(outputs(theirs, view.images, kind)[0, 0])
     assert test.deletion.probabilities[0] == test.insertion.probabilities[-1] == pytest.approx(whole, abs=1e-4)
-    assert np.ptp(test.deletion.probabilities) > 0  # a softmax of one output is 1 whatever is removed
+    assert np.ptp(test.deletion.probabilities) > 0  # a softmax of one output is always 1
     assert math.isnan(test.positive) == (kind != "several")
     assert "only" not in test.describe()
     assert describe_test(test)["deletion"]["y"][0] == pytest.approx(whole, rel=1e-3)
@@ -114,7 +114,7 @@ def test_methods_explain_the_raw_output_and_tests_show_what_is_predicted(kind: s
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", NAMES)
-def test_lens_interventions_ablations_and_parts_end_at_what_is_shown(kind: str) -> None:
+def test_lens_interventions_ablations_and_parts_agree_with_the_prediction(kind: str) -> None:
     theirs, view = opened(kind)
     expected, lens, layers = outputs(theirs, view.images, kind), view.lens(), describe_layers(view)
     torch.testing.assert_close(torch.from_numpy(lens.probabilities[-1]), expected[0], rtol=1e-4, atol=1e-4)
@@ -133,7 +133,7 @@ def test_lens_interventions_ablations_and_parts_end_at_what_is_shown(kind: str) 
     assert parts.total == pytest.approx(theirs(view.images).logits[0, 0].item(), rel=1e-4)
 
 
-def test_one_output_of_timm_is_a_value_and_a_problem_type_can_be_given() -> None:
+def test_single_output_is_a_value_unless_a_problem_type_is_passed() -> None:
     sizes = {"embed_dim": 60, "depth": 2, "num_heads": 5, "img_size": 48}
     theirs = shaken(timm.create_model("vit_tiny_patch16_224", **sizes)).eval()
     theirs.head = nn.Linear(60, 1)
@@ -149,7 +149,7 @@ def test_one_output_of_timm_is_a_value_and_a_problem_type_can_be_given() -> None
 
 
 @pytest.mark.parametrize("kind", NAMES)
-def test_what_is_not_supported_is_refused_in_a_sentence(kind: str, tmp_path: Path) -> None:
+def test_unsupported_uses_of_a_problem_type_are_refused(kind: str, tmp_path: Path) -> None:
     _, view = opened(kind)
     kinds = r"(multi_label_classification|regression)"
     with pytest.raises(StaticError, match=kinds):
@@ -164,25 +164,27 @@ def test_what_is_not_supported_is_refused_in_a_sentence(kind: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["several", "value"])
-def test_figures_and_the_shell(kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_figures_and_commands_follow_the_problem_type(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     theirs, view = opened(kind)
-    asked = FigureOptions(method="gae")
-    curves, lens = charts.curves(view, asked), charts.lens(view, asked)
+    options = FigureOptions(method="gae")
+    curves, lens = charts.curves(view, options), charts.lens(view, options)
     texts = [axes.get_ylabel() for figure in (curves, lens) for axes in figure.axes]
     assert any("%" in text for text in texts) == (kind == "several")
     words = [text.get_text() for axes in drawing.shapes(view).axes for text in axes.texts]
     assert ("sigmoid, the most probable" if kind == "several" else "values") in words
     theirs.save_pretrained(tmp_path / "model")
     PHOTO.save(tmp_path / "photo.png")
-    given = ["--model", str(tmp_path / "model"), str(tmp_path / "photo.png")]
+    arguments = ["--model", str(tmp_path / "model"), str(tmp_path / "photo.png")]
     capsys.readouterr()
-    main(["predict", *given])
+    main(["predict", *arguments])
     assert view.describe() in capsys.readouterr().out
-    main(["lens", *given])
+    main(["lens", *arguments])
     assert ("%" in capsys.readouterr().out) == (kind == "several")
-    main(["predict", "--json", "-o", str(tmp_path / "out"), *given])
+    main(["predict", "--json", "-o", str(tmp_path / "out"), *arguments])
     (image,) = json.loads(capsys.readouterr().out)["images"]
     assert set(image["predictions"][0]) == {"label", "probability" if kind == "several" else "value"}
     assert (tmp_path / "out" / "photo.png").is_file()
-    main(["predict", *given, "--problem-type", "single_label_classification"])
+    main(["predict", *arguments, "--problem-type", "single_label_classification"])
     assert ("Best match among 3 classes" in capsys.readouterr().out) == (kind == "several")

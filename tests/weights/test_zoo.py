@@ -1,6 +1,6 @@
-"""Bundled models, the catalog, which is held to the libraries that publish it, and models fetched by name.
+"""Bundled models, the catalog compared with the libraries that publish it, and models downloaded by name.
 
-The libraries are real; what would come over the network is made here.
+The libraries are real, and downloads are replaced by local files.
 """
 
 import re
@@ -16,7 +16,7 @@ import skimage.data
 import timm
 import torch
 import transformers as hf
-from hf_cases import CASES, assert_same, saved
+from hf_cases import CASES, assert_same, files_of, saved
 from local_hub import local_hub
 from PIL import Image
 from safetensors.torch import load_file, save_model
@@ -31,9 +31,8 @@ from vitviz.training.teachers import Classifier, load_teacher
 from vitviz.weights import remote, zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import ConvertError
-from vitviz.weights.from_timm import about_timm, config_of
-from vitviz.weights.from_torchvision import BUILDERS, about_torchvision
-from vitviz.weights.remote import RemoteError
+from vitviz.weights.from_torchvision import BUILDERS
+from vitviz.weights.remote import RemoteError, read_remote_reference
 from vitviz.weights.zoo import LIBRARIES, load
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -44,12 +43,12 @@ BUNDLED, PLAIN, CASE = "dinov2-s14-imagenette", "vit-cifar10", CASES["ViT-classi
 
 @torch.no_grad()
 def best(model: ViT, image: Image.Image) -> list[str]:
-    """Return the labels of the classes, the most probable first."""
+    """Return the labels, the most probable first."""
     logits = model(torch.from_numpy(model.pretrained.preprocess(image).pixels)[None])[0]
     return [model.pretrained.labels[int(index)] for index in logits.argsort(descending=True)]
 
 
-def test_bundled_models_are_small_have_their_cards_and_recognize_photographs() -> None:
+def test_bundled_models_are_small_and_recognize_photographs() -> None:
     assert (zoo.CHECKPOINTS / BUNDLED / "model.safetensors").stat().st_size <= 46e6
     bundled, plain = load(BUNDLED), load(PLAIN)
     config = plain.config
@@ -63,7 +62,7 @@ def test_bundled_models_are_small_have_their_cards_and_recognize_photographs() -
     assert len(bundled.pretrained.class_ids) == 10
     horse = np.repeat(np.uint8(255) * skimage.data.horse()[..., None], 3, axis=2)  # a silhouette
     assert best(plain, decode(horse))[0] == "horse"
-    assert best(plain, decode(skimage.data.chelsea()))[1] == "cat"  # that one passes for a dog
+    assert best(plain, decode(skimage.data.chelsea()))[1] == "cat"  # the first is a dog
     for name, label in (("church", "church"), ("dog", "English springer")):
         assert best(bundled, decode(EXAMPLES / f"{name}.jpg"))[0] == label
     for photo in (skimage.data.chelsea(), skimage.data.rocket()[:, 200:400]):  # of any shape
@@ -71,7 +70,7 @@ def test_bundled_models_are_small_have_their_cards_and_recognize_photographs() -
         assert 200 <= (height // 14) * (width // 14) <= 300
 
 
-# --- the catalog. Nothing is downloaded
+# --- the catalog, without downloads
 
 
 def each_of(library: str) -> pytest.MarkDecorator:
@@ -88,26 +87,29 @@ def count(model: nn.Module) -> int:
 
 
 @each_of("timm")
-def test_timm_says_the_same(entry: CatalogEntry) -> None:
+def test_catalog_agrees_with_timm(entry: CatalogEntry) -> None:
     name = name_of(entry)
     cfg = timm.get_pretrained_cfg(name)
-    assert (cfg.hf_hub_id, cfg.hf_hub_filename) == (f"timm/{name}", None)  # it can be fetched, from what we ask for
+    assert (cfg.hf_hub_id, cfg.hf_hub_filename) == (
+        f"timm/{name}",
+        None,
+    )  # the weights can be downloaded from the expected place
     assert cfg.num_classes == entry.classes
     assert cfg.license.replace("-license", " license") == entry.licence.lower()
     with torch.device("meta"):
         built = timm.create_model(name.split(".")[0], num_classes=cfg.num_classes)
     assert count(built) == entry.parameters
-    config, _ = config_of(built)  # refuses what cannot be converted
-    preprocess = about_timm(cfg.to_dict() | {"num_classes": built.num_classes}, config).preprocess
-    assert (preprocess.height, preprocess.width) == (entry.input_size, entry.input_size)
+    reference = read_remote_reference("timm", name)
+    assert (reference.config.classes, len(reference.about.labels)) == (entry.classes, entry.classes)
+    assert reference.config.image_size == (entry.input_size, entry.input_size)
 
 
 @each_of("torchvision")
-def test_torchvision_says_the_same(entry: CatalogEntry) -> None:
+def test_catalog_agrees_with_torchvision(entry: CatalogEntry) -> None:
     architecture, _, tag = name_of(entry).partition(".")
     weights = models.get_model_weights(architecture)[tag]
-    assert weights.meta["_file_size"] * 2**20 == pytest.approx(entry.size, rel=0.001)  # torchvision counts in MiB
-    about = about_torchvision(weights)
+    assert weights.meta["_file_size"] * 2**20 == pytest.approx(entry.size, rel=0.001)  # torchvision's unit is MiB
+    about = read_remote_reference("torchvision", name_of(entry)).about
     assert (about.preprocess.height, about.preprocess.width) == (entry.input_size, entry.input_size)
     assert len(about.labels) == entry.classes
     assert about.licence.startswith("unknown") == (entry.licence == "licence not stated")
@@ -117,19 +119,19 @@ def test_torchvision_says_the_same(entry: CatalogEntry) -> None:
 
 
 @each_of("hf")
-def test_transformers_documents_the_same(entry: CatalogEntry) -> None:
+def test_catalog_agrees_with_transformers(entry: CatalogEntry) -> None:
     assert len(CATALOG) == len({entry.source for entry in CATALOG}) == len({entry.title for entry in CATALOG}) == 10
     assert {entry.source.partition(":")[0] for entry in CATALOG} == set(LIBRARIES)
-    assert name_of(entry) == "google/vit-base-patch16-224"  # another one needs its own config here
-    config = hf.ViTConfig(num_labels=entry.classes)  # its defaults are this model
+    assert name_of(entry) == "google/vit-base-patch16-224"  # another model needs its own config below
+    config = hf.ViTConfig(num_labels=entry.classes)  # the defaults are those of this model
     with torch.device("meta"):
         assert count(hf.ViTForImageClassification(config)) == entry.parameters
     assert config.image_size == entry.input_size
 
 
 @pytest.fixture
-def shut(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No network: every attempt to connect fails at once, as a closed one does."""
+def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every connection fail at once."""
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError("Network is unreachable")
@@ -139,11 +141,11 @@ def shut(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.mark.usefixtures("shut")
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize(
     "source", ["hf:nobody/nothing-here", "timm:vit_tiny_patch16_224.augreg_in21k", "torchvision:vit_l_32"]
 )
-def test_without_a_network_there_is_one_line_and_no_retry(
+def test_no_network_gives_one_line_without_retries(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
@@ -158,13 +160,14 @@ def test_without_a_network_there_is_one_line_and_no_retry(
     ("source", "error", "words"),
     [
         ("timm:vit_enormous", RemoteError, "vit_enormous"),
+        ("timm:test_vit.no_such_tag", RemoteError, "no_such_tag"),
         ("timm:swin_tiny_patch4_window7_224", ConvertError, "(?i)swin"),
         ("torchvision:resnet50", RemoteError, "vit_b_16"),
         ("torchvision:vit_b_16.IMAGENET22K", RemoteError, "IMAGENET1K_SWAG_E2E_V1"),
         ("hf:not a name", RemoteError, "owner/name"),
     ],
 )
-def test_what_does_not_exist_or_cannot_be_shown_is_refused_before_anything_is_fetched(
+def test_unknown_and_unsupported_models_are_refused_before_a_download(
     source: str, error: type[Exception], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not source.startswith("hf:"):
@@ -173,14 +176,14 @@ def test_what_does_not_exist_or_cannot_be_shown_is_refused_before_anything_is_fe
         load(source)
 
 
-def test_a_model_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the real client, from a folder on this machine that is served as the hub serves."""
+def test_model_loads_from_a_local_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real client downloads from a local server that imitates the hub."""
     repository = tmp_path / "hub" / "google" / "tiny-vit"
     theirs = saved(CASE, repository)
     (repository / "README.md").write_text("---\ntags: [vision]\nlicense: apache-2.0\n---\n# ViT\nlicense: mit\n")
     with local_hub(tmp_path / "hub", tmp_path / "cache", monkeypatch):
         remote.check_hub("google/tiny-vit")
-        for ask in (remote.check_hub, remote.LIBRARIES["hf"]):
+        for ask in (remote.check_hub, remote.LIBRARIES["hf"][0]):
             with pytest.raises(RemoteError, match="google/none"):
                 ask("google/none")
         ours = load("hf:google/tiny-vit")
@@ -190,14 +193,14 @@ def test_a_model_from_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         with pytest.raises(RemoteError, match="cannot be reached"):
             remote.check_hub("google/tiny-vit")
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    with pytest.raises(RemoteError, match="cannot be reached"):  # nobody answers any more
+    with pytest.raises(RemoteError, match="cannot be reached"):  # the server is closed
         remote.check_hub("google/tiny-vit")
 
 
-@pytest.mark.usefixtures("shut")
+@pytest.mark.usefixtures("no_network")
 @pytest.mark.parametrize("safe", [True, False])
-def test_what_is_in_the_cache_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cache of Hugging Face's, as other programs fill it."""
+def test_cached_model_needs_no_network(safe: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other programs may fill Hugging Face's cache in part."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     place = tmp_path / "models--google--tiny-vit"
     folder = place / "snapshots" / "abc"
@@ -205,18 +208,20 @@ def test_what_is_in_the_cache_needs_no_network(safe: bool, tmp_path: Path, monke
     (place / "refs" / "main").write_text("abc")
     theirs = saved(CASE, folder)
     processor = (folder / "preprocessor_config.json").rename(tmp_path / "processor.json")
-    if not safe:  # an old repository has its tensors in a file of torch's
+    if not safe:  # old repositories have a file of torch
         torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
         (folder / "model.safetensors").unlink()
     with pytest.raises(RemoteError, match="is not downloaded"):
-        load("hf:google/tiny-vit")  # how to feed it is missing: the network may know
+        load("hf:google/tiny-vit")  # the processor is missing, and the hub may have it
     processor.rename(folder / "preprocessor_config.json")
     assert_same(CASE, theirs, load("hf:google/tiny-vit"))
+    torch.save(files_of(CASE)[0], tmp_path / "mine.pt")
+    assert_same(CASE, theirs, load(tmp_path / "mine.pt", like="hf:google/tiny-vit"))
 
 
 @torch.no_grad()
-def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any classifier may be a teacher. Of torchvision's Vision Transformer there is one block of its twelve."""
+def test_models_and_classifiers_of_timm_and_torchvision_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any classifier may be a teacher. torchvision's Vision Transformer has one of its twelve blocks here."""
 
     def small(name: str, **settings: Any) -> nn.Module:
         assert (name, settings) == ("vit_b_32", {"image_size": 224})
@@ -241,6 +246,10 @@ def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypa
         save_model(theirs, str(tmp_path / "model.safetensors"))
         if isinstance(theirs, models.VisionTransformer):
             monkeypatch.setattr(models, "get_model", small)
+            torch.save(theirs.state_dict(), tmp_path / "mine.pt")
+            like = load(tmp_path / "mine.pt", like=source)
+            assert like.pretrained.labels[0] == "tench"
+            assert torch.equal(like.norm.weight, theirs.encoder.ln.weight)
         ours = read(source)
         assert isinstance(ours, ViT if read is load else Classifier)
         network, about = ours if isinstance(ours, ViT) else ours.network, ours.pretrained
@@ -248,7 +257,7 @@ def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypa
         torch.testing.assert_close(network(images), theirs(images), atol=1e-4, rtol=1e-4)
         assert (about.preprocess.height, len(about.labels)) == (size, 1000)
         assert about.labels[0].startswith("tench")
-        assert about.preprocess.mean[0] == (0.5 if source.startswith("timm:") else 0.485)  # the weights' own
+        assert about.preprocess.mean[0] == (0.5 if source.startswith("timm:") else 0.485)  # of the weights
     weights = ("model.safetensors",)
     assert fetched[0] == ("timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", weights, weights)
     assert isinstance(load_teacher("vit-cifar10"), ViT)
@@ -257,9 +266,9 @@ def test_models_and_classifiers_of_timm_and_torchvision(tmp_path: Path, monkeypa
 
 
 @pytest.mark.parametrize("words", ["", "407 Proxy Authentication Required\nmore"])
-def test_whatever_fails_on_the_way_is_said(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_errors_are_reported(words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class ProxyError(Exception):
-        """As HTTP clients have them: no OSError and no ValueError."""
+        """Error that is neither OSError nor ValueError, as in HTTP clients."""
 
     def fail(*_: object, local_files_only: bool = False, **__: object) -> None:
         raise huggingface_hub.errors.LocalEntryNotFoundError("none") if local_files_only else ProxyError(words)

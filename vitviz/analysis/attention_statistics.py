@@ -51,7 +51,7 @@ class QueryRange:
         first = len(trace.prefix) if query is None else trace.token(query)
         pixels = None
         if geometry is not None:
-            frames = [one.frame for one in ([geometry] if isinstance(geometry, Geometry) else geometry)]
+            frames = [photo.frame for photo in ([geometry] if isinstance(geometry, Geometry) else geometry)]
             if len(frames) not in (1, batch):
                 raise AnalysisError(
                     f"Expected one geometry for each of the {batch} images, got {len(frames)}. Give one for all."
@@ -117,9 +117,9 @@ class Rows:
     def offsets(self) -> tuple[Tensor, Tensor]:
         """Return rows down and columns across from each query patch to every patch: (n, gh * gw) each, in patches."""
         rows, columns = self.queries.grid
-        every, own = torch.arange(rows * columns, device=self.own.device), self.own - len(self.queries.prefix)
-        down = every // columns - own[:, None] // columns
-        across = every % columns - own[:, None] % columns
+        keys, query_patches = torch.arange(rows * columns, device=self.own.device), self.own - len(self.queries.prefix)
+        down = keys // columns - query_patches[:, None] // columns
+        across = keys % columns - query_patches[:, None] % columns
         return down.float(), across.float()
 
     @cached_property
@@ -139,17 +139,19 @@ Measure = Callable[[Rows], Tensor | str]
 """Function of a statistic of rows: (B, H, n), or why it is missing."""
 
 
-def row_statistics(kept: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]) -> dict[str, Tensor | str]:
+def row_statistics(
+    block_trace: BlockTrace, queries: QueryRange, measures: Mapping[str, Measure]
+) -> dict[str, Tensor | str]:
     """Return statistics of attention rows as means over the queries: name -> (B, H), float64, or why there is none.
 
     The memory is a few chunks of `trace.CHUNK_BYTES` for any N.
     """
     sums: dict[str, Tensor | str] = {}
-    for start, stop in kept.chunks() if measures else ():
+    for start, stop in block_trace.chunks() if measures else ():
         start, stop = max(start, queries.first), min(stop, queries.last)
         if start >= stop:
             continue
-        rows = Rows(kept.log_rows(start, stop), start, queries)
+        rows = Rows(block_trace.log_rows(start, stop), start, queries)
         for name, measure in measures.items():
             values, before = measure(rows), sums.get(name)
             if not isinstance(values, str):  # (B, H, n) -> (B, H); some devices have no float64
@@ -215,17 +217,17 @@ def mass_elsewhere(rows: Rows) -> Tensor:
     return (everywhere - rows.on_self - rows.on_neighbors).clamp_min(0.0)  # rounding
 
 
-def effective_rank(kept: BlockTrace) -> Tensor | str:
+def effective_rank(block_trace: BlockTrace) -> Tensor | str:
     """Return the effective rank of each head's attention matrix over all tokens: (B, H), float64, 1..N.
 
     The exponential of the entropy of the singular values, scaled to sum to 1 (Roy and Vetterli 2007, "The effective
     rank: a measure of effective dimensionality"). It needs (H, N, N) of an image and O(H N³) time.
     """
-    tokens, ranks = kept.queries.shape[2], []
+    tokens, ranks = block_trace.queries.shape[2], []
     if tokens > RANK_TOKENS:
         return f"{tokens:,} tokens are more than {RANK_TOKENS:,}, and it takes O(N³)"
-    for index in range(len(kept.queries)):
-        attention = kept.image(index).rows(0, tokens)[0]  # (H, N, N)
+    for index in range(len(block_trace.queries)):
+        attention = block_trace.image(index).rows(0, tokens)[0]  # (H, N, N)
         values = torch.linalg.svdvals(attention).cpu().double()  # (H, N)
         share = values / values.sum(1, keepdim=True)
         ranks.append(torch.special.entr(share).sum(1).exp())  # entr(p) = -p log p, and 0 at 0

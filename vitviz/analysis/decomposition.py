@@ -114,23 +114,27 @@ def _readers(model: ViT, trace: Trace, index: int) -> tuple[list[tuple[Tensor, T
     prefix, kind = len(trace.prefix), model.config.pooling
     count = trace.tokens.shape[1]
     heads = [model.head] if model.head_dist is None else [model.head, model.head_dist]
-    above = float(model.problem_type == SINGLE)  # the mean of all logits, or zero
-    rows = [double(head.weight[index] - above * head.weight.mean(0)) / len(heads) for head in heads]
+    centering = float(model.problem_type == SINGLE)  # the mean of all logits, or zero
+    rows = [double(head.weight[index] - centering * head.weight.mean(0)) / len(heads) for head in heads]
     bias = sum(
-        (double(head.bias[index] - above * head.bias.mean()) / len(heads) for head in heads if head.bias is not None),
+        (
+            double(head.bias[index] - centering * head.bias.mean()) / len(heads)
+            for head in heads
+            if head.bias is not None
+        ),
         rows[0].new_zeros(()),
     )
-    one, mean = rows[0].new_zeros(2, count)
-    one[0], mean[prefix:] = 1.0, 1.0 / (count - prefix)
+    first, mean = rows[0].new_zeros(2, count)
+    first[0], mean[prefix:] = 1.0, 1.0 / (count - prefix)
     width = model.config.width
-    found = [(one if kind == "cls" else mean, rows[0])]
+    readers = [(first if kind == "cls" else mean, rows[0])]
     if kind == "cls+mean":
-        found = [(one, rows[0][:width]), (mean, rows[0][width:])]
+        readers = [(first, rows[0][:width]), (mean, rows[0][width:])]
     if model.head_dist is not None:
-        dist = torch.zeros_like(one)
+        dist = torch.zeros_like(first)
         dist[model.config.distillation_at] = 1.0
-        found.append((dist, rows[1]))
-    return found, torch.as_tensor(bias)
+        readers.append((dist, rows[1]))
+    return readers, torch.as_tensor(bias)
 
 
 def _slope(model: ViT, trace: Trace, index: int, last: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,17 +157,17 @@ def _slope(model: ViT, trace: Trace, index: int, last: Tensor) -> tuple[Tensor, 
 
 def _attention_part(model: ViT, trace: Trace, block: int, slope: Tensor) -> tuple[Tensor, Tensor]:
     """Return the contributions of a block's heads, (H,), and of its output bias."""
-    layer, kept = model.blocks[block], trace.block(block)
+    layer, block_trace = model.blocks[block], trace.block(block)
     scale = double(layer.ls1.gamma) if isinstance(layer.ls1, LayerScale) else 1.0
     aims = slope * scale  # (N, D)
     values = double(project_part(layer.attn, layer.norm1(trace.stream(block)), parts=slice(2, 3))[0][0])  # (H, N, d)
     joined = (aims @ double(layer.attn.proj.weight)).unflatten(1, (layer.attn.heads, -1))  # (N, H * d) -> (N, H, d)
     total = values.new_zeros(layer.attn.heads)
-    for start, stop in kept.chunks():
+    for start, stop in block_trace.chunks():
         aim = joined[start:stop]  # (n, H, d)
         if not aim.any():
             continue
-        mixed = double(kept.rows(start, stop)[0]) @ values  # (H, n, N) @ (H, N, d) -> (H, n, d)
+        mixed = double(block_trace.rows(start, stop)[0]) @ values  # (H, n, N) @ (H, N, d) -> (H, n, d)
         total += (mixed * aim.transpose(0, 1)).sum((1, 2))
     bias = layer.attn.proj.bias
     return total, total.new_zeros(()) if bias is None else (aims @ double(bias)).sum()

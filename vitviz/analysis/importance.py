@@ -23,7 +23,7 @@ TOGETHER_BYTES = 32 * 2**20
 
 @dataclass(frozen=True, eq=False)
 class Importance:
-    """Question about the importance of heads: of which class, in which trace of which model."""
+    """Inputs of the importances of heads; the ablations are computed once."""
 
     model: ViT
     trace: Trace
@@ -31,24 +31,24 @@ class Importance:
 
     @cached_property
     def ablations(self) -> tuple[Tensor, Tensor]:
-        """Return the falls of probability and logit."""
+        """Return the drops of probability and logit, see `head_ablations`."""
         return head_ablations(self.model, self.trace, self.target)
 
 
-def gradient(asked: Importance) -> Tensor:
+def gradient(inputs: Importance) -> Tensor:
     """Return the importance by gradient: (B, L, H)."""
-    return head_gradients(asked.model, asked.trace, asked.target)
+    return head_gradients(inputs.model, inputs.trace, inputs.target)
 
 
-def ablation_probability(asked: Importance) -> Tensor | str:
-    """Return the fall of the probability: (B, L, H), or why there is none."""
-    values = asked.model.problem_type == REGRESSION
-    return "this model predicts values, not probabilities" if values else asked.ablations[0]
+def ablation_probability(inputs: Importance) -> Tensor | str:
+    """Return the drop of the probability: (B, L, H), or why there is none."""
+    values = inputs.model.problem_type == REGRESSION
+    return "this model predicts values, not probabilities" if values else inputs.ablations[0]
 
 
-def ablation_logit(asked: Importance) -> Tensor:
-    """Return the fall of the logit: (B, L, H)."""
-    return asked.ablations[1]
+def ablation_logit(inputs: Importance) -> Tensor:
+    """Return the drop of the logit: (B, L, H)."""
+    return inputs.ablations[1]
 
 
 def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
@@ -65,8 +65,8 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
         TraceError: if the trace lacks a block.
     """
     check_ready(model, trace)
-    found: list[Tensor] = []
-    above: Tensor | None = None  # dS / d(what entered the block above), (B, N, D)
+    gradients: list[Tensor] = []
+    upstream: Tensor | None = None  # gradient of the score in the input of the block above: (B, N, D)
     # Run each block again from its stored input, last to first: only one block's graph is in memory.
     with torch.inference_mode(False), torch.enable_grad():
         angles = model.angles(trace.grid)
@@ -74,14 +74,14 @@ def head_gradients(model: ViT, trace: Trace, target: Target) -> Tensor:
             stream = trace.stream(index).detach().clone().requires_grad_()
             scale = stream.new_ones(len(stream), trace.heads, 1, 1).requires_grad_()
             tokens = model.blocks[index](stream, angles, Ops(BlockEdit(scale=scale)))
-            if above is None:
+            if upstream is None:
                 score = target.score(model.classify(model.finish(tokens)).float()).sum()
-                above, slope = torch.autograd.grad(score, (stream, scale))
+                upstream, slope = torch.autograd.grad(score, (stream, scale))
             else:
-                above, slope = torch.autograd.grad(tokens, (stream, scale), above)
+                upstream, slope = torch.autograd.grad(tokens, (stream, scale), upstream)
             if index in trace.blocks:
-                found.append(slope.abs().flatten(1).cpu().double())  # (B, H, 1, 1) -> (B, H)
-    return torch.stack(found[::-1], dim=1)  # L x (B, H) -> (B, L, H)
+                gradients.append(slope.abs().flatten(1).cpu().double())  # (B, H, 1, 1) -> (B, H)
+    return torch.stack(gradients[::-1], dim=1)  # L x (B, H) -> (B, L, H)
 
 
 @torch.no_grad()
@@ -97,35 +97,35 @@ def head_ablations(model: ViT, trace: Trace, target: Target) -> tuple[Tensor, Te
     Raises:
         AnalysisError: if dropout is active.
     """
-    whole = check_ready(model, trace)
+    logits_before = check_ready(model, trace)
     angles = model.angles(trace.grid)
-    found = torch.empty(2, len(whole), len(trace.blocks), trace.heads, dtype=torch.float64)
+    drops = torch.empty(2, len(logits_before), len(trace.blocks), trace.heads, dtype=torch.float64)
     for place, index in enumerate(trace.blocks):
         stream = trace.stream(index)
         for heads in torch.arange(trace.heads).split(_together(model, stream)):
-            out = torch.zeros(len(heads), trace.heads, dtype=torch.bool)
-            out[range(len(heads)), heads] = True  # copy i is without head heads[i]
-            mask = out.repeat(len(stream), 1)[..., None, None].to(stream.device)  # (B * h, H, 1, 1)
+            silenced = torch.zeros(len(heads), trace.heads, dtype=torch.bool)
+            silenced[range(len(heads)), heads] = True  # copy i is without head heads[i]
+            mask = silenced.repeat(len(stream), 1)[..., None, None].to(stream.device)  # (B * h, H, 1, 1)
             copies = stream.repeat_interleave(len(heads), dim=0)  # (B * h, N, D)
             tokens = model.blocks[index](copies, angles, Ops(BlockEdit(zero=mask)))
             for block in model.blocks[index + 1 :]:
                 tokens = block(tokens, angles)
             logits = model.classify(model.finish(tokens))  # (B * h, C)
-            found[:, :, place, heads] = _lost(target, whole, logits, model.problem_type)
-    return found[0], found[1]
+            drops[:, :, place, heads] = _lost(target, logits_before, logits, model.problem_type)
+    return drops[0], drops[1]
 
 
-def _lost(target: Target, whole: Tensor, without: Tensor, problem_type: ProblemType) -> Tensor:
+def _lost(target: Target, logits_before: Tensor, logits_after: Tensor, problem_type: ProblemType) -> Tensor:
     """Return the drop of the target's probability and logit, from logits (B, C) to (B * h, C): (2, B, h)."""
-    times = len(without) // len(whole)
-    before, after = whole.cpu().double(), without.cpu().double()
-    each = target.repeat(times)
-    lost = []
-    shown = activate(before, problem_type), activate(after, problem_type)
-    for was, now in (shown, (before, after)):
-        fall = target.score(was).repeat_interleave(times) - each.score(now)  # (B * h,)
-        lost.append(fall.unflatten(0, (-1, times)))  # (B, h)
-    return torch.stack(lost)
+    times = len(logits_after) // len(logits_before)
+    before, after = logits_before.cpu().double(), logits_after.cpu().double()
+    repeated = target.repeat(times)
+    drops = []
+    probabilities = activate(before, problem_type), activate(after, problem_type)
+    for old, new in (probabilities, (before, after)):
+        drop = target.score(old).repeat_interleave(times) - repeated.score(new)  # (B * h,)
+        drops.append(drop.unflatten(0, (-1, times)))  # (B, h)
+    return torch.stack(drops)
 
 
 def _together(model: ViT, stream: Tensor) -> int:
@@ -141,5 +141,5 @@ def check_ready(model: ViT, trace: Trace) -> Tensor:
     if trace.logits is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Compute statistics of rows instead.")
     if model.training and (config.dropout or config.attention_dropout or config.path_dropout):
-        raise AnalysisError("Expected a model that predicts, got one with active dropout. Call model.eval() first.")
+        raise AnalysisError("Expected a model in eval mode, got active dropout. Call model.eval() first.")
     return trace.logits.detach()

@@ -98,7 +98,7 @@ class Change:
         """
         ranked = self.top(self.logits_before.shape[1], image)
         names = ("index", "label", "before", "after", "change")
-        return data_frame({name: [getattr(one, name) for one in ranked] for name in names})
+        return data_frame({name: [getattr(changed, name) for changed in ranked] for name in names})
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,7 +151,7 @@ def intervene(
     dropped, patch = _mask(drop, model.check(images)).to(images.device), model.config.patch_size  # (gh, gw)
     keep: Tensor | None = None
     with torch.no_grad():
-        plain = model(images) if before is None else before
+        logits_before = model(images) if before is None else before
         changed = images if swap is None else _swapped(images, swap, patch)
         if mode == "remove":
             keep = (~dropped).flatten().nonzero().T if dropped.any() else None  # (1, K)
@@ -161,7 +161,7 @@ def intervene(
         modes = dict(heads) if isinstance(heads, Mapping) else dict.fromkeys(heads, "zero")
         logits = model(changed, Edits(heads=modes, cuts=cuts, keep=keep))
     labels = model.pretrained.labels if model.pretrained else ()
-    before_and_after = plain.detach().cpu().double().numpy(), logits.cpu().double().numpy()
+    before_and_after = logits_before.detach().cpu().double().numpy(), logits.cpu().double().numpy()
     return Change(*before_and_after, labels, model.problem_type)
 
 
@@ -170,7 +170,7 @@ def check_predicts(model: ViT, mode: Drop) -> None:
     if model.head is None:
         raise AnalysisError("Expected a model with a classifier, got one without. Load one that predicts classes.")
     if model.training:
-        raise AnalysisError("Expected a model that predicts, got one in training. Call model.eval() first.")
+        raise AnalysisError("Expected a model in eval mode, got one in training mode. Call model.eval() first.")
     if mode not in get_args(Drop):
         raise AnalysisError(f"Expected one of {', '.join(get_args(Drop))}, got {mode!r}. Choose one of these.")
 
@@ -192,7 +192,8 @@ def _swapped(images: Tensor, swap: Swap, patch: int) -> Tensor:
     height, width = images.shape[2:]
     if swap.images.shape[1:] != images.shape[1:] or len(swap.images) not in (1, len(images)):
         raise AnalysisError(
-            f"Expected other images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. Prepare them alike."
+            f"Expected other images of shape {tuple(images.shape)}, got {tuple(swap.images.shape)}. "
+            "Preprocess them alike."
         )
     left, top, right, bottom = swap.box
     if not (0 <= left < right <= width and 0 <= top < bottom <= height) or any(edge % patch for edge in swap.box):

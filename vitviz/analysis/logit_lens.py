@@ -93,9 +93,9 @@ def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None)
         blocks.append(block)
         logits.append(model.classify(tokens)[0].float())  # (C,)
         of_patches = classify_patches(model, tokens)[0].float()  # (gh * gw, C)
-        each = activate(of_patches, model.problem_type).unflatten(0, trace.grid)  # (gh, gw, C)
-        patches.append(each[..., chosen])  # (gh, gw, K)
-        best.append(each.max(-1))
+        probabilities = activate(of_patches, model.problem_type).unflatten(0, trace.grid)  # (gh, gw, C)
+        patches.append(probabilities[..., chosen])  # (gh, gw, K)
+        best.append(probabilities.max(-1))
     stacked = torch.stack(logits)  # (L, C)
     return LogitLens(
         blocks=tuple(blocks),
@@ -104,8 +104,8 @@ def logit_lens(model: ViT, trace: Trace, classes: Sequence[Named] | None = None)
         classes=tuple(chosen),
         names=tuple(class_name(model, index) for index in chosen),
         patches=torch.stack(patches).cpu().numpy(),
-        best=torch.stack([one.indices for one in best]).cpu().numpy(),
-        best_probability=torch.stack([one.values for one in best]).cpu().numpy(),
+        best=torch.stack([top.indices for top in best]).cpu().numpy(),
+        best_probability=torch.stack([top.values for top in best]).cpu().numpy(),
     )
 
 

@@ -40,12 +40,12 @@ def block_outputs(model: ViT, trace: Trace) -> Iterator[tuple[int, Tensor]]:
 def _outputs(model: ViT, trace: Trace) -> tuple[tuple[int, ...], list[Tensor]]:
     """Return the blocks with known outputs, and the outputs (N, D), for a trace of one image."""
     check_one_image(trace)
-    found = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
-    if not found:
+    outputs = [(block, tokens[0]) for block, tokens in block_outputs(model, trace)]
+    if not outputs:
         raise AnalysisError(
             f"Expected a trace that kept the last block or two in a row, got blocks {list(trace.blocks)}. Keep more."
         )
-    return tuple(block for block, _ in found), [tokens for _, tokens in found]
+    return tuple(block for block, _ in outputs), [tokens for _, tokens in outputs]
 
 
 # ---- principal components
@@ -86,9 +86,9 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
     usual = ~torch.from_numpy(token_norms(model, trace).outliers)[:, first:]  # (L, gh * gw)
     components, shares, colors = [], [], []
     before: Tensor | None = None
-    for output, some in zip(outputs, usual, strict=True):
+    for output, usual_patches in zip(outputs, usual, strict=True):
         tokens = model.norm(output)[first:].cpu().double()  # (gh * gw, D)
-        axes, explained = principal_components(tokens[some])
+        axes, explained = principal_components(tokens[usual_patches])
         axes = point_up(axes)
         scores = tokens @ axes.T  # (gh * gw, 3)
         if before is not None:
@@ -98,7 +98,7 @@ def token_pca(model: ViT, trace: Trace) -> TokenPCA:
         before = scores
         components.append(axes)
         shares.append(explained)
-        colors.append(_as_colors(scores, scores[some]))
+        colors.append(_as_colors(scores, scores[usual_patches]))
     return TokenPCA(
         blocks=blocks,
         colors=torch.stack(colors).unflatten(1, trace.grid).float().numpy(),  # (L, gh * gw, 3) -> (L, gh, gw, 3)
@@ -121,8 +121,8 @@ def principal_components(samples: Tensor, count: int = 3) -> tuple[Tensor, Tenso
     total = centered.square().sum()
     present = variance > total * max(samples.shape) * torch.finfo(samples.dtype).eps  # the rest is rounding
     share = torch.where(present, variance / torch.where(total > 0, total, 1.0), 0.0)
-    more = count - len(axes)
-    return F.pad(torch.where(present[:, None], axes, 0.0), (0, 0, 0, more)), F.pad(share, (0, more))
+    missing = count - len(axes)
+    return F.pad(torch.where(present[:, None], axes, 0.0), (0, 0, 0, missing)), F.pad(share, (0, missing))
 
 
 def point_up(axes: Tensor) -> Tensor:
@@ -180,10 +180,7 @@ def token_norms(model: ViT, trace: Trace) -> TokenNorms:
     outliers = norms > threshold
     outliers[:, : len(trace.prefix)] = False
     return TokenNorms(
-        blocks=blocks,
-        norms=norms.astype(np.float32),
-        outliers=outliers,
-        thresholds=threshold[:, 0].astype(np.float32),
+        blocks=blocks, norms=norms.astype(np.float32), outliers=outliers, thresholds=threshold[:, 0].astype(np.float32)
     )
 
 
@@ -195,7 +192,7 @@ def token_similarity(model: ViT, trace: Trace, query: Query) -> Floats:
     """Return the cosine similarity of one token to all tokens after each block and the final norm: (L, N), -1..1.
 
     Args:
-        model: that made the trace.
+        model: the model of the trace.
         trace: trace of one image.
         query: "cls", a prefix token's name, a patch (row, column) or a token index.
 
@@ -208,5 +205,5 @@ def token_similarity(model: ViT, trace: Trace, query: Query) -> Floats:
     _, outputs = _outputs(model, trace)
     unit = F.normalize(model.norm(torch.stack(outputs)).float(), dim=-1)  # (L, N, D)
     cosines = (unit @ unit[:, trace.token(query), :, None]).squeeze(2)  # (L, N, D) @ (L, D, 1) -> (L, N)
-    found: Floats = cosines.clamp(-1.0, 1.0).cpu().numpy()
-    return found
+    similarity: Floats = cosines.clamp(-1.0, 1.0).cpu().numpy()
+    return similarity

@@ -85,7 +85,7 @@ class _Operation(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, ops: AlphaBeta, function: Callable[..., Tensor], rule: Rule, *inputs: Tensor) -> Tensor:
         with torch.enable_grad():
-            ctx.inputs = [one.detach().requires_grad_() for one in inputs]
+            ctx.inputs = [tensor.detach().requires_grad_() for tensor in inputs]
             ctx.out = function(*ctx.inputs)
         ctx.ops, ctx.rule = ops, rule
         return cast(Tensor, ctx.out.detach())

@@ -21,7 +21,7 @@ from vitviz.model.trace import BlockTrace, Query, Trace, describe_query
 
 Fusion = Literal["mean", "max", "min"]
 Rescale = Literal["attention", "sum"]
-# Defaults of rollout everywhere: the paper's.
+# Defaults of rollout, from the paper, also for the page and the command line.
 FUSE: Fusion = "mean"
 DISCARD, RESIDUAL, START = 0.0, 0.5, 0
 
@@ -49,7 +49,7 @@ def attention(trace: Trace, block: int = -1, head: int | Fusion = "mean", query:
 
 
 def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -> list[list[Heatmap]]:
-    """Return what a token attends to in one block, for every head by itself, at the cost of one `attention`."""
+    """Return the attention of a token in one block for each head, at the cost of one `attention`."""
     rows = trace.row(block, trace.default_query if query is None else query).unbind(1)  # H x (B, N)
     return [
         ATTENTION.heatmaps(row, trace, {"block": block, "head": head, "query": query}) for head, row in enumerate(rows)
@@ -57,7 +57,7 @@ def attention_heads(trace: Trace, block: int = -1, query: Query | None = None) -
 
 
 def attention_scores(trace: Trace, block: int = -1, head: int | Fusion = "mean", query: Query | None = None) -> Tensor:
-    """Return what `attention` does as scores of all tokens: (B, N)."""
+    """Return the scores of all tokens behind the maps of `attention`: (B, N)."""
     query = trace.default_query if query is None else query
     if isinstance(head, int):
         check_head(trace, head)
@@ -119,18 +119,15 @@ def rollout_scores(
     start: int = START,
     rescale: Rescale = "attention",
 ) -> Tensor:
-    """Return what `rollout` does as scores of all tokens: (B, N)."""
+    """Return the scores of all tokens behind the maps of `rollout`: (B, N)."""
     _check_rollout(trace, fuse, discard, residual, start)
-    if rescale not in get_args(Rescale):
-        raise ExplainError(f"Expected rescale as attention or sum, got {rescale!r}. Choose one of them.")
     flow = trace.weights(trace.default_query if query is None else query)  # (B, N)
     for block in range(trace.depth - 1, start - 1, -1):
-        kept, count = trace.block(block), int(discard * flow.shape[1] ** 2)
-        if rescale == "sum":
-            flow = _step_sum(kept, flow, fuse, count, len(trace.prefix), residual)
-            continue
-        step = _step_discard(kept, flow, fuse, count, len(trace.prefix)) if count else _step(kept, flow, fuse)
-        flow = (1.0 - residual) * step + residual * flow
+        block_trace, count = trace.block(block), int(discard * flow.shape[1] ** 2)
+        if count or rescale == "sum":
+            flow = _step_rescaled(block_trace, flow, fuse, count, len(trace.prefix), residual, rescale)
+        else:
+            flow = (1.0 - residual) * _step(block_trace, flow, fuse) + residual * flow
     return flow
 
 
@@ -149,19 +146,19 @@ def rollout_matrix(
     return product
 
 
-def fuse_heads(kept: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:
+def fuse_heads(block_trace: BlockTrace, fuse: Fusion, start: int, stop: int, rescale: bool = True) -> Tensor:
     """Return attention rows start..stop-1 with fused heads: (B, n, N); rows sum to 1."""
     if fuse == "mean":
-        return kept.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
+        return block_trace.rows(start, stop).mean(1)  # (B, H, n, N) -> (B, n, N)
     # In logarithms, because the minimum over heads could underflow and leave an empty row.
-    rows = kept.log_rows(start, stop)
+    rows = block_trace.log_rows(start, stop)
     fused = rows.amax(1) if fuse == "max" else rows.amin(1)
     return fused.softmax(dim=-1) if rescale else fused.exp()
 
 
-def fused_matrix(kept: BlockTrace, fuse: Fusion, discard: float, prefix: int) -> Tensor:
+def fused_matrix(block_trace: BlockTrace, fuse: Fusion, discard: float, prefix: int) -> Tensor:
     """Return one block's attention with fused heads and without weak entries: (B, N, N); rows sum to 1."""
-    fused = torch.cat([fuse_heads(kept, fuse, start, stop) for start, stop in kept.chunks()], dim=1)  # (B, N, N)
+    fused = torch.cat([fuse_heads(block_trace, fuse, *chunk) for chunk in block_trace.chunks()], dim=1)  # (B, N, N)
     if discard:
         fused = discard_weakest(fused, discard, prefix)
         # keepdim: divide by the sum of each row, not of each column
@@ -180,12 +177,12 @@ def discard_weakest(fused: Tensor, share: float, prefix: int) -> Tensor:
     return drop_below(fused, fused.flatten(1).kthvalue(count + 1).values, prefix)
 
 
-def drop_below(rows: Tensor, least: Tensor, prefix: int) -> Tensor:
+def drop_below(rows: Tensor, threshold: Tensor, prefix: int) -> Tensor:
     """Set entries of rows (B, n, N) below `least` (B,) to 0, except prefix columns and each row's strongest entry.
 
     Entries equal to `least` stay: discarding many equal entries could exceed the share.
     """
-    weak = rows < least[:, None, None]
+    weak = rows < threshold[:, None, None]
     weak[..., :prefix] = False
     weak.scatter_(2, rows.argmax(dim=2, keepdim=True), False)
     return rows.masked_fill(weak, 0.0)
@@ -228,57 +225,53 @@ def _count(digits: Iterable[Tensor], bins: int) -> Tensor:
 def _find(counts: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
     """Return the bin (B,) of the entry at `position` (B,), and its position inside that bin (B,)."""
     until = counts.cumsum(1)
-    found = torch.searchsorted(until, position[:, None], right=True)  # (B, 1), the first bin that ends after it
-    return found[:, 0], position - (until - counts).gather(1, found)[:, 0]
+    bins = torch.searchsorted(until, position[:, None], right=True)  # (B, 1), the first bin that ends after it
+    return bins[:, 0], position - (until - counts).gather(1, bins)[:, 0]
 
 
-def _step(kept: BlockTrace, flow: Tensor, fuse: Fusion) -> Tensor:
+def _step(block_trace: BlockTrace, flow: Tensor, fuse: Fusion) -> Tensor:
     """Return `flow @ fused attention`, in chunks of rows: (B, N) -> (B, N)."""
-    chunks = used_rows(kept, flow)
+    chunks = used_rows(block_trace, flow)
     if fuse == "mean" and len(chunks) > 1:
-        return kept.propagate(flow).mean(1)  # (B, H, N) -> (B, N)
+        return block_trace.propagate(flow).mean(1)  # (B, H, N) -> (B, N)
     total = torch.zeros_like(flow)
     for start, stop in chunks:
-        total += mix(flow[:, start:stop], fuse_heads(kept, fuse, start, stop))
+        total += mix(flow[:, start:stop], fuse_heads(block_trace, fuse, start, stop))
     return total
 
 
-def _step_discard(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int) -> Tensor:
-    """Return `flow @ fused attention` without its `count` weakest entries, in chunks of rows: (B, N) -> (B, N)."""
-    make = partial(fuse_heads, kept, fuse)
+def _step_rescaled(
+    block_trace: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int, residual: float, rescale: Rescale
+) -> Tensor:
+    """Return `flow @ ((1 - residual) * attention + residual * identity)`, in chunks of rows: (B, N) -> (B, N).
+
+    The attention lacks its `count` weakest entries; for `rescale`, see `rollout`.
+    """
+    make = partial(fuse_heads, block_trace, fuse, rescale=rescale == "attention")
     # Chunks are computed once if all of them fit in memory, else three times.
     rows = cache(make) if 4 * len(flow) * flow.shape[1] ** 2 <= WORK_BYTES // 2 else make
-    chunks = list(kept.chunks())
-    least = entry_in_order(lambda: (rows(start, stop) for start, stop in chunks), count)  # (B,)
+    chunks = list(block_trace.chunks())
+    threshold = entry_in_order(lambda: (rows(*chunk) for chunk in chunks), count) if count else None  # (B,)
     used, total = flow.ne(0).any(dim=0), torch.zeros_like(flow)  # (N,)
     for start, stop in chunks:
         # Use whole chunks: only the same matrix product reproduces the counted bits.
         if not used[start:stop].any():
             continue
-        fused = drop_below(rows(start, stop), least, prefix)  # (B, n, N)
-        weights = flow[:, start:stop] / fused.sum(dim=-1)  # (B, n), to rescale rows to sum to 1
-        total += mix(weights, fused)
-    return total
-
-
-def _step_sum(kept: BlockTrace, flow: Tensor, fuse: Fusion, count: int, prefix: int, residual: float) -> Tensor:
-    """Return `flow @ (attention + identity)`, the rows of the sum rescaled to 1: (B, N) -> (B, N)."""
-    rows = partial(fuse_heads, kept, fuse, rescale=False)
-    chunks = list(kept.chunks())
-    least = entry_in_order(lambda: (rows(start, stop) for start, stop in chunks), count) if count else None  # (B,)
-    total = torch.zeros_like(flow)
-    for start, stop in chunks:
-        fused = rows(start, stop) if least is None else drop_below(rows(start, stop), least, prefix)  # (B, n, N)
-        weights = flow[:, start:stop] / ((1.0 - residual) * fused.sum(dim=-1) + residual)  # (B, n)
+        fused, skipped = rows(start, stop), flow[:, start:stop]  # (B, n, N), (B, n)
+        if threshold is not None:
+            fused = drop_below(fused, threshold, prefix)
+        weights = skipped / fused.sum(dim=-1)  # (B, n), to rescale rows to sum to 1
+        if rescale == "sum":
+            weights = skipped = skipped / ((1.0 - residual) * fused.sum(dim=-1) + residual)
         total += (1.0 - residual) * mix(weights, fused)
-        total[:, start:stop] += residual * weights
+        total[:, start:stop] += residual * skipped
     return total
 
 
-def used_rows(kept: BlockTrace, weights: Tensor) -> list[tuple[int, int]]:
+def used_rows(block_trace: BlockTrace, weights: Tensor) -> list[tuple[int, int]]:
     """Return ranges (start, stop) of the rows with non-zero weights (B, N)."""
     used = weights.ne(0).any(dim=0).nonzero().flatten().tolist()
-    return [(used[0], used[0] + 1)] if len(used) == 1 else list(kept.chunks())
+    return [(used[0], used[0] + 1)] if len(used) == 1 else list(block_trace.chunks())
 
 
 def mix(weights: Tensor, rows: Tensor) -> Tensor:
@@ -331,7 +324,7 @@ ATTENTION = Method(
     function=_of_case(attention, attention_scores),
     title="Attention",
     paper="Vaswani et al. 2017, Attention Is All You Need, NeurIPS",
-    about="Where a token looks in one block. It says where information was taken from, not what it was used for.",
+    about="The attention of one token in one block. It shows where information comes from, not what it is used for.",
     class_specific=False,
     unit="attention",
     cost=1.0,

@@ -126,20 +126,20 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, bias, z, sizes = ctx.saved_tensors
         gamma, sign = ctx.gamma, z.sign()
-        own = z.new_zeros(()) if bias is None else bias + gamma * bias * (bias * sign > 0)  # weighted bias
-        kept = own + ctx.epsilon * sign
+        bias_share = z.new_zeros(()) if bias is None else bias + gamma * bias * (bias * sign > 0)  # weighted bias
+        absorbing = bias_share + ctx.epsilon * sign
         share = grad
         if gamma or ctx.epsilon:
             plain = z if bias is None else z - bias
-            some = plain + gamma / 2 * (plain + sign * sizes) if gamma else plain
-            share = grad * _divide(z, some + kept)  # R / total, where R = z * grad; the total has the sign of z
+            weighted = plain + gamma / 2 * (plain + sign * sizes) if gamma else plain
+            share = grad * _divide(z, weighted + absorbing)  # R / total, R = z * grad; the total has the sign of z
         into = (1.0 + gamma / 2) * share @ weight
         if sizes is not None:
             extra = gamma / 2 * sign
             if bias is not None and not ctx.absorbs:
-                extra = extra + _divide(own, sizes)  # in proportion to |w_ij x_i|
+                extra = extra + _divide(bias_share, sizes)  # in proportion to |w_ij x_i|
             into += x.sign() * ((extra * share) @ weight.abs())  # |x_i| / x_i
-        return into, None, None, _total(kept * share) if ctx.absorbs else None, None, None
+        return into, None, None, _total(absorbing * share) if ctx.absorbs else None, None, None
 
 
 class _Norm(torch.autograd.Function):
@@ -173,27 +173,27 @@ class _Attend(torch.autograd.Function):
         q, k, v = ctx.saved_tensors
         by_query, by_key = ctx.needs_input_grad[:2]
         into_q, into_k, into_v = torch.empty_like(q), torch.zeros_like(k), torch.zeros_like(v)
-        left = q.new_zeros(len(q), 1)
+        absorbed = q.new_zeros(len(q), 1)
         rows = max(1, CHUNK_BYTES // (q.element_size() * q.shape[0] * q.shape[1] * k.shape[2]))
         for start in range(0, q.shape[2], rows):
-            some = slice(start, start + rows)
-            queries, flow = q[:, :, some], grad[:, :, some]
+            chunk = slice(start, start + rows)
+            queries, flow = q[:, :, chunk], grad[:, :, chunk]
             logits = queries @ k.mT  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N)
-            seen = logits.softmax(dim=-1)
+            probabilities = logits.softmax(dim=-1)
             if not by_key:  # attention is a constant: all to the values
-                into_v += seen.mT @ flow  # (B, H, N, n) @ (B, H, n, d)
+                into_v += probabilities.mT @ flow  # (B, H, N, n) @ (B, H, n, d)
                 continue
-            half = seen / 2
+            half = probabilities / 2
             into_v += half.mT @ flow
             slope = half * (flow @ v.mT)  # (B, H, n, d) @ (B, H, d, N) -> (B, H, n, N), times the probabilities
             total = slope.sum(-1, keepdim=True)
-            slope -= seen * total
-            left += _total(total) - _total(slope * logits)
+            slope -= probabilities * total
+            absorbed += _total(total) - _total(slope * logits)
             if by_query:
                 slope /= 2
-                into_q[:, :, some] = slope @ k  # (B, H, n, N) @ (B, H, N, d)
+                into_q[:, :, chunk] = slope @ k  # (B, H, n, N) @ (B, H, N, d)
             into_k += slope.mT @ queries  # (B, H, N, n) @ (B, H, n, d)
-        return into_q if by_query else None, into_k if by_key else None, into_v, left
+        return into_q if by_query else None, into_k if by_key else None, into_v, absorbed
 
 
 def _total(x: Tensor) -> Tensor:

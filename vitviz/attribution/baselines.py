@@ -41,8 +41,8 @@ def baseline_images(model: ViT, images: Tensor, kind: Baseline = "blur") -> Tens
         raise ExplainError(f"Expected one of {', '.join(get_args(Baseline))}, got {kind!r}. Choose one of these.")
     if model.pretrained is None:
         raise ExplainError("Expected mean and std of the preprocessing for black, got none. Use blur, mean or zero.")
-    how = model.pretrained.preprocess
-    black = [-center / spread for center, spread in zip(how.mean, how.std, strict=True)]  # (0 - mean) / std
+    preprocess = model.pretrained.preprocess
+    black = [-mean / std for mean, std in zip(preprocess.mean, preprocess.std, strict=True)]  # (0 - mean) / std
     return images.new_tensor(black)[:, None, None].expand_as(images)
 
 

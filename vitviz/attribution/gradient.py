@@ -12,7 +12,7 @@ Shapes: B images, H heads, N tokens = P prefix tokens followed by gh x gw patche
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,12 +51,12 @@ def backward(case: Case, stop: int = 0) -> Iterator[Step]:
             advance(entering, 1 / trace.depth)
             if flow is None:  # the last block: continue to the score
                 out = case.target.score(model.classify(model.finish(out), ops)).sum()
-        inputs = [seen.probabilities for seen in ops.seen]
+        matrices = [attended.probabilities for attended in ops.seen]
         ops.seen.clear()  # it holds the logits too
-        gradients = torch.autograd.grad(out, inputs + [entering] * (index > stop), flow)
+        gradients = torch.autograd.grad(out, matrices + [entering] * (index > stop), flow)
         flow = gradients[-1] if index > stop else None
-        steps = [Step(one.detach(), gradients[number], pooling=number > 0) for number, one in enumerate(inputs)]
-        del out, inputs, gradients  # free them before the next block
+        steps = [Step(matrices[place].detach(), gradients[place], pooling=place > 0) for place in range(len(matrices))]
+        del out, matrices, gradients  # free them before the next block
         while steps:
             yield steps.pop()
 
@@ -141,7 +141,7 @@ def attention_gradcam(case: Case, *, block: int = -1) -> Tensor:
         pooling = ops.seen[0].probabilities.mean((1, 2))  # (B, H, 1, N) -> (B, N)
         rows = rows + (1 - rows.sum(1, keepdim=True)) * pooling
     *_, step = backward(case, index)
-    attention, gradient = (mix(rows[:, None], one) for one in (step.attention, step.gradient))  # (B, H, N) each
+    attention, gradient = (mix(rows[:, None], matrix) for matrix in (step.attention, step.gradient))  # (B, H, N) each
     weights = gradient[:, :, len(case.trace.prefix) :].mean(-1, keepdim=True)  # (B, H, 1)
     return (attention * weights).mean(1).clamp_min(0)
 
@@ -189,11 +189,11 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
             over all tokens, as in the authors' program.
 
     Raises:
-        ExplainError: for another pooling, or "tokens" with attention pooling.
+        ExplainError: for "tokens" with attention pooling.
     """
     trace, model = case.trace, case.model
-    if pooling not in get_args(Pooling) or (pooling == "tokens" and model.attn_pool is not None):
-        raise ExplainError(f"Expected pooling as model, or tokens where none is learned; got {pooling!r}. Use model.")
+    if pooling == "tokens" and model.attn_pool is not None:
+        raise ExplainError("Expected pooling='model' for a model with attention pooling, got 'tokens'. Use 'model'.")
     angles = model.angles(trace.grid)
     total = torch.zeros_like(trace.tokens[:, :, 0])  # (B, N)
     for index in range(_index(case, start), trace.depth):
@@ -220,7 +220,7 @@ def legrad(case: Case, *, start: int = 0, pooling: Pooling = "model") -> Tensor:
 def _index(case: Case, block: int) -> int:
     """Return a block index from 0."""
     depth = case.trace.depth
-    if isinstance(block, bool) or not isinstance(block, int) or not -depth <= block < depth:
+    if not -depth <= block < depth:
         raise ExplainError(f"Expected a block among 0..{depth - 1} (or -{depth}..-1), got {block!r}. Choose one.")
     return block % depth
 

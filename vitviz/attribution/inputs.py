@@ -24,10 +24,12 @@ SLOW = 20.0
 """Forward passes above which a method is slow: it yields to other requests, and the page runs it only on request."""
 Named = int | str
 """A class: its index, or its label."""
+TargetLike = Named | Sequence[Named] | Tensor | None
+"""A class for all images, or one for each; `None` for the predicted class."""
 
 
 class ExplainError(VitvizError):
-    """Options that a method cannot take."""
+    """Raised for invalid options and targets of a method."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +55,8 @@ class Target:
 
     def image(self, index: int) -> "Target":
         """Return the target of one image of a batch, as a batch of one."""
-        one = slice(index, index + 1)
-        return Target(self.classes[one], None if self.against is None else self.against[one], self.names[one])
+        single = slice(index, index + 1)
+        return Target(self.classes[single], None if self.against is None else self.against[single], self.names[single])
 
     @property
     def description(self) -> str:
@@ -65,8 +67,8 @@ class Target:
     @property
     def indices(self) -> list[tuple[int, ...]]:
         """Return the class index of each image, or the two class indices of a contrast."""
-        both = [self.classes] if self.against is None else [self.classes, self.against]
-        return [tuple(pair) for pair in torch.stack(both, dim=1).tolist()]
+        columns = [self.classes] if self.against is None else [self.classes, self.against]
+        return [tuple(pair) for pair in torch.stack(columns, dim=1).tolist()]
 
     def repeat(self, times: int) -> "Target":
         """Repeat each image's target `times` times: (B,) -> (B * times,)."""
@@ -172,21 +174,16 @@ class Method:
         return self.cost > SLOW
 
     def heatmaps(
-        self,
-        scores: Tensor,
-        trace: Trace,
-        options: Mapping[str, Any],
-        target: Target | None = None,
-        estimate: str = "",
+        self, scores: Tensor, trace: Trace, options: Mapping[str, Any], target: Target | None = None, estimate: str = ""
     ) -> list[Heatmap]:
         """Return scores of all tokens (B, N) as maps, one for each image, over a gray picture of the model's input.
 
         Args:
             scores: raw, prefix tokens first.
-            trace: that they belong to.
-            options: that the method ran with; the others have their defaults.
-            target: what was explained.
-            estimate: how well the scores are known.
+            trace: the trace of these images.
+            options: options of the run; the others have their defaults.
+            target: the explained target.
+            estimate: the accuracy of the scores, as text.
         """
         used: dict[str, Any] = {**self.options, **options}
         if "query" in used and used["query"] is None:
@@ -197,17 +194,17 @@ class Method:
         geometry = Geometry(size, (size[1], size[0]), (0.0, 0.0, float(size[0]), float(size[1])))
         photo, count = Image.new("RGB", size, "gray"), len(trace.prefix)
         maps = []
-        for index, numbers in enumerate(scores.detach().float().cpu()):  # (N,); NumPy has no bfloat16
+        for index, of_image in enumerate(scores.detach().float().cpu()):  # (N,); NumPy has no bfloat16
             classes = target.indices[index] if target is not None and self.class_specific else ()
             aim = {} if not classes else {"target": classes[0]} if len(classes) == 1 else {"contrast": classes}
             heatmap = Heatmap(
-                values=numbers[count:].unflatten(0, trace.grid).numpy(),  # (gh * gw,) -> (gh, gw)
+                values=of_image[count:].unflatten(0, trace.grid).numpy(),  # (gh * gw,) -> (gh, gw)
                 geometry=geometry,
                 photo=photo,
                 title=f"{title}, for {target.names[index]}" if target is not None and classes else title,
                 unit=self.unit,
                 signed=self.signed,
-                prefix_mass=dict(zip(trace.prefix, numbers[:count].tolist(), strict=True)),
+                prefix_mass=dict(zip(trace.prefix, of_image[:count].tolist(), strict=True)),
                 query=query if isinstance(query, tuple) else None,
                 classes=classes,
                 question={"method": self.name, **aim, **used},
@@ -226,10 +223,7 @@ class Method:
 
 
 def resolve_target(
-    model: ViT,
-    logits: Tensor | None,
-    target: Named | Sequence[Named] | Tensor | None = None,
-    contrast: tuple[Named, Named] | None = None,
+    model: ViT, logits: Tensor | None, target: TargetLike = None, contrast: tuple[Named, Named] | None = None
 ) -> Target | None:
     """Return the target for a class or contrast, given by index or label.
 
@@ -253,7 +247,7 @@ def resolve_target(
         raise ExplainError("Expected no target for a model without a classifier, got one. Leave it out.")
     batch = len(logits)
     if contrast is not None:
-        first, second = (class_index(model, one) for one in contrast)
+        first, second = (class_index(model, named) for named in contrast)
         if first == second:
             raise ExplainError(f"Expected two different classes, got {contrast[0]!r} twice. Name another one.")
         same = torch.full((batch,), first), torch.full((batch,), second)
@@ -265,10 +259,12 @@ def resolve_target(
     elif isinstance(target, int | np.integer | str):
         classes = torch.full((batch,), class_index(model, target))
     else:
-        each = list(target)
-        if len(each) != batch:
-            raise ExplainError(f"Expected one class for each of {batch} images, got {len(each)}. Name as many.")
-        classes = torch.tensor([class_index(model, one) for one in each])
+        listed = list(target)
+        if len(listed) != batch:
+            raise ExplainError(
+                f"Expected one class for each of {batch} images, got {len(listed)}. Give one class per image."
+            )
+        classes = torch.tensor([class_index(model, named) for named in listed])
     return Target(classes, names=tuple(class_name(model, index) for index in classes.tolist()))
 
 
@@ -286,11 +282,11 @@ def class_index(model: ViT, named: Named) -> int:
     if isinstance(named, str):
         text = named.strip()
         exact = [index for index, label in enumerate(labels) if label == text]
-        found = exact or [index for index, label in enumerate(labels) if label.casefold() == text.casefold()]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {found}. Name an index.")
+        matches = exact or [index for index, label in enumerate(labels) if label.casefold() == text.casefold()]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            raise ExplainError(f"Expected one class, got {named!r}, the label of the classes {matches}. Name an index.")
         if text.isdecimal() and int(text) < count:  # after the labels, which may be numbers
             return int(text)
     known = ", ".join(labels[:12]) + (", ..." if len(labels) > 12 else "") if labels else "no labels"

@@ -51,11 +51,11 @@ def integrated_gradients(case: Case, *, steps: int = 32, baseline: Baseline = "z
         from captum.attr import IntegratedGradients
 
     _at_least(1, steps=steps, batch=batch)
-    found = []
+    attributions = []
     for image, base, score in _one_by_one(case, baseline):
         method = IntegratedGradients(score)
-        found.append(method.attribute(image, base, n_steps=steps, internal_batch_size=batch))
-    return _to_tokens(case, torch.cat(found))
+        attributions.append(method.attribute(image, base, n_steps=steps, internal_batch_size=batch))
+    return _to_tokens(case, torch.cat(attributions))
 
 
 def occlusion(
@@ -82,13 +82,13 @@ def occlusion(
             f"got window {window} and stride {stride}. Choose smaller ones."
         )
     side, channels = case.model.config.patch_size, case.images.shape[1]
-    found = []
+    attributions = []
     for image, base, score in _one_by_one(case, baseline):
         shift = (channels, stride * side, stride * side)
         shape = (channels, window * side, window * side)
         pixels = Occlusion(score).attribute(image, shape, shift, base, perturbations_per_eval=batch)  # (1, C, H, W)
-        found.append(pixels[:, :1])
-    return _to_tokens(case, torch.cat(found)) / side**2  # every pixel has the score of its window
+        attributions.append(pixels[:, :1])
+    return _to_tokens(case, torch.cat(attributions)) / side**2  # every pixel has the score of its window
 
 
 def kernel_shap(
@@ -133,18 +133,18 @@ def kernel_shap(
     solution, *halves = (_least_squares(inputs[rows], root[rows]) for rows in (half >= 0, *parts))  # (F, S) or (F, S')
     agreement = []
     shown = pixel_mask(subsets[:, squares], case.model.config.patch_size).to(case.images.device)  # (S, 1, H, W)
-    found = []
+    values = []
     for image, base, score in _one_by_one(case, baseline):
         with torch.no_grad():
-            scores = torch.cat([score(torch.where(some, image, base)) for some in shown.split(batch)])  # (S,)
+            scores = torch.cat([score(torch.where(masks, image, base)) for masks in shown.split(batch)])  # (S,)
         scores = scores.cpu().double()
-        found.append(solution @ scores)
-        one, other = (part @ scores[rows] for part, rows in zip(halves, parts, strict=True))
-        agreement.append(float(torch.corrcoef(torch.stack([one, other]))[0, 1]))
+        values.append(solution @ scores)
+        first, second = (part @ scores[rows] for part, rows in zip(halves, parts, strict=True))
+        agreement.append(float(torch.corrcoef(torch.stack([first, second]))[0, 1]))
     if samples >= 16 * count:  # with fewer samples, halves are unreliable
         case.notes.append(_describe_agreement(samples, agreement))
-    each = torch.stack(found).to(case.images) / squares.flatten().bincount().to(case.images)  # (B, count)
-    patches = each[:, squares.flatten().to(each.device)]  # (B, count) -> (B, gh * gw)
+    per_patch = torch.stack(values).to(case.images) / squares.flatten().bincount().to(case.images)  # (B, count)
+    patches = per_patch[:, squares.flatten().to(per_patch.device)]  # (B, count) -> (B, gh * gw)
     return F.pad(patches, (len(case.trace.prefix), 0))
 
 
@@ -165,13 +165,13 @@ def _describe_agreement(samples: int, halves: list[float]) -> str:
     return f"Estimated from {samples:,} samples: two such maps correlate about {sum(known) / len(known):.2f}."
 
 
-def superpixels(grid: tuple[int, int], side: int | None = None, most: int = 20) -> tuple[Tensor, int]:
+def superpixels(grid: tuple[int, int], side: int | None = None, maximum: int = 20) -> tuple[Tensor, int]:
     """Return the index of each patch's square, (gh, gw) long, and the number of squares.
 
     `side` is the side of a square in patches; `None` for the smallest with at most `most` squares.
     """
     if side is None:
-        side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= most)
+        side = next(n for n in range(1, max(grid) + 1) if math.ceil(grid[0] / n) * math.ceil(grid[1] / n) <= maximum)
     _at_least(1, superpixel=side)
     rows, columns = (torch.arange(count) // side for count in grid)
     across = int(columns[-1]) + 1
@@ -186,18 +186,18 @@ def draw_subsets(count: int, samples: int, seed: int) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.arange(1.0, count)
     pairs = (samples - 1) // 2
-    chosen = 1 + torch.multinomial(1 / (sizes * (count - sizes)), pairs, replacement=True, generator=generator)
-    some = torch.rand(pairs, count, generator=generator).argsort(1) < chosen[:, None]  # (S / 2, F)
+    drawn_sizes = 1 + torch.multinomial(1 / (sizes * (count - sizes)), pairs, replacement=True, generator=generator)
+    subsets = torch.rand(pairs, count, generator=generator).argsort(1) < drawn_sizes[:, None]  # (S / 2, F)
     full = torch.ones(1, count, dtype=torch.bool)
-    return torch.cat([full, ~full, torch.stack([some, ~some], 1).flatten(0, 1)])[:samples]
+    return torch.cat([full, ~full, torch.stack([subsets, ~subsets], 1).flatten(0, 1)])[:samples]
 
 
 def _one_by_one(case: Case, baseline: Baseline) -> Iterator[tuple[Tensor, Tensor, Score]]:
     """Yield each image with its baseline, (1, C, H, W) each, and its score function, (n, C, H, W) -> (n,)."""
     target, bases = case.target, baseline_images(case.model, case.images, baseline)
     for index in range(len(case.images)):
-        one = slice(index, index + 1)
-        yield case.images[one].detach(), bases[one], partial(_score, case.model, target.image(index))
+        single = slice(index, index + 1)
+        yield case.images[single].detach(), bases[single], partial(_score, case.model, target.image(index))
 
 
 def _score(model: ViT, target: Target, pixels: Tensor) -> Tensor:
@@ -211,10 +211,10 @@ def _to_tokens(case: Case, pixels: Tensor) -> Tensor:
     return F.pad(patches.flatten(1), (len(case.trace.prefix), 0))  # (B, gh * gw) -> (B, N)
 
 
-def _at_least(least: int, **options: int) -> None:
+def _at_least(minimum: int, **options: int) -> None:
     for name, value in options.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ExplainError(f"Expected {name} to be a whole number of at least {least}, got {value!r}. Raise it.")
+        if value < minimum:
+            raise ExplainError(f"Expected {name} to be at least {minimum}, got {value}. Raise it.")
 
 
 METHODS = (

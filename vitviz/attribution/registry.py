@@ -1,6 +1,6 @@
 """List all attribution methods by name, and run them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vitviz.attribution import attention, gradient, perturbation, relevance, values
-from vitviz.attribution.inputs import Case, ExplainError, Method, Named, resolve_target
+from vitviz.attribution.inputs import Case, ExplainError, Method, Named, TargetLike, resolve_target
 from vitviz.fields import check_arguments, describe_type, field_types, matches_type, plain
 from vitviz.heatmap import Heatmap
 from vitviz.model.trace import Trace
@@ -59,7 +59,7 @@ def check_options(name: str, options: Mapping[str, Any]) -> Method:
 def attribute(
     model: ViT,
     images: Tensor,
-    target: Named | Sequence[Named] | Tensor | None = None,
+    target: TargetLike = None,
     method: str = DEFAULT,
     *,
     contrast: tuple[Named, Named] | None = None,
@@ -83,24 +83,23 @@ def attribute(
     Raises:
         ExplainError: if the method, a class or an option does not exist.
     """
-    case, scores = score_tokens(model, images, target, method, contrast=contrast, trace=trace, **options)
+    case, scores = score_tokens(model, images, target, method, contrast, trace, options)
     return METHODS[method].heatmaps(scores, case.trace, options, case.resolved, " ".join(case.notes))
 
 
 def score_tokens(
     model: ViT,
     images: Tensor,
-    target: Named | Sequence[Named] | Tensor | None = None,
-    method: str = DEFAULT,
-    *,
-    contrast: tuple[Named, Named] | None = None,
-    trace: Trace | None = None,
-    **options: Any,
+    target: TargetLike,
+    method: str,
+    contrast: tuple[Named, Named] | None,
+    trace: Trace | None,
+    options: Mapping[str, Any],
 ) -> tuple[Case, Tensor]:
-    """Compute what `attribute` returns, with its arguments, in the model's precision and on its device.
+    """Run a method, with the arguments and errors of `attribute`.
 
     Returns:
-        The case and the score of each token, prefix tokens first: (B, N).
+        The case, and the score of each token, prefix tokens first: (B, N), in the model's precision, on its device.
     """
     chosen = check_options(method, options)
     if contrast is not None and not chosen.class_specific:
@@ -111,7 +110,7 @@ def score_tokens(
     trace = trace or model.trace(images)
     resolved = resolve_target(model, trace.logits, target, contrast)
     if resolved is None and chosen.class_specific:
-        others = ", ".join(name for name, one in METHODS.items() if not one.class_specific)
+        others = ", ".join(name for name, other in METHODS.items() if not other.class_specific)
         raise ExplainError(
             f"Expected a model with a classifier for {method}, which explains a class; got one without. Choose a "
             f"method that explains none: {others}."
@@ -121,9 +120,11 @@ def score_tokens(
         return case, chosen.function(case, **options).detach()
 
 
-def score_patches(*arguments: Any, **options: Any) -> Tensor:
-    """Return the scores of patches, (B, gh, gw), for the arguments of `attribute`."""
-    case, scores = score_tokens(*arguments, **options)
+def score_patches(
+    model: ViT, images: Tensor, target: TargetLike = None, method: str = DEFAULT, **options: Any
+) -> Tensor:
+    """Return the scores of patches, (B, gh, gw), instead of the maps of `attribute`."""
+    case, scores = score_tokens(model, images, target, method, None, None, options)
     patches: Tensor = scores[:, len(case.trace.prefix) :].unflatten(1, case.trace.grid)  # (B, gh * gw) -> (B, gh, gw)
     return patches
 

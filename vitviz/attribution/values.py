@@ -6,6 +6,8 @@ high attention may contribute little, because the residual stream receives atten
 Shapes: B images, H heads, N tokens, D width, d head width.
 """
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,9 @@ from vitviz.model.tracing import project_part
 
 
 @torch.no_grad()
-def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", query: Query | None = None) -> Tensor:
+def value_attention(
+    case: Case, *, block: int = -1, head: int | Literal["sum", "mean"] = "sum", query: Query | None = None
+) -> Tensor:
     """Return each token's contribution to `query` in one block: the norm of a_ij f(x_j), f(x) = (x W_V + b_V) W_O.
 
     W_O includes the layer scale, if any. As in the authors' code, the bias of the output projection is excluded.
@@ -35,8 +39,7 @@ def value_attention(case: Case, *, block: int = -1, head: int | str = "sum", que
         (B, N), non-negative, not normalised.
     """
     trace = case.trace
-    known = type(head) is int and 0 <= head < trace.heads
-    if head not in ("sum", "mean") and not known:
+    if isinstance(head, int) and not 0 <= head < trace.heads:
         raise ExplainError(f"Expected a head among 0..{trace.heads - 1}, 'sum' or 'mean', got {head!r}. Choose one.")
     query = trace.default_query if query is None else query
     stream = trace.stream(block)  # (B, N, D), checks `block`
@@ -61,19 +64,19 @@ def _products(block: Block, stream: Tensor) -> Tensor:
     if isinstance(scale, LayerScale):
         out = double(scale.gamma)[:, None] * out
     between = (out.T @ out).unflatten(0, (attn.heads, -1))  # (H * d, D) @ (D, H * d) -> (H, d, H * d)
-    one = [
+    products = [
         ((values[:, :, head] @ between[head]).unflatten(2, (attn.heads, -1)) * values).sum(3)  # (B, N, H)
         for head in range(attn.heads)
     ]
-    return torch.stack(one, dim=2)
+    return torch.stack(products, dim=2)
 
 
 def _norms_of_sums(case: Case, block: int, query: Query, products: Tensor) -> Tensor:
     """Return the norms of the sums over heads for a query: (B, N, H, H) -> (B, N)."""
-    kept, weights = case.trace.block(block), case.trace.weights(query)  # (B, N)
+    block_trace, weights = case.trace.block(block), case.trace.weights(query)  # (B, N)
     total = products.new_zeros(weights.shape)
-    for start, stop in used_rows(kept, weights):
-        rows = double(kept.rows(start, stop)).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
+    for start, stop in used_rows(block_trace, weights):
+        rows = double(block_trace.rows(start, stop)).permute(0, 3, 2, 1)  # (B, H, n, N) -> (B, N, n, H)
         squares = ((rows @ products) * rows).sum(3)  # (B, N, n, H) @ (B, N, H, H) -> (B, N, n)
         norms = squares.clamp_min_(0).sqrt_()
         total += (norms @ double(weights[:, start:stop, None])).squeeze(2)  # (B, N, n) @ (B, n, 1)

@@ -15,7 +15,7 @@ from vitviz.formatting import text_table
 from vitviz.outputs import REGRESSION
 
 if TYPE_CHECKING:
-    from vitviz.analysis.heads import HeadStatistics
+    from vitviz.analysis.head_statistics import HeadStatistics
     from vitviz.evaluation.table import Evaluation
 
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option(
     "--statistics",
     cls=Several,
-    type=Names("vitviz.analysis.heads", "STATISTICS", "all"),
+    type=Names("vitviz.analysis.head_statistics", "STATISTICS", "all"),
     help="default: those computed from rows of attention",
 )
 @click.option("--query", help="the query token (default: the mean over all patches)")
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 @shared.model
 def heads(args: Args) -> None:
     """Measure the attention heads, on a photograph or over a folder."""
-    from vitviz.analysis.heads import CHEAP, STATISTICS, folder_statistics
+    from vitviz.analysis.head_statistics import CHEAP, STATISTICS, folder_statistics
 
     output = shared.output_path(args.output, ".csv") if args.output else None
     names = tuple(STATISTICS) if "all" in args.statistics else args.statistics or CHEAP
@@ -47,28 +47,29 @@ def heads(args: Args) -> None:
         grid = None if explorer.preprocess.mode == "native" else explorer.model.config.grid_of(*size)
         query = shared.parse_query(args.query, grid)
         options = {"names": names, "query": query, "target": args.target, "limit": args.limit, "size": args.size}
-        found = folder_statistics(explorer.model, args.photo, **options, progress=not args.quiet)
-        record = {"data": {"folder": args.photo, "images": found.images}, "heads": _heads(found)}
+        statistics = folder_statistics(explorer.model, args.photo, **options, progress=not args.quiet)
+        record = {"data": {"folder": args.photo, "images": statistics.images}, "heads": _heads(statistics)}
     else:
         view = explorer.open(shared.photograph(args.photo), size=args.size)
-        found = view.heads(names, query=shared.parse_query(args.query, view.trace.grid), target=args.target)
-        record = {"images": [shared.photo_record(args.photo, view, heads=_heads(found))]}
+        query = shared.parse_query(args.query, view.trace.grid)
+        statistics = view.heads(names, query=query, target=args.target)
+        record = {"images": [shared.photo_record(args.photo, view, heads=_heads(statistics))]}
     if output:
-        found.save(output)
-        counts = f"{len(found.rows())} heads, {len(found.present)} statistics, {found.images} images"
+        statistics.save(output)
+        counts = f"{len(statistics.rows())} heads, {len(statistics.present)} statistics, {statistics.images} images"
         shared.note(args, f"{counts} -> {output}")
     if args.json:
         shared.print_json(args, size, **record)
     elif not output:
-        print(found.table())
+        print(statistics.table())
 
 
-def _heads(found: HeadStatistics) -> list[dict[str, Any]]:
+def _heads(statistics: HeadStatistics) -> list[dict[str, Any]]:
     """Return the JSON entries of all heads; layers and heads count from 1."""
-    means = found.values
+    means = statistics.values
     return [
-        {"layer": block + 1, "head": head + 1, **{name: means[name][at, head] for name in found.present}}
-        for at, block in enumerate(found.blocks)
+        {"layer": block + 1, "head": head + 1, **{name: means[name][row, head] for name in statistics.present}}
+        for row, block in enumerate(statistics.blocks)
         for head in range(next(iter(means.values())).shape[1])
     ]
 
@@ -91,28 +92,28 @@ def lens(args: Args) -> None:
     if args.k < 1:
         raise VitvizError(f"Expected -k of at least 1, got {args.k}. Ask for more classes.")
     view = shared.open_view(args)
-    found = view.lens(view.best(args.k))
-    readings = found.probabilities[:, list(found.classes)]  # (L, K)
+    lens = view.lens(view.best(args.k))
+    readings = lens.probabilities[:, list(lens.classes)]  # (L, K)
     problem_type = view.model.problem_type
-    words = "values" if problem_type == REGRESSION else "probabilities"
+    unit = "values" if problem_type == REGRESSION else "probabilities"
     if args.json:
         layers = [
-            {"layer": block + 1, words: dict(zip(found.names, row, strict=True))}
-            for block, row in zip(found.blocks, readings.tolist(), strict=True)
+            {"layer": block + 1, unit: dict(zip(lens.names, row, strict=True))}
+            for block, row in zip(lens.blocks, readings.tolist(), strict=True)
         ]
         shared.print_photo(args, view, layers=layers)
     else:
-        each = zip(found.blocks, readings, strict=True)
-        rows = [[str(block + 1), *(format_output(one, problem_type) for one in row)] for block, row in each]
-        print(text_table([["layer", *found.names], *rows], left=0))
+        numbered = zip(lens.blocks, readings, strict=True)
+        rows = [[str(block + 1), *(format_output(value, problem_type) for value in row)] for block, row in numbered]
+        print(text_table([["layer", *lens.names], *rows], left=0))
     if output:
         colors = view.token_pca()
-        with output.open("wb") as file:  # to a name, NumPy adds an ending of its own
+        with output.open("wb") as file:  # NumPy would append .npz to a name
             arrays: dict[str, Any] = {
-                "layers": np.array(found.blocks) + 1,
-                "names": np.array(found.names),
-                words: readings,  # (L, K)
-                "patches": found.patches,  # (L, gh, gw, K)
+                "layers": np.array(lens.blocks) + 1,
+                "names": np.array(lens.names),
+                unit: readings,  # (L, K)
+                "patches": lens.patches,  # (L, gh, gw, K)
                 "colors": colors.colors,  # (L, gh, gw, 3)
                 "explained": colors.explained,  # (L, 3)
             }
@@ -135,25 +136,26 @@ def evaluate(args: Args) -> None:
     from vitviz.evaluation.evaluate import evaluate as measure
     from vitviz.evaluation.records import processes
 
-    table = shared.output_path(args.table, ".md", ".csv", option="--table") if args.table else None
+    output = shared.output_path(args.table, ".md", ".csv", option="--table") if args.table else None
     out = shared.output_path(args.out, option="--out") if args.out else None
     methods = "all" if args.methods == ("all",) else args.methods
     settings = {"limit": args.limit, "seed": args.seed, "out": out, "target": args.aim}
     options = _method_settings(args.set, methods)
     explorer = shared.open_explorer(args)
-    found = measure(explorer.model, args.data, methods, **settings, options=options, progress=not args.quiet)
+    evaluation = measure(explorer.model, args.data, methods, **settings, options=options, progress=not args.quiet)
     if processes()[0] > 0:
-        return  # under torchrun every process has the table: the first one prints it
+        return  # under torchrun every process has the table, and the first one prints it
     if args.json:
         preprocess = explorer.preprocess
-        record = {"summary": found.describe(), "methods": _methods(found), "left_out": dict(found.left_out)}
-        data = {"folder": args.data, "images": found.images}
+        record: dict[str, Any] = {"summary": evaluation.describe(), "methods": _methods(evaluation)}
+        record["left_out"] = dict(evaluation.left_out)
+        data = {"folder": args.data, "images": evaluation.images}
         shared.print_json(args, (preprocess.height, preprocess.width), data=data, **record)
     else:
-        print(found.table())
-    if table:
-        text = found.csv() if table.suffix.lower() == ".csv" else found.markdown()
-        table.write_text(text + "\n", encoding="utf-8")
+        print(evaluation.table())
+    if output:
+        text = evaluation.csv() if output.suffix.lower() == ".csv" else evaluation.markdown()
+        output.write_text(text + "\n", encoding="utf-8")
 
 
 def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> dict[str, dict[str, Any]]:
@@ -170,6 +172,6 @@ def _method_settings(texts: tuple[str, ...], methods: str | tuple[str, ...]) -> 
     return options
 
 
-def _methods(found: Evaluation) -> list[dict[str, Any]]:
+def _methods(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Return the JSON entries of all methods, best first."""
-    return [{"method": row.method, **row.means, "errors": dict(row.errors)} for row in found.rows]
+    return [{"method": row.method, **row.means, "errors": dict(row.errors)} for row in evaluation.rows]

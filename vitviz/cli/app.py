@@ -19,7 +19,7 @@ OPTIONS = {name: setting for name, setting in SETTINGS.items() if setting.option
 
 
 def _option(name: str, setting: Setting) -> Callable[[Any], Any]:
-    """Return the option of a setting, whose value `settings` checks."""
+    """Return the option of a setting; `settings` checks its value."""
     option, words = setting.option, setting.words
     if isinstance(setting.default, bool):
         words = re.sub("[01]", lambda digit: ("no", "yes")[int(digit[0])], words)
@@ -43,8 +43,8 @@ def app(args: Args) -> None:
         from vitviz.server.pages import build
         from vitviz.server.server import launch
 
-    given = {name: getattr(args, name) for name in OPTIONS}
-    given |= {"models": args.models or None, "default": args.default or next(iter(args.models), None)}
-    allowed = settings(host=args.host, **given)
+    values = {name: getattr(args, name) for name in OPTIONS}
+    values |= {"models": args.models or None, "default": args.default or next(iter(args.models), None)}
+    allowed = settings(host=args.host, **values)
     texts = None if args.lecture is None else Path(args.lecture)
     launch(build(allowed, texts), allowed, host=args.host, port=allowed.port, quiet=args.quiet)

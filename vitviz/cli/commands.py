@@ -1,4 +1,4 @@
-"""Commands of `vitviz`. This module and those of the commands are imported without torch, which a command imports."""
+"""The commands of `vitviz`. Commands import torch when they run, so that the help does not."""
 
 import click
 

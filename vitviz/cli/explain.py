@@ -67,8 +67,8 @@ def _method_help(name: str, about: str) -> str:
 @click.option("--test", is_flag=True, help="measure the faithfulness of the map (takes seconds)")
 @shared.together(
     *(
-        click.option(f"--{here}", cls=LazyHelp, type=kind, compute_help=partial(_method_help, name, about))
-        for name, (here, kind, about) in OPTIONS.items()
+        click.option(f"--{option}", cls=LazyHelp, type=kind, compute_help=partial(_method_help, name, about))
+        for name, (option, kind, about) in OPTIONS.items()
     )
 )
 @click.option("--cmap", help="any matplotlib color map (default: viridis; RdBu_r for signed maps)")
@@ -136,27 +136,27 @@ def _heatmap(view: View, args: Args) -> Heatmap:
         )
     settings = dict(map(shared.parse_setting, args.set))
     check_options(method.name, settings)
-    if twice := sorted(set(settings) & set(options)):
+    if repeated := sorted(set(settings) & set(options)):
         raise VitvizError(
-            f"Expected one value for {twice[0]}, got --{OPTIONS[twice[0]][0]} and --set {twice[0]}. Leave out one."
+            f"Expected one value for {repeated[0]}, got --{OPTIONS[repeated[0]][0]} and --set {repeated[0]}. Choose."
         )
     target = _target(view, args) if method.class_specific else {}
     return view.explain(method.name, **target, **options, **settings)
 
 
 def _method_options(view: View, args: Args) -> dict[str, Any]:
-    """Return the options that were given, by their names in Python.
+    """Return the method's options from the command line, by their names in Python.
 
     Raises:
-        VitvizError: for an option that this method does not have: a map of something else is worse than none.
+        VitvizError: for an option that this method does not have.
     """
     options: dict[str, Any] = {}
     for name, (option, _, _) in OPTIONS.items():
         if (value := getattr(args, option)) is None:
             continue
         if name not in methods()[args.method].options:
-            takes = _methods_with(name)
-            raise VitvizError(f"Expected --{option} with --method {takes}, got {args.method}. Leave out one of them.")
+            names = _methods_with(name)
+            raise VitvizError(f"Expected --{option} with --method {names}, got {args.method}. Leave out one of them.")
         if name in ("block", "start"):
             value = shared.parse_layer(value, view.trace.depth, f"--{option}")
         elif name == "head":
@@ -168,7 +168,7 @@ def _method_options(view: View, args: Args) -> dict[str, Any]:
 
 
 def _target(view: View, args: Args) -> dict[str, Any]:
-    """Return the class, or two to tell apart, as arguments of `View.explain`."""
+    """Return the class, or two classes to compare, as arguments of `View.explain`."""
     if args.rather_than is None:
         return {"target": args.target}
     return {"contrast": (view.best(1)[0] if args.target is None else args.target, args.rather_than)}

@@ -12,7 +12,7 @@ from vitviz.cli.options import PATH, Args, Command, Names, Several
 from vitviz.errors import VitvizError
 from vitviz.resources import DEFAULT
 
-FOR_ONE = ("size", "family", "heads", "labels", "preprocess", "device")  # options of one photograph and model
+FOR_ONE = ("size", "like", "heads", "labels", "preprocess", "problem_type", "device")  # not for --static
 PARTS = ("page", "pictures", "numbers")  # of `vitviz.export.folder`
 
 
@@ -123,16 +123,16 @@ def _write_site(args: Args) -> None:
     if args.photo or args.output or args.lecture:
         other = args.photo or ("-o" if args.output else "--lecture")
         raise VitvizError(f"Expected --static alone, got {other} too. Use them one at a time.")
-    if given := [name for name in FOR_ONE if getattr(args, name) is not None]:
-        raise VitvizError(f"Expected --static with unchanged models, got --{given[0]}. Leave it out.")
+    if excluded := [name.replace("_", "-") for name in FOR_ONE if getattr(args, name) is not None]:
+        raise VitvizError(f"Expected --static with unchanged models, got --{excluded[0]}. Leave it out.")
     folder = shared.output_path(args.static, option="--static", folder=True)
 
     def tell(text: str) -> None:
         shared.note(args, text)
 
-    chosen = {"methods": args.methods, "space": args.space, "lang": args.lang or "en"}
+    options = {"methods": args.methods, "space": args.space, "lang": args.lang or "en"}
     texts = None if args.texts is None else Path(args.texts)
-    site = write_site(folder, list(args.models), **chosen, texts=texts, tell=tell)
+    site = write_site(folder, list(args.models), **options, texts=texts, tell=tell)
     size = sum(path.stat().st_size for path in site.folder.rglob("*") if path.is_file())
     tell(f"{size / 1e6:.1f} MB -> {site.folder} (try it: python -m http.server --directory {site.folder})")
     if args.json:

@@ -1,4 +1,4 @@
-"""Command that draws figures for print: of one photograph, and those of the ViT paper."""
+"""Command that draws figures for print, of one photograph or as in the ViT paper."""
 
 from __future__ import annotations
 
@@ -63,40 +63,40 @@ def figures(args: Args) -> None:
         raise VitvizError(f"Expected --only with --kind path, got {', '.join(kinds)}. Leave out one of them.")
     names = (*((args.only or NAMES) if "path" in kinds else ()), *kinds)
     if {*kinds} - {"rollout-sheet"}:
-        _one(args)  # before anything is computed
+        _single_path(args)  # refuses several before any work
     explorer = shared.open_explorer(args)
     size = shared.input_size(args, explorer)
     with layout(args.width, bare=args.bare):
-        made = _of_one(args, explorer, names)
+        drawn = _photo_figures(args, explorer, names)
         if "rollout-sheet" in kinds:
-            made |= _rollout_sheet(args, explorer)
+            drawn |= _rollout_sheet(args, explorer)
         if "inside" in kinds:
-            made |= _inside(args, explorer)
+            drawn |= _inside(args, explorer)
     folder.mkdir(parents=True, exist_ok=True)
-    paths = {name: folder / f"{name}.{args.format}" for name in made}
-    for name, figure in made.items():
+    paths = {name: folder / f"{name}.{args.format}" for name in drawn}
+    for name, figure in drawn.items():
         save(figure, paths[name])
         width, height = figure.get_size_inches()
-        said = f"{figure.get_label()}\n" if args.bare else ""
-        shared.note(args, f"{said}{width:.2f} × {height:.2f} inches -> {paths[name]}")
+        caption = f"{figure.get_label()}\n" if args.bare else ""
+        shared.note(args, f"{caption}{width:.2f} × {height:.2f} inches -> {paths[name]}")
     if args.json:
         outputs = {name: str(path) for name, path in paths.items()}
         images = [{"photo": photo, "input_size": size, "outputs": outputs} for photo in args.photos]
         shared.print_json(args, size, images=images)
 
 
-def _of_one(args: Args, explorer: Explorer, names: tuple[str, ...]) -> dict[str, Any]:
+def _photo_figures(args: Args, explorer: Explorer, names: tuple[str, ...]) -> dict[str, Any]:
     """Draw the figures of one photograph."""
     from vitviz.draw.figures import KINDS, NAMES, draw
 
     only = [name for name in names if name in (*NAMES, *KINDS)]
     if not only:
         return {}
-    view = explorer.open(shared.photograph(_one(args)), size=args.size)
-    asked = _asked(args, view)
+    view = explorer.open(shared.photograph(_single_path(args)), size=args.size)
+    map_options = _map_options(args, view)
     filters = [number - 1 for number in args.chosen] if args.chosen else args.filters
-    options = {"photo": Path(_one(args)).name, "dark": args.dark, "filters": filters}
-    return draw(view, only, width=args.width, bare=args.bare, **options, **asked)
+    options = {"photo": Path(_single_path(args)).name, "dark": args.dark, "filters": filters}
+    return draw(view, only, width=args.width, bare=args.bare, **options, **map_options)
 
 
 def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
@@ -109,30 +109,30 @@ def _rollout_sheet(args: Args, explorer: Explorer) -> dict[str, Any]:
 
 def _inside(args: Args, explorer: Explorer) -> dict[str, Any]:
     """Draw figure 7 of the ViT paper."""
-    from vitviz.analysis.heads import folder_statistics
+    from vitviz.analysis.head_statistics import folder_statistics
     from vitviz.draw.figures.paper import inside
 
-    path = _one(args)
+    path = _single_path(args)
     if Path(path).is_dir():
         options = {"names": ["distance"], "limit": args.limit, "size": args.size, "progress": not args.quiet}
-        found = folder_statistics(explorer.model, path, **options)
+        statistics = folder_statistics(explorer.model, path, **options)
     else:
-        found = explorer.open(shared.photograph(path), size=args.size).heads(["distance"])
-    return {"inside": inside(explorer.model, found, photo=Path(path).name, dark=args.dark)}
+        statistics = explorer.open(shared.photograph(path), size=args.size).heads(["distance"])
+    return {"inside": inside(explorer.model, statistics, photo=Path(path).name, dark=args.dark)}
 
 
-def _asked(args: Args, view: View) -> dict[str, Any]:
-    """Return the options of figures, counted from 0."""
-    found: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads), "target": args.target}
-    found |= {"query": shared.parse_query(args.query, view.trace.grid)}
+def _map_options(args: Args, view: View) -> dict[str, Any]:
+    """Return the options of the map, with block and head counted from 0."""
+    options: dict[str, Any] = {"head": shared.parse_head(args.head, view.trace.heads), "target": args.target}
+    options |= {"query": shared.parse_query(args.query, view.trace.grid)}
     if args.layer is not None:
-        found["block"] = shared.parse_layer(args.layer, view.trace.depth)
+        options["block"] = shared.parse_layer(args.layer, view.trace.depth)
     if args.method is not None:
-        found["method"] = args.method
-    return found
+        options["method"] = args.method
+    return options
 
 
-def _one(args: Args) -> str:
+def _single_path(args: Args) -> str:
     """Return the single photograph or folder."""
     if len(args.photos) != 1:
         raise VitvizError(
@@ -145,7 +145,7 @@ def _files(args: Args) -> list[Path]:
     """Return the photographs, including those in folders."""
     from vitviz.images.folders import find_images, spread
 
-    found = []
+    paths = []
     for path in map(Path, args.photos):
-        found += [file for file, _ in spread(find_images(path), args.limit)] if path.is_dir() else [path]
-    return found
+        paths += [file for file, _ in spread(find_images(path), args.limit)] if path.is_dir() else [path]
+    return paths

@@ -56,40 +56,40 @@ def film(args: Args) -> None:
         raise VitvizError(f"Expected a video clip with --show {args.show}, got {args.photo!r}. Give a clip.")
     if clip and args.models:
         raise VitvizError(f"Expected a photograph with --models, got the clip {args.photo!r}. Leave out one of them.")
-    made = _of_clip(args) if clip else _over_models(args) if args.models else _of_photo(args)
-    made.save(output, seconds=args.seconds, dark=args.dark)
+    result = _film_clip(args) if clip else _film_models(args) if args.models else _film_photo(args)
+    result.save(output, seconds=args.seconds, dark=args.dark)
     size = f"{output.stat().st_size / 1e6:.1f} MB"
-    shared.note(args, f"{made.title}: {len(made.maps)} frames, {size} -> {output}")
+    shared.note(args, f"{result.title}: {len(result.maps)} frames, {size} -> {output}")
     if args.json:
-        about = {"title": made.title, "labels": made.labels, "scale": [made.scale.vmin, made.scale.vmax]}
-        record = {"photo": args.photo, "output": str(output), **about, "values": [one.values for one in made.maps]}
-        shared.print_json(args, made.maps[0].geometry.input, images=[record])
+        about = {"title": result.title, "labels": result.labels, "scale": [result.scale.vmin, result.scale.vmax]}
+        about |= {"photo": args.photo, "output": str(output), "values": [heatmap.values for heatmap in result.maps]}
+        shared.print_json(args, result.maps[0].geometry.input, images=[about])
 
 
-def _of_photo(args: Args) -> Film:
+def _film_photo(args: Args) -> Film:
     from vitviz.export.film import film_of
 
     view = shared.open_view(args)
-    return film_of(view, args.over, **_place(args, view.trace.depth, view.trace.heads, view.trace.grid))
+    return film_of(view, args.over, **_position(args, view.trace.depth, view.trace.heads, view.trace.grid))
 
 
-def _of_clip(args: Args) -> Film:
+def _film_clip(args: Args) -> Film:
     from tqdm import tqdm
 
     from vitviz.export.film import film_of_clip
     from vitviz.images.video import count_frames
 
-    total = min(args.frames, count_frames(args.photo))  # refuses what is no clip before a model is loaded
+    total = min(args.frames, count_frames(args.photo))  # refuses other files before loading a model
     explorer = shared.open_explorer(args)
     config = explorer.model.config
     grid = None if explorer.preprocess.mode == "native" else config.grid_of(*shared.input_size(args, explorer))
     options = {"show": args.show, "frames": args.frames, "size": args.size}
     with tqdm(total=total, unit=" frames", leave=False, disable=True if args.quiet else None) as bar:
-        place = _place(args, config.depth, config.heads, grid)
-        return film_of_clip(explorer, args.photo, **options, **place, opened=bar.update)
+        position = _position(args, config.depth, config.heads, grid)
+        return film_of_clip(explorer, args.photo, **options, **position, opened=bar.update)
 
 
-def _over_models(args: Args) -> Film:
+def _film_models(args: Args) -> Film:
     from tqdm import tqdm
 
     from vitviz.export.film import film_over_models
@@ -98,21 +98,21 @@ def _over_models(args: Args) -> Film:
     first = load(args.models[0]).config
     names = _labels(args.models)
     with tqdm(total=len(args.models), unit=" models", leave=False, disable=True if args.quiet else None) as bar:
-        place = _place(args, first.depth, first.heads, None)
+        position = _position(args, first.depth, first.heads, None)
         photo = shared.photograph(args.photo)
-        return film_over_models(args.models, photo, size=args.size, names=names, **place, opened=bar.update)
+        return film_over_models(args.models, photo, size=args.size, names=names, **position, opened=bar.update)
 
 
 def _labels(models: tuple[str, ...]) -> list[str]:
     """Return the last part of each path, with its folder if names repeat."""
-    names = [Path(one).name for one in models]
+    names = [Path(path).name for path in models]
     return [
-        name if names.count(name) == 1 else "/".join(Path(one).parts[-2:])
-        for one, name in zip(models, names, strict=True)
+        name if names.count(name) == 1 else "/".join(Path(path).parts[-2:])
+        for path, name in zip(models, names, strict=True)
     ]
 
 
-def _place(args: Args, depth: int, heads: int, grid: tuple[int, int] | None) -> dict[str, Any]:
+def _position(args: Args, depth: int, heads: int, grid: tuple[int, int] | None) -> dict[str, Any]:
     """Return block, head and query, counted from 0."""
     block = -1 if args.layer is None else shared.parse_layer(args.layer, depth)
     head = shared.parse_head(args.head, heads)

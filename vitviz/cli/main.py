@@ -1,6 +1,6 @@
 """Entry point of the command line.
 
-People count layers, heads, rows and columns from 1 here, as on the page; the Python API counts from 0.
+Layers, heads, rows and columns count from 1, as on the page; in the Python API they count from 0.
 """
 
 import os
@@ -13,35 +13,35 @@ from typing import Any
 
 from vitviz.errors import VitvizError
 
-COMPLETE = "_VITVIZ_COMPLETE"  # what a shell asks with
-# Control characters but for those of lines and tabs, and characters that change the direction of others.
-OBEYED = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-MOVES = re.compile("(\x1b\\[A)+")  # how tqdm goes from one bar to the one above
-INTERRUPTED = 130  # a shell's exit code for a program that Ctrl-C has ended
+COMPLETE = "_VITVIZ_COMPLETE"  # variable with which a shell asks for completions
+# Control characters except tab, line feed and carriage return, and characters that change the direction of text.
+UNSAFE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+MOVES = re.compile("(\x1b\\[A)+")  # tqdm moves to the bar above
+INTERRUPTED = 130  # a shell's exit code after Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0, 2 for an error that is said on standard error, 130 for Ctrl-C."""
+    """Run one command and return its exit code: 0, 2 after an error message on standard error, 130 after Ctrl-C."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a name that this terminal or file cannot encode is no error
+        if isinstance(stream, TextIOWrapper):  # escape characters that the output cannot encode
             stream.reconfigure(errors="backslashreplace")
     with redirect_stdout(Printable(sys.stdout)), redirect_stderr(Printable(sys.stderr)):
         return _main(argv)
 
 
 class Printable:
-    """Stream without what a terminal would obey: labels, names of files and records may hold its control sequences.
+    """Stream that removes a terminal's control sequences, which labels, file names and records may contain.
 
     Args:
-        stream: where texts go.
+        stream: the output.
     """
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     def write(self, text: str) -> int:
-        """Write a text; a question mark stands for each character that is obeyed."""
-        self._stream.write(text if MOVES.fullmatch(text) else OBEYED.sub("?", text))
+        """Write a text with a question mark for each unsafe character."""
+        self._stream.write(text if MOVES.fullmatch(text) else UNSAFE.sub("?", text))
         return len(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -64,7 +64,7 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    import click  # here, so that Ctrl-C while these are imported ends as any other
+    import click  # here, so that Ctrl-C during the import is caught
     from click.shell_completion import shell_complete
 
     from vitviz.cli.commands import vitviz
@@ -75,9 +75,9 @@ def _run(argv: Sequence[str] | None) -> int:
         with vitviz.make_context("vitviz", list(sys.argv[1:] if argv is None else argv)) as ctx:
             vitviz.invoke(ctx)
         sys.stdout.flush()
-    except click.exceptions.Exit as ended:
-        return ended.exit_code
-    except click.ClickException as error:  # of the arguments
+    except click.exceptions.Exit as result:
+        return result.exit_code
+    except click.ClickException as error:  # an error of the arguments
         error.show()
         return error.exit_code
     return 0

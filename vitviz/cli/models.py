@@ -109,24 +109,25 @@ def _validate_sizes(args: Args) -> None:
     from vitviz.evaluation.accuracy import validate as measure
 
     if args.confusion or len(set(args.sizes)) < 2:
-        wrong = "--confusion" if args.confusion else "one or none"
-        raise VitvizError(f"Expected several sizes, for --figure and without --confusion, got {wrong}. Change --size.")
+        got = "--confusion" if args.confusion else "one or none"
+        raise VitvizError(f"Expected several sizes, for --figure and without --confusion, got {got}. Change --size.")
     output = shared.output_path(args.figure, ".png", ".svg", ".pdf", option="--figure") if args.figure else None
     explorer = shared.open_explorer(args)
     patch, own = explorer.model.config.patch_size, explorer.preprocess
-    at = [own.at(size, patch) for size in sorted({*args.sizes})]  # refuses a wrong one before any work
-    found = {}
-    for one in at:
-        side = max(one.height, one.width)
-        found[side] = measure(explorer.model, args.data, size=side, **_settings(args))
+    inputs = [own.at(size, patch) for size in sorted({*args.sizes})]  # checks all sizes before any work
+    results = {}
+    for preprocess in inputs:
+        side = max(preprocess.height, preprocess.width)
+        results[side] = measure(explorer.model, args.data, size=side, **_settings(args))
     rows = [
         {
-            "input_size": [one.height, one.width], "patches": one.height // patch * (one.width // patch),
+            "input_size": [preprocess.height, preprocess.width],
+            "patches": preprocess.height // patch * (preprocess.width // patch),
             "top1": result.top1, "top5": result.top5, "loss": result.loss, "seconds": result.seconds,
         }
-        for one, result in zip(at, found.values(), strict=True)
+        for preprocess, result in zip(inputs, results.values(), strict=True)
     ]  # fmt: skip
-    first = next(iter(found.values()))
+    first = next(iter(results.values()))
     if args.json:
         data = {"folder": args.data, "images": first.images}
         shared.print_json(args, (own.height, own.width), data=data, sizes=rows)
@@ -139,13 +140,13 @@ def _validate_sizes(args: Args) -> None:
         from vitviz.draw.figures.sizes import accuracy_by_size
 
         with layout(args.width or "page"):
-            figure = accuracy_by_size(found, own=max(own.height, own.width))
+            figure = accuracy_by_size(results, own=max(own.height, own.width))
         save(figure, output)
         shared.note(args, f"-> {output}")
 
 
 def sizes_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return lines for a terminal: a row of accuracy for each size."""
+    """Format the accuracy at each size as a table for a terminal."""
     cells = [
         (
             " x ".join(map(str, row["input_size"])), f"{row['patches']:,}", percent(row["top1"], 4),
@@ -214,13 +215,13 @@ def models(args: Args) -> None:
     from vitviz.weights.zoo import bundled
 
     if args.json:
-        published = [
-            {"model": one.source, "bytes": one.size, "licence": one.licence, "title": one.title} for one in CATALOG
-        ]
+        names = {"model": "source", "bytes": "size", "licence": "licence", "title": "title"}
+        published = [{key: getattr(entry, name) for key, name in names.items()} for entry in CATALOG]
         print(json.dumps({"bundled": bundled(), "published": published}, indent=2, ensure_ascii=False))
         return
     print("\n".join(bundled()))
     print("\nPublished models, downloaded when first used:")
-    width = max(len(one.source) for one in CATALOG)
-    for one in CATALOG:
-        print(f"{one.source:<{width}}  {one.size / 1e6:4.0f} MB  {one.licence:<18}  {one.title}: {one.known_for}")
+    width = max(len(entry.source) for entry in CATALOG)
+    for entry in CATALOG:
+        facts = f"{entry.size / 1e6:4.0f} MB  {entry.licence:<18}  {entry.title}: {entry.known_for}"
+        print(f"{entry.source:<{width}}  {facts}")

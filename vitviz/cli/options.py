@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 FUSIONS: tuple[Fusion, ...] = ("mean", "max", "min")
 PICTURES = (".png", ".jpg", ".jpeg", ".webp")
-Args = SimpleNamespace  # the options of a command, by name
-STANDARD_INPUT = "-"  # in place of a photograph's path
+Args = SimpleNamespace  # values of a command's options by name
+STANDARD_INPUT = "-"  # as a photograph's path
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -35,7 +35,7 @@ class Command(click.Command):
     """Command whose function takes its options as one namespace."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments; values of an option `Several` may follow it without its name, `--only patches shapes`."""
+        """Parse arguments. An option `Several` may have several values after its name: `--only patches shapes`."""
         several = {name for option in self.params if isinstance(option, Several) for name in option.opts}
         spread, option = [""], ""
         for word in args:
@@ -82,23 +82,22 @@ class Several(click.Option):
 
 
 class Names(click.Choice[str]):
-    """Names to choose from, imported when they are needed: a mistyped option does not wait for torch.
+    """Choices that are imported on use, so that a mistyped option does not wait for torch.
 
     Args:
-        module: that has them.
-        name: of the collection there.
+        module: holds the collection of names.
+        name: name of the collection.
         more: further names.
     """
 
     def __init__(self, module: str, name: str, *more: str) -> None:
-        self.case_sensitive = True  # `click.Choice` would set its choices, which are the property below
-        self._place, self._more = (module, name), more
+        self.case_sensitive = True  # `click.Choice.__init__` would set `choices`, a property here
+        self._module, self._name, self._more = module, name, more
 
     @property
     def choices(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names."""
-        module, name = self._place
-        return (*getattr(import_module(module), name), *self._more)
+        return (*getattr(import_module(self._module), self._name), *self._more)
 
 
 def together(*options: Callable[[Function], Function]) -> Callable[[Function], Function]:
@@ -113,14 +112,13 @@ def together(*options: Callable[[Function], Function]) -> Callable[[Function], F
 
 
 PATH = click.Path()  # shells complete it
+LIKE = "for a weights file: a model with the same settings, such as timm:vit_small_patch16_224 (not downloaded)"
 quiet = click.option("--quiet", is_flag=True, help="print only results and errors, no progress or notes")
 printed = together(
     quiet, click.option("--json", is_flag=True, help="print JSON, with layers, heads, rows and columns counted from 1")
 )
 kind = together(
-    click.option(
-        "--family", help="family of a weights file, if its tensors do not identify it: vit, dinov3, clip, siglip, ..."
-    ),
+    click.option("--like", type=PATH, metavar="SOURCE", help=LIKE),
     click.option(
         "--heads", type=int, help="attention heads per layer, if the width of a weights file does not determine them"
     ),
@@ -163,11 +161,11 @@ def load_model(args: Args) -> ViT:
     """Load the model of `--model`, and print assumptions to standard error."""
     from vitviz.weights.zoo import load
 
-    told = {name: getattr(args, name) for name in ("family", "heads", "labels", "preprocess", "problem_type")}
-    model = load(args.model, **told)
+    options = {name: getattr(args, name) for name in ("like", "heads", "labels", "preprocess", "problem_type")}
+    model = load(args.model, **options)
     if model.pretrained is not None and not args.quiet:
-        for assumed in model.pretrained.assumed:
-            print(f"Assumed: {assumed}", file=sys.stderr)
+        for assumption in model.pretrained.assumed:
+            print(f"Assumed: {assumption}", file=sys.stderr)
     return model
 
 
@@ -193,16 +191,16 @@ def parse_query(text: str | None, grid: tuple[int, int] | None) -> str | tuple[i
     """Parse a query: "7,4" is the patch in row 7, column 4, counted from 1; names stay names.
 
     Args:
-        text: as it was typed.
-        grid: rows and columns of patches; `None` where photographs differ in them.
+        text: typed by the user.
+        grid: rows and columns of patches; `None` if they differ between photographs.
     """
     if text is None or "," not in text:
         return text
     row, _, column = (part.strip() for part in text.partition(","))
-    pairs = zip((row, column), grid or (math.inf, math.inf), strict=True)
-    if not all(part.isdecimal() and 1 <= int(part) <= most for part, most in pairs):
-        places = f"from 1,1{f' to {grid[0]},{grid[1]}' if grid else ''}"
-        raise VitvizError(f"Expected --query as a token's name or ROW,COLUMN {places}, got {text!r:.60}. Correct it.")
+    limits = zip((row, column), grid or (math.inf, math.inf), strict=True)
+    if not all(part.isdecimal() and 1 <= int(part) <= most for part, most in limits):
+        bounds = f"from 1,1{f' to {grid[0]},{grid[1]}' if grid else ''}"
+        raise VitvizError(f"Expected --query as a token's name or ROW,COLUMN {bounds}, got {text!r:.60}. Correct it.")
     return int(row) - 1, int(column) - 1
 
 
@@ -234,16 +232,16 @@ def parse_layer(layer: int, depth: int, option: str = "--layer") -> int:
 
 
 def output_path(text: str, *suffixes: str, option: str = "-o", folder: bool = False) -> Path:
-    """Return a file or folder to write, before any work; make the folder that a file is to lie in.
+    """Return the path of a file or folder to write, checked before any work; create the folder of a file.
 
     Raises:
-        VitvizError: for another suffix than these, or where nothing can be written.
+        VitvizError: for another suffix, or a place that cannot be written.
     """
     path = Path(text)
     if suffixes and path.suffix.lower() not in suffixes:
         raise VitvizError(f"Expected {option} with a name ending in {', '.join(suffixes)}, got {text!r}. Rename it.")
-    there = next(one for one in (path, *path.parents) if one.exists())
-    if there.is_dir() != (folder or there != path) or not os.access(there, os.W_OK):
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    if existing.is_dir() != (folder or existing != path) or not os.access(existing, os.W_OK):
         kind = "folder" if folder else "file"
         raise VitvizError(f"Expected {option} as a {kind} that can be written, got {text!r}. Name another.")
     if not folder:
@@ -258,7 +256,7 @@ def note(args: Args, text: str) -> None:
 
 
 def input_size(args: Args, explorer: Explorer) -> tuple[int, int]:
-    """Return height and width of the model's input at `--size`; in mode "native" those of a photograph differ."""
+    """Return height and width of the model's input at `--size`; in mode "native" each photograph has its own."""
     preprocess = explorer.preprocess
     if args.size is not None:
         preprocess = preprocess.at(args.size, explorer.model.config.patch_size)
@@ -266,13 +264,13 @@ def input_size(args: Args, explorer: Explorer) -> tuple[int, int]:
 
 
 def print_json(args: Args, size: Sequence[int], **more: Any) -> None:
-    """Print an answer as JSON: the model as it was asked for, (height, width) of its input, and `more`."""
+    """Print a result as JSON: the model's source, (height, width) of its input, and `more`."""
     document = {"model": args.model, "input_size": size, **more}
     print(json.dumps(_plain(document), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_photo(args: Args, view: View, **more: Any) -> None:
-    """Print an answer about one photograph as JSON."""
+    """Print a result about one photograph as JSON."""
     print_json(args, (view.preprocess.height, view.preprocess.width), images=[photo_record(args.photo, view, **more)])
 
 
@@ -282,11 +280,11 @@ def photo_record(path: str | Path, view: View, **more: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value for JSON; numbers that are not finite become null."""
+    """Convert a value for JSON; numbers that are not finite become null."""
     if isinstance(value, dict):
-        return {str(key): _plain(one) for key, one in value.items()}
+        return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(one) for one in value]
-    if hasattr(value, "tolist"):  # NumPy's
+        return [_plain(item) for item in value]
+    if hasattr(value, "tolist"):  # NumPy
         return _plain(value.tolist())
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -27,7 +27,7 @@ ON_A_SHEET = 60
 LONGEST = 255  # bytes of a file's name
 SHEET = re.compile(r"sheet(-\d+)?\.png")
 SIDE = 128  # of a picture on a sheet, in pixels
-ABOUT = "write a picture of each photograph with its predictions and attention, and contact sheets"
+OUTPUT = "write a picture of each photograph with its predictions and attention, and contact sheets"
 
 
 class Photo(NamedTuple):
@@ -39,11 +39,11 @@ class Photo(NamedTuple):
 
 @click.command(cls=Command)
 @click.option("-k", type=int, default=5, help="number of classes (default: 5)")
-@click.option("-o", "--output", type=shared.PATH, metavar="FOLDER", help=ABOUT)
+@click.option("-o", "--output", type=shared.PATH, metavar="FOLDER", help=OUTPUT)
 @shared.photos
 def predict(args: Args) -> None:
     """Print the most probable classes of photographs."""
-    # One photograph that cannot be read is an ImageError; of many the others are done, and these are named at the end.
+    # A single unreadable photograph raises its ImageError; among several, it is reported after the others are done.
     from tqdm import tqdm
 
     from vitviz.images.limits import ImageError
@@ -54,7 +54,7 @@ def predict(args: Args) -> None:
     records: list[dict[str, Any]] = []
     pictures: list[Prediction] = []
     errors: dict[Path, ImageError] = {}
-    # None: no bar where standard error is no terminal.
+    # disable=None hides the bar unless standard error is a terminal.
     for photo in tqdm(photos, unit=" images", leave=False, disable=True if args.quiet or len(photos) == 1 else None):
         try:
             view = explorer.open(shared.photograph(photo.path), size=args.size)
@@ -93,54 +93,55 @@ def _record(photo: Photo, view: View, ranked: Sequence[tuple[str, float]]) -> di
     return shared.photo_record(photo.path, view, **about, predictions=predictions)
 
 
-def find_photos(given: Sequence[str], out: Path | None = None) -> list[Photo]:
-    """List photographs, folders with all that is below them, in order and each once.
+def find_photos(paths: Sequence[str], out: Path | None = None) -> list[Photo]:
+    """List photographs and the images below folders, in order and each once.
 
     Args:
-        given: files and folders. A file need not exist: opening it raises the error.
-        out: the folder for pictures. Its content is left out if it lies in one of the folders.
+        paths: files and folders. A file need not exist: opening it raises the error.
+        out: the folder for pictures, whose content is left out if it lies in one of the folders.
 
     Raises:
         VitvizError: if a folder has no images, or a picture would replace a photograph.
     """
     from vitviz.images.folders import find_images
 
-    found: dict[Path, Path] = {}  # path -> its place below the folder that was given
-    for name in given:
+    relative: dict[Path, Path] = {}  # path -> path relative to the folder in `paths`
+    for name in paths:
         path = Path(name)
-        place = path if path.is_dir() else path.parent
-        if out and out.resolve() == place.resolve():
+        folder = path if path.is_dir() else path.parent
+        if out and out.resolve() == folder.resolve():
             raise VitvizError(f"Expected -o to differ from the folder of the photographs, got {str(out)!r}. Rename it.")
         if not path.is_dir():
-            found.setdefault(path, Path("stdin" if name == shared.STANDARD_INPUT else path.name))
+            relative.setdefault(path, Path("stdin" if name == shared.STANDARD_INPUT else path.name))
             continue
-        below = Path() if len(given) == 1 else Path(path.resolve().name)
-        # Pictures that an earlier run has written into the folder are no photographs.
+        below = Path() if len(paths) == 1 else Path(path.resolve().name)
+        # Pictures that an earlier run wrote into the folder are not photographs.
         written = out.resolve() if out and path.resolve() in out.resolve().parents else None
         for image in (image for images in find_images(path).values() for image in images):
             if written is None or written not in image.resolve().parents:
-                found.setdefault(image, below / image.relative_to(path))
-    photos = [Photo(path, picture) for path, picture in zip(found, _picture_names(found.values()), strict=True)]
+                relative.setdefault(image, below / image.relative_to(path))
+    photos = [Photo(path, picture) for path, picture in zip(relative, _picture_names(relative.values()), strict=True)]
     if out:
-        taken = {str(path.resolve()).casefold() for path in found}  # a disk may not tell Dog from dog
-        if over := [photo.picture for photo in photos if str((out / photo.picture).resolve()).casefold() in taken]:
+        taken = {str(path.resolve()).casefold() for path in relative}  # a disk may ignore case
+        if replaced := [photo.picture for photo in photos if str((out / photo.picture).resolve()).casefold() in taken]:
             raise VitvizError(
-                f"Expected -o without photographs, got one at {str(out / over[0])!r}. Name another folder."
+                f"Expected -o without photographs, got one at {str(out / replaced[0])!r}. Name another folder."
             )
     return photos
 
 
-def _picture_names(places: Iterable[Path]) -> list[Path]:
+def _picture_names(paths: Iterable[Path]) -> list[Path]:
     """Return unique picture names (dog.png for dog.jpg) that differ from the names of the sheets."""
     names: list[Path] = []
     taken = set[str]()
-    for place in places:
-        long = len(os.fsencode(place.name)) > LONGEST - len("-1234.png")  # else a disk would refuse what is added to it
-        full = f"{place.stem[:40]}-{zlib.crc32(os.fsencode(place.name)):08x}" if long else place.name
-        shapes = (f"{place.stem}.png", f"{full}.png", *(f"{full}-{count}.png" for count in range(2, len(taken) + 4)))
-        tries = map(place.with_name, shapes)
-        # A disk may not tell Dog from dog.
-        name = next(one for one in tries if str(one).casefold() not in taken and not SHEET.fullmatch(str(one)))
+    for path in paths:
+        # With a suffix such as -1234.png, a long name would exceed the limit of file systems.
+        long = len(os.fsencode(path.name)) > LONGEST - len("-1234.png")
+        full = f"{path.stem[:40]}-{zlib.crc32(os.fsencode(path.name)):08x}" if long else path.name
+        numbered = (f"{full}-{count}.png" for count in range(2, len(taken) + 4))
+        candidates = map(path.with_name, (f"{path.stem}.png", f"{full}.png", *numbered))
+        # A disk may ignore case.
+        name = next(name for name in candidates if str(name).casefold() not in taken and not SHEET.fullmatch(str(name)))
         taken.add(str(name).casefold())
         names.append(name)
     return names

@@ -26,12 +26,12 @@ def replay(args: Args) -> None:
     record, _ = numbers.read(args.file)
     args.model = args.model or record["model"]["source"]
     model = shared.load_model(args)
-    found = numbers.replay(args.file, photo=args.photo, model=model, device=device_named(args.device))
+    result = numbers.replay(args.file, photo=args.photo, model=model, device=device_named(args.device))
     if args.json:
-        answer = {"equal": found.equal, "identical": found.identical, "difference": found.difference}
-        print(json.dumps({"file": args.file, "title": found.heatmap.title, **answer}, indent=2, ensure_ascii=False))
+        answer = {"equal": result.equal, "identical": result.identical, "difference": result.difference}
+        print(json.dumps({"file": args.file, "title": result.heatmap.title, **answer}, indent=2, ensure_ascii=False))
     else:
-        shared.note(args, f"{found.heatmap.title}, {args.model}, {record['photo']['source']}")
-        print(found.describe())
-    if not found.equal:
+        shared.note(args, f"{result.heatmap.title}, {args.model}, {record['photo']['source']}")
+        print(result.describe())
+    if not result.equal:
         raise click.exceptions.Exit(DIFFERENT)

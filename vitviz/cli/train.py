@@ -16,12 +16,12 @@ from vitviz.cli.train_options import (
     SIZES,
     Options,
     TrainCommand,
-    asked_recipe,
-    extended,
+    build_recipe,
+    extended_options,
+    format_command,
     given_options,
-    keep,
-    recalled,
-    spelled,
+    resumed_options,
+    save_options,
 )
 from vitviz.formatting import percent
 from vitviz.training import TrainingError
@@ -64,11 +64,11 @@ def train(args: Args) -> None:
     if "data" not in options and not ("extend" in options and "source" in options):
         if not resume:
             raise TrainingError("Expected --data, a folder with train/ and val/ or a data set, got none. Give it.")
-        options = recalled(options)
-    asked = options
+        options = resumed_options(options)
+    command = options
     if "extend" in options and "source" in options:  # without --from it is refused below
-        options = extended(options)
-    recipe = asked_recipe(options)
+        options = extended_options(options)
+    recipe = build_recipe(options)
     model, data = (_continued if "source" in options else _from_scratch)(options, recipe)
     trainer = Trainer(
         model,
@@ -83,14 +83,14 @@ def train(args: Args) -> None:
         progress=not args.quiet,
     )
     if trainer.device.type == "cpu":
-        keep_freed_memory()  # here, not in the loop: a program that calls that has an allocator of its own to mind
+        keep_freed_memory()  # not in `Trainer`, because this setting belongs to the program
     if first:
         shared.note(args, data.describe())
         if not find_state(out):
-            keep(asked, out)
+            save_options(command, out)
     outcome = trainer.run()
     if first:
-        shared.note(args, _save(options, outcome, data, out, command=spelled(asked)))
+        shared.note(args, _save(options, outcome, data, out, command=format_command(command)))
 
 
 def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
@@ -105,14 +105,14 @@ def _check_folder(out: Path, *, resume: bool, first: bool) -> None:
             f"Expected the state of a training in {str(out)!r} for --resume, got a finished model without one. "
             f"Continue from it in another folder: --from {out}."
         )
-    if first and not resume and (there := [name for name in (CONFIG, CARD) if (out / name).exists()]):
+    if first and not resume and (existing := [name for name in (CONFIG, CARD) if (out / name).exists()]):
         raise TrainingError(
-            f"Expected a new folder for the model, got {str(out)!r} with a {there[0]}, which it would overwrite. Name "
-            "another, or --resume its training."
+            f"Expected a new folder for the model, got {str(out)!r} with a {existing[0]}, which it would overwrite. "
+            "Name another, or --resume its training."
         )
 
 
-# ---- before
+# ---- model and data
 
 
 def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
@@ -121,7 +121,7 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
 
     from vitviz.model.vit import Pretrained, ViT
 
-    config = _config(options)  # checks the sizes before the data, which may take minutes to read
+    config = _config(options)  # checks the sizes first, because reading the data may take minutes
     data = _open(options, config.image_size, recipe.seed)
     about = Pretrained(
         name=_name(options),
@@ -131,7 +131,7 @@ def _from_scratch(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
         licence=options.get("licence", "unknown"),
         source=f"trained from scratch on {data.name}",
     )
-    with torch.random.fork_rng(devices=[]):  # the same start for the same seed, whatever ran before
+    with torch.random.fork_rng(devices=[]):  # the initial weights depend on the seed only
         torch.manual_seed(recipe.seed)
         return ViT(replace(config, classes=len(data.labels)), about), data
 
@@ -159,10 +159,10 @@ def _continued(options: Options, recipe: Recipe) -> tuple[ViT, Data]:
     from vitviz.training.transfer import start_from
 
     sizes = _sizes(options)
-    fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads: of a file that does not tell
+    fixed = SIZES & set(options) - {"image_size", "pooling", "heads"}  # heads may belong to a weights file
     if fixed:
-        wrong = ", ".join(one.opts[0] for one in ALL if one.name in fixed)
-        raise TrainingError(f"Expected the sizes of the model that --from names, got {wrong}. Leave out one of them.")
+        given = ", ".join(option.opts[0] for option in ALL if option.name in fixed)
+        raise TrainingError(f"Expected the sizes of the model that --from names, got {given}. Leave out one of them.")
     source = _source(options)
     data = _open(options, sizes.get("image_size", source.config.image_size), recipe.seed)
     about = source.pretrained
@@ -200,7 +200,7 @@ def _source(options: Options) -> ViT:
     """Load the model to start from."""
     from vitviz.weights.zoo import load
 
-    return load(options["source"], family=options.get("family"), heads=options.get("heads"))
+    return load(options["source"], like=options.get("like"), heads=options.get("heads"))
 
 
 def _open(options: Options, size: tuple[int, int], seed: int) -> Data:
@@ -208,15 +208,15 @@ def _open(options: Options, size: tuple[int, int], seed: int) -> Data:
     from vitviz.training.data import open_data
 
     names = ("root", "fit", "skip_broken", "allow_duplicates", "val_share")
-    given = {name: options[name] for name in names if name in options}
-    return open_data(options["data"], size=size, seed=seed, **given)
+    settings = {name: options[name] for name in names if name in options}
+    return open_data(options["data"], size=size, seed=seed, **settings)
 
 
 def _name(options: Options) -> str:
     return str(options.get("name") or Path(options["out"]).resolve().name)
 
 
-# ---- after
+# ---- results
 
 
 def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: str) -> str:
@@ -227,11 +227,11 @@ def _save(options: Options, outcome: Outcome, data: Data, out: Path, command: st
     if before is not None and "feed_as_source" in options:
         outcome = _with_preprocessing_of(before, outcome)
     if outcome.recipe.unfreeze_last == 0:
-        before = None  # a new head alone looks where the old one did
+        before = None  # a new head does not change attention
     files = save_training(outcome, data, out, command=command, base=options.get("source", ""), before=before)
-    five = f", top-5 {percent(outcome.accuracy.top5, 4)}" if len(data.labels) > 5 else ""
+    top5 = f", top-5 {percent(outcome.accuracy.top5, 4)}" if len(data.labels) > 5 else ""
     return (
-        f"top-1 {percent(outcome.accuracy.top1, 4)}{five} of {len(data.val):,} validation images; "
+        f"top-1 {percent(outcome.accuracy.top1, 4)}{top5} of {len(data.val):,} validation images; "
         f"{', '.join(files)} -> {out}"
     )
 
@@ -241,12 +241,12 @@ def _with_preprocessing_of(source: ViT, outcome: Outcome) -> Outcome:
     from vitviz.training.transfer import resized
 
     own, theirs = outcome.model.pretrained, source.pretrained
-    assert own is not None  # or it could not be trained
-    assert theirs is not None  # or `_continued` had refused it
+    assert own is not None  # training requires it
+    assert theirs is not None  # `_continued` requires it
     size = outcome.model.config.image_size
     outcome.model.pretrained = replace(own, preprocess=resized(theirs.preprocess, size))
     note = (
-        f"Photographs are preprocessed like the source's ({theirs.preprocess.mode}); the figures here are of images "
-        f"that were brought to {size[0]} x {size[1]} pixels as in training ({own.preprocess.mode})."
+        f"Photographs are preprocessed like the source's ({theirs.preprocess.mode}). Accuracy was measured "
+        f"on images resized to {size[0]} x {size[1]} pixels as in training ({own.preprocess.mode})."
     )
     return replace(outcome, notes=(*outcome.notes, note))

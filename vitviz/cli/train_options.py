@@ -1,4 +1,4 @@
-"""Options of `vitviz train`, their recipe, and the command line that reproduces them."""
+"""Define the options of `vitviz train`, build the recipe from them, and format the command that reproduces them."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from typing import Any, get_args
 import click
 
 from vitviz.cli.models import data_sets
-from vitviz.cli.options import PATH, Command, LazyHelp, Several
+from vitviz.cli.options import LIKE, PATH, Command, LazyHelp, Several
 from vitviz.fields import field_types
 from vitviz.model.config import CHOICES, PRESETS, ViTConfig
 from vitviz.training import TrainingError
 from vitviz.training.recipes import AUGMENTATION, RECIPES, Recipe
 
 Options = dict[str, Any]
-"""The options given by the user, by the names of their values."""
-SETTINGS = "train.json"
+"""Options by the names of their values."""
+SAVED_OPTIONS = "train.json"
 """File with the options in the training folder, which `--resume` reads."""
-NOT_KEPT = ("resume", "out", "device", "quiet")
+NOT_SAVED = ("resume", "out", "device", "quiet")
 _TEACHER = ("distill", "alpha", "temperature")
-_START = ("extend", "freeze", "unfreeze_last", "keep_head", "feed_as_source", "family")
-_FIELDS = {one.name: one for one in dataclasses.fields(Recipe) if one.name != "name"}
-SIZES = {"preset", *(one.name for one in dataclasses.fields(ViTConfig))} - set(_FIELDS)
+_START = ("extend", "freeze", "unfreeze_last", "keep_head", "feed_as_source", "like")
+_FIELDS = {field.name: field for field in dataclasses.fields(Recipe) if field.name != "name"}
+SIZES = {"preset", *(field.name for field in dataclasses.fields(ViTConfig))} - set(_FIELDS)
 """Names of the options for a new model."""
 
 
@@ -107,7 +107,7 @@ GROUPS: dict[str, list[click.Option]] = {
         ),
         _flag("--keep-head", "keep the source's classifier (same classes)"),
         _flag("--feed-as-source", "preprocess photographs like the source"),
-        click.Option(["--family"], help="family of a source file (see vitviz predict --help)"),
+        click.Option(["--like"], type=PATH, metavar="SOURCE", help=f"{LIKE}; only with --from"),
     ],
     "A teacher": [
         click.Option(
@@ -118,7 +118,7 @@ GROUPS: dict[str, list[click.Option]] = {
     ],
     "Recipe": [
         _choice("--recipe", RECIPES, "base settings; the options below override them"),
-        *_settings(*(one for one in _FIELDS if one not in (*_TEACHER, *AUGMENTATION, "unfreeze_last"))),
+        *_settings(*(name for name in _FIELDS if name not in (*_TEACHER, *AUGMENTATION, "unfreeze_last"))),
     ],
     "Augmentation": [
         _flag("--no-augment", "start without the recipe's augmentation; the options below add to it"),
@@ -146,23 +146,23 @@ class TrainCommand(Command):
             with formatter.section(title):
                 formatter.write_dl([record for option in group if (record := option.get_help_record(ctx))])
         with formatter.section("Recipes"):
-            known = RECIPES.items()
-            formatter.write_dl([(name, " ".join(filter(None, (one.about, one.reached)))) for name, one in known])
+            texts = ((name, (known.about, known.reached)) for name, known in RECIPES.items())
+            formatter.write_dl([(name, " ".join(filter(None, parts))) for name, parts in texts])
 
 
 def given_options(options: Options) -> Options:
-    """Return the options given by the user."""
+    """Return the options without unset values."""
     return {name: value for name, value in options.items() if value is not None and value != ()}
 
 
-def asked_recipe(options: Options) -> Recipe:
-    """Return the recipe with the given options in place of its settings.
+def build_recipe(options: Options) -> Recipe:
+    """Return the recipe of `--recipe`, or the default one, with options in place of its settings.
 
     Raises:
         TrainingError: for options that exclude one another, or values out of range.
     """
-    if "source" not in options and (given := [name for name in _START if name in options]):
-        option = f"--{given[0].replace('_', '-')}"
+    if "source" not in options and (names := [name for name in _START if name in options]):
+        option = f"--{names[0].replace('_', '-')}"
         raise TrainingError(f"Expected a model to start from for {option}, got none. Name it with --from.")
     if "teacher" not in options and any(name in options for name in _TEACHER):
         raise TrainingError(
@@ -180,7 +180,7 @@ def asked_recipe(options: Options) -> Recipe:
     if "epochs" in changes:
         changes.setdefault("warmup", start.warmup * changes["epochs"] / start.epochs)
     if "no_augment" in options:
-        changes = {one: getattr(Recipe, one) for one in AUGMENTATION} | changes
+        changes = {field: getattr(Recipe, field) for field in AUGMENTATION} | changes
     recipe = dataclasses.replace(start, **changes)
     if recipe.unfreeze_last is not None and "source" not in options:
         raise TrainingError(f"Expected a model to start from for recipe {start.name!r}, got none. Name it with --from.")
@@ -189,48 +189,48 @@ def asked_recipe(options: Options) -> Recipe:
 
 
 def _default_recipe(options: Options) -> str:
-    """Return the name of the recipe where none is given: weights that were learnt elsewhere are not to be spoilt."""
+    """Return the name of the default recipe, which changes pretrained weights only slightly."""
     if "source" not in options:
         return Recipe.name
     return "head" if options.get("freeze") == "backbone" else "finetune"
 
 
-# ---- the same again
+# ---- saved options
 
 
-def keep(options: Options, folder: Path) -> None:
+def save_options(options: Options, folder: Path) -> None:
     """Write the options into the folder of the training."""
     folder.mkdir(parents=True, exist_ok=True)
-    kept = {name: value for name, value in options.items() if name not in NOT_KEPT}
-    beside = folder / f".{SETTINGS}.new"
-    beside.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(beside, folder / SETTINGS)
+    saved = {name: value for name, value in options.items() if name not in NOT_SAVED}
+    temporary = folder / f".{SAVED_OPTIONS}.new"
+    temporary.write_text(json.dumps(saved, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(temporary, folder / SAVED_OPTIONS)
 
 
-def recalled(options: Options) -> Options:
-    """Return the options of a training that goes on: those that were kept, and what is given now in their place.
+def resumed_options(options: Options) -> Options:
+    """Return the saved options of the training that `--resume` continues, with `options` in their place.
 
     Raises:
-        TrainingError: if none were kept, or this version does not take them.
+        TrainingError: if none were saved, or this version does not know them.
     """
-    return _kept(Path(options["out"]), "--resume") | options
+    return _load_options(Path(options["out"]), "--resume") | options
 
 
-def extended(options: Options) -> Options:
-    """Return all options of `--extend`: those of the training that is extended, without its model, and what is given.
+def extended_options(options: Options) -> Options:
+    """Return the saved options of the training that `--extend` continues, without its model, and `options`.
 
     Raises:
-        TrainingError: if no options were kept with that training, or what is given would change its data.
+        TrainingError: if that training has no saved options, or `options` would change its data.
     """
     if "epochs" in options:
         raise TrainingError("Expected --extend or --epochs, got both. --extend is the number of further epochs.")
-    before = _kept(Path(options["source"]), "--extend")
+    before = _load_options(Path(options["source"]), "--extend")
     if "extend" in before:
-        before = extended(before)
+        before = extended_options(before)
     if "val_share" in before and options.get("seed", before.get("seed", 0)) != before.get("seed", 0):
         raise TrainingError(
-            "Expected the --seed that split the images, got another, so that images of the training would become those "
-            "of the validation. Leave --seed out."
+            "Expected the --seed that split the images, got another, which would validate on training images. Leave "
+            "--seed out."
         )
     if changed := [
         name for name in ("data", "root", "val_share") if options.get(name, before.get(name)) != before.get(name)
@@ -241,28 +241,28 @@ def extended(options: Options) -> Options:
             "Leave it out, or train on other data with --from alone."
         )
     new = {"epochs": options["extend"], "keep_head": True}
-    from_nothing = SIZES | {"source", "family", "epochs", "warmup", "name", "licence"}
-    inherited = {name: value for name, value in before.items() if name not in from_nothing}
-    if "recipe" not in before:  # what those options meant: with a source they were gentle
+    from_scratch = SIZES | {"source", "like", "epochs", "warmup", "name", "licence"}
+    inherited = {name: value for name, value in before.items() if name not in from_scratch}
+    if "recipe" not in before:  # the default depends on the options of that training
         inherited["recipe"] = _default_recipe(before)
     return inherited | options | new
 
 
-def _kept(folder: Path, purpose: str) -> Options:
-    """Return the options that a training kept."""
-    path = folder / SETTINGS
+def _load_options(folder: Path, purpose: str) -> Options:
+    """Return the saved options of a training."""
+    path = folder / SAVED_OPTIONS
     try:
-        kept = dict(json.loads(path.read_text(encoding="utf-8")))
+        saved = dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
-        raise TrainingError(f"Expected options in {str(path)!r} for {purpose}, got: {error}. Give them all.") from error
-    known = {option.name for option in ALL} - set(NOT_KEPT)
-    if unknown := sorted(set(kept) - known):
-        raise TrainingError(f"Expected options of this version in {str(path)!r}, got {unknown[0]}. Give all again.")
-    return kept
+        raise TrainingError(f"Expected options in {str(path)!r} for {purpose}, got: {error}. Pass them all.") from error
+    known = {option.name for option in ALL} - set(NOT_SAVED)
+    if unknown := sorted(set(saved) - known):
+        raise TrainingError(f"Expected options of this version in {str(path)!r}, got {unknown[0]}. Pass all again.")
+    return saved
 
 
-def spelled(options: Options) -> str:
-    """Return the command that asks for the same, on several lines, without `--device` and `--resume`."""
+def format_command(options: Options) -> str:
+    """Format the command with these options, on several lines, without `--device`, `--resume` and `--quiet`."""
     lines = ["vitviz train"]
     for option in ALL:
         value = options.get(str(option.name))

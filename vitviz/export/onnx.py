@@ -190,7 +190,7 @@ class _Heads(Explicit):
         super().__init__()
         self.factors = factors
 
-    def heads(self, mixed: Tensor) -> Tensor:
+    def edit_heads(self, mixed: Tensor) -> Tensor:
         return mixed * self.factors[None, :, None, None]
 
 

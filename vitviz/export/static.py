@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from vitviz import __version__
-from vitviz.analysis.heads import STATISTICS
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.attribution.registry import METHODS
 from vitviz.explorer import Explorer
 from vitviz.export.onnx import StaticError, check_exportable, parts, save_graphs

@@ -122,7 +122,7 @@ def find_dataset(
             f"Expected a named data set ({', '.join(NAMES)}) with root, got {str(folder)!r}. Leave root out."
         )
     ids, train, val = _class_folders(folder) if val_share is None else _split_folder(folder, val_share, seed)
-    labels, name = tuple(IMAGENETTE.get(one, one) for one in ids), folder.resolve().name
+    labels, name = tuple(IMAGENETTE.get(class_id, class_id) for class_id in ids), folder.resolve().name
     source = f"a folder of images, {name}"
     if val_share is not None:
         source += f", of which {val_share:.4g} of each class was drawn for validation by seed {seed}"
@@ -145,7 +145,7 @@ def _class_folders(folder: Path) -> tuple[tuple[str, ...], Samples, Samples]:
         inside = ", ".join(sorted(path.name for path in folder.iterdir())[:8]) or "nothing"
         raise DataError(
             f"Expected train/ and val/ (or test/) in {str(folder)!r}, got {inside}. Check the path; if these are the "
-            "classes, have the images split (--val-share 0.2)."
+            "classes, split the images with --val-share 0.2."
         )
     train, val = _list_classes(train_folder), _list_classes(val_folder)
     if missing := sorted(set(train) ^ set(val)):
@@ -173,9 +173,9 @@ def _split_folder(folder: Path, share: float, seed: int) -> tuple[tuple[str, ...
             )
         count = min(max(1, round(share * len(files))), len(files) - 1)
         order = torch.randperm(len(files), generator=torch.Generator().manual_seed(seed)).tolist()
-        kept = {*order[:count]}
-        train[name] = [file for index, file in enumerate(files) if index not in kept]
-        val[name] = [file for index, file in enumerate(files) if index in kept]
+        held_out = {*order[:count]}
+        train[name] = [file for index, file in enumerate(files) if index not in held_out]
+        val[name] = [file for index, file in enumerate(files) if index in held_out]
     ids = tuple(train)
     return ids, _samples(train, ids), _samples(val, ids)
 
@@ -187,19 +187,19 @@ def _list_classes(split: Path) -> dict[str, list[Path]]:
         raise DataError(
             f"Expected one folder for each class in {str(split)!r}, got an image: {loose[0]}. Move it away."
         )
-    found = {path.name: list_images(path) for path in entries if path.is_dir()}
-    if not found:
+    files = {path.name: list_images(path) for path in entries if path.is_dir()}
+    if not files:
         raise DataError(f"Expected one folder of images for each class in {str(split)!r}, got none. Check the path.")
-    if empty := [name for name, images in found.items() if not images]:
+    if empty := [name for name, images in files.items() if not images]:
         raise DataError(
             f"Expected images ({', '.join(SUFFIXES)}) of every class in {str(split)!r}, got none in "
             f"{', '.join(empty)}. Add some, or remove the folder."
         )
-    return found
+    return files
 
 
-def _samples(found: dict[str, list[Path]], ids: tuple[str, ...]) -> Samples:
-    pairs = [(index, path) for index, name in enumerate(ids) for path in found[name]]
+def _samples(files: dict[str, list[Path]], ids: tuple[str, ...]) -> Samples:
+    pairs = [(index, path) for index, name in enumerate(ids) for path in files[name]]
     return Samples(torch.tensor([index for index, _ in pairs]), tuple(path for _, path in pairs))
 
 
@@ -212,15 +212,15 @@ def _read_mnist(_: str, folder: Path) -> Splits | None:
     """Read the four files of MNIST or Fashion-MNIST, plain or as .gz; None if one is missing."""
     splits = []
     for split in ("train", "t10k"):
-        plain = [folder / f"{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
-        files = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in plain]
+        unpacked = [folder / f"{split}-{kind}-ubyte" for kind in ("images-idx3", "labels-idx1")]
+        files = [path if path.is_file() else path.with_name(f"{path.name}.gz") for path in unpacked]
         if not all(path.is_file() for path in files):
             return None
         images, classes = read_idx(files[0], 3), read_idx(files[1], 1)
         if len(images) != len(classes) or not images.numel() or int(classes.max()) > 9:
             raise DataError(
                 f"Expected as many images in {files[0]} as labels from 0 to 9 in {files[1]}, got {len(images):,} and "
-                f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Fetch them again."
+                f"{len(classes):,} up to {int(classes.max()) if len(classes) else 'none'}. Download them again."
             )
         splits.append(Samples(classes.long(), images=images[:, None]))  # (n, h, w) -> (n, 1, h, w)
     return tuple(splits)
@@ -235,7 +235,7 @@ def read_idx(path: Path, axes: int) -> Tensor:
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError) as error:  # gzip.BadGzipFile is an OSError
-        raise DataError(f"Expected a readable file, got {path} ({error}). Fetch it again.") from error
+        raise DataError(f"Expected a readable file, got {path} ({error}). Download it again.") from error
     start = 4 + 4 * axes
     if len(data) < start or data[:4] != bytes((0, 0, 8, axes)):  # 8: unsigned bytes
         got = data[:4].hex(" ") or "nothing"
@@ -243,7 +243,8 @@ def read_idx(path: Path, axes: int) -> Tensor:
     shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, start, 4)]
     if len(data) - start != math.prod(shape):
         raise DataError(
-            f"Expected {math.prod(shape):,} bytes behind the header of {path}, got {len(data) - start:,}. Refetch it."
+            f"Expected {math.prod(shape):,} bytes after the header of {path}, got {len(data) - start:,}. "
+            "Download it again."
         )
     return torch.frombuffer(bytearray(data), dtype=torch.uint8)[start:].reshape(shape)
 
@@ -264,8 +265,8 @@ def _read_cifar(kind: str, folder: Path) -> Splits | None:
     except RuntimeError as error:
         raise DataError(
             f"Expected the files of {kind}, got others in {str(folder / reader.base_folder)!r}: some are missing or "
-            "have another checksum. They are pickles, which may run anything, so they are not opened. Move the folder "
-            "away to have it fetched again."
+            "have another checksum. They are pickles, which can run any code, so they are not opened. Move the folder "
+            "away to download it again."
         ) from error
     return tuple(
         # (n, 32, 32, 3) -> (n, 3, 32, 32)
@@ -340,8 +341,8 @@ def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
     named, home = _NAMED[name], root or default_root()
     if home.exists() and not home.is_dir():
         raise DataError(f"Expected root to be a folder, got the file {str(home)!r}. Choose another.")
-    found = _look(name, home) or (_look(name, SYSTEM) if root is None else None)
-    if found is None:
+    location = _look(name, home) or (_look(name, SYSTEM) if root is None else None)
+    if location is None:
         _check_reachable(name, home)
         try:
             home.mkdir(parents=True, exist_ok=True)
@@ -353,10 +354,10 @@ def _find_named(name: str, root: Path | None) -> Dataset[Samples]:
                 f"Expected a folder that can be written and locked, got {str(home)!r}: {error}. Choose another "
                 "(--root)."
             ) from error
-        found = _look(name, home)
-    if found is None:
+        location = _look(name, home)
+    if location is None:
         raise DataError(f"Expected {named.expected} in {str(home)!r}, got another {name}. Use --root.")
-    (train, val), folder = found
+    (train, val), folder = location
     labels, ids = tuple(named.classes.values()), tuple(named.classes)
     return Dataset(name, labels, ids, train, val, named.source, named.licence, folder)
 
@@ -382,7 +383,7 @@ def _as_class_folders(name: str, folder: Path) -> Splits | None:
         raise DataError(
             f"Expected the {len(known)} classes of {name} in {str(folder)!r}, got others: {wrong}. Rename the folders."
         )
-    place = torch.tensor([known.index(one) for one in ids])  # in the data set's order, not alphabetical
+    place = torch.tensor([known.index(class_id) for class_id in ids])  # in the data set's order, not alphabetical
     return Samples(place[train.classes], train.paths), Samples(place[val.classes], val.paths)
 
 

@@ -188,7 +188,7 @@ def _opened(stream: BinaryIO, name: str, formats: Sequence[str]) -> Image.Image:
 
 def all_formats() -> tuple[str, ...]:
     """Return the formats that a worker process reads."""
-    return *_FORMATS, *(one for one in _APART if one in Image.OPEN)
+    return *_FORMATS, *(name for name in _APART if name in Image.OPEN)
 
 
 def _from_stream(stream: BinaryIO, name: str) -> Image.Image:
@@ -234,7 +234,7 @@ def _reason(error: BaseException) -> str:
 def _kind(head: bytes) -> str:
     """Describe a rejected file by its first bytes."""
     if head[4:8] == b"ftyp":
-        return "a video or something like it"
+        return "a video or a similar file"
     if b"<svg" in head.lower():
         return "an SVG drawing, which has no pixels,"
     for magic, kind in _MAGIC.items():
@@ -250,7 +250,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
 
     All steps reuse one variable, so each picture is freed as soon as the next one exists.
     """
-    given = id(image)
+    original_id = id(image)
     image.load()
     # After loading: Pillow then rotates TIFFs itself, and PNGs may have EXIF at the end.
     transpose = _TRANSPOSE.get(_orientation(image.info.get("exif")))
@@ -260,7 +260,7 @@ def _upright_rgb(image: Image.Image) -> Image.Image:
     image = _over_white(image)
     if transpose is not None:
         image = image.transpose(transpose)
-    elif id(image) == given:
+    elif id(image) == original_id:
         image = image.copy()
     image.info = {}
     return image
@@ -282,8 +282,8 @@ def _eight_bit(image: Image.Image) -> Image.Image:
         return image.convert("LA").convert("RGBA")
     palette_alpha = image.palette is not None and image.palette.mode == "RGBA"
     if image.mode in ("LA", "PA", "RGBA", "RGBa") or palette_alpha or "transparency" in image.info:
-        own = image.copy() if image.mode == "P" else image  # Pillow changes the palette in place
-        return own.convert("RGBA") if own.mode != "RGBA" else own
+        unshared = image.copy() if image.mode == "P" else image  # Pillow changes the palette in place
+        return unshared.convert("RGBA") if unshared.mode != "RGBA" else unshared
     return image if image.mode in ("L", "RGB", "CMYK") else image.convert("RGB")
 
 
@@ -392,7 +392,7 @@ def _from_array(array: npt.NDArray[Any]) -> Image.Image:
         if not (low >= -1e-6 and high <= 1 + 1e-6):  # also rejects NaN
             raise ImageError(
                 f"Expected floats from 0 to 1 without NaN, got {low:g} to {high:g}. Divide by the white level or clip; "
-                "pass pixels as they are before a model's normalization."
+                "pass pixels from before a model's normalization."
             )
         array = _to_uint8(array, 0.0, 1.0)
     elif array.dtype != np.uint8:

@@ -53,11 +53,11 @@ class Batch:
 
 def list_images(folder: Path) -> list[Path]:
     """List the image files below a folder, sorted, without hidden files and folders."""
-    found: list[Path] = []
+    paths: list[Path] = []
     for place, inner, names in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
-        found += [Path(place, name) for name in names if not name.startswith(".") and is_image(name)]
-    return sorted(path for path in found if path.is_file())
+        paths += [Path(place, name) for name in names if not name.startswith(".") and is_image(name)]
+    return sorted(path for path in paths if path.is_file())
 
 
 def is_image(name: str) -> bool:
@@ -99,13 +99,13 @@ def find_classes(folder: Path, classes: Mapping[str, int]) -> dict[int, list[Pat
         raise DataError(
             f"Expected subfolders of {str(folder)!r} to be classes of this model, got {_some(unknown)}. {known}"
         )
-    found: dict[int, list[Path]] = {}
+    files_by_class: dict[int, list[Path]] = {}
     for path in inside:
         if images := list_images(path):
-            found.setdefault(classes[path.name], []).extend(images)
-    if not found:
+            files_by_class.setdefault(classes[path.name], []).extend(images)
+    if not files_by_class:
         raise DataError(f"Expected images in subfolders of {str(folder)!r}, got none. {known}")
-    return found
+    return files_by_class
 
 
 def class_names(labels: Sequence[str], class_ids: Sequence[str] = ()) -> dict[str, int]:
@@ -115,12 +115,12 @@ def class_names(labels: Sequence[str], class_ids: Sequence[str] = ()) -> dict[st
     return ids | {label: index for label, index in once.items() if label not in ids}
 
 
-def spread(found: Mapping[int, Sequence[Item]], limit: int | None) -> list[tuple[Item, int]]:
+def spread(items_by_class: Mapping[int, Sequence[Item]], limit: int | None) -> list[tuple[Item, int]]:
     """Return all images, or the first `limit`, taking one of each class in turn."""
     if limit is None:
-        return [(item, index) for index, items in found.items() for item in items]
-    ranked = [(rank, index, item) for index, items in found.items() for rank, item in enumerate(items)]
-    return [(item, index) for _, index, item in sorted(ranked, key=lambda one: one[:2])[:limit]]
+        return [(item, index) for index, items in items_by_class.items() for item in items]
+    ranked = [(rank, index, item) for index, items in items_by_class.items() for rank, item in enumerate(items)]
+    return [(item, index) for _, index, item in sorted(ranked, key=lambda entry: entry[:2])[:limit]]
 
 
 def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iterator[Batch]:
@@ -136,12 +136,12 @@ def batches(files: Sequence[Labeled], preprocess: Preprocess, size: int) -> Iter
         except ImageError as error:
             _refuse_broken(error, files[position:], preprocess)
         pixels = torch.from_numpy(prepared.pixels)  # (3, H, W)
-        same = pending.setdefault(tuple(pixels.shape), [])
-        same.append((pixels, index, path, prepared.geometry))
-        if len(same) == size or sum(map(len, pending.values())) >= 4 * size:
+        group = pending.setdefault(tuple(pixels.shape), [])
+        group.append((pixels, index, path, prepared.geometry))
+        if len(group) == size or sum(map(len, pending.values())) >= 4 * size:
             yield _stack(pending.pop(max(pending, key=lambda shape: len(pending[shape]))))
-    for same in pending.values():
-        yield _stack(same)
+    for group in pending.values():
+        yield _stack(group)
 
 
 def progress_bar(total: int | None, *, show: bool) -> "tqdm[NoReturn]":
@@ -150,8 +150,8 @@ def progress_bar(total: int | None, *, show: bool) -> "tqdm[NoReturn]":
     return tqdm(total=total, unit=" images", disable=listened if show else True)
 
 
-def _stack(same: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:
-    pixels, classes, paths, geometries = zip(*same, strict=True)
+def _stack(group: list[tuple[Tensor, int, Path, Geometry]]) -> Batch:
+    pixels, classes, paths, geometries = zip(*group, strict=True)
     return Batch(torch.stack(pixels), torch.tensor(classes), paths, geometries)
 
 

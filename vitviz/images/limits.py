@@ -12,10 +12,11 @@ import io
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
-from typing import IO, BinaryIO, Literal, NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from typing import BinaryIO, Literal, NamedTuple
 
-from PIL import Image, Jpeg2KImagePlugin, JpegImagePlugin
+from PIL import Image, JpegImagePlugin
 
 from vitviz.errors import VitvizError
 
@@ -61,11 +62,12 @@ _MAX_SCANS = 64  # JPEG: each scan covers the whole picture; encoders write abou
 _MAX_GIF_DATA = 2**18  # bytes of extensions: Pillow joins comments in quadratic time
 _MAX_PPM_HEADER = 2**16  # bytes: Pillow reads comments byte by byte
 _MAX_PPM_TEXT = 2**23  # bytes of pixels written as decimal numbers
-_LEAST_IDAT = 1024  # minimum bytes per PNG pixel chunk, after the first ones
+_LEAST_IDAT = 1024  # bytes from which a PNG's chunk of pixels does not count as a part
 
 _SCAN_END = re.compile(rb"\xff+[\x01-\xcf\xd8-\xfe]")  # a marker that is neither a stuffed byte nor a restart
-_NO_LENGTH = (0x01, *range(0xD0, 0xDA))  # markers without a segment (ISO 10918-1, table B.1)
+_NO_LENGTH = (0x00, 0x01, *range(0xD0, 0xDA), 0xFF)  # no marker, or one without a segment (ISO 10918-1, table B.1)
 _SOS, _EOI, _APP1 = 0xDA, 0xD9, 0xE1
+_CODESTREAM = b"\xff\x4f\xff\x51"  # start of a JPEG 2000 without boxes
 _PPM_HEADER = re.compile(rb"P[0-6fy](?:\s*(?:#[^\r\n]*[\r\n]\s*)*[\d.+-]+){2}")
 
 _SIGNATURES = (
@@ -136,74 +138,92 @@ def check_metadata(file: BinaryIO, name: str) -> BinaryIO:
     """
     file.seek(0)
     data = file.read()
-    check = _CHECKS.get(format_of(data[:512]) or "")
-    changed = None if check is None else check(data, name)
-    file = file if changed is None else io.BytesIO(changed)
+    kind = format_of(data[:512])
+    if kind in _PARTS:
+        _check_parts(_PARTS[kind](data), name, _MAX_GIF_DATA if kind == "GIF" else _MAX_DATA)
+    if kind == "JPEG":
+        file = _with_one_exif(data, name) or file
+    elif kind == "WEBP":
+        canvas = _webp_size(data)
+        if canvas is not None and all(canvas):  # Pillow allocates the canvas on opening
+            check_size(*canvas, name, MEGAPIXELS["WEBP"])
+    elif kind == "TIFF":
+        _check_directories(io.BytesIO(data), name)
+    elif kind == "JPEG2000":
+        _check_jpeg2000(data, name)
+    elif kind == "PPM":
+        _check_ppm(data, name)
     file.seek(0)
     return file
 
 
 def _too_much(name: str, what: str = "metadata") -> ImageError:
     return ImageError(
-        f"Expected {what} as photographs have, got far more in {name}. "
+        f"Expected {what} as in photographs, got far more in {name}. "
         "Save it without layers and metadata, or as JPEG or PNG."
     )
 
 
-def _check_tiff(data: bytes, name: str) -> None:
-    _check_directories(io.BytesIO(data), name)
+def _check_parts(sizes: Iterable[int], name: str, most: int) -> None:
+    """Check the number of parts, and the sum of their sizes in bytes."""
+    listed = list(islice(sizes, _MAX_PARTS + 1))
+    if len(listed) > _MAX_PARTS or sum(listed) > most:
+        raise _too_much(name)
 
 
-def _check_jpeg_segments(data: bytes, name: str) -> bytes | None:
-    """Check segments and scans of the first picture; return the file with one EXIF block."""
-    at, parts, size, scans = 2, 0, 0, 0
-    blocks: list[int] = []  # offsets of EXIF blocks
+class _Segment(NamedTuple):
+    """Segment of a JPEG: marker (0 for other bytes), offset of its content, and bytes of metadata."""
+
+    marker: int
+    start: int
+    size: int = 0
+
+
+def _jpeg_segments(data: bytes) -> Iterator[_Segment]:
+    """Yield the segments of the first picture, and each byte that belongs to none."""
+    at = 2
     while at + 4 <= len(data):
-        if data[at] != 0xFF:
-            at += 1
-            parts += 1
-        elif data[at + 1] == 0xFF or data[at + 1] == 0 or data[at + 1] in _NO_LENGTH:
-            if data[at + 1] == _EOI:
-                break
-            at += 1 if data[at + 1] == 0xFF else 2
-            parts += 1
-        else:
-            length = 2 + int.from_bytes(data[at + 2 : at + 4], "big")
-            scans += data[at + 1] == _SOS
-            if data[at + 1] == _SOS:
-                end = _SCAN_END.search(data, at + length)
-                at = len(data) if end is None else end.end() - 2
-            else:
-                if data[at + 1] == _APP1 and data.startswith(_EXIF, at + 4):
-                    blocks.append(at + 4)
-                size += length
-                at += length
-            parts += 1
-        if parts > _MAX_PARTS or size > _MAX_DATA:
-            raise _too_much(name)
-        if scans > _MAX_SCANS:
-            raise _too_much(name, "scans of a progressive JPEG")
-    if not blocks:
-        return None
-    _check_directories(io.BytesIO(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16]), name)
-    if len(blocks) == 1:
+        marker = data[at + 1] if data[at] == 0xFF else 0xFF
+        if marker == _EOI:
+            return
+        if marker in _NO_LENGTH:
+            at += 1 if marker == 0xFF else 2
+            yield _Segment(0, at)
+            continue
+        start, length = at + 4, 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+        at += length
+        if marker == _SOS:
+            end = _SCAN_END.search(data, at)
+            at = len(data) if end is None else end.end() - 2
+        yield _Segment(marker, start, 0 if marker == _SOS else length)
+
+
+def _with_one_exif(data: bytes, name: str) -> BinaryIO | None:
+    """Check segments and scans of a JPEG; return it with its first EXIF block alone if it has several."""
+    segments = list(islice(_jpeg_segments(data), _MAX_PARTS + 1))
+    _check_parts((segment.size for segment in segments), name, _MAX_DATA)
+    if sum(segment.marker == _SOS for segment in segments) > _MAX_SCANS:
+        raise _too_much(name, "scans of a progressive JPEG")
+    blocks = [start for marker, start, _ in segments if marker == _APP1 and data.startswith(_EXIF, start)]
+    if blocks:
+        _check_directories(io.BytesIO(data[blocks[0] + len(_EXIF) : blocks[0] + 2**16]), name)
+    if len(blocks) < 2:
         return None
     changed = bytearray(data)
     for block in blocks[1:]:
         changed[block : block + len(_EXIF)] = b"------"
-    return bytes(changed)
+    return io.BytesIO(changed)
 
 
-def _check_png(data: bytes, name: str) -> None:
-    at, parts, size = 8, 0, 0
-    while at + 8 <= len(data):
+def _png_chunks(data: bytes) -> Iterator[int]:
+    """Yield the sizes of chunks, 0 for small ones of pixels; large ones of pixels are left out."""
+    at, kind = 8, b""
+    while at + 8 <= len(data) and kind != b"IEND":
         length, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        parts += 1
-        size += 0 if kind in (b"IDAT", b"fdAT") else length
-        if parts > _MAX_PARTS + len(data) // _LEAST_IDAT or size > _MAX_DATA:
-            raise _too_much(name)
-        if kind == b"IEND":
-            return
+        if kind not in (b"IDAT", b"fdAT"):
+            yield length
+        elif length < _LEAST_IDAT:
+            yield 0
         at += 12 + length
 
 
@@ -219,36 +239,28 @@ def _webp_size(data: bytes) -> tuple[int, int] | None:
     return None
 
 
-def _check_webp(data: bytes, name: str) -> None:
-    canvas = _webp_size(data)
-    if canvas is not None and all(canvas):  # Pillow allocates the canvas on opening
-        check_size(*canvas, name, MEGAPIXELS["WEBP"])
-    at, parts, size = 12, 0, 0
-    end = min(len(data), 8 + int.from_bytes(data[4:8], "little"))
+def _webp_chunks(data: bytes) -> Iterator[int]:
+    """Yield the size of each chunk, 0 for pixels."""
+    at, end = 12, min(len(data), 8 + int.from_bytes(data[4:8], "little"))
     while at + 8 <= end:
         length, kind = int.from_bytes(data[at + 4 : at + 8], "little"), data[at : at + 4]
-        parts += 1
-        size += 0 if kind in (b"VP8 ", b"VP8L", b"ALPH", b"ANMF") else length
-        if parts > _MAX_PARTS or size > _MAX_DATA:
-            raise _too_much(name)
+        yield 0 if kind in (b"VP8 ", b"VP8L", b"ALPH", b"ANMF") else length
         at += 8 + length + length % 2
 
 
-def _check_gif(data: bytes, name: str) -> None:
-    """Check the extensions before the first picture (GIF89a, sections 18 to 26)."""
-    at, parts, size = 13, 0, 0
+def _gif_blocks(data: bytes) -> Iterator[int]:
+    """Yield the sizes of the extensions' blocks before the first picture (GIF89a, sections 18 to 26)."""
+    at = 13
     if len(data) > 10 and data[10] & 0x80:  # a global colour table
         at += 3 * 2 ** ((data[10] & 7) + 1)
     while at + 2 < len(data) and data[at : at + 1] != b",":
-        if data[at] != 0x21:  # Pillow skips bytes that start neither a picture nor an extension
-            at, parts = at + 1, parts + 1
-        else:
+        if data[at] == 0x21:
             at += 2
-            while at < len(data) and data[at] and parts <= _MAX_PARTS:
-                size, parts, at = size + data[at], parts + 1, at + 1 + data[at]
-            at, parts = at + 1, parts + 1
-        if parts > _MAX_PARTS or size > _MAX_GIF_DATA:
-            raise _too_much(name)
+            while at < len(data) and data[at]:
+                yield data[at]
+                at += 1 + data[at]
+        at += 1  # Pillow skips bytes that start neither a picture nor an extension
+        yield 0
 
 
 def _check_ppm(data: bytes, name: str) -> None:
@@ -261,18 +273,16 @@ def _check_ppm(data: bytes, name: str) -> None:
         )
 
 
-def _check_boxes(data: bytes, name: str) -> None:
-    """Check the boxes of a JPEG 2000, including those in its header (ISO 15444-1, annex I)."""
-    pending, parts = [(0, len(data))], 0
+def _jpeg2000_boxes(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Yield kind and offset of the content of each box, including those in the header (ISO 15444-1, annex I)."""
+    pending = [(0, len(data))]
     while pending:
         at, end = pending.pop()
         while at + 8 <= end:
             length, kind, head = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8], 8
             if length == 1:
                 length, head = int.from_bytes(data[at + 8 : at + 16], "big"), 16
-            parts += 1
-            if parts > _MAX_PARTS:
-                raise _too_much(name)
+            yield kind, at + head
             if length == 0 or kind == b"jp2c":
                 break
             if kind in (b"jp2h", b"res "):
@@ -280,15 +290,28 @@ def _check_boxes(data: bytes, name: str) -> None:
             at += max(length, head)
 
 
-_CHECKS: dict[str, Callable[[bytes, str], bytes | None]] = {
-    "JPEG": _check_jpeg_segments,
-    "PNG": _check_png,
-    "WEBP": _check_webp,
-    "GIF": _check_gif,
-    "PPM": _check_ppm,
-    "TIFF": _check_tiff,
-    "JPEG2000": _check_boxes,
-}
+def _check_jpeg2000(data: bytes, name: str) -> None:
+    """Check the codestream's size, which may differ from the file header's, and the number of tiles."""
+    start = 0
+    if not data.startswith(_CODESTREAM):  # a file of boxes: the codestream is in jp2c
+        boxes = list(islice(_jpeg2000_boxes(data), _MAX_PARTS + 1))
+        _check_parts((0 for _ in boxes), name, _MAX_DATA)
+        start = next((at for kind, at in boxes if kind == b"jp2c"), len(data))
+    header = data[start + 4 : start + 42]  # SIZ (annex A.5.1)
+    if len(header) < 38:
+        return  # not a picture: the decoder raises the error
+    right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
+    check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
+    tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))
+    if tiles > _TILES or channels > 4:
+        raise ImageError(
+            f"Expected a JPEG 2000 of at most {_TILES:,} tiles and 4 channels, got {tiles:,} and {channels} in {name}. "
+            "Save it as JPEG or PNG instead."
+        )
+
+
+_PARTS = {"PNG": _png_chunks, "WEBP": _webp_chunks, "GIF": _gif_blocks}
+"""Functions that yield the sizes in bytes of a file's parts without pixels, by format."""
 
 
 def check_file(image: Image.Image, name: str) -> None:
@@ -301,11 +324,9 @@ def check_file(image: Image.Image, name: str) -> None:
         _check_jpeg(image, name)
     else:
         check_size(*image.size, name, MEGAPIXELS[str(image.format)])
-    if isinstance(image, Jpeg2KImagePlugin.Jpeg2KImageFile) and image.fp is not None:
-        _check_jpeg2000(image.fp, name)
 
 
-class Entry(NamedTuple):
+class DirectoryEntry(NamedTuple):
     """Entry of a TIFF or EXIF directory: type and number of values, and the value of a single integer."""
 
     tag: int
@@ -314,7 +335,7 @@ class Entry(NamedTuple):
     number: int | None
 
 
-def entries(file: BinaryIO, offset: int | None = None) -> Iterator[Entry]:
+def entries(file: BinaryIO, offset: int | None = None) -> Iterator[DirectoryEntry]:
     """Yield the entries of a TIFF (revision 6.0, section 2; or BigTIFF) or EXIF directory, without values.
 
     Args:
@@ -334,7 +355,7 @@ def entries(file: BinaryIO, offset: int | None = None) -> Iterator[Entry]:
             tag, kind, values, value = layout.unpack(file.read(layout.size))
             width = _VALUE_BYTES[kind] if kind in _INTEGERS and values == 1 else 0
             number = int.from_bytes(value[:width], "big" if order == ">" else "little") if width else None
-            yield Entry(tag, kind, values, number)
+            yield DirectoryEntry(tag, kind, values, number)
     except (struct.error, OSError, OverflowError):
         return
 
@@ -379,31 +400,8 @@ def _check_jpeg(image: JpegImagePlugin.JpegImageFile, name: str) -> None:
             if scale > 1:
                 image.draft(None, (image.width // scale, image.height // scale))
             return
-    most = int(_JPEG_BYTES / (2 * samples + 1) / 1e6)
+    megapixels = int(_JPEG_BYTES / (2 * samples + 1) / 1e6)
     raise ImageError(
-        f"Expected a JPEG with such colours of at most {most} megapixels, got {pixels / 1e6:.1f} in {name}. "
-        "Make it smaller and try again."
+        f"Expected a JPEG with this color sampling of at most {megapixels} megapixels, got {pixels / 1e6:.1f} in "
+        f"{name}. Make it smaller and try again."
     )
-
-
-def _check_jpeg2000(file: IO[bytes], name: str) -> None:
-    """Check the codestream's size, which may differ from the file header's, and the number of tiles."""
-    file.seek(0)
-    if file.read(4) != b"\xff\x4f\xff\x51":  # a file of boxes (ISO 15444-1, annex I): the codestream is in jp2c
-        file.seek(0)
-        while len(box := file.read(8)) == 8 and box[4:] != b"jp2c":
-            length = int.from_bytes(box[:4], "big")
-            length = int.from_bytes(file.read(8), "big") - 8 if length == 1 else length
-            file.seek(max(0, length - 8), 1)
-        file.read(4)
-    header = file.read(38)  # SIZ (annex A.5.1)
-    if len(header) < 38:
-        return  # not a picture: the decoder raises the error
-    right, bottom, left, top, across, down, tile_left, tile_top, channels = struct.unpack_from(">8IH", header, 4)
-    check_size(right - left, bottom - top, name, MEGAPIXELS["JPEG2000"])
-    tiles = math.ceil((right - tile_left) / max(1, across)) * math.ceil((bottom - tile_top) / max(1, down))
-    if tiles > _TILES or channels > 4:
-        raise ImageError(
-            f"Expected a JPEG 2000 of at most {_TILES:,} tiles and 4 channels, got {tiles:,} and {channels} in {name}. "
-            "Save it as JPEG or PNG instead."
-        )

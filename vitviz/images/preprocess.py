@@ -69,8 +69,8 @@ class Preprocess:
         if self.height * self.width > MAX_PIXELS:
             raise ImageError(f"Expected an input of at most {MAX_PIXELS} pixels, got {size}. Choose a smaller one.")
         pair = isinstance(self.resize, tuple)
-        least = (self.height, self.width) if pair else (min(self.height, self.width),)
-        if self.mode == "crop" and any(side < own for side, own in zip(self._resize, least, strict=True)):
+        minimums = (self.height, self.width) if pair else (min(self.height, self.width),)
+        if self.mode == "crop" and any(side < minimum for side, minimum in zip(self._resize, minimums, strict=True)):
             raise ImageError(
                 f"Expected resize to be at least {'that' if pair else 'the shorter side'} of the {size} input, got "
                 f"{self.resize}. "
@@ -101,8 +101,8 @@ class Preprocess:
         # Pillow resizes rows first, to rw x image.height. Large inputs may need more, for any square photograph.
         if rw * (rh + image.height) > max(_RESIZED_PIXELS, 3 * max(height, width, *self._resize) ** 2):
             raise ImageError(
-                f"Expected an image nearer to a square, got {image.width} x {image.height}, which would become "
-                f"{rw} x {rh} on the way to the model. Cut out the part that matters, or use mode='pad'."
+                f"Expected a less elongated image, got {image.width} x {image.height}, which would be resized to "
+                f"{rw} x {rh}. Cut out the part that matters, or use mode='pad'."
             )
         resized = image.resize((rw, rh), Image.Resampling[self.interpolation.upper()])
         part = resized.crop((max(0, -left), max(0, -top), min(rw, width - left), min(rh, height - top)))
@@ -131,11 +131,11 @@ class Preprocess:
         shorter, longer = sorted((self.height, self.width))
         shape = 1.0 if self.mode == "native" else shorter / longer
         # Slightly below the root, because each side may be rounded up by half a patch.
-        most = int(math.sqrt(MAX_PIXELS / shape) - multiple * (1 + 1 / shape) / 4) // multiple * multiple
-        if not (is_whole(size) and multiple <= size <= most):
+        largest = int(math.sqrt(MAX_PIXELS / shape) - multiple * (1 + 1 / shape) / 4) // multiple * multiple
+        if not (is_whole(size) and multiple <= size <= largest):
             raise ImageError(
-                f"Expected a size of at least one patch, {multiple} pixels, and at most {most}, got {size}. "
-                f"Choose a size in between; this model's own is {longer}."
+                f"Expected a size of at least one patch, {multiple} pixels, and at most {largest}, got {size}. "
+                f"Choose a size in between; the model's native size is {longer}."
             )
         if self.mode == "native":
             return replace(self, height=size, width=size, multiple=math.lcm(self.multiple, multiple))
@@ -208,8 +208,8 @@ class Preprocess:
     def describe(self) -> str:
         """Return the settings as text: "ImageNet's mean and standard deviation, 224 x 224 pixels, squashed ..."."""
         colors = f"{_MEANS.get(self.mean[0], 'own')} mean and standard deviation"
-        how = {"crop": f"cut from {self._describe_resize()}", "squash": "squashed", "pad": "padded"}
-        form = how.get(self.mode, "in the photograph's own shape")
+        forms = {"crop": f"cut from {self._describe_resize()}", "squash": "squashed", "pad": "padded"}
+        form = forms.get(self.mode, "in the photograph's own shape")
         return f"{colors}, {self.height} x {self.width} pixels, {form} ({self.interpolation})"
 
     def _describe_resize(self) -> str:

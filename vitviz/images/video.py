@@ -89,7 +89,8 @@ def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, Any]]:
             container = av.open(file, options={"format_whitelist": FORMATS})
         except (av.error.FFmpegError, ValueError) as error:
             raise ImageError(
-                f"Expected a video clip ({', '.join(SUFFIXES)}), got {name}, which is none or damaged. Save it as MP4."
+                f"Expected a video clip ({', '.join(SUFFIXES)}), got {name}, which is not a clip or is "
+                "damaged. Save it as MP4."
             ) from error
         with container:
             if not container.streams.video:

@@ -115,10 +115,10 @@ class Worker:
             assert self._process.stdin is not None
             assert self._process.stdout is not None
             send(self._process.stdin, {"name": name}, data)
-            answer, _ = receive(self._process.stdout)
-            if "error" in answer:
-                raise ImageError(answer["error"]) from RuntimeError(answer["reason"])
-            width, height = answer["size"]
+            reply, _ = receive(self._process.stdout)
+            if "error" in reply:
+                raise ImageError(reply["error"]) from RuntimeError(reply["reason"])
+            width, height = reply["size"]
             count = 3 * width * height
             if self._pixels >= 0:
                 pixels = os.pread(self._pixels, count, 0) if count < 2**30 else b""

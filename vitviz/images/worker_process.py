@@ -26,22 +26,22 @@ def serve(target: int) -> None:
     Args:
         target: file descriptor for pixels; negative for standard output.
     """
-    source, answers = sys.stdin.buffer, sys.stdout.buffer
+    source, replies = sys.stdin.buffer, sys.stdout.buffer
     register()
     Image.init()  # before the limits of memory and time apply
     formats, used = all_formats(), _memory()
     while True:
         try:
-            asked, data = receive(source)
+            request, data = receive(source)
         except EOFError:
             return
         _limit(used + MEMORY + 2 * len(data))
         try:
-            picture = decode_here(io.BytesIO(data), asked["name"], formats)
+            picture = decode_here(io.BytesIO(data), request["name"], formats)
         except ImageError as error:
-            send(answers, {"error": str(error), "reason": repr(error.__cause__)})
+            send(replies, {"error": str(error), "reason": repr(error.__cause__)})
         except MemoryError as error:
-            send(answers, {"error": BROKEN.format(asked["name"]), "reason": repr(error)})
+            send(replies, {"error": BROKEN.format(request["name"]), "reason": repr(error)})
         else:
             if target >= 0:
                 with os.fdopen(os.dup(target), "wb") as file:
@@ -49,11 +49,11 @@ def serve(target: int) -> None:
                     _write(picture, file)
                 size = picture.size
                 del picture  # before the other process copies the pixels
-                send(answers, {"size": size})
+                send(replies, {"size": size})
             else:
-                send(answers, {"size": picture.size})
-                _write(picture, answers)
-                answers.flush()
+                send(replies, {"size": picture.size})
+                _write(picture, replies)
+                replies.flush()
                 del picture
         del data
 

@@ -55,8 +55,8 @@ def describe_device(device: torch.device) -> str:
 
 
 def _kinds() -> list[str]:
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    return [kind for kind, here in there.items() if here]
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    return [kind for kind, present in available.items() if present]
 
 
 @contextmanager

@@ -137,14 +137,14 @@ class Edits:
             of_block[index] = mode
         cuts: dict[int, list[Cut]] = {}
         for cut in self.cuts:
-            every = range(config.depth)
-            for block in every if cut.block is None else [_index("block", cut.block, config.depth, negative=True)]:
+            only = None if cut.block is None else _index("block", cut.block, config.depth, negative=True)
+            for block in range(config.depth) if only is None else [only]:
                 cuts.setdefault(block, []).append(cut)
         edits = {}
         for block in sorted({*modes, *cuts}):
             of_block = modes.get(block, {})
-            chosen = [[of_block.get(head) == mode for head in range(config.heads)] for mode in get_args(HeadMode)]
-            zero, mean = (torch.tensor(one, device=device)[:, None, None] if any(one) else None for one in chosen)
+            flags = [[of_block.get(head) == mode for head in range(config.heads)] for mode in get_args(HeadMode)]
+            zero, mean = (torch.tensor(row, device=device)[:, None, None] if any(row) else None for row in flags)
             mask = self._mask(block, cuts[block], config, batch, tokens).to(device) if block in cuts else None
             edits[block] = BlockEdit(zero, mean, mask)
         return edits
@@ -167,7 +167,7 @@ class Edits:
         # K different patches within a rectangle of K patches fill it.
         if len(sizes) != 1 or any(height * width != count for height, width in sizes):
             raise EditError(
-                f"Expected a full rectangle of patches, of one size in every image, for a trace; got {count} of "
+                f"Expected a full rectangle of patches, of one size in every image, for a trace, got {count} of "
                 f"{grid[0]} x {grid[1]} patches that form none. Keep a rectangle, or call model(images, edits)."
             )
         height, width = sizes.pop()
@@ -193,27 +193,28 @@ class Edits:
 
     def _mask(self, block: int, cuts: Sequence[Cut], config: ViTConfig, batch: int, tokens: int) -> Tensor:
         """Return the mask of remaining edges between remaining tokens: (1 or B, 1 or H, N, N)."""
-        every = all(cut.head is None for cut in cuts)
-        left = torch.ones(1, 1 if every else config.heads, tokens, tokens, dtype=torch.bool)
+        all_heads = all(cut.head is None for cut in cuts)
+        mask = torch.ones(1, 1 if all_heads else config.heads, tokens, tokens, dtype=torch.bool)
         for cut in cuts:
             heads = slice(None) if cut.head is None else _index("head", cut.head, config.heads)
-            queries, keys = (_tokens(some, tokens) for some in (cut.queries, cut.keys))
-            left[0, heads, queries[:, None], keys] = False
-        stay = torch.arange(tokens)[None]  # (1, N)
+            queries, keys = (_tokens(indices, tokens) for indices in (cut.queries, cut.keys))
+            mask[0, heads, queries[:, None], keys] = False
+        remaining = torch.arange(tokens)[None]  # (1, N)
         if self.keep is not None:
             prefix = len(config.prefix)
             keep = self._keep_for(config, batch, tokens - prefix).cpu() + prefix
-            stay = torch.cat([stay[:, :prefix].expand(batch, -1), keep], dim=1)  # (B, P + K)
-            left = torch.stack([left[0][:, one][:, :, one] for one in stay])  # (H, N, N) -> (B, H, P + K, P + K)
-        empty = ~left.any(dim=-1)  # (B, H, N)
+            remaining = torch.cat([remaining[:, :prefix].expand(batch, -1), keep], dim=1)  # (B, P + K)
+            mask = torch.stack([mask[0][:, row][:, :, row] for row in remaining])  # (H, N, N) -> (B, H, P + K, P + K)
+        empty = ~mask.any(dim=-1)  # (B, H, N)
         if empty.any():
             image, head, row = empty.nonzero()[0].tolist()
             raise EditError(
-                f"Expected every token to keep something to attend to, got cuts that leave token "
-                f"{int(stay[image, row])} nothing in block {block}, {'every head' if every else f'head {head}'}. "
-                "Leave it a key, for instance itself; to silence a head use heads={(block, head): 'zero'}."
+                f"Expected at least one key for every token, got cuts that leave token "
+                f"{int(remaining[image, row])} none in block {block}, "
+                f"{'every head' if all_heads else f'head {head}'}. Keep a key, for instance the token itself; to "
+                "silence a head, use heads={(block, head): 'zero'}."
             )
-        return left
+        return mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,7 +232,7 @@ class BlockEdit:
     mask: Tensor | None = None
     scale: Tensor | None = None
 
-    def heads(self, mixed: Tensor) -> Tensor:
+    def apply(self, mixed: Tensor) -> Tensor:
         """Edit the heads' outputs before the output projection: (B, H, N, d) -> (B, H, N, d)."""
         if self.mean is not None:
             mixed = torch.where(self.mean, mixed.mean(dim=2, keepdim=True), mixed)  # (B, H, 1, d) -> (B, H, N, d)
@@ -257,11 +258,11 @@ def _index(name: str, value: int, count: int, negative: bool = False) -> int:
     return value % count
 
 
-def _tokens(some: tuple[int, ...] | None, count: int) -> Tensor:
+def _tokens(chosen: tuple[int, ...] | None, count: int) -> Tensor:
     """Return token indices of the full sequence as a tensor."""
-    if some is None:
+    if chosen is None:
         return torch.arange(count)
-    return torch.tensor([_index("token", token, count) for token in some], dtype=torch.long)
+    return torch.tensor([_index("token", token, count) for token in chosen], dtype=torch.long)
 
 
 def _same_mode(place: tuple[int, int], first: HeadMode, second: HeadMode) -> None:
@@ -288,7 +289,7 @@ def _intersection(first: Tensor, second: Tensor) -> Tensor:
     if {len(first), len(second)} - {1, batch}:
         raise EditError(
             f"Expected edits of one batch, got keep for {len(first)} and for {len(second)} images. "
-            "Give both as many rows, or one of them one."
+            "Give both the same number of rows, or one of them a single row."
         )
     first, second = first.expand(batch, -1), second.to(first.device).expand(batch, -1)
     shared = (first[:, :, None] == second[:, None]).any(dim=2)  # (B, K, L) -> (B, K)

@@ -77,7 +77,7 @@ class Attention(nn.Module):
         q, k, v = self.project(x, angles, ops)
         rate = self.attention_dropout if self.training else 0.0
         mixed = ops.attend(q[:, :, :first], k, v, self.scale, dropout=rate)
-        return self.merge(ops.heads(mixed), ops)
+        return self.merge(ops.edit_heads(mixed), ops)
 
 
 def quick_gelu(x: Tensor) -> Tensor:

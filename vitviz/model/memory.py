@@ -30,22 +30,22 @@ def forward_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int 
     `tokens` is N per image, `batch` is B, and `itemsize` the bytes per number in the model's precision.
     """
     inner = config.heads * config.head_size
-    one = batch * tokens * itemsize  # bytes of one number a token
-    kept = kept_bytes(config, tokens, batch, itemsize)
+    number_bytes = batch * tokens * itemsize  # bytes of one number a token
+    trace_bytes = kept_bytes(config, tokens, batch, itemsize)
     placed = PLACED if config.qk_norm or config.positions == "rotary" else 0
-    work = one * (WIDE * config.width + (INNER + placed) * inner)
+    work = number_bytes * (WIDE * config.width + (INNER + placed) * inner)
     # With half-precision weights, a query needs the stored queries and keys plus float32 copies of both.
-    question = one * (config.width + 2 * inner) + 12 * batch * tokens * inner
+    query = number_bytes * (config.width + 2 * inner) + 12 * batch * tokens * inner
     pixels = batch * tokens * config.channels * config.patch_size**2
-    return int((1 + FRAGMENTATION) * (kept + max(work, question))) + pixels * (4 + itemsize) + SPARE_BYTES
+    return int((1 + FRAGMENTATION) * (trace_bytes + max(work, query))) + pixels * (4 + itemsize) + SPARE_BYTES
 
 
 def kept_bytes(config: ViTConfig, tokens: int, batch: int = 1, itemsize: int = 4) -> int:
     """Return the bytes that a trace of all blocks keeps, see `forward_bytes`."""
-    one = batch * tokens * itemsize  # bytes of one number a token
-    kept = config.depth * (one * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
-    both = 2 * config.depth * one * config.heads * config.head_size  # queries and keys
-    return kept + (both if keeps_queries(both) else 0)
+    number_bytes = batch * tokens * itemsize  # bytes of one number a token
+    stored = config.depth * (number_bytes * config.width + 4 * batch * tokens * config.heads)  # streams and row sums
+    query_key_bytes = 2 * config.depth * number_bytes * config.heads * config.head_size  # queries and keys
+    return stored + (query_key_bytes if keeps_queries(query_key_bytes) else 0)
 
 
 def available_bytes(device: torch.device | str) -> int | None:
@@ -64,12 +64,12 @@ def available_bytes(device: torch.device | str) -> int | None:
     if device.type != "cpu":
         return None
     known = [int(psutil.virtual_memory().available), container_bytes(), address_bytes()]
-    return max(0, min(left for left in known if left is not None))
+    return max(0, min(free_bytes for free_bytes in known if free_bytes is not None))
 
 
 def container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/proc/self/cgroup")) -> int | None:
     """Return the bytes left in this process's control group and its parents; `None` without a limit."""
-    left = []
+    free_bytes = []
     for line in _lines(groups):
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -83,17 +83,17 @@ def container_bytes(root: Path = Path("/sys/fs/cgroup"), groups: Path = Path("/p
         parts = Path(path.lstrip("/")).parts
         # A container may see only its own group, mounted at the root, although the path is that of the host.
         places = [top.joinpath(*parts[:count]) for top in tops for count in range(len(parts) + 1)]
-        left += [free for place in places if (free := _group_bytes(place, *names)) is not None]
-    return min(left, default=None)
+        free_bytes += [group_free for place in places if (group_free := _group_bytes(place, *names)) is not None]
+    return min(free_bytes, default=None)
 
 
 def _group_bytes(place: Path, limit: str, usage: str, cached: tuple[str, ...]) -> int | None:
     """Return the bytes left in one control group. Cached file pages count as free, because they can be evicted."""
-    most, used = (next(_lines(place / name), "max").strip() for name in (limit, usage))
-    if not (most.isdigit() and used.isdigit()):
+    maximum, used = (next(_lines(place / name), "max").strip() for name in (limit, usage))
+    if not (maximum.isdigit() and used.isdigit()):
         return None
     fields = (line.split() for line in _lines(place / "memory.stat"))
-    return int(most) - int(used) + sum(int(field[1]) for field in fields if field[0] in cached)
+    return int(maximum) - int(used) + sum(int(field[1]) for field in fields if field[0] in cached)
 
 
 def address_bytes() -> int | None:

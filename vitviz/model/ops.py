@@ -93,9 +93,9 @@ class Ops:
         """
         return attention(q, k, v, scale, dropout=dropout, mask=None if self.edit is None else self.edit.mask)
 
-    def heads(self, mixed: Tensor) -> Tensor:
+    def edit_heads(self, mixed: Tensor) -> Tensor:
         """Edit the outputs of the heads before the output projection: (B, H, n, d) -> (B, H, n, d)."""
-        return mixed if self.edit is None else self.edit.heads(mixed)
+        return mixed if self.edit is None else self.edit.apply(mixed)
 
 
 PLAIN = Ops()

@@ -18,7 +18,7 @@ from vitviz.model.vit import ViT
 
 
 @dataclass(frozen=True)
-class Row:
+class ModuleRow:
     """One module: name, class, input and output shapes, parameters and multiply-adds.
 
     `trainable` counts the parameters that require gradients; `run_on_meta` leaves it at 0. Multiply-adds count matrix
@@ -35,41 +35,42 @@ class Row:
     trainable: int = 0
 
 
-def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: Ops = PLAIN) -> list[Row]:
+def run_on_meta(config: ViTConfig, size: tuple[int, int], batch: int = 1, ops: Ops = PLAIN) -> list[ModuleRow]:
     """Run a model of this config on the meta device, without computing, and record shapes.
 
     Return one row per module, in order of completion; the row of the whole model has no name. `size` is (height, width)
     in pixels; a custom `ops` can record more.
     """
-    found: list[Row] = []
-    began = {"": 0}  # operations counted before each module
+    table: list[ModuleRow] = []
+    flops_before = {"": 0}  # operations counted before each module
 
     def record(name: str) -> Any:
         def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-            own, count = sum(p.numel() for p in module.parameters()), counter.get_total_flops() - began[name]
+            parameters = sum(p.numel() for p in module.parameters())
+            count = counter.get_total_flops() - flops_before[name]
             shapes = tuple(inputs[0].shape), tuple(output.shape)
-            found.append(Row(name, type(module).__name__, *shapes, own, count // 2))
+            table.append(ModuleRow(name, type(module).__name__, *shapes, parameters, count // 2))
 
         return hook
 
-    def begin(name: str) -> Any:
-        return lambda *_: began.update({name: counter.get_total_flops()})
+    def note_flops(name: str) -> Any:
+        return lambda *_: flops_before.update({name: counter.get_total_flops()})
 
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         model = ViT(config).eval().requires_grad_(False)  # the counter's hooks would need gradients
         for name, module in model.named_modules():
             if name and not isinstance(module, nn.ModuleList):
-                module.register_forward_pre_hook(begin(name))
+                module.register_forward_pre_hook(note_flops(name))
                 module.register_forward_hook(record(name))
         images = torch.zeros(batch, config.channels, *size)
         tokens, grid = model.embed(images)
         record("")(model, (images,), model.run(tokens, model.angles(grid), ops=ops))
-    return found
+    return table
 
 
-def rows(model: ViT, batch: int = 1) -> list[Row]:
+def rows(model: ViT, batch: int = 1) -> list[ModuleRow]:
     """Return one row for each module that computes something, down to the parts of blocks, in order of execution."""
-    idle = {one.__name__ for one in (nn.Dropout, nn.Identity, DropPath)}
+    idle = {kind.__name__ for kind in (nn.Dropout, nn.Identity, DropPath)}
     table = run_on_meta(model.config, model.config.image_size, batch)
     shown = [row for row in table if row.name and row.kind not in idle and row.name.count(".") <= 2]
     return [replace(row, trainable=_trainable(model.get_submodule(row.name).parameters())) for row in shown]
@@ -109,10 +110,10 @@ def summary(model: ViT, batch: int = 1) -> str:
     >>> print(*summary(ViT(preset("tiny", depth=1))).splitlines()[-6].split())
     parameters 823,720
     """
-    own = [(name, p) for name, p in model.named_parameters() if "." not in name]
+    top_level = [(name, p) for name, p in model.named_parameters() if "." not in name]
     table = [
         *rows(model, batch),
-        *(Row(name, "Parameter", (), tuple(p.shape), p.numel(), 0, _trainable([p])) for name, p in own),
+        *(ModuleRow(name, "Parameter", (), tuple(p.shape), p.numel(), 0, _trainable([p])) for name, p in top_level),
     ]
     cells = [
         [

@@ -35,7 +35,7 @@ MANY_TOKENS = 6_000
 KEEP_BYTES = 128 * 2**20
 
 Query = str | int | tuple[int, int]
-"""A token: the name of a prefix token ("cls"), "mean" over the patches, a patch (row, column), or an index."""
+"""Name of a prefix token ("cls"), "mean" over the patches, a patch (row, column), or a token index."""
 
 
 def keeps_queries(nbytes: int) -> bool:
@@ -69,15 +69,15 @@ class BlockTrace:
 
     def image(self, index: int) -> BlockTrace:
         """Return one image of the batch, as a batch of one (views, not copies)."""
-        one = slice(index, index + 1)
-        probabilities = None if self.probabilities is None else self.probabilities[one]
-        return BlockTrace(self.queries[one], self.keys[one], self.lse[one], probabilities, self.cut)
+        single = slice(index, index + 1)
+        probabilities = None if self.probabilities is None else self.probabilities[single]
+        return BlockTrace(self.queries[single], self.keys[single], self.lse[single], probabilities, self.cut)
 
     @property
     def nbytes(self) -> int:
         """Return the size in bytes."""
-        held = (self.queries, self.keys, self.lse, self.probabilities)
-        return sum(tensor.nbytes for tensor in held if tensor is not None)
+        tensors = (self.queries, self.keys, self.lse, self.probabilities)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
 
     def log_rows(self, start: int, stop: int) -> Tensor:
         """Return the logarithm of attention rows start..stop-1: (B, H, n, N), float32, finite.
@@ -106,9 +106,9 @@ class BlockTrace:
         """
         if self.probabilities is not None:
             return self.probabilities[:, :, :, key].float()
-        one = self._wide(self.keys[:, :, key, :, None])  # (B, H, d, 1)
+        key_vector = self._wide(self.keys[:, :, key, :, None])  # (B, H, d, 1)
         with self._exact():
-            logits = (self._wide(self.queries) @ one).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
+            logits = (self._wide(self.queries) @ key_vector).squeeze(-1)  # (B, H, N, d) @ (B, H, d, 1) -> (B, H, N)
         return logits.sub_(self.lse).exp_().float()
 
     def chunks(self) -> Iterator[tuple[int, int]]:
@@ -124,9 +124,9 @@ class BlockTrace:
             return self._propagate_fused(weights)
         total = torch.zeros(self.lse.shape, dtype=torch.float32, device=self.lse.device)
         for start, stop in self.chunks():
-            some = weights[:, None, None, start:stop].float()  # (B, 1, 1, n)
+            chunk = weights[:, None, None, start:stop].float()  # (B, 1, 1, n)
             with self._exact():
-                total += (some @ self.rows(start, stop)).squeeze(2)  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, N)
+                total += (chunk @ self.rows(start, stop)).squeeze(2)  # (B, 1, 1, n) @ (B, H, n, N) -> (B, H, N)
         return total
 
     def _propagate_fused(self, weights: Tensor) -> Tensor:
@@ -154,7 +154,7 @@ class BlockTrace:
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class BlockState:
     """State of one block from which a trace recomputes its attention.
 
     Args:
@@ -177,13 +177,13 @@ class Kept:
         """Return the attention of this block."""
         return self.attention or BlockTrace(*self.project(self.stream, self.angles), self.lse)
 
-    def image(self, index: int) -> Kept:
+    def image(self, index: int) -> BlockState:
         """Return one image of the batch, as a batch of one (views, not copies)."""
-        one, angles = slice(index, index + 1), self.angles
+        single, angles = slice(index, index + 1), self.angles
         if angles is not None and angles[0].ndim == 4:  # each image has its own patches and rotations
-            angles = angles[0][one], angles[1][one]
+            angles = angles[0][single], angles[1][single]
         attention = self.attention and self.attention.image(index)
-        return Kept(self.stream[one], self.lse[one], self.project, angles, attention)
+        return BlockState(self.stream[single], self.lse[single], self.project, angles, attention)
 
     @property
     def nbytes(self) -> int:
@@ -204,7 +204,7 @@ class Trace:
         grid: (gh, gw), rows and columns of patches.
         prefix: names of the P tokens in front of the patches, e.g. `("CLS", "register 1")`.
         blocks: indices of the kept blocks, from 0.
-        kept: the state of each of `blocks`.
+        states: the state of each of `blocks`.
         depth: L, the number of blocks of the model.
         patch_size: side of a patch in pixels.
     """
@@ -214,7 +214,7 @@ class Trace:
     grid: tuple[int, int]
     prefix: tuple[str, ...]
     blocks: tuple[int, ...]
-    kept: tuple[Kept, ...]
+    states: tuple[BlockState, ...]
     depth: int
     patch_size: int = 1
 
@@ -230,7 +230,7 @@ class Trace:
     @property
     def heads(self) -> int:
         """Return H, the number of heads of each block."""
-        return self.kept[0].lse.shape[1]
+        return self.states[0].lse.shape[1]
 
     @property
     def head_width(self) -> int:
@@ -240,7 +240,7 @@ class Trace:
     @property
     def nbytes(self) -> int:
         """Return the size in bytes."""
-        return self.tokens.nbytes + sum(kept.nbytes for kept in self.kept)
+        return self.tokens.nbytes + sum(state.nbytes for state in self.states)
 
     @property
     def attentions(self) -> Attentions:
@@ -260,42 +260,43 @@ class Trace:
         Raises:
             TraceError: if the block does not exist or was not kept, or the model's weights have changed since.
         """
-        return self._kept(block).open()
+        return self._state(block).open()
 
     def stream(self, block: int) -> Tensor:
         """Return the input of a block, the residual stream (B, N, D); indices as in `block`."""
-        return self._kept(block).stream
+        return self._state(block).stream
 
-    def _kept(self, block: int) -> Kept:
+    def _state(self, block: int) -> BlockState:
         index = block + self.depth if block < 0 else block
         if index not in self.blocks:
             raise TraceError(
                 f"Expected one of the blocks {list(self.blocks)} (counted from 0), got {block}. "
                 "Choose one of them, or call trace(images, blocks=[...]) with the one you need."
             )
-        return self.kept[self.blocks.index(index)]
+        return self.states[self.blocks.index(index)]
 
     def attention(self, block: int) -> Tensor:
         """Return the attention matrix of a block: (B, H, N, N), float32; rows sum to 1."""
-        kept = self.block(block)
-        return kept.rows(0, kept.queries.shape[2])
+        block_trace = self.block(block)
+        return block_trace.rows(0, block_trace.queries.shape[2])
 
     def row(self, block: int, query: Query = "cls") -> Tensor:
         """Return the attention from `query` in `block`: (B, H, N), sums to 1; "mean" averages over the patches."""
-        kept = self.block(block)
+        block_trace = self.block(block)
         if query == "mean":
-            return kept.propagate(self.weights(query))
+            return block_trace.propagate(self.weights(query))
         token = self.token(query)
-        return kept.rows(token, token + 1).squeeze(2)
+        return block_trace.rows(token, token + 1).squeeze(2)
 
     def column(self, block: int, key: Query = "cls") -> Tensor:
         """Return the attention from each token to `key` in `block`: (B, H, N); "mean" averages over the patches."""
-        kept = self.block(block)
+        block_trace = self.block(block)
         if key == "mean":
             # Mean over the patch keys, row by row: chunks of (B, H, n, N).
-            parts = [kept.rows(start, stop)[..., len(self.prefix) :].mean(-1) for start, stop in kept.chunks()]
+            prefix = len(self.prefix)
+            parts = [block_trace.rows(*chunk)[..., prefix:].mean(-1) for chunk in block_trace.chunks()]
             return torch.cat(parts, dim=2)
-        return kept.column(self.token(key))
+        return block_trace.column(self.token(key))
 
     def token(self, query: Query) -> int:
         """Return the index 0..N-1 of a token: a prefix token's name, a patch (row, column) or an index.
@@ -341,10 +342,10 @@ class Trace:
         if not 0 <= index < len(self.tokens):  # a slice would be empty
             last = len(self.tokens) - 1
             raise TraceError(f"Expected an image among 0..{last} of the batch, got {index}. Choose one of them.")
-        one = slice(index, index + 1)
-        kept = tuple(block.image(index) for block in self.kept)
-        logits = None if self.logits is None else self.logits[one]
-        return replace(self, logits=logits, tokens=self.tokens[one], kept=kept)
+        single = slice(index, index + 1)
+        states = tuple(state.image(index) for state in self.states)
+        logits = None if self.logits is None else self.logits[single]
+        return replace(self, logits=logits, tokens=self.tokens[single], states=states)
 
 
 class Attentions(Sequence[Tensor]):
@@ -362,8 +363,10 @@ class Attentions(Sequence[Tensor]):
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
             return tuple(self[i] for i in range(*index.indices(len(self))))
-        kept = self._trace.kept[index].open()
-        return kept.rows(0, kept.queries.shape[2]) if kept.probabilities is None else kept.probabilities
+        block_trace = self._trace.states[index].open()
+        if block_trace.probabilities is not None:
+            return block_trace.probabilities
+        return block_trace.rows(0, block_trace.queries.shape[2])
 
 
 def describe_query(query: Query) -> str:

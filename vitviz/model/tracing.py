@@ -11,7 +11,7 @@ from vitviz.model.edits import BlockEdit
 from vitviz.model.layers import Attention, Block
 from vitviz.model.ops import Explicit, Ops, attention_and_lse
 from vitviz.model.positions import Angles
-from vitviz.model.trace import BlockTrace, Kept, TraceError, keeps_queries
+from vitviz.model.trace import BlockState, BlockTrace, TraceError, keeps_queries
 
 # A trace runs an MLP in pieces of tokens, so its hidden layer takes this many bytes instead of 4 to 8 (N, D).
 PIECE_BYTES = 2 * 2**20
@@ -25,13 +25,13 @@ class Tracer(Ops):
         blocks: indices from 0.
         grad: compute probabilities (B, H, N, N) explicitly, in the autograd graph.
 
-    `kept` lists the recorded state of each of them, in order.
+    `states` lists the recorded state of each of them, in order.
     """
 
     def __init__(self, blocks: tuple[int, ...], grad: bool, edit: BlockEdit | None = None) -> None:
         super().__init__(edit)
         self.blocks, self.grad = blocks, grad
-        self.kept: list[Kept] = []
+        self.states: list[BlockState] = []
 
     def block(self, index: int, block: Block, x: Tensor, angles: Angles | None) -> Tensor:
         """Run a block, and record its attention if it is one of `blocks`: (B, N, D) -> (B, N, D)."""
@@ -44,8 +44,8 @@ class Tracer(Ops):
         else:
             with torch.no_grad():
                 mixed, lse, attention = self._attend(block, x, angles)
-                out = _finish(block, x, self.heads(mixed))
-        self.kept.append(Kept(x, lse, Recall(block, x), angles, attention))
+                out = _finish(block, x, self.edit_heads(mixed))
+        self.states.append(BlockState(x, lse, Recall(block, x), angles, attention))
         return out
 
     def _attend(self, block: Block, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, BlockTrace | None]:
@@ -90,8 +90,8 @@ class Recall:
         """
         if self._versions() != self._weights:
             raise TraceError(
-                "Expected the weights that the trace was taken with, got changed ones; at this size queries and keys "
-                "are computed from them again. Take the trace again."
+                "Expected the weights of the traced run, got changed ones, from which queries and keys of this size "
+                "would be recomputed. Trace the images again."
             )
         attn = self._block.attn
         with torch.no_grad(), torch.autocast(self._device, self._cast, enabled=self._cast is not None):
@@ -111,9 +111,9 @@ def tokens_per_piece(batch: int, tokens: int, hidden: int) -> int:
 
     `hidden` is the size in bytes of one token in the MLP's hidden layer.
     """
-    most = max(PIECE_BYTES, PIECE_TOKENS * hidden)
+    limit = max(PIECE_BYTES, PIECE_TOKENS * hidden)
     # Pieces of equal size: a last piece of two tokens would read all weights for only two tokens.
-    count = max(1, round(batch * tokens * hidden / most))
+    count = max(1, round(batch * tokens * hidden / limit))
     return -(-tokens // count)
 
 
@@ -128,8 +128,8 @@ def _finish(block: Block, x: Tensor, mixed: Tensor) -> Tensor:
     """
     out, step = torch.empty_like(x), _step(block, x)
     # Views (B, n, D) and (B, H, n, d) of independent tokens.
-    for into, stream, some in zip(*(t.split(step, -2) for t in (out, x, mixed)), strict=True):
-        into.copy_(block.finish(stream, block.attn.merge(some)))
+    for into, stream, heads_piece in zip(*(t.split(step, -2) for t in (out, x, mixed)), strict=True):
+        into.copy_(block.finish(stream, block.attn.merge(heads_piece)))
     return out
 
 
@@ -142,11 +142,11 @@ def _attend_by_head(block: Block, x: Tensor, angles: Angles | None) -> tuple[Ten
     attn, step = block.attn, _step(block, x)
     mixed, sums = x.new_empty(*x.shape[:2], attn.heads, attn.head_width), []
     for head in range(attn.heads):
-        pieces = [project_part(attn, block.norm1(some), heads=slice(head, head + 1)) for some in x.split(step, dim=1)]
+        pieces = [project_part(attn, block.norm1(piece), heads=slice(head, head + 1)) for piece in x.split(step, dim=1)]
         q, k, v = torch.cat(pieces, dim=3)  # 3 x (B, 1, N, d)
         q, k = attn.place(q, k, angles)
-        one, lse = attention_and_lse(q, k, v, attn.scale)
-        mixed[:, :, head] = one[:, 0]  # (B, N, d)
+        mixed_head, lse = attention_and_lse(q, k, v, attn.scale)
+        mixed[:, :, head] = mixed_head[:, 0]  # (B, N, d)
         sums.append(lse)
     return mixed.transpose(1, 2), torch.cat(sums, dim=1)
 
@@ -157,6 +157,6 @@ def project_part(attn: Attention, x: Tensor, parts: slice = slice(None), heads: 
         None if t is None else t.unflatten(0, (3, attn.heads, -1))[parts, heads]
         for t in (attn.qkv.weight, attn.qkv.bias)
     )
-    made = F.linear(x, weight.flatten(0, 2), None if bias is None else bias.flatten())
-    split: Tensor = made.unflatten(-1, weight.shape[:3])  # (B, N, parts, h, d)
+    projected = F.linear(x, weight.flatten(0, 2), None if bias is None else bias.flatten())
+    split: Tensor = projected.unflatten(-1, weight.shape[:3])  # (B, N, parts, h, d)
     return split.permute(2, 0, 3, 1, 4)

@@ -118,8 +118,8 @@ class ViT(nn.Module):
         pooled = 2 * width if config.pooling == "cls+mean" else width
         self.head = nn.Linear(pooled, config.classes) if config.classes else None
         # DeiT: the distillation token has its own classifier; the prediction is the mean of the two.
-        both = config.distillation_token and config.classes > 0
-        self.head_dist = nn.Linear(width, config.classes) if both else None
+        distilled = config.distillation_token and config.classes > 0
+        self.head_dist = nn.Linear(width, config.classes) if distilled else None
         self.reset_parameters()
 
     @torch.no_grad()
@@ -229,8 +229,8 @@ class ViT(nn.Module):
         if early := [index for index in changes if index < start]:
             raise EditError(f"Expected edits of blocks from {start} on, got some of {early}. Leave them out.")
         for index in range(start, self.config.depth):
-            here = ops.edited(changes[index]) if index in changes else ops
-            entering, tokens = tokens, here.block(index, self.blocks[index], tokens, angles)
+            block_ops = ops.edited(changes[index]) if index in changes else ops
+            entering, tokens = tokens, block_ops.block(index, self.blocks[index], tokens, angles)
             advance(entering, 1 / self.config.depth)
         return self.finish(tokens, ops)
 
@@ -253,10 +253,10 @@ class ViT(nn.Module):
         """Return the logits (B, C) of final tokens, or the pooled features (B, D) without a classifier."""
         if self.head is None:
             return self.read_out(tokens, ops)
-        logits = self.heads_logits(tokens, ops)
-        return logits[0] if len(logits) == 1 else ops.add(*(ops.scale(_half, one) for one in logits))
+        logits = self.classifier_logits(tokens, ops)
+        return logits[0] if len(logits) == 1 else ops.add(*(ops.scale(_half, each) for each in logits))
 
-    def heads_logits(self, tokens: Tensor, ops: Ops = PLAIN) -> tuple[Tensor, ...]:
+    def classifier_logits(self, tokens: Tensor, ops: Ops = PLAIN) -> tuple[Tensor, ...]:
         """Return the logits of each classifier separately: (B, N, D) final tokens -> one or two of (B, C).
 
         The first reads the pooled tokens; the second, if any, reads the distillation token (DeiT).
@@ -275,9 +275,9 @@ class ViT(nn.Module):
     @property
     def problem_type(self) -> ProblemType:
         """Return the meaning of the outputs; see `Pretrained.problem_type`."""
-        told = (self.pretrained.problem_type if self.pretrained else None) or SINGLE
-        alone = told == SINGLE and self.config.classes == 1  # a softmax of one output is always 1
-        return REGRESSION if alone else told
+        stated = (self.pretrained.problem_type if self.pretrained else None) or SINGLE
+        single_output = stated == SINGLE and self.config.classes == 1  # a softmax of one output is always 1
+        return REGRESSION if single_output else stated
 
     @property
     def distilled(self) -> bool:
@@ -301,7 +301,7 @@ class ViT(nn.Module):
         """
         chosen = self._chosen(blocks)
         if self.training and (self.config.dropout or self.config.attention_dropout or self.config.path_dropout):
-            raise ModelError("Expected a model in eval mode, as it predicts, got active dropout. Call model.eval().")
+            raise ModelError("Expected a model in eval mode, got active dropout. Call model.eval().")
         tracer = Tracer(chosen, grad)
         with torch.set_grad_enabled(grad):
             tokens, grid = self.embed(images)
@@ -310,7 +310,7 @@ class ViT(nn.Module):
             tokens = self.encode(tokens, angles, edits, ops=tracer)
             logits = None if self.head is None else self.classify(tokens)
         return Trace(
-            logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.kept), self.config.depth,
+            logits, tokens, grid, self.config.prefix, chosen, tuple(tracer.states), self.config.depth,
             self.config.patch_size,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
-"""Book what clients cause in one place: bytes in memory, bytes on disk and places, by address and in all.
+"""Account for the resources that clients use: bytes in memory, bytes on disk and places, by address and in total.
 
-Whatever lives longer than one call because a client asked for it is booked here before it grows, so that the server can
-say "busy" instead of running out. What a session holds is released by closing its booking.
+Everything that a client causes and that outlives one call is booked before it grows, so that the server answers "busy"
+instead of running out. Closing a booking releases it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from vitviz.settings import Settings
 
 
 class Resource(Enum):
-    """Name what is counted; the value says it in a message."""
+    """Resource that is counted; the value is its name in messages."""
 
     SCENES = "bytes of open photographs and of answers about them"
-    TRANSFERS = "bytes of requests and answers on their way"
+    TRANSFERS = "bytes of requests and answers in transit"
     DISK = "bytes of uploaded files"
     CONNECTIONS = "open connections"
     REQUESTS = "open requests"
@@ -31,35 +31,35 @@ class Resource(Enum):
 
 @dataclass(frozen=True)
 class Budget:
-    """Most of a resource that may be booked.
+    """Limits of a resource.
 
     Args:
-        total: by all addresses together.
-        each: by one address; `None` for no limit of its own.
-        kept: part of the total that only addresses without a booking may use.
-        shared: whether `each` binds only while another address has a booking.
+        total: limit of all addresses together.
+        each: limit of one address; `None` for no separate limit.
+        reserved: part of the total that is reserved for addresses without a booking.
+        shared: whether `each` applies only while another address has a booking.
     """
 
     total: int
     each: int | None = None
-    kept: int = 0
+    reserved: int = 0
     shared: bool = False
 
 
 QUESTIONS_OF_ADDRESS = 64
 REQUESTS_OF_ADDRESS = 400  # a lecture hall behind one router has one address
 REQUESTS = 10_000
-KEPT = 3  # one of so many places is for addresses that have none
+RESERVED = 3  # a third of the places is reserved for addresses without a booking
 
 
 def budgets(allowed: Settings) -> dict[Resource, Budget]:
-    """Return the budgets that the operator's settings come to."""
-    places = Budget(allowed.places, allowed.places_of_address, kept=allowed.places // KEPT, shared=True)
+    """Return the budgets that follow from the operator's settings."""
+    places = Budget(allowed.places, allowed.places_of_address, reserved=allowed.places // RESERVED, shared=True)
     return {
         Resource.SCENES: Budget(allowed.scene_memory),
         Resource.TRANSFERS: Budget(allowed.transfers, allowed.transfers // 4),
         Resource.DISK: Budget(allowed.disk, allowed.disk // 2),
-        Resource.CONNECTIONS: Budget(REQUESTS, REQUESTS // 2, kept=REQUESTS // KEPT),  # see `connections`
+        Resource.CONNECTIONS: Budget(REQUESTS, REQUESTS // 2, reserved=REQUESTS // RESERVED),  # until `launch`
         Resource.REQUESTS: Budget(REQUESTS, REQUESTS_OF_ADDRESS),
         Resource.QUESTIONS: Budget(REQUESTS, QUESTIONS_OF_ADDRESS),
         Resource.PHOTOGRAPHS: places,
@@ -68,7 +68,7 @@ def budgets(allowed: Settings) -> dict[Resource, Budget]:
 
 
 class OverBudgetError(VitvizError):
-    """Booking that would exceed its budget."""
+    """Raised for a booking that would exceed its budget."""
 
     def __init__(self, resource: Resource) -> None:
         super().__init__(f"Expected room for more {resource.value}, got none. Try again later.")
@@ -76,10 +76,10 @@ class OverBudgetError(VitvizError):
 
 
 class Account:
-    """Count what is booked of each resource.
+    """Count the bookings of each resource.
 
     Args:
-        allowed: the operator's settings, which say the budgets.
+        allowed: the operator's settings, which determine the budgets.
     """
 
     def __init__(self, allowed: Settings | None = None) -> None:
@@ -88,32 +88,32 @@ class Account:
         self._lock = threading.Lock()
 
     def used(self, resource: Resource, address: str | None = None) -> int:
-        """Return what is booked by an address, or by all of them."""
+        """Return the amount booked by one address, or by all."""
         with self._lock:
             used = self._used[resource]
             return used.total() if address is None else used[address]
 
     def largest(self, resource: Resource) -> str | None:
-        """Return the address that has booked most of a resource; `None` where nothing is booked."""
+        """Return the address with the largest bookings of a resource; `None` if nothing is booked."""
         with self._lock:
             most = self._used[resource].most_common(1)
         return most[0][0] if most else None
 
     def fits(self, resource: Resource, address: str, amount: int = 1) -> bool:
-        """Return whether so much more would be booked for an address."""
+        """Return whether the budget has room for an amount more."""
         with self._lock:
             return self._fits(resource, address, amount)
 
     def book(self, resource: Resource, address: str, amount: int = 1) -> Booking:
-        """Reserve an amount for an address; close the booking, or use it in a `with` statement.
+        """Book an amount for an address; close the booking, or use it in a `with` statement.
 
         Args:
             resource: what is booked.
-            address: of the client; an empty one, the server's own, has no limit of its own.
+            address: of the client; empty for the server itself, which has no separate limit.
             amount: bytes or places.
 
         Raises:
-            OverBudgetError: if the budget has no room for it.
+            OverBudgetError: if the budget has no room.
         """
         booking = Booking(self, resource, address)
         booking.add(amount)
@@ -122,11 +122,11 @@ class Account:
     def _fits(self, resource: Resource, address: str, amount: int) -> bool:
         budget, used = self.budgets[resource], self._used[resource]
         own, total = used[address], used.total()
-        if total + amount > budget.total - (budget.kept if own else 0):
+        if total + amount > budget.total - (budget.reserved if own else 0):
             return False
         if budget.each is None or not address or own + amount <= budget.each:
             return True
-        return budget.shared and own == total  # nobody else needs it
+        return budget.shared and own == total  # no other address has a booking
 
     def _change(self, resource: Resource, address: str, amount: int, checked: bool) -> None:
         with self._lock:
@@ -138,7 +138,7 @@ class Account:
 
 
 class Booking:
-    """Amount of one resource that is booked for one address until `close`.
+    """Amount of a resource, booked for one address until `close`.
 
     Attributes:
         amount: bytes or places.
@@ -148,16 +148,16 @@ class Booking:
         self.account, self.resource, self.address, self.amount = account, resource, address, 0
 
     def add(self, amount: int) -> None:
-        """Reserve more.
+        """Book more.
 
         Raises:
-            OverBudgetError: if the budget has no room for it; what was booked before stays booked.
+            OverBudgetError: if the budget has no room; earlier amounts stay booked.
         """
         self.account._change(self.resource, self.address, amount, checked=True)
         self.amount += amount
 
     def settle(self, amount: int) -> None:
-        """Replace the amount by what something takes that is there already, whatever the budget says."""
+        """Replace the amount without checking the budget, for memory that is already in use."""
         self.account._change(self.resource, self.address, amount - self.amount, checked=False)
         self.amount = amount
 

@@ -1,4 +1,4 @@
-"""Serve the endpoints to programs: with gradio_client, over gradio's HTTP interface, and as tools of an MCP server."""
+"""Serve the endpoints to programs: with gradio_client, over Gradio's HTTP interface, and as tools of an MCP server."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from vitviz.server.scheduler import Client, Kind, Scheduler
 from vitviz.server.uploads import UploadError, upload_folder
 from vitviz.web.questions import QUESTIONS
 
-MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # events in gradio's queue before a visitor is told to come back
-PICTURES = ("photo", "seen", "maps")  # a program has the photograph
+MOST_WAITING, MOST_OF_ADDRESS = 64, 40  # events in Gradio's queue, in total and of one address
+PICTURES = ("photo", "seen", "maps")  # of a manifest, left out for programs, which have the photograph
 PROGRAMS = {"concurrency_id": "programs", "concurrency_limit": 8}
 
 log = logging.getLogger(__name__)
 
 
 class CheckedBlocks(gr.Blocks):
-    """Blocks that check every file which a request names, and never answer with Python's own words.
+    """Blocks that check every file named in a request, and never answer with the text of Python's own errors.
 
     Args:
         scheduler: of the page's computations.
-        options: gradio's own.
+        options: of `gr.Blocks`.
 
     Attributes:
-        account: where all that clients cause is booked.
+        account: where memory, disk space and places are booked.
     """
 
     def __init__(self, *, scheduler: Scheduler | None = None, **options: Any) -> None:
@@ -45,8 +45,8 @@ class CheckedBlocks(gr.Blocks):
         self.account = upload_folder().account = self.scheduler.account
 
     def busy(self, address: str) -> str:
-        """Return why an event of a visitor's is not taken now, and how long it may take; empty if it is taken."""
-        # The queue is gradio's inner business: gradio is pinned, and a test fills it.
+        """Return why a visitor's event is refused now, with the expected wait; empty if it is accepted."""
+        # The queue is private to Gradio, which is pinned; a test fills it.
         queues = self._queue.event_queue_per_concurrency_id.values()
         waiting = [event for queue in queues for event in queue.queue]
         own = sum(event.request.client is not None and event.request.client.host == address for event in waiting)
@@ -56,7 +56,7 @@ class CheckedBlocks(gr.Blocks):
         return f"Busy: {len(waiting)} requests are waiting. Try again in about {max(1, seconds):.0f} s."
 
     def block_thread(self) -> None:
-        """Serve until Ctrl-C, and leave it to the caller to say so."""
+        """Serve until Ctrl-C; the caller prints a message."""
         try:
             while self.is_running:
                 time.sleep(0.1)
@@ -64,15 +64,15 @@ class CheckedBlocks(gr.Blocks):
             self.close(verbose=False)
 
     async def preprocess_data(self, block_fn: Any, inputs: list[Any], *args: Any, **options: Any) -> list[Any]:
-        """Resolve the files in a request's data, at any depth, then hand it to gradio, which checks only some."""
-        found = upload_folder().resolved(inputs)
-        return cast("list[Any]", await super().preprocess_data(block_fn, found, *args, **options))
+        """Resolve all files in a request's data, at any depth, before Gradio, which checks only some, reads it."""
+        resolved = upload_folder().resolved(inputs)
+        return cast("list[Any]", await super().preprocess_data(block_fn, resolved, *args, **options))
 
     async def process_api(self, *args: Any, **options: Any) -> dict[str, Any]:
         """Answer a request.
 
         Raises:
-            gr.Error: in words, whatever went wrong.
+            gr.Error: for every error, with a text for visitors.
         """
         try:
             return await super().process_api(*args, **options)
@@ -90,23 +90,24 @@ def add_endpoints(endpoints: Endpoints) -> None:
     """Add the endpoints to the `gr.Blocks` that is being built."""
 
     async def open_upload(photo: FileData, model: str | None = None, size: int | None = None) -> dict[str, Any]:
-        given: Any = photo  # gradio hands over what the program sent
-        path = given.get("path") if isinstance(given, dict) else getattr(given, "path", None)
+        file: Any = photo  # Gradio passes on what the program sent, of any type
+        path = file.get("path") if isinstance(file, dict) else getattr(file, "path", None)
         if not isinstance(path, str):
-            text = f"Expected an uploaded file as the photo, got {type(given).__name__}. Upload it first."
+            text = f"Expected an uploaded file as the photo, got {type(file).__name__}. Upload it first."
             raise gr.Error(text, print_exception=False)
         data = await asyncio.to_thread(upload_folder().check(path).read_bytes)
-        found = await _answer(endpoints, "open", {"photo": data, "model": model, "size": size})
-        return {name: value for name, value in found.items() if name not in PICTURES}
+        manifest = await _answer(endpoints, "open", {"photo": data, "model": model, "size": size})
+        return {name: value for name, value in manifest.items() if name not in PICTURES}
 
-    for name in (one.name for one in QUESTIONS.values() if one.programs):
-        method = getattr(endpoints, name)
-        function = _described(open_upload, method) if name == "open" else _typed(endpoints, method)
-        gr.events.api(function, api_name=name, **cast(Any, PROGRAMS))
+    for name, question in QUESTIONS.items():
+        if question.programs:
+            method = getattr(endpoints, name)
+            function = _described(open_upload, method) if name == "open" else _typed(endpoints, method)
+            gr.events.api(function, api_name=name, **cast(Any, PROGRAMS))
 
 
 def _typed(endpoints: Endpoints, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an endpoint as a function with the same parameters; bytes become text in base64."""
+    """Return an endpoint as a function with the same parameters; bytes are encoded in base64."""
     signature, hints = inspect.signature(method), get_type_hints(method)
     hints["return"] = str if hints["return"] is bytes else hints["return"]
 
@@ -115,7 +116,7 @@ def _typed(endpoints: Endpoints, method: Callable[..., Any]) -> Callable[..., An
         return base64.b64encode(answer).decode() if isinstance(answer, bytes) else answer
 
     run.__annotations__ = hints
-    parameters = [one.replace(annotation=hints[one.name]) for one in signature.parameters.values()]
+    parameters = [each.replace(annotation=hints[name]) for name, each in signature.parameters.items()]
     run.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=parameters, return_annotation=hints["return"]
     )
@@ -123,30 +124,30 @@ def _typed(endpoints: Endpoints, method: Callable[..., Any]) -> Callable[..., An
 
 
 def _described(run: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a function the name and docstring of an endpoint, which gradio lists and tools show."""
+    """Give a function the name and docstring of an endpoint, which Gradio lists and tools show."""
     run.__name__ = run.__qualname__ = method.__name__
     run.__doc__ = method.__doc__
     return run
 
 
 def _has_left() -> bool:
-    """Return whether the program that gradio answers in this context has closed its connection."""
-    # gradio cancels this task where a program asks for that; of one that has gone, only the event knows.
+    """Return whether the program that Gradio answers in this context has closed its connection."""
+    # Gradio cancels this task at a program's request; a closed connection only changes the event.
     blocks, name = LocalContext.blocks.get(None), LocalContext.event_id.get(None)
     event = None if blocks is None or name is None else blocks._queue.event_ids_to_events.get(name)
     return event is not None and not event.alive
 
 
-async def _answer(endpoints: Endpoints, name: str, given: dict[str, Any]) -> Any:
-    """Return the answer of an endpoint; stop working on it when the program cancels it or has gone.
+async def _answer(endpoints: Endpoints, name: str, arguments: dict[str, Any]) -> Any:
+    """Return the answer of an endpoint; stop when the program cancels the request or has left.
 
     Raises:
-        gr.Error: in words.
-        CancelledError: when the program has gone.
+        gr.Error: for every error, with a text for visitors.
+        CancelledError: if the program has left.
     """
     request = LocalContext.request.get(None)
     client = Client(request.client.host if request is not None and request.client is not None else "")
-    async with aclosing(lines(endpoints, name, given, client)) as answers:
+    async with aclosing(lines(endpoints, name, arguments, client)) as answers:
         async for line in answers:
             if "error" in line:
                 raise gr.Error(line["error"]["text"], print_exception=False)

@@ -1,4 +1,4 @@
-"""Check the arguments of every endpoint in one place: their types, bounds, and the words for what is wrong."""
+"""Check types and bounds of every endpoint's arguments, with messages that say what is wrong."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_PHOTO_BYTES = 64 * 10**6
 
 
 class ArgumentError(VitvizError):
-    """Argument that an endpoint does not take; the text names it."""
+    """Raised for an argument that an endpoint does not take; the text names it."""
 
 
 SceneId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$", description="the id of an open photograph")]
@@ -42,30 +42,30 @@ Heads = Annotated[
 ]
 
 
-def check(function: Callable[..., Any], given: object) -> dict[str, Any]:
-    """Return the arguments for a function, with its defaults; nothing is converted.
+def check(function: Callable[..., Any], arguments: object) -> dict[str, Any]:
+    """Return the arguments of a function, with its defaults, without converting types.
 
     Args:
-        function: whose parameters are annotated with the types above.
-        given: an object of JSON. It comes from a visitor, so it may be anything.
+        function: its parameters are annotated with the types above.
+        arguments: an object of JSON from a client, so it may be anything.
 
     Raises:
         ArgumentError: "Expected X as the NAME, got Y. Change it."
     """
     model = _model(getattr(function, "__func__", function))
-    if not isinstance(given, dict):
-        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}. Name each argument.")
-    if unknown := [name for name in given if name not in model.model_fields]:
+    if not isinstance(arguments, dict):
+        raise ArgumentError(f"Expected an object of arguments, got {quote(arguments)}. Name each argument.")
+    if unknown := [name for name in arguments if name not in model.model_fields]:
         known = ", ".join(model.model_fields) or "none"
         raise ArgumentError(f"Expected arguments among {known}; got {quote(unknown[0])}. Leave it out.")
     try:
-        found = model.model_validate(given)
+        checked = model.model_validate(arguments)
     except ValidationError as error:
         name = str(error.errors(include_url=False, include_context=False)[0]["loc"][0])
         kind = get_type_hints(function, include_extras=True)[name]
-        value = quote(given[name]) if name in given else "nothing"
+        value = quote(arguments[name]) if name in arguments else "nothing"
         raise ArgumentError(f"Expected {_describe(kind)} as the {name}, got {value}. Change it.") from None
-    return {name: getattr(found, name) for name in model.model_fields}
+    return {name: getattr(checked, name) for name in model.model_fields}
 
 
 def quote(value: object) -> str:
@@ -78,8 +78,8 @@ def _model(function: Callable[..., Any]) -> type[BaseModel]:
     """Return a pydantic model of a function's parameters."""
     hints = get_type_hints(function, include_extras=True)
     parameters: dict[str, Any] = {
-        name: (hints[name], ... if one.default is inspect.Parameter.empty else one.default)
-        for name, one in inspect.signature(function).parameters.items()
+        name: (hints[name], ... if parameter.default is inspect.Parameter.empty else parameter.default)
+        for name, parameter in inspect.signature(function).parameters.items()
         if name != "self"
     }
     config = ConfigDict(strict=True, extra="forbid", protected_namespaces=())
@@ -87,12 +87,13 @@ def _model(function: Callable[..., Any]) -> type[BaseModel]:
 
 
 def _describe(kind: Any) -> str:
-    """Return what a type stands for, in words."""
+    """Return a description of a type for messages."""
     if get_origin(kind) is Annotated:
-        return next((one.description for one in kind.__metadata__ if isinstance(one, FieldInfo)), None) or "a value"
+        fields = (field for field in kind.__metadata__ if isinstance(field, FieldInfo))
+        return next((field.description for field in fields if field.description), "a value")
     if get_origin(kind) is Literal:
         *most, last = get_args(kind)
         return f"{', '.join(map(str, most))} or {last}"
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_describe(one) for one in get_args(kind))
+        return " or ".join(map(_describe, get_args(kind)))
     return "nothing" if kind in (None, NoneType) else "a value"

@@ -1,6 +1,6 @@
-"""Read the bodies of requests and send answers: bounded, booked, and cut off where a client stalls.
+"""Receive request bodies and send answers: bounded, booked, and cut off if a client stalls.
 
-Forms are read as UTF-8 alone: a codec that a client names could take any time.
+Forms must be in UTF-8: another codec, named by a client, could take any amount of time.
 """
 
 from __future__ import annotations
@@ -22,37 +22,39 @@ from vitviz.server.account import Booking, OverBudgetError, Resource
 
 MAX_FIELDS = 4
 MAX_NAME = 200  # bytes of the name of a field or file
-FIELD_BYTES = 2**20  # of all fields beside the file
-SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # a body that arrives more slowly is refused
+FIELD_BYTES = 2**20  # all fields together, without the file
+SLOW_BYTES, SLOW_SECONDS = 20_000, 30.0  # slower bodies are refused
 BODY_SECONDS = 300  # time limit for receiving a request body
-PIECE = 2**15  # bytes of an answer that are handed to the connection at once
+PIECE = 2**15  # bytes of an answer that are sent at once
 
 V = TypeVar("V")
 
 
 class Refused(Exception):
-    """Request that is answered in words before any work."""
+    """Raised to answer a request with an error before any work."""
 
     def __init__(self, status: int, text: str, **headers: str) -> None:
         super().__init__(text)
-        self.response = PlainTextResponse(text, status, {name.replace("_", "-"): one for name, one in headers.items()})
+        self.response = PlainTextResponse(
+            text, status, {name.replace("_", "-"): value for name, value in headers.items()}
+        )
 
 
 class Stalled(Exception):
-    """Connection whose client does not read its answer."""
+    """Raised if a client does not read its answer."""
 
 
 def busy(what: str) -> Refused:
-    """Return the answer to a request that would be one too many."""
+    """Return the refusal of a request that exceeds a limit."""
     return Refused(429, f"Busy: {what}. Try again in 10 s.", retry_after="10")
 
 
 def address(scope: Scope) -> str:
-    """Return the address that a request comes from."""
+    """Return the client's address."""
     return str(scope["client"][0]) if scope.get("client") else ""
 
 
-# What comes in
+# Requests
 
 
 async def chunks(
@@ -62,17 +64,17 @@ async def chunks(
     stall: float,
     clock: Callable[[], float] = time.monotonic,
 ) -> AsyncGenerator[bytes, None]:
-    """Yield a request's body; book each part of it before the next one is received.
+    """Yield the parts of a request's body; book each before receiving the next.
 
     Args:
         receive: of the request.
-        most: bytes of the body.
-        booking: of what arrives.
-        stall: seconds in which something must arrive.
+        most: limit of the body in bytes.
+        booking: for the bytes that arrive.
+        stall: seconds within which the next part must arrive.
         clock: returns seconds.
 
     Raises:
-        Refused: if the body is too long or too slow, the budget has no room for it, or the client has left.
+        Refused: if the body is too long or too slow, the budget has no room, or the client has left.
     """
     count, window, seen = 0, clock(), 0
     while True:
@@ -106,9 +108,9 @@ class Form:
     """Form with at most one file.
 
     Attributes:
-        fields: texts by their names.
+        fields: texts by name.
         files: the file by its name in the form; empty without one.
-        filename: that the client gives the file.
+        filename: name of the file on the client's machine.
     """
 
     fields: dict[str, str] = field(default_factory=dict)
@@ -124,11 +126,11 @@ async def read_form(
     Args:
         headers: of the request.
         body: of the request.
-        most: bytes of the body.
-        target: file on a disk to which the form's file is written; in memory by default.
+        most: limit of the body in bytes.
+        target: file on disk that receives the form's file; by default it stays in memory.
 
     Raises:
-        Refused: if it is none, is too large, or is not in UTF-8.
+        Refused: if the body is not a form, is too large, or is not in UTF-8.
         OSError: if the disk is full.
     """
     kind, options = parse_options_header(headers.get("content-type", ""))
@@ -156,11 +158,11 @@ async def read_form(
 
 
 class _WrongForm(Exception):
-    """Form with more parts than one file and a few fields, or with names that are too long."""
+    """Raised for a form with more than one file, too many fields, or names that are too long."""
 
 
 class _Reader:
-    """Collect the parts of a form as the parser finds them; it bounds the headers of each part itself."""
+    """Collect the parts of a form from the parser, which bounds the headers of each part."""
 
     def __init__(self, target: IO[bytes] | None) -> None:
         self._target, self._on_disk = target or io.BytesIO(), target is not None
@@ -172,7 +174,7 @@ class _Reader:
         self._disposition = b""
 
     def callbacks(self) -> Any:
-        """Return what the parser calls."""
+        """Return the parser's callbacks."""
         return {
             "on_part_begin": self._begin,
             "on_header_field": lambda data, start, end: self._header.extend(data[start:end]),
@@ -210,7 +212,7 @@ class _Reader:
             raise _WrongForm
 
     async def flush(self) -> None:
-        """Write what has come of the file."""
+        """Write the received part of the file."""
         if self._pending:
             if self._on_disk:
                 await anyio.to_thread.run_sync(self._target.write, bytes(self._pending))
@@ -219,17 +221,17 @@ class _Reader:
             self._pending.clear()
 
     def form(self) -> Form:
-        """Return the form, when all of it has come."""
+        """Return the complete form."""
         fields = {name: data.decode() for name, data in self._fields.items()}
         self._target.seek(0)
         return Form(fields, {self._file: self._target} if self._file else {}, self._filename)
 
 
-# What goes out
+# Answers
 
 
 async def send_in_pieces(send: Send, message: Message, stall: float) -> None:
-    """Send a message of an answer, a long body in pieces, each of which must go out in so many seconds.
+    """Send a message of an answer, long bodies in pieces; each piece must be read within `stall` seconds.
 
     Raises:
         Stalled: if the client does not read.
@@ -244,9 +246,9 @@ async def send_in_pieces(send: Send, message: Message, stall: float) -> None:
 
 
 async def within(awaited: Awaitable[V], stall: float) -> V:
-    """Return what is awaited.
+    """Await a result for at most `stall` seconds.
 
-    `asyncio.wait_for` would lose a cancellation that comes as the awaited ends, before Python 3.12.
+    Before Python 3.12, `asyncio.wait_for` loses a cancellation that arrives as the awaitable completes.
 
     Raises:
         Stalled: if it takes longer.

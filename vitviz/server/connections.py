@@ -1,7 +1,7 @@
-"""Bound the open connections of the server: where there are too many, the oldest idle one is closed for the next.
+"""Bound the server's open connections: at the limit, a new connection replaces the oldest idle one.
 
-Each connection is an open file of the process. Without a bound, requests whose headers never end take all files that
-the system allows: then nobody is answered, and asyncio logs every connection that it cannot accept.
+Each connection is an open file of the process. Without a limit, requests whose headers never end would use all open
+files that the system allows: no request would be answered, and asyncio would log every connection it cannot accept.
 """
 
 from __future__ import annotations
@@ -20,19 +20,16 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-OPEN_FILES = 65_536  # at most; every connection is one
-SHARE_OF_FILES = 5 / 8  # for connections; the rest is for uploads, models, and connections that are being accepted
+OPEN_FILES = 65_536  # upper limit; every connection is an open file
+SHARE_OF_FILES = 5 / 8  # for connections; the others are for uploads, models and connections being accepted
 ACCEPTED_AT_ONCE = 1 / 8  # of the open files
-KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses one for up to 60, other proxies for less
+KEEP_ALIVE = 75  # seconds that an idle connection stays open; nginx reuses connections for up to 60
 
 log = logging.getLogger(__name__)
 
 
 def raise_open_files() -> int:
-    """Raise the soft limit of open files, which is often 1,024, and return it.
-
-    A lecture hall's browsers hold more connections.
-    """
+    """Raise the soft limit of open files, often 1,024 and too low for a lecture hall, and return it."""
     files = OPEN_FILES
     if resource is not None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -44,17 +41,17 @@ def raise_open_files() -> int:
 
 
 def connection_budget(files: int) -> Budget:
-    """Return how many connections there may be where a process may open so many files."""
+    """Return the limits of connections for a process that may open `files` files."""
     total = min(REQUESTS, int(SHARE_OF_FILES * files))
-    return Budget(total, total // 2, kept=total // 3)
+    return Budget(total, total // 2, reserved=total // 3)
 
 
 class Connections:
-    """Open connections, the one that has waited longest since its last request first.
+    """Open connections, in order of their last request, the oldest first.
 
     Args:
         account: where they are booked.
-        stall: seconds in which the headers of a request must come.
+        stall: seconds within which the headers of a request must arrive.
     """
 
     def __init__(self, account: Account, stall: float) -> None:
@@ -63,11 +60,11 @@ class Connections:
         self._noted = False
 
     def protocol(self, **options: Any) -> Connection:
-        """Return the protocol of a new connection, as uvicorn makes it."""
+        """Return the protocol of a new connection, for uvicorn."""
         return Connection(self, **options)
 
     def admit(self, connection: Connection) -> bool:
-        """Return whether a new connection may stay; close others where it would be one too many."""
+        """Return whether a new connection may stay open; close others to make room."""
         while True:
             try:
                 self._open[connection] = self.account.book(Resource.CONNECTIONS, connection.address)
@@ -76,41 +73,42 @@ class Connections:
                 victim = self._victim(connection.address)
             if not self._noted:
                 self._noted = True
-                log.warning("There are too many connections: idle ones are closed for new ones.")
+                log.warning("Too many connections: idle ones are closed for new ones.")
             if victim is None:
                 return False
             self.release(victim)
             victim.transport.abort()
 
     def used(self, connection: Connection) -> None:
-        """Note that a request came."""
+        """Record a request on a connection."""
         if connection in self._open:
             self._open[connection] = self._open.pop(connection)
 
     def release(self, connection: Connection) -> None:
-        """Forget a connection that is closed."""
+        """Forget a closed connection."""
         if booking := self._open.pop(connection, None):
             booking.close()
 
     def _victim(self, address: str) -> Connection | None:
-        """Return what is closed for a new connection of an address, if anything.
+        """Return the connection to close for a new one of an address, if any.
 
-        That is the oldest idle one; where there is none, the oldest of the address that has most, if it has more.
+        This is the oldest idle connection. If none is idle, it is the oldest connection of the address with the most
+        connections, if that has more than this address.
         """
         account, budget = self.account, self.account.budgets[Resource.CONNECTIONS]
         used = account.used(Resource.CONNECTIONS, address)
         if address and budget.each is not None and used >= budget.each:
-            return next((one for one in self._open if one.idle and one.address == address), None)
-        if idle := next((one for one in self._open if one.idle), None):
+            return next((other for other in self._open if other.idle and other.address == address), None)
+        if idle := next((other for other in self._open if other.idle), None):
             return idle
         most = account.largest(Resource.CONNECTIONS) or ""
         if account.used(Resource.CONNECTIONS, most) <= used + 1:
             return None
-        return next(one for one in self._open if one.address == most)
+        return next(other for other in self._open if other.address == most)
 
 
 class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-    """Connection of a client, counted and bounded by `Connections`."""
+    """Client connection, counted and bounded by `Connections`."""
 
     def __init__(self, connections: Connections, **options: Any) -> None:
         super().__init__(**options)
@@ -119,7 +117,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     @property
     def address(self) -> str:
-        """Return the address of the client, or of the proxy before it."""
+        """Return the address of the client or of the last proxy."""
         return self.client[0] if self.client else ""
 
     @property
@@ -128,7 +126,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: Any) -> None:
-        """Begin, unless there are too many connections."""
+        """Start, unless there are too many connections."""
         super().connection_made(transport)
         if self._connections.admit(self):
             self._limit(KEEP_ALIVE)
@@ -136,7 +134,7 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request; from its first byte on, its headers must end in time."""
+        """Handle received data; after the first byte of a request, its headers must end in time."""
         super().data_received(data)
         if self.cycle is not self._request:
             self._request, self._waits = self.cycle, False
@@ -147,13 +145,13 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
             self._limit(self._connections.stall)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End."""
+        """Release the connection."""
         self._limit(None)
         self._connections.release(self)
         super().connection_lost(exc)
 
     def _limit(self, seconds: float | None) -> None:
-        """Close the connection after so many seconds, in the place of any limit before; `None` for no limit."""
+        """Close the connection after some seconds, which replaces an earlier limit; `None` for no limit."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if seconds is None else self.loop.call_later(seconds, self._give_up)
@@ -164,19 +162,19 @@ class Connection(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
 
 class QuietAccepts:
-    """Handle errors of an event loop; say only once that no file is left for a connection.
+    """Handle errors of an event loop; log only once that no more files can be opened.
 
-    asyncio reports each one, with a traceback, a thousand times a second.
+    asyncio would log each refused connection with a traceback, a thousand times a second.
     """
 
     def __init__(self) -> None:
-        self._said = False
+        self._logged = False
 
     def __call__(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Log an error."""
         error = context.get("exception")
         if not (isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)):
             loop.default_exception_handler(context)
-        elif not self._said:
-            self._said = True
-            log.warning("The system allows no more open files: connections wait until others are closed.")
+        elif not self._logged:
+            self._logged = True
+            log.warning("No more files can be opened: new connections wait until others are closed.")

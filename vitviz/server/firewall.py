@@ -1,8 +1,8 @@
-"""Check requests before gradio sees them: an ASGI middleware in the place of gradio's own CORS middleware.
+"""Check requests before Gradio handles them: an ASGI middleware that replaces Gradio's own CORS middleware.
 
-gradio answers more than this page needs (monitoring, reloading, a relay for other hosts' files, direct calls that pass
-by the queue), reflects every origin, and bounds neither bodies nor what one visitor may ask for at once. Here
-everything is refused that is not in the table of routes.
+Gradio serves more than this page needs (monitoring, reloading, a relay for files of other hosts, direct calls that
+bypass the queue), allows every origin, and limits neither bodies nor the requests of one visitor. The firewall refuses
+everything that is not in its table of routes.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ GET = [
 ]  # fmt: skip
 POST = [r"/vitviz/[a-z]+", rf"{API}/(upload|queue/join|cancel|reset|call/(v2/)?{NAME})"]
 MCP = rf"{API}/mcp(/.*)?"
-JSON_BYTES = 2**20  # of a request's body
+JSON_BYTES = 2**20  # limit of a JSON body
 REST_SECONDS = 30  # time limit for reading the rest of a refused body
 
-INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # a nonce on the others would let them come from anywhere
+INLINE = re.compile(rb"<script(?![^>]*\ssrc=)(?=[\s>])")  # with a nonce, others could come from anywhere
 
 log = logging.getLogger(__name__)
 
 CSP = {
     "default-src": "'self'",
-    "script-src": "'self'{nonce} 'unsafe-eval'",  # gradio makes functions of its components' scripts
-    "style-src": "'self' 'unsafe-inline'",  # and writes style attributes
+    "script-src": "'self'{nonce} 'unsafe-eval'",  # Gradio compiles its components' scripts
+    "style-src": "'self' 'unsafe-inline'",  # Gradio writes style attributes
     "img-src": "'self' data: blob:",
     "media-src": "'self' data: blob:",
     "font-src": "'self' data:",
@@ -71,16 +71,16 @@ CSP = {
 
 
 class Firewall:
-    """Refuse what this page does not serve, bound what a visitor may ask for, and set the headers of every answer.
+    """Refuse what this page does not serve, limit each visitor's requests, and set the headers of every answer.
 
     Args:
-        app: gradio's.
-        uploads: where files of programs go.
+        app: Gradio's.
+        uploads: the folder for programs' files.
         account: where requests and their bodies are booked.
-        max_file: bytes of one upload.
+        max_file: limit of one upload in bytes.
         allowed: what the operator allows.
-        busy: why no event of an address is taken now, or an empty text.
-        log: where each request is noted, if it is.
+        busy: returns why an address's event is refused now; empty if it is accepted.
+        log: of requests, if any.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Firewall:
         self.allowed, self.hosts, self.busy, self.log = allowed, allowed.hosts, busy, log
         tools = {"GET": [MCP], "POST": [MCP], "DELETE": [MCP]} if allowed.mcp else {}
         served = {"GET": GET, "HEAD": GET, "POST": POST, "DELETE": []}
-        self.routes = {name: re.compile("|".join([*one, *tools.get(name, [])])) for name, one in served.items()}
+        self.routes = {name: re.compile("|".join([*paths, *tools.get(name, [])])) for name, paths in served.items()}
         csp = CSP | {"frame-ancestors": " ".join(("'self'", *allowed.frames))}
         self.policy = "; ".join(f"{name} {value}" for name, value in csp.items())
         self.headers = {
@@ -109,12 +109,12 @@ class Firewall:
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request here, or hand it to gradio."""
+        """Answer a request, or pass it on to Gradio."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self.app(scope, receive, send)
             return
-        if scope["path"] == scope.get("root_path") != "":  # the page's own addresses are relative to the slash
+        if scope["path"] == scope.get("root_path") != "":  # the page's own URLs are relative to the slash
             query = scope["query_string"].decode("latin-1")
             await RedirectResponse(f"{scope['path']}/{'?' * bool(query)}{query}")(scope, receive, send)
             return
@@ -124,8 +124,8 @@ class Firewall:
 
         self._believe_proxies(scope)
         visitor = address(scope)
-        if re.fullmatch(MCP, route(scope)):  # gradio asks its own server, with these headers, in the name of a tool
-            # As often as there would be proxies: there are none between the server and itself.
+        if re.fullmatch(MCP, route(scope)):  # Gradio repeats a tool's headers in a request to its own server
+            # That request passes no proxy, so the address replaces the entry of each of them.
             MutableHeaders(scope=scope)["x-forwarded-for"] = ", ".join([visitor] * max(1, self.allowed.proxies))
 
         page = _Page()
@@ -146,9 +146,9 @@ class Firewall:
         except Refused as refused:
             with suppress(Stalled):
                 await refused.response(scope, receive, answer)
-        except Stalled:  # the server closes the connection, because the answer is not complete
+        except Stalled:  # the server closes the connection, because the answer is incomplete
             log.info("An answer was not read.")
-        except Exception:  # gradio's, on what it does not expect
+        except Exception:  # Gradio's, for input that it does not expect
             log.exception("A request could not be answered.")
             if not status:
                 text = "This request could not be answered. Check it against /gradio_api/info."
@@ -158,18 +158,18 @@ class Firewall:
                 self.log.write(scope, status, began)
 
     def _believe_proxies(self, scope: Scope) -> None:
-        """Take the visitor's address from the proxies that the operator has, counted from this server on.
+        """Take the visitor's address from the header of the operator's proxies, counted from the right.
 
-        Whatever stands before their entries in the header, the visitor has written there.
+        Earlier entries come from the visitor and may be false.
         """
         if self.allowed.proxies:
             listed = ",".join(Headers(scope=scope).getlist("x-forwarded-for")).split(",")
-            entries = [entry for one in listed if (entry := one.strip())]
+            entries = list(filter(None, map(str.strip, listed)))
             if len(entries) >= self.allowed.proxies:
                 scope["client"] = (entries[-self.allowed.proxies], 0)
 
     def _place(self, visitor: str) -> Booking:
-        """Return the booking of one request."""
+        """Book one request."""
         try:
             return self.account.book(Resource.REQUESTS, visitor)
         except OverBudgetError as error:
@@ -178,22 +178,21 @@ class Firewall:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, visitor: str) -> None:
         path = route(scope)
         if path == f"{API}/upload":
-            answer: Response = JSONResponse(await self._upload(scope, receive, visitor))
-            await answer(scope, receive, send)
-        elif path == f"{API}/upload_progress":  # the upload is answered when it is there
+            await JSONResponse(await self._upload(scope, receive, visitor))(scope, receive, send)
+        elif path == f"{API}/upload_progress":  # answers come after the upload
             await Response('data: {"msg": "done"}\n\n', media_type="text/event-stream")(scope, receive, send)
         elif scope["method"] == "POST" and path.startswith(API):
             with self.account.book(Resource.TRANSFERS, visitor, 0) as booking:
                 receive = await self._checked_body(scope, receive, booking)
                 if (path.endswith("/join") or "/call/" in path) and (text := self.busy(visitor)):
-                    # Not 503: gradio's client has words of its own for that, without the time.
+                    # Not 503, for which Gradio's client shows a text of its own, without the time.
                     await JSONResponse({"detail": text}, 429, {"retry-after": "10"})(scope, receive, send)
                 else:
                     await self.app(scope, receive, send)
         else:
             await self.app(scope, receive, send)
 
-    # What may come in
+    # Requests
 
     def _check_route(self, scope: Scope) -> None:
         routes, path = self.routes.get(scope["method"]), route(scope)
@@ -208,7 +207,7 @@ class Firewall:
             check_session(name)
 
     def _check_origin(self, scope: Scope) -> None:
-        """Check the host, and that a request which changes something comes from the page itself or from a program."""
+        """Check the host, and that requests which change something come from the page itself or from a program."""
         headers = MutableHeaders(scope=scope)
         host = headers.get("host", "")
         if self.hosts and hostname(host) not in self.hosts:
@@ -224,7 +223,7 @@ class Firewall:
             raise Refused(403, "This page takes no requests from other sites.")
 
     async def _checked_body(self, scope: Scope, receive: Receive, booking: Booking) -> Receive:
-        """Read a JSON body, bounded, and check what gradio takes on trust."""
+        """Read a bounded JSON body, and check what Gradio does not."""
         kind = Headers(scope=scope).get("content-type", "").split(";")[0].strip().lower()
         if kind not in ("application/json", ""):
             raise Refused(415, "Expected a body of type application/json.")
@@ -241,17 +240,17 @@ class Firewall:
             check_session(name)
         sent = False
 
-        async def again() -> Message:
+        async def replay() -> Message:
             nonlocal sent
             if sent:
-                return await receive()  # the client leaves
+                return await receive()  # until the client leaves
             sent = True
             return {"type": "http.request", "body": bytes(body), "more_body": False}
 
-        return again
+        return replay
 
     async def _upload(self, scope: Scope, receive: Receive, visitor: str) -> list[str]:
-        """Take one file, and return its path from the upload folder on. What is broken off leaves nothing behind."""
+        """Receive one file, and return its path in the upload folder. Interrupted uploads leave nothing behind."""
         most = self.max_file + FIELD_BYTES
         try:
             with self.uploads.receive(visitor) as incoming:
@@ -267,7 +266,7 @@ class Firewall:
         except UploadError as error:
             raise Refused(507 if isinstance(error, DiskFullError) else 415, str(error)) from error
 
-    # What goes out
+    # Answers
 
     async def _send(self, send: Send, message: Message, visitor: str, nonce: str) -> None:
         if message["type"] == "http.response.start":
@@ -284,10 +283,10 @@ class Firewall:
 
 
 class _Page:
-    """Hold an HTML page back until all of it is there, and give its inline scripts a nonce.
+    """Collect a whole HTML page, and give its inline scripts a nonce.
 
     Attributes:
-        nonce: of the page's content security policy; empty for an answer that is no page.
+        nonce: of the page's content security policy; empty for other answers.
     """
 
     def __init__(self) -> None:
@@ -295,7 +294,7 @@ class _Page:
         self._start: Message = {}
 
     def take(self, message: Message) -> list[Message]:
-        """Return what is sent now in the place of a message."""
+        """Return the messages to send instead of this one."""
         if message["type"] == "http.response.start":
             headers = Headers(raw=message["headers"])
             if headers.get("content-type", "").startswith("text/html") and "content-encoding" not in headers:
@@ -308,14 +307,14 @@ class _Page:
         if message.get("more_body", False):
             return []
         start, body = self._start, INLINE.sub(b'<script nonce="%s"' % self.nonce.encode(), self._body)
-        if body:  # none after HEAD
+        if body:  # HEAD has none
             MutableHeaders(scope=start)["content-length"] = str(len(body))
         self._start = {}
         return [start, {**message, "body": body}]
 
 
 class _Body:
-    """Receive a request's body, and note when all of it has come."""
+    """Receive a request's body, and record whether it is complete."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive, self._is_complete = receive, False
@@ -326,9 +325,9 @@ class _Body:
         return message
 
     async def skip(self, seconds: float) -> None:
-        """Read what is left of the body, for at most so many seconds.
+        """Read the rest of the body for at most some seconds.
 
-        Closing a connection with unread data resets it, and its client never sees the answer.
+        Closing a connection with unread data resets it, and the client would never see the answer.
         """
         with anyio.move_on_after(seconds):
             while not self._is_complete:
@@ -336,30 +335,30 @@ class _Body:
 
 
 def is_last(scope: Scope) -> bool:
-    """Return whether the server closes the connection after this answer, and the client sends its body unasked."""
+    """Return whether the server closes the connection after this answer, while the client may still send a body."""
     headers = Headers(scope=scope)
     closes = scope["http_version"] == "1.0" or "close" in headers.get("connection", "").lower()
     return closes and "expect" not in headers
 
 
 def check_session(name: object) -> None:
-    """Refuse names of sessions that no browser makes: gradio keeps them."""
+    """Refuse session names that no browser creates, because Gradio stores them."""
     if not (isinstance(name, str) and re.fullmatch(NAME, name)):
         raise Refused(400, "Expected a session_hash of at most 64 letters and digits.")
 
 
 def below_root(scope: Scope) -> str:
-    """Return the path of a request within this app, whether or not a proxy has cut off the path before it.
+    """Return the path of a request within this app, whether or not a proxy has removed the root path.
 
-    Starlette would take the questions' own folder for that, where the page is served under a path of the same name.
+    If the root path is /vitviz too, Starlette would remove the folder of the questions' own routes.
     """
     path, root = str(scope["path"]), str(scope.get("root_path", "")).rstrip("/")
-    asked = path.startswith("/vitviz/") and is_question(path.removeprefix("/vitviz/"))
-    return path.removeprefix(root) if path.startswith(f"{root}/") and not asked else path
+    question = path.startswith("/vitviz/") and is_question(path.removeprefix("/vitviz/"))
+    return path.removeprefix(root) if path.startswith(f"{root}/") and not question else path
 
 
 def route(scope: Scope) -> str:
-    """Return the path of a request within this app, without a slash at its end."""
+    """Return the path of a request within this app, without a trailing slash."""
     return str(scope["path"]).rstrip("/") or "/"
 
 

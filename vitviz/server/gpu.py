@@ -1,9 +1,8 @@
-"""Run a model where its device is: in this process, or on ZeroGPU in a process that has a GPU for some seconds.
+"""Run models in this process, or on ZeroGPU in a process that has a GPU for some seconds.
 
-ZeroGPU lends a GPU to functions that carry `spaces.GPU`, which it runs in a process of their own: arguments and results
-are copied, and the models in this process stay on the CPU. The CPU answers where no GPU is lent because a visitor's
-quota is used up or none is free in time. Where the package `spaces` is not there, or the Space has hardware of its own,
-the functions below are plain calls.
+ZeroGPU runs functions decorated with `spaces.GPU` in another process: arguments and results are copied, and the models
+in this process stay on the CPU. The CPU computes if no GPU is available, because the visitor's quota is used up or none
+is free in time. Without the package `spaces`, or on a Space with its own hardware, the functions below are plain calls.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from vitviz.model.vit import ViT
 from vitviz.view import View
 
 try:
-    import spaces  # on Hugging Face alone
+    import spaces  # only on Hugging Face
 except ImportError:
     spaces = None
 
 BORROWED = spaces is not None and os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "true", "t")
-if BORROWED:  # maps hold read-only mappings, which Python does not copy by itself
+if BORROWED:  # maps contain read-only mappings, which pickle does not support
     copyreg.pickle(MappingProxyType, lambda mapping: (MappingProxyType, (dict(mapping),)))
-OPEN_SECONDS, ASK_SECONDS = 5, 10  # that a call may take of the visitor's quota; the fewer, the sooner it has a GPU
+OPEN_SECONDS, ASK_SECONDS = 5, 10  # limits of a call, of the visitor's quota; short calls get a GPU sooner
 CPU = torch.device("cpu")
 
 log = logging.getLogger(__name__)
@@ -49,10 +48,10 @@ def home_device() -> torch.device:
 
 
 def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make a function of this module run where the GPU is, for at most so many seconds.
+    """Decorate a function of this module to run on a borrowed GPU for at most some seconds.
 
-    Errors with words for the visitor come back as they are: `spaces` would replace them by the name of their class.
-    The last argument of the function is a device. It is given where no GPU is lent, and is then the CPU.
+    Errors of vitviz keep their text, which `spaces` would replace by the name of their class. If no GPU is available,
+    the function receives the CPU as its last argument, the device.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,7 +72,7 @@ def on_gpu(seconds: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             try:
                 result, error = borrowed(*args)
             except gr.Error as refused:
-                log.warning("No GPU was lent for %s, so the CPU computes it: %s", function.__name__, refused)
+                log.warning("No GPU is available for %s, so the CPU computes it: %s", function.__name__, refused)
                 result, error = run(*args, CPU)
             if error is not None:
                 raise error
@@ -89,9 +88,9 @@ def run_model(explorer: Explorer, photo: Image.Image, size: int | None, device: 
     """Open a photograph, and return its view on the device where models stay."""
     if not BORROWED or device == CPU:
         return explorer.open(photo, size=size)
-    own = explorer.preprocess
+    preprocess = explorer.preprocess
     explorer = Explorer(explorer.model, best_device())
-    explorer.preprocess = own
+    explorer.preprocess = preprocess
     return moved(explorer.open(photo, size=size), explorer.model.cpu())
 
 
@@ -104,38 +103,37 @@ def run_question(view: View, question: str, options: dict[str, Any], device: tor
 
 
 def open_view(explorer: Explorer, photo: Image.Image, size: int | None) -> View:
-    """Open a photograph. Its view shares the model of the explorer."""
+    """Open a photograph; the view shares the explorer's model."""
     view: View = run_model(explorer, photo, size)
     return moved(view, explorer.model) if view.model is not explorer.model else view
 
 
 def ask_view(view: View, question: str, **options: Any) -> Any:
-    """Ask a view what needs its model: `ask_view(view, "intervene", drop=[(3, 4)])`."""
+    """Call a method of a view that runs the model: `ask_view(view, "intervene", drop=[(3, 4)])`."""
     if BORROWED:
-        options.pop("progress", None)  # it cannot be copied to the other process
+        options.pop("progress", None)  # a function cannot be copied to the other process
     return run_question(view, question, options)
 
 
 def moved(view: View, model: ViT) -> View:
-    """Return a view whose trace lies on the device of a copy of its model, and uses its weights."""
-    device = next(model.parameters()).device
-    trace = cast(Any, _move(view.trace, device))
-    kept = [
-        replace(one, project=Recall(model.blocks[block], one.stream))
-        for block, one in zip(trace.blocks, trace.kept, strict=True)
+    """Return a view whose trace is on the device of a copy of its model and uses that copy's weights."""
+    trace = cast(Any, _move(view.trace, next(model.parameters()).device))
+    states = [
+        replace(state, project=Recall(model.blocks[block], state.stream))
+        for block, state in zip(trace.blocks, trace.states, strict=True)
     ]
-    trace = replace(trace, kept=tuple(kept))
-    made = View(model, view.preprocess, view.photo, view._pixels, view.geometry, trace, view.seconds)
-    made.device = view.device  # where it was computed
-    return made
+    trace = replace(trace, states=tuple(states))
+    copied = View(model, view.preprocess, view.photo, view._pixels, view.geometry, trace, view.seconds)
+    copied.device = view.device  # where the trace was computed
+    return copied
 
 
 def _move(value: Any, device: torch.device) -> Any:
-    """Return a value with all tensors in it on a device: of tuples and frozen data classes."""
+    """Move all tensors of a value, of its tuples and of its data classes to a device."""
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, tuple):
-        return tuple(_move(one, device) for one in value)
+        return tuple(_move(item, device) for item in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{one.name: _move(getattr(value, one.name), device) for one in fields(value)})
+        return replace(value, **{field.name: _move(getattr(value, field.name), device) for field in fields(value)})
     return value

@@ -1,4 +1,4 @@
-"""Say how the server is: `GET /healthz` for load balancers and containers, and a line of JSON for each request."""
+"""Report the server's state: `GET /healthz` for load balancers and containers, and a line of JSON for each request."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from vitviz.server.endpoints import Endpoints
 from vitviz.server.gpu import BORROWED
 from vitviz.server.scheduler import Kind
 
-OUTCOME = "vitviz.outcome"  # of a scope: a dict in which the page's questions say what came of them
-# Addresses as they are logged: names of files, scenes and sessions are left out.
+OUTCOME = "vitviz.outcome"  # key of a scope: a dict in which a question records how it ended
+# Paths as they are logged, without names of files, scenes and sessions.
 GRADIO = r"gradio_api/(file|call/(v2/)?[a-z]+|[a-z_-]+(/[a-z]+)?)"
 KNOWN = re.compile(rf"/(vitviz/[a-z]+|healthz|config|assets|static|{GRADIO})\b|/$")
 
 
 def health_route(endpoints: Endpoints) -> Route:
-    """Return the route `/healthz`, which answers without touching the model."""
+    """Return the route `/healthz`, which answers without using the model."""
 
     async def healthz(_request: Request) -> JSONResponse:
         return JSONResponse(health(endpoints), headers={"cache-control": "no-store"})
@@ -36,10 +36,10 @@ def health_route(endpoints: Endpoints) -> Route:
 
 
 def health(endpoints: Endpoints) -> dict[str, Any]:
-    """Return whether photographs are taken, by what, and how much waits.
+    """Return whether the server accepts photographs, its model and device, its queue and its cache.
 
-    "ready" is whether a photograph of a new visitor would be taken now rather than refused; "seconds" is how long it
-    would wait. "scenes" is what open photographs and answers hold.
+    "ready" is whether a new visitor's photograph would be accepted now; "seconds" is the expected wait. "scenes"
+    measures the cache of open photographs and answers.
     """
     scheduler, loaded = endpoints.scheduler, endpoints.loaded.begin(endpoints.menu.default)
     ready = loaded.done() and loaded.exception() is None
@@ -58,18 +58,18 @@ def health(endpoints: Endpoints) -> dict[str, Any]:
         "scenes": {
             "bytes": account.used(Resource.SCENES),
             "most": account.budgets[Resource.SCENES].total,
-            "evicted": endpoints.shelf.evicted,
+            "evicted": endpoints.cache.evicted,
         },
     }
 
 
 class RequestLog:
-    """Write a line of JSON for each request: when, what, how it ended, and how many seconds it took.
+    """Write a line of JSON for each request: its time, path, status, outcome and duration in seconds.
 
-    No address of a visitor, no name of a file, nothing of a photograph.
+    Lines contain no visitor's address, no file name, and nothing about a photograph.
 
     Args:
-        out: where to; standard error by default.
+        out: destination; by default standard error.
     """
 
     def __init__(self, out: IO[str] | None = None) -> None:
@@ -80,8 +80,8 @@ class RequestLog:
 
         Args:
             scope: of the request.
-            status: of the answer; 0 where the client left before there was one.
-            began: when it came, by `time.perf_counter`.
+            status: of the answer; 0 if the client left before.
+            began: start of the request by `time.perf_counter`.
         """
         known = KNOWN.match(str(scope["path"]))
         line = {

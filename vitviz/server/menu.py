@@ -1,4 +1,4 @@
-"""List the models of a page, and decide which others a visitor may name. Nothing is loaded before it is permitted."""
+"""List the models of a page, decide which others a visitor may name, and load those that are permitted."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from vitviz.errors import VitvizError
 from vitviz.model.vit import ViT
@@ -16,32 +18,34 @@ from vitviz.settings import GIGABYTE, Settings
 from vitviz.weights import zoo
 from vitviz.weights.catalog import CATALOG, CatalogEntry
 from vitviz.weights.checks import CONFIG
-from vitviz.weights.remote import LIBRARIES, load_remote
+from vitviz.weights.remote import LIBRARIES, RemoteError, check_hub, load_remote
 
-# What a library may call a model: words, dots and dashes, and for Hugging Face an owner before a slash. No path.
+# Names of models in a library: words, dots and dashes, on Hugging Face after an owner and a slash; never a path.
 _NAME = re.compile(r"[\w-][\w.-]*")
 _OWNED = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-UPLOAD = "upload:"  # the source of a checkpoint that a visitor has uploaded, before its hash
+UPLOAD = "upload:"  # an uploaded checkpoint's source is this and the beginning of its hash
 _UPLOADED = re.compile(rf"{UPLOAD}[0-9a-f]{{16}}")
 NO_UPLOADS = (
     "Expected a model of the menu: this page takes no checkpoints from visitors. Run vitviz on your own machine."
 )
+HUBS = {"hf:": "", "timm:": "timm/"}  # libraries whose models are on the hub, and the owner's name there
+HUB_SECONDS = 2.0  # without an answer of the hub until then, no larger model is proposed
 EXAMPLES = "timm:vit_small_patch16_224.dino, hf:facebook/dinov2-small or torchvision:vit_b_16"
 
 
 class MenuError(VitvizError):
-    """Refusal of a model that this page does not load for visitors; the text says which it does."""
+    """Raised for a model that this page does not load for visitors; the text says which models it does load."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """Line of the menu.
+    """Model in the menu.
 
     Args:
-        source: what `vitviz.load` takes.
-        title: what people call it.
-        size: of its weights, in bytes; 0 where that is not known.
-        licence: in a word or two; empty where it is not known.
+        source: argument of `vitviz.load`.
+        title: display name.
+        size: of the weights, in bytes; 0 if unknown.
+        licence: in a word or two; empty if unknown.
         known_for: in a few words, or empty.
     """
 
@@ -52,25 +56,25 @@ class Entry:
     known_for: str = ""
 
     def describe(self) -> str:
-        """Return the line as a person reads it: "DINO S/16 · 87 MB · Apache-2.0"."""
+        """Return the text of the menu: "DINO S/16 · 87 MB · Apache-2.0"."""
         return " · ".join(filter(None, (self.title, describe_bytes(self.size) if self.size else "", self.licence)))
 
 
 class Menu:
-    """Models in groups: those of this machine first, then published ones that are downloaded when chosen.
+    """Models in groups: first those on this machine, then published ones that are downloaded when chosen.
 
     Args:
         settings: what the operator allows.
-        bundled: names of bundled models; all by default.
+        bundled: names of bundled models; by default all.
         uploads: the folder of uploaded checkpoints.
-        catalog: published models that visitors may choose; `vitviz.weights.catalog` by default.
+        catalog: published models that visitors may choose; by default `vitviz.weights.catalog`.
 
     Attributes:
         default: the model that the page opens with.
-        bundled: the model that it opens with where that one cannot be had.
+        bundled: the model that it opens with if the default cannot be loaded.
 
     Raises:
-        MenuError: if there is none on this machine, so that nothing could open the page.
+        MenuError: if there is no model on this machine to open the page with.
     """
 
     def __init__(
@@ -82,17 +86,17 @@ class Menu:
     ) -> None:
         self.settings, self.uploads = settings, uploads
         self.catalog = CATALOG if catalog is None else catalog
-        here = [_bundled(name) for name in (zoo.bundled() if bundled is None else bundled)]
-        here += [_own(source) for source in settings.models]
-        if not here:
+        local = [_folder(name, zoo.folder_of(name)) for name in (zoo.bundled() if bundled is None else bundled)]
+        local += [_own(source) for source in settings.models]
+        if not local:
             raise MenuError("Expected at least one model, got none. Put a checkpoint folder into checkpoints/.")
-        listed = [Entry(one.source, one.title, one.size, one.licence, one.known_for) for one in self.catalog]
-        sources = [one.source for one in here]
+        published = [_listed(model) for model in self.catalog]
+        sources = [entry.source for entry in local]
         self.bundled = zoo.DEFAULT if zoo.DEFAULT in sources else sources[0]
         self.default = settings.default or self.bundled
-        if all(self.default != one.source for one in (*here, *listed)):
-            here.append(_own(self.default))
-        self.groups = (("On this machine", tuple(here)), ("Downloaded when chosen", tuple(listed)))
+        if all(self.default != entry.source for entry in (*local, *published)):
+            local.append(_own(self.default))
+        self.groups = (("On this machine", tuple(local)), ("Downloaded when chosen", tuple(published)))
         self._entries = {entry.source: entry for _, entries in self.groups for entry in entries}
 
     def entry(self, source: str) -> Entry:
@@ -102,12 +106,12 @@ class Menu:
         return self._entries.get(source) or Entry(source, source)
 
     def permit(self, text: str) -> str:
-        """Return the source that a visitor named, if it is one that visitors may load.
+        """Return the source that a visitor named, if visitors may load it.
 
-        Paths are never read for them: they would tell strangers what lies on this machine's disk.
+        Paths are never read for visitors, who could otherwise find out what is on this machine's disk.
 
         Raises:
-            MenuError: if it is not.
+            MenuError: if they may not.
         """
         source = text.strip()
         if source in self._entries:
@@ -125,19 +129,19 @@ class Menu:
         return source
 
     def load(self, source: str) -> ViT:
-        """Load a model that was permitted."""
+        """Load a permitted model."""
         if source.startswith(UPLOAD):
             path = self._uploaded(source)
             if path is None:
                 raise MenuError(f"Expected an uploaded checkpoint that is still here, got {source}. Upload it again.")
             try:
                 return zoo.load(path)
-            except VitvizError as error:  # a visitor need not know where uploads lie
+            except VitvizError as error:  # visitors do not need the path
                 raise MenuError(str(error).replace(str(path), path.name)) from error
         library, colon, name = source.partition(":")
         own = source in {entry.source for entry in self.groups[0][1]}
         if colon and library in LIBRARIES and not own:
-            return load_remote(library, name)  # not a folder of this name in the working directory
+            return load_remote(library, name)  # `zoo.load` would prefer a local folder of this name
         return zoo.load(source)
 
     def _permit_upload(self, source: str) -> str:
@@ -151,8 +155,42 @@ class Menu:
         return None if self.uploads is None else self.uploads.find(source.removeprefix(UPLOAD))
 
 
-def _bundled(name: str) -> Entry:
-    return _folder(name, zoo.folder_of(name))
+class LargerModels:
+    """Models of the catalog with named classes that are on the model hub and fit into memory, the smallest first.
+
+    A background thread asks once, when the page is made, whether the hub can be reached.
+    """
+
+    def __init__(self, menu: Menu) -> None:
+        free = menu.settings.memory - menu.entry(menu.default).size
+        models = (model for model in menu.catalog if model.classes and model.source.startswith(tuple(HUBS)))
+        self._models = sorted((model for model in models if model.size <= free), key=lambda model: model.size)
+        self._reachable = ThreadPoolExecutor(1, thread_name_prefix="hub").submit(self._reaches_hub)
+
+    def _reaches_hub(self) -> bool:
+        if not self._models:
+            return False
+        library, colon, name = self._models[0].source.partition(":")
+        try:
+            check_hub(HUBS[library + colon] + name)
+        except RemoteError:
+            return False
+        return True
+
+    def models(self) -> list[dict[str, Any]]:
+        """Return the models to propose; none if the hub cannot be reached."""
+        wait([self._reachable], HUB_SECONDS)
+        if not (self._reachable.done() and self._reachable.result()):
+            return []
+        return [
+            {
+                "source": model.source,
+                "classes": model.classes,
+                "words": f"{model.title}, {describe_bytes(model.size)}",
+                "tip": f"{model.known_for} ({model.licence})",
+            }
+            for model in self._models
+        ]
 
 
 def _own(source: str) -> Entry:
@@ -160,31 +198,34 @@ def _own(source: str) -> Entry:
     path = Path(source)
     if path.is_dir():
         return _folder(source, path)
-    listed = next((one for one in CATALOG if one.source == source), None)
-    if listed is not None:
-        return Entry(source, listed.title, listed.size, listed.licence, listed.known_for)
+    if (model := next((model for model in CATALOG if model.source == source), None)) is not None:
+        return _listed(model)
     return Entry(source, path.name, path.stat().st_size) if path.is_file() else Entry(source, source)
 
 
+def _listed(model: CatalogEntry) -> Entry:
+    return Entry(model.source, model.title, model.size, model.licence, model.known_for)
+
+
 def _folder(source: str, folder: Path) -> Entry:
-    """Return the entry of a folder. What cannot be read here is left to `load`, which says why when it is chosen."""
+    """Return the entry of a checkpoint folder. Unreadable files are reported by `load` when the model is chosen."""
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         config = None
     config = config if isinstance(config, dict) else {}
-    size = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))  # not the state of a training
+    size = sum(file.stat().st_size for file in folder.glob("model*.safetensors"))  # without optimizer state
     return Entry(source, str(config.get("name") or folder.name), size, short_licence(str(config.get("licence") or "")))
 
 
 def short_licence(licence: str) -> str:
-    """Return a licence without what stands in brackets: "MIT (a); for research" is "MIT; for research"."""
+    """Return a licence without the parts in brackets: "MIT (a); for research" becomes "MIT; for research"."""
     short = re.sub(r"\s*\([^)]*\)", "", licence).strip()
-    return "licence unknown" if short.startswith("unknown") else short  # the word alone says nothing in a menu
+    return "licence unknown" if short.startswith("unknown") else short
 
 
 def describe_bytes(count: int) -> str:
-    """Return a number of bytes as a person reads it, in units of a thousand as shops and downloads count."""
+    """Return a number of bytes as text in decimal units, such as "87 MB"."""
     if count >= GIGABYTE:
         return f"{count / GIGABYTE:.1f} GB"
     return f"{round(count / 10**6)} MB" if count >= 10**6 else f"{math.ceil(count / 1000)} kB"

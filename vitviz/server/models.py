@@ -1,4 +1,4 @@
-"""Hold loaded models within a bound of memory: the least recently used is evicted when another needs its memory."""
+"""Hold loaded models within a memory limit; the least recently used is evicted when another needs its memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SAMPLE = 1024  # numbers of each tensor that a fingerprint reads
 
 
 class TooLarge(VitvizError):
-    """Model that does not fit into the memory for models; the text says how much there is."""
+    """Raised for a model that does not fit into the memory for models; the text says how much there is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,44 +51,43 @@ def fingerprint(explorer: Explorer, source: str) -> str:
     """Return a hash of a model: its source, sizes, preprocessing, labels, and a sample of every tensor."""
     model = explorer.model
     labels = model.pretrained.labels if model.pretrained else ()
-    found = hashlib.sha256(repr((source, model.config, explorer.preprocess, labels)).encode())
+    digest = hashlib.sha256(repr((source, model.config, explorer.preprocess, labels)).encode())
     for name, tensor in chain(model.named_parameters(), model.named_buffers()):
         flat = tensor.flatten()
         sample = flat[:: max(1, len(flat) // SAMPLE)].float().cpu().numpy()
-        found.update(f"{name} {tuple(tensor.shape)}".encode() + sample.tobytes())
-    return found.hexdigest()
+        digest.update(f"{name} {tuple(tensor.shape)}".encode() + sample.tobytes())
+    return digest.hexdigest()
 
 
 class Models:
-    """Hold models by name. Each is loaded once, by threads of its own: who waits for one model delays no other.
+    """Hold models by name. Each is loaded once; loading one model does not block requests for others.
 
-    Who uses a model keeps it: one that is evicted during a request lives until that request is answered.
+    A model that is evicted during a request stays in memory until the request is answered.
 
     Args:
-        load: from a model's name to the model; called without the lock.
+        load: returns the model of a name; called without the lock.
         limit: memory for models, in bytes.
-        kept: the model that is never evicted.
-        size: what a model is expected to take, in bytes, if that is known (else 0), so that memory can be freed
-            before it is loaded.
-        evicted: called with every model that was evicted, so that others can drop it too.
+        pinned: the model that is never evicted.
+        size: expected bytes of a model, for which memory is freed before it is loaded; 0 if unknown.
+        evicted: called with every evicted model.
     """
 
     def __init__(
         self,
         load: Callable[[str], ViT],
         limit: int,
-        kept: str,
+        pinned: str,
         size: Callable[[str], int] = lambda _: 0,
         evicted: Callable[[str, Explorer], None] = lambda *_: None,
     ) -> None:
-        self._load, self._limit, self._kept, self._size, self._evicted = load, limit, kept, size, evicted
+        self._load, self._limit, self._pinned, self._size, self._evicted = load, limit, pinned, size, evicted
         self._held: OrderedDict[str, Loaded] = OrderedDict()
         self._pending: dict[str, Future[Loaded]] = {}
         self._lock = threading.Lock()
         self._workers = ThreadPoolExecutor(LOADING_AT_ONCE, thread_name_prefix="load")
 
     def get(self, name: str) -> Loaded:
-        """Return a model; wait while it is loaded, and raise what `load` raised."""
+        """Return a model, after loading it if necessary; raise what `load` raises."""
         return self.begin(name).result()
 
     def begin(self, name: str) -> Future[Loaded]:
@@ -96,15 +95,15 @@ class Models:
         with self._lock:
             if name in self._held:
                 self._held.move_to_end(name)
-                there: Future[Loaded] = Future()
-                there.set_result(self._held[name])
-                return there
+                loaded: Future[Loaded] = Future()
+                loaded.set_result(self._held[name])
+                return loaded
             if name not in self._pending:
                 self._pending[name] = self._workers.submit(self._fetch, name)
             return self._pending[name]
 
     def holds(self, explorer: Explorer) -> bool:
-        """Return whether this explorer is still held."""
+        """Return whether an explorer's model is still held."""
         with self._lock:
             return any(held.explorer is explorer for held in self._held.values())
 
@@ -126,30 +125,30 @@ class Models:
             self._evict(loaded.nbytes, (name, loaded))
             return loaded
         finally:
-            with self._lock:  # after it is held: whoever asks in between would load it again
+            with self._lock:  # only when it is held; otherwise a request in between would load it again
                 del self._pending[name]
 
     def _check(self, name: str, size: int) -> None:
         with self._lock:
-            free = self._limit - (self._held[self._kept].nbytes if self._kept in self._held else 0)
-        if size > free and name != self._kept:
+            free = self._limit - (self._held[self._pinned].nbytes if self._pinned in self._held else 0)
+        if size > free and name != self._pinned:
             raise TooLarge(
                 f"Expected a model that fits into {describe_bytes(max(0, free))} of memory, got {name}, which takes "
                 f"{describe_bytes(size)}. Choose a smaller one, or start the page with a larger --model-memory."
             )
 
     def _evict(self, size: int, new: tuple[str, Loaded] | None = None) -> None:
-        """Evict models, the least recently used first, until there are `size` bytes or only the kept one is left.
+        """Evict models, the least recently used first, until `size` bytes are free or only the pinned one is left.
 
-        `new` is then held, before anybody else can take the memory.
+        `new` is then added under the same lock, so that no other model can take its memory.
         """
         evicted = []
         with self._lock:
-            for name in [name for name in self._held if name != self._kept]:
+            for name in [name for name in self._held if name != self._pinned]:
                 if self._used() + size <= self._limit:
                     break
                 evicted.append((name, self._held.pop(name)))
             if new is not None:
                 self._held[new[0]] = new[1]
-        for name, loaded in evicted:  # without the lock: who is called may ask us
+        for name, loaded in evicted:  # without the lock, because the callback may call `holds`
             self._evicted(name, loaded.explorer)

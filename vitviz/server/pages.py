@@ -1,4 +1,4 @@
-"""Build the page: one component that holds the whole browser application, and the endpoints for programs."""
+"""Build the page: one component with the whole browser application, and the endpoints for programs."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ START = "vitvizExplorer.start(element, {{ colors: {colors}, ...JSON.parse(props.
 
 
 class Application(gr.HTML):
-    """Component of the browser application, without events: gradio takes any quoted word of a script for one."""
+    """Component of the browser application, without events: Gradio takes any quoted word of a script for one."""
 
     def __getattr__(self, name: str) -> Any:
-        """Refuse attributes that are not there."""
+        """Raise an error for missing attributes, which `gr.HTML` would return as events."""
         raise AttributeError(name)
 
     def get_block_name(self) -> str:
-        """Return the name of the front end's component."""
+        """Return the component's name in Gradio's front end."""
         return "html"
 
 
@@ -42,12 +42,12 @@ class Page(CheckedBlocks):
         lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
 
     Attributes:
-        routes: of the page's questions, and of the server's health.
+        routes: of the page's questions and of the server's health.
     """
 
     def __init__(self, endpoints: Endpoints, lecture: Path | None = None) -> None:
         texts = lecture_given(folder=lecture)
-        upload_folder()  # before gradio asks where files go
+        upload_folder()  # before Gradio reads its variable
         super().__init__(
             scheduler=endpoints.scheduler,
             title="vitviz",
@@ -69,17 +69,16 @@ class Page(CheckedBlocks):
 
 
 def first_value(endpoints: Endpoints, lecture: dict[str, Any]) -> str:
-    """Return what the page opens with as JSON, so that it is alive without a request."""
+    """Return what the page opens with as JSON, so that it works before its first request."""
     first = endpoints.open(image=endpoints.examples[0].name)
-    given = {"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice}
-    return json.dumps(given)
+    return json.dumps({"first": first, "models": endpoints.models(), "lecture": lecture, "notice": endpoints.notice})
 
 
 def build(allowed: Settings | None = None, lecture: Path | None = None) -> Page:
-    """Return the page, ready to launch. Loads the first model and opens the first example.
+    """Return the page, ready to launch, with its first model loaded and its first example open.
 
     Args:
-        allowed: what visitors may do; by default what the environment says, see `vitviz.settings`.
+        allowed: what visitors may do; by default from the environment, see `vitviz.settings`.
         lecture: folder with a lecturer's own texts, see `vitviz.web.lecture_texts`.
     """
     return Page(Endpoints(Menu(allowed or settings(), uploads=upload_folder())), lecture)

@@ -1,9 +1,9 @@
-"""Serve the page's questions: one HTTP request each, answered as a stream, so that any process can answer any of them.
+"""Serve the page's questions over HTTP: one request and one streamed answer each, by any process.
 
-`POST /vitviz/{name}` takes a form: `ask`, the arguments as JSON; where the process may not hold the scene also `source`
-(image, model and size as JSON) and `photo` (a file, held in memory alone). The answer is lines of JSON: any number of
-{"progress": ...} and then {"data": ...}, {"error": {"kind", "text"}}, or {"bytes": N} before N bytes. A question whose
-client closes the connection is cancelled.
+`POST /vitviz/{name}` takes a form with `ask`, the arguments as JSON. If the process may not hold the scene, the form
+also has `source` (image, model and size as JSON) and `photo` (a file, kept only in memory). The answer consists of
+lines of JSON: any number of {"progress": ...}, then {"data": ...}, {"error": {"kind", "text"}}, or {"bytes": N} before
+N bytes. A question is cancelled when its client closes the connection.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator
 from concurrent.futures import Future
 from contextlib import ExitStack, aclosing, asynccontextmanager, suppress
-from functools import partial
 from typing import Any
 
 import anyio
@@ -35,13 +34,13 @@ from vitviz.server.bodies import BODY_SECONDS, FIELD_BYTES, Form, Refused, addre
 from vitviz.server.endpoints import CheckedQuestion, Endpoints
 from vitviz.server.health import OUTCOME
 from vitviz.server.menu import NO_UPLOADS, UPLOAD
-from vitviz.server.scenes import Flight, UnknownScene
+from vitviz.server.scenes import UnknownScene
 from vitviz.server.scheduler import BusyError, Cancelled, Client
 from vitviz.server.sizes import TooLargeError
 from vitviz.server.uploads import CHECKPOINT, DISK_FULL, DiskFullError, Incoming, UploadError
 from vitviz.web.questions import QUESTIONS
 
-TICK = 0.5  # seconds between two lines of progress
+TICK = 0.5  # seconds between lines of progress
 MAX_CHECKPOINT_BYTES = 2 * 10**9
 
 log = logging.getLogger(__name__)
@@ -49,97 +48,80 @@ log = logging.getLogger(__name__)
 Line = dict[str, Any]
 
 
-# What every question comes to, whoever asks
+# Answers to the page and to programs
 
 
 async def lines(
-    endpoints: Endpoints, name: str, given: object, client: Client, source: object = None, photo: bytes | None = None
+    endpoints: Endpoints,
+    name: str,
+    arguments: object,
+    client: Client,
+    source: object = None,
+    photo: bytes | None = None,
 ) -> AsyncGenerator[Line, None]:
     """Answer a question: yield {"progress": ...} about every half second, and then {"data": ...} or {"error": ...}.
 
     Args:
         endpoints: that answer.
         name: of the endpoint.
-        given: its arguments, which may be anything.
+        arguments: of the endpoint; from a client, so they may be anything.
         client: who asks.
-        source: {image, model, size} to open the scene from before the question is answered, or nothing.
-        photo: the photograph's file, if it is none of the examples.
+        source: {image, model, size}, if the scene is to be opened before the question is answered.
+        photo: the photograph's file, unless it is an example.
     """
     try:
-        questions = await _questions(endpoints, name, given, source, photo)
-        result = None
-        for title, opening, question in questions:
-            if opening is not None:
-                async for progress in _waiting(opening, partial(dict, text=title)):
-                    yield {"progress": progress}
-            async with _flight(endpoints, question, client) as flight:
-                async for progress in _waiting(flight.future, partial(_progress, endpoints, flight)):
-                    yield {"progress": progress}
-                result = flight.future.result()
-        yield {"data": result}
-    except Exception as error:  # noqa: BLE001 - each has its words
+        # Questions are checked in threads, because this hashes photographs and checks long lists.
+        in_thread = anyio.to_thread.run_sync
+        questions: list[CheckedQuestion] = []
+        opening = None
+        if name == "open" or source is not None:
+            opening = _opening(arguments if name == "open" else {}, source, photo)
+            questions.append(await in_thread(endpoints.question, "open", opening))
+        if name != "open":
+            questions.append(await in_thread(endpoints.question, name, arguments))
+        if opening is not None:
+            text, model = endpoints.begin(opening.get("model"))
+            async for _ in _ticks(model):
+                yield {"progress": {"text": text}}
+        answer = None
+        for question in questions:
+            flight = endpoints.flights.join(question.key, question.compute, client, question.light)
+            try:
+                async for _ in _ticks(flight.future):
+                    yield {"progress": _progress(endpoints, flight.client)}
+                answer = flight.future.result()
+            finally:  # also if the client has left
+                endpoints.flights.leave(question.key, flight)
+        yield {"data": answer}
+    except Exception as error:  # noqa: BLE001 - described for the client
         yield {"error": describe_error(error)}
 
 
-async def _questions(
-    endpoints: Endpoints, name: str, given: object, source: object, photo: bytes | None
-) -> list[tuple[str, Future[Any] | None, CheckedQuestion]]:
-    """Return the questions that a request comes to, with the model that each waits for: at most opening, then asking.
-
-    Everything is checked here, before any of it begins.
-    """
-    found: list[tuple[str, Future[Any] | None, CheckedQuestion]] = []
-    if name == "open" or source is not None:
-        opening = _opening(given if name == "open" else {}, source, photo)
-        # In threads: they hash photographs, and check lists of many thousand numbers.
-        question = await anyio.to_thread.run_sync(endpoints.question, "open", opening)
-        if name != "open":
-            await anyio.to_thread.run_sync(endpoints.question, name, given)
-        found.append((*endpoints.begin(opening.get("model")), question))
-    if name != "open":
-        found.append(("", None, await anyio.to_thread.run_sync(endpoints.question, name, given)))
-    return found
-
-
-def _opening(given: object, source: object, photo: bytes | None) -> dict[str, Any]:
-    """Return the arguments of `open` from those given, from `source` and from the photograph."""
-    if not isinstance(given, dict):
-        raise ArgumentError(f"Expected an object of arguments, got {quote(given)}. Name each argument.")
-    opening = {**given, **(check(_source, source) if source is not None else {})}
+def _opening(arguments: object, source: object, photo: bytes | None) -> dict[str, Any]:
+    """Return the arguments of `open`: those of the request, of `source`, and the photograph."""
+    if not isinstance(arguments, dict):
+        raise ArgumentError(f"Expected an object of arguments, got {quote(arguments)}. Name each argument.")
+    opening = {**arguments, **(check(_source, source) if source is not None else {})}
     if photo is not None:
         opening["photo"] = photo
     return opening
 
 
-def _source(
-    image: args.Name | None = None, model: args.Name | None = None, size: args.Size | None = None
-) -> dict[str, Any]:
-    """Return what a scene is opened from, beside a photograph."""
-    return {"image": image, "model": model, "size": size}
+def _source(image: args.Name | None = None, model: args.Name | None = None, size: args.Size | None = None) -> None:
+    """Declare the arguments of a source."""
 
 
-@asynccontextmanager
-async def _flight(endpoints: Endpoints, question: CheckedQuestion, client: Client) -> AsyncIterator[Flight]:
-    """Join the computation of an answer; leave it at the end, also when the client has gone."""
-    flight = endpoints.flights.join(question.key, question.compute, client, question.light)
-    try:
-        yield flight
-    finally:
-        endpoints.flights.leave(question.key, flight)
-
-
-async def _waiting(future: Future[Any], describe: Callable[[], Line]) -> AsyncGenerator[Line, None]:
-    """Yield a description about every half second until a future is done."""
+async def _ticks(future: Future[Any]) -> AsyncGenerator[None, None]:
+    """Yield about every half second until a future is done."""
     wrapped = asyncio.wrap_future(future)
-    # Who asks the future raises its error; where nobody asks any more, it is none that asyncio should report.
+    # `future.result()` raises the error. Retrieved here, asyncio does not report it if the client has left.
     wrapped.add_done_callback(lambda done: done.cancelled() or done.exception())
     while not (await asyncio.wait({wrapped}, timeout=TICK))[0]:
-        yield describe()
+        yield
 
 
-def _progress(endpoints: Endpoints, flight: Flight) -> Line:
-    """Return what a flight does, how many come before it, and about how many seconds it takes."""
-    client = flight.client
+def _progress(endpoints: Endpoints, client: Client) -> Line:
+    """Return a computation's progress message, how many are ahead of it, and about how many seconds remain."""
     line = dict(client.progress)
     seconds = None if client.finishes is None else max(0.0, client.finishes - time.monotonic())
     if (place := endpoints.scheduler.place(client)) is not None:
@@ -151,7 +133,7 @@ def _progress(endpoints: Endpoints, flight: Flight) -> Line:
 
 
 def describe_error(error: Exception) -> Line:
-    """Return kind and words of an error. Python's own words are no use to a visitor, and may tell too much."""
+    """Return kind and text of an error. Texts of Python's own errors are hidden: they may reveal too much."""
     if isinstance(error, UnknownScene):
         return {"kind": "unknown", "text": str(error)}
     if isinstance(error, BusyError):
@@ -172,7 +154,7 @@ def describe_error(error: Exception) -> Line:
 
 
 def is_question(name: str) -> bool:
-    """Return whether the page asks a question of this name."""
+    """Return whether the page has a question of this name."""
     return name in QUESTIONS and QUESTIONS[name].page
 
 
@@ -191,9 +173,9 @@ class Questions:
         return Route("/vitviz/{name}", self, methods=["POST"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request, and stop working on it when its client has gone."""
+        """Answer one request, and stop when its client has left."""
         client = Client(address(scope))
-        LocalContext.request.set(gr.Request(Request(scope)))  # ZeroGPU takes the visitor's quota from it
+        LocalContext.request.set(gr.Request(Request(scope)))  # ZeroGPU reads the visitor's quota from it
         try:
             with self.endpoints.account.book(Resource.QUESTIONS, client.address):
                 await self._answer(str(scope["path_params"]["name"]), client, scope, receive, send)
@@ -216,21 +198,21 @@ class Questions:
                 await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 leaving.cancel()
-                answering.cancel()  # no effect on one that is done
+                answering.cancel()
                 with suppress(asyncio.CancelledError):
                     await answering
 
     def _lines(self, name: str, form: Form, client: Client) -> AsyncGenerator[Line, None]:
-        """Return the lines of an answer to a form."""
+        """Answer the question of a form."""
         if "photo" in form.fields:
             raise Refused(400, "Expected a file as the photo, got text.")
         photo = form.files["photo"].read() if "photo" in form.files else None
-        asked = _json("ask", form.fields.get("ask", "{}"))
-        opened = _json("source", form.fields["source"]) if "source" in form.fields else None
-        return lines(self.endpoints, name, asked, client, opened, photo)
+        arguments = _json("ask", form.fields.get("ask", "{}"))
+        source = _json("source", form.fields["source"]) if "source" in form.fields else None
+        return lines(self.endpoints, name, arguments, client, source, photo)
 
     async def _stream(self, answers: AsyncGenerator[Line, None], client: Client, send: Send, outcome: Line) -> None:
-        """Send the lines of an answer, and note how it ended."""
+        """Send the lines of an answer, and record its outcome."""
         await send({"type": "http.response.start", "status": 200, "headers": HEADERS})
         outcome["outcome"] = "left"
         async with aclosing(answers):
@@ -241,13 +223,13 @@ class Questions:
                     data, line = b"", {"error": {"kind": "busy", "text": UNREAD, "seconds": 10.0}}
                 if "progress" not in line:
                     outcome["outcome"] = line["error"]["kind"] if "error" in line else "answered"
-                found, last = ({"bytes": size}, data) if isinstance(data, bytes) and data else (line, b"")
-                text = json.dumps(found, allow_nan=False).encode() + b"\n"
-                await send({"type": "http.response.body", "body": text + last, "more_body": True})
+                content = data if isinstance(data, bytes) else b""
+                text = json.dumps({"bytes": size} if content else line, allow_nan=False).encode() + b"\n"
+                await send({"type": "http.response.body", "body": text + content, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     async def _checkpoint(self, form: Form, incoming: Incoming) -> AsyncGenerator[Line, None]:
-        """Keep an uploaded checkpoint, and name it by its folder."""
+        """Keep an uploaded checkpoint, and return its source."""
         menu = self.endpoints.menu
         try:
             if "photo" not in form.files or not form.filename.lower().endswith(CHECKPOINT):
@@ -255,7 +237,7 @@ class Questions:
             path = await anyio.to_thread.run_sync(incoming.keep, form.filename)
             source = f"{UPLOAD}{path.parent.name[:16]}"
             yield {"data": {"source": source, "words": menu.entry(source).describe()}}
-        except Exception as error:  # noqa: BLE001 - each has its words
+        except Exception as error:  # noqa: BLE001 - described for the client
             yield {"error": describe_error(error)}
 
     @asynccontextmanager
@@ -264,15 +246,12 @@ class Questions:
     ) -> AsyncIterator[tuple[Form, Incoming | None]]:
         """Read a form with at most one file: a photograph stays in memory, a checkpoint goes to the upload folder."""
         uploads, allowed = self.endpoints.menu.uploads, self.endpoints.menu.settings
-        with ExitStack() as held:
-            incoming = None
-            most, booking = (
-                MAX_PHOTO_BYTES,
-                held.enter_context(self.endpoints.account.book(Resource.TRANSFERS, client.address, 0)),
-            )
+        with ExitStack() as stack:
+            incoming, most = None, MAX_PHOTO_BYTES
+            booking = stack.enter_context(self.endpoints.account.book(Resource.TRANSFERS, client.address, 0))
             if name == "checkpoint" and uploads is not None:
                 most = min(MAX_CHECKPOINT_BYTES, allowed.disk // 2)
-                incoming = held.enter_context(uploads.receive(client.address))
+                incoming = stack.enter_context(uploads.receive(client.address))
                 booking = incoming.booking
             most += FIELD_BYTES
             body = chunks(receive, most, booking, allowed.stall)
@@ -291,7 +270,7 @@ UNREAD = "Busy: too many answers to this address wait to be read. Try again in 1
 HEADERS = [
     (b"content-type", b"application/octet-stream"),
     (b"cache-control", b"no-store, no-transform"),
-    (b"x-accel-buffering", b"no"),  # else nginx holds progress back
+    (b"x-accel-buffering", b"no"),  # nginx would buffer the progress otherwise
 ]
 
 

@@ -1,8 +1,8 @@
-"""Hold opened scenes and answers about them, within a bound of memory, and nothing about visitors.
+"""Cache open scenes and answers about them within a memory budget, and compute each answer once for all who wait.
 
-A scene is what one model made of one photograph at one input size; its id is a keyed hash of these three. Whoever asks
-about an id that is not here opens the scene again from the photograph: every process makes the same scene under the
-same id.
+A scene is the result of one model on one photograph at one input size; its id is a keyed hash of the three, so every
+process gives the same scene the same id. A client that asks about an unknown id opens the scene again from the
+photograph. Nothing is stored about visitors.
 """
 
 from __future__ import annotations
@@ -16,139 +16,45 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
-from itertools import chain, count
-from typing import Any, Generic, TypeVar
-
-import numpy as np
+from itertools import chain
+from typing import Any
 
 from vitviz.heatmap import Heatmap
 from vitviz.server.account import Account, Booking, Resource
-from vitviz.server.scheduler import Cancelled, Client, current
+from vitviz.server.scheduler import Client, check_cancelled, current
 from vitviz.view import View
 from vitviz.web.scene import Scene
 
 PIXEL_BYTES = 4  # of a PIL image in RGB
-MAPS = 64  # that a scene keeps for tests of them
-ID = 32  # hexadecimal digits of an id: nobody finds the one of a photograph that he does not have
-LIGHT = 2  # threads
-SPARE = 16  # threads for heavy questions beyond the places of the scheduler, in which they mostly wait
+MAPS = 64  # maps that a scene holds, so that testing them does not compute them again
+ID_DIGITS = 32  # hexadecimal digits of a scene's id
+LIGHT_THREADS = 2
+SPARE_THREADS = 16  # for other questions, in addition to the scheduler's places: most of these threads only wait
+OPEN = "open"  # the question whose answer is the scene itself
 
-V = TypeVar("V")
+Key = tuple[str | None, str]
+"""The id of a scene (`None` for questions about none), and the question with its arguments."""
 
 
 class UnknownScene(Exception):
     """Question about a scene that this process does not hold."""
 
     def __init__(self) -> None:
-        super().__init__("Expected an open photograph, got one that is not here any more. Open it again.")
-
-
-class Shelf:
-    """Caches that share a budget of the account: the least recently used of all their values goes first.
-
-    Args:
-        account: where the values are booked.
-
-    Attributes:
-        evicted: how many values went.
-    """
-
-    def __init__(self, account: Account) -> None:
-        self.account, self.lock, self.caches = account, threading.RLock(), list[Cache[Any]]()
-        self.uses, self.evicted = count(), 0
-
-    def evict_for(self, size: int) -> None:
-        """Evict values until so many bytes fit, or none are left."""
-        while not self.account.fits(Resource.SCENES, "", size):
-            caches = [cache for cache in self.caches if cache.oldest is not None]
-            if not caches:
-                return
-            min(caches, key=lambda cache: cache.oldest or 0).evict()
-            self.evicted += 1
-
-
-@dataclass
-class Held(Generic[V]):
-    """Value of a cache, its bytes, and when it was used last."""
-
-    value: V
-    booking: Booking
-    used: int
-
-
-class Cache(Generic[V]):
-    """Hold values by key.
-
-    Args:
-        shelf: of the caches that share a budget.
-        size: bytes of a value.
-    """
-
-    def __init__(self, shelf: Shelf, size: Callable[[V], int]) -> None:
-        self._shelf, self._size = shelf, size
-        self._held: OrderedDict[Hashable, Held[V]] = OrderedDict()
-        shelf.caches.append(self)
-
-    def get(self, key: Hashable) -> V | None:
-        """Return a value, and count it as used."""
-        with self._shelf.lock:
-            if key not in self._held:
-                return None
-            self._held.move_to_end(key)
-            self._held[key].used = next(self._shelf.uses)
-            return self._held[key].value
-
-    def put(self, key: Hashable, value: V) -> None:
-        """Hold a value; evict others for it. One that is larger than the whole budget is not held."""
-        account, size = self._shelf.account, self._size(value)
-        with self._shelf.lock:
-            self.discard(lambda other, _: other == key)
-            if size > account.budgets[Resource.SCENES].total:
-                return
-            self._shelf.evict_for(size)
-            self._held[key] = Held(value, account.book(Resource.SCENES, "", size), next(self._shelf.uses))
-
-    def measure(self, key: Hashable) -> None:
-        """Reserve what a value takes now, and evict others, or it, where it has grown beyond the budget."""
-        with self._shelf.lock:
-            held = self._held.get(key)
-            if held is not None and self._size(held.value) != held.booking.amount:
-                self.put(key, held.value)
-
-    def discard(self, condition: Callable[[Hashable, V], bool]) -> None:
-        """Evict all values for which a condition holds."""
-        with self._shelf.lock:
-            for key in [key for key, held in self._held.items() if condition(key, held.value)]:
-                self._held.pop(key).booking.close()
-
-    def evict(self) -> None:
-        """Evict the least recently used value."""
-        with self._shelf.lock:
-            self._held.popitem(last=False)[1].booking.close()
-
-    @property
-    def oldest(self) -> int | None:
-        """Return when the least recently used value was used; `None` where there is none."""
-        return next(iter(self._held.values())).used if self._held else None
-
-    @property
-    def nbytes(self) -> int:
-        """Return the bytes that are held."""
-        with self._shelf.lock:
-            return sum(held.booking.amount for held in self._held.values())
+        super().__init__("Expected an open photograph, got one that has expired. Open it again.")
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
-    """Open scene.
+class OpenScene:
+    """A photograph that one model has processed, with its trace.
 
     Args:
-        id: of photograph, model and size.
+        id: hash of photograph, model and input size.
         view: of the photograph.
         model: the model's source.
-        manifest: see `vitviz.web.scene`.
-        scene: the scene, for pages.
-        maps: of attribution methods with the seconds that they took. They hold the photograph, and go with it.
+        scene: what a saved page shows.
+        manifest: what the page receives, see `vitviz.web.scene`.
+        maps: by method and classes, with the seconds that they took. They hold the photograph, so they are evicted
+            with the scene.
     """
 
     id: str
@@ -160,44 +66,94 @@ class Opened:
 
     @property
     def nbytes(self) -> int:
-        """Return the bytes that this and questions about it hold."""
-        pictures = {
-            id(one): one for one in (self.view.photo, self.scene.picture[0], self.scene.seen) if one is not None
-        }
-        values = sum(heatmap.values.nbytes for heatmap, _ in list(self.maps.values()))
+        """Return the bytes of the scene, its pictures and its maps."""
+        pictures = {id(image): image for image in (self.view.photo, self.scene.picture[0], self.scene.seen)}
         return (
-            sum(PIXEL_BYTES * one.width * one.height for one in pictures.values())
+            sum(PIXEL_BYTES * image.width * image.height for image in pictures.values() if image is not None)
             + self.view.nbytes
-            + answer_bytes(self.manifest)
-            + values
-            + 1000 * len(self.maps)
+            + size_of(self.manifest)
+            + sum(heatmap.values.nbytes + 1000 for heatmap, _ in list(self.maps.values()))
         )
 
 
+class Cache:
+    """Hold scenes and answers by scene and question; the least recently used are evicted when memory runs out.
+
+    Args:
+        account: where their bytes are booked.
+
+    Attributes:
+        evicted: number of values evicted so far.
+    """
+
+    def __init__(self, account: Account) -> None:
+        self.account, self.evicted = account, 0
+        self._entries: OrderedDict[Key, tuple[Any, Booking]] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(self, key: Key) -> Any:
+        """Return a value and mark it as used; `None` if it is not cached."""
+        with self._lock:
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
+
+    def put(self, key: Key, value: Any) -> None:
+        """Cache a value and evict others for it. A value larger than the whole budget is not cached."""
+        size = size_of(value)
+        with self._lock:
+            self._remove(key)
+            if size > self.account.budgets[Resource.SCENES].total:
+                return
+            while self._entries and not self.account.fits(Resource.SCENES, "", size):
+                self._remove(next(iter(self._entries)))
+                self.evicted += 1
+            self._entries[key] = value, self.account.book(Resource.SCENES, "", size)
+
+    def measure(self, key: Key) -> None:
+        """Book the current size of a value that may have grown; evict others, or it, if the budget is exceeded."""
+        with self._lock:
+            value, booking = self._entries.get(key, (None, None))
+            if booking is not None and size_of(value) != booking.amount:
+                self.put(key, value)
+
+    def discard(self, condition: Callable[[Any], bool]) -> None:
+        """Remove all values for which a condition holds."""
+        with self._lock:
+            for key in [key for key, (value, _) in self._entries.items() if condition(value)]:
+                self._remove(key)
+
+    def _remove(self, key: Key) -> None:
+        if key in self._entries:
+            self._entries.pop(key)[1].close()
+
+
 def scene_id(photo: bytes, fingerprint: str, size: int | None, secret: bytes) -> str:
-    """Return the id of a scene: the same in every process that has the secret, and nowhere else."""
+    """Return the id of a scene: equal in all processes that share the secret, and unguessable without it."""
     parts = (hashlib.sha256(photo).hexdigest(), fingerprint, str(size))
-    return hmac.new(secret, " ".join(parts).encode(), "sha256").hexdigest()[:ID]
+    return hmac.new(secret, " ".join(parts).encode(), "sha256").hexdigest()[:ID_DIGITS]
 
 
-def answer_bytes(value: Any) -> int:
-    """Estimate the bytes of an answer: text, bytes, numbers, and lists and dicts of them."""
-    if isinstance(value, np.ndarray):
-        return int(value.nbytes)
+def size_of(value: Any) -> int:
+    """Estimate the bytes of a value: an array, a scene, text, bytes, numbers, or lists and dicts of them."""
+    if (nbytes := getattr(value, "nbytes", None)) is not None:
+        return int(nbytes)
     if isinstance(value, dict):
-        return sys.getsizeof(value) + sum(answer_bytes(one) for one in chain(value, value.values()))
+        return sys.getsizeof(value) + sum(map(size_of, chain(value, value.values())))
     if isinstance(value, list | tuple):
-        return sys.getsizeof(value) + sum(map(answer_bytes, value))
+        return sys.getsizeof(value) + sum(map(size_of, value))
     return sys.getsizeof(value)
 
 
 @dataclass(eq=False)
 class Flight:
-    """Computation under way, and the clients that wait for it.
+    """Computation in progress.
 
     Args:
+        client: in whose name it runs; it is cancelled when nobody waits any more.
         future: of the result.
-        client: in whose name it runs; it leaves when all who wait have left.
+        waiting: number of requests that wait for it.
     """
 
     client: Client
@@ -206,66 +162,61 @@ class Flight:
 
 
 class Flights:
-    """Compute answers in threads: each once for all who ask for it at the same time.
+    """Compute answers in threads, each once for all requests that wait for it ("single flight").
 
-    A computation is cancelled when all who wait for it have left.
+    A computation is cancelled when nobody waits for it any more.
 
     Args:
-        account: which bounds how many wait or run.
+        account: bounds how many computations wait or run.
     """
 
     def __init__(self, account: Account | None = None) -> None:
         self._open: dict[Hashable, Flight] = {}
-        self._lock = threading.Lock()
-        places = (account or Account()).budgets
-        heavy = SPARE + places[Resource.PHOTOGRAPHS].total + places[Resource.LONG].total
-        self._pools = {
-            light: ThreadPoolExecutor(threads, thread_name_prefix="light" if light else "heavy")
-            for light, threads in ((True, LIGHT), (False, heavy))
-        }
+        self._lock = threading.RLock()
+        budgets = (account or Account()).budgets
+        heavy = SPARE_THREADS + budgets[Resource.PHOTOGRAPHS].total + budgets[Resource.LONG].total
+        self._light = ThreadPoolExecutor(LIGHT_THREADS, thread_name_prefix="light")
+        self._heavy = ThreadPoolExecutor(heavy, thread_name_prefix="heavy")
 
     def join(self, key: Hashable, compute: Callable[[], Any], client: Client, light: bool = False) -> Flight:
-        """Begin a computation, or join one with the same key; call `leave` when its result is not awaited any more.
+        """Start a computation, or join the running one with the same key; call `leave` afterwards.
 
         Args:
-            key: of question and arguments.
+            key: of the question and its arguments.
             compute: returns the answer; it runs in a thread with a copy of this context.
             client: who asks.
-            light: whether it takes some milliseconds; such computations wait for each other alone.
+            light: whether it takes milliseconds; such computations queue only behind each other.
         """
         with self._lock:
             flight = self._open.get(key)
             if flight is None:
                 flight = self._open[key] = Flight(replace(client, gone=threading.Event(), progress={}))
-                self._pools[light].submit(copy_context().run, self._fly, key, flight, compute)
+                pool = self._light if light else self._heavy
+                pool.submit(copy_context().run, self._compute, key, flight, compute)
             flight.waiting += 1
             return flight
 
     def leave(self, key: Hashable, flight: Flight) -> None:
-        """Stop waiting."""
+        """Stop waiting for a computation."""
         with self._lock:
             flight.waiting -= 1
             if flight.waiting == 0 and not flight.future.done():
                 flight.client.gone.set()
-                self._end(key, flight)  # who asks from now on begins anew
+                self._close(key, flight)  # the next request starts a new computation
 
-    def _fly(self, key: Hashable, flight: Flight, compute: Callable[[], Any]) -> None:
+    def _compute(self, key: Hashable, flight: Flight, compute: Callable[[], Any]) -> None:
         current.set(flight.client)
         try:
-            if flight.client.gone.is_set():
-                raise Cancelled
-            result = compute()
-        except BaseException as error:  # noqa: BLE001 - handed over to who waits
-            self._finish(key, flight)
+            check_cancelled()
+            answer = compute()
+        except BaseException as error:  # noqa: BLE001 - raised by `future.result()`
+            self._close(key, flight)
             flight.future.set_exception(error)
         else:
-            self._finish(key, flight)
-            flight.future.set_result(result)
+            self._close(key, flight)
+            flight.future.set_result(answer)
 
-    def _finish(self, key: Hashable, flight: Flight) -> None:
+    def _close(self, key: Hashable, flight: Flight) -> None:
         with self._lock:
-            self._end(key, flight)
-
-    def _end(self, key: Hashable, flight: Flight) -> None:
-        if self._open.get(key) is flight:
-            del self._open[key]
+            if self._open.get(key) is flight:
+                del self._open[key]

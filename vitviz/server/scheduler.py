@@ -1,11 +1,11 @@
-"""Schedule computations: one of a kind at a time, urgent ones before long ones, none for a client who has left.
+"""Schedule computations with a priority semaphore: photographs and short questions before long ones.
 
-Several forward passes at once take as many times the time and the memory, so computations wait for each other. A long
-one gives way between two calls of PyTorch: while an urgent one runs it pauses, and when its client has left it stops.
-Photographs and short questions share: while both are wanted, photographs have `SHARE` of nine parts of the time. So one
-photograph waits for no question, and a hall of visitors who all send one sees the last of them an eighth later than
-without questions. Addresses take turns: who asks for sixty things at once delays others by one of them. Photographs are
-decoded before that, two at a time, in turns of their own. How many wait is bounded by the account: long ones apart.
+Parallel forward passes need more memory and finish no sooner, so one computation of each kind runs at a time. Between
+two calls of PyTorch, a long computation pauses while a photograph or a short question runs, and stops when its client
+has left. While photographs and short questions compete, photographs get `SHARE` times as much time: a single photograph
+does not wait, and short questions delay a lecture hall's photographs by an eighth. Addresses take turns: sixty requests
+from one address delay another address by one computation. Photographs are decoded first, two at a time, in a separate
+queue. The account bounds how many computations wait or run, separately for long ones.
 """
 
 from __future__ import annotations
@@ -28,59 +28,66 @@ from vitviz.errors import VitvizError
 from vitviz.images.worker import WORKERS
 from vitviz.server.account import Account, Booking, OverBudgetError, Resource
 
-TICK = 0.1  # seconds between two looks at whether the client is still there
-MOST_PAUSE = 20.0  # seconds that a computation may pause more than it has run: so it ends some day
-SHARE = 8  # seconds of photographs for one of short questions, while both are wanted
-RESTORE = torch._C._set_grad_enabled  # what `torch.no_grad` calls at its end
-UNWIND = 0.5  # seconds in which a computation that was stopped leaves its context managers
-RECENT = 20  # computations of each kind whose mean time is expected of the next one
+TICK = 0.1  # seconds between checks for a client that has left
+MOST_PAUSE = 20.0  # seconds by which pauses may exceed the running time, so that every computation ends
+SHARE = 8  # seconds for photographs per second for short questions, while both are waiting
+RESTORE = torch._C._set_grad_enabled  # called at the end of `torch.no_grad`
+UNWIND = 0.5  # seconds for a cancelled computation to leave its context managers
+RECENT = 20  # the latest computations of a kind, whose mean time is expected of the next
 
 
 class Kind(IntEnum):
-    """Kinds of computations, the most urgent first; photographs and short questions share."""
+    """Kind of a computation, the most urgent first; photographs and short questions share the time."""
 
     DECODE = -1  # in a process of its own
-    PHOTO = 0  # open a photograph
+    PHOTO = 0  # runs the model on a photograph
     SHORT = 1  # up to some seconds
     LONG = 2
 
 
-AT_ONCE = {Kind.DECODE: WORKERS}  # else one of a kind
+AT_ONCE = {Kind.DECODE: WORKERS}  # of other kinds, one runs at a time
 
 
 class Cancelled(Exception):
-    """Computation that nobody waits for any more."""
+    """Raised in a computation that nobody waits for any more."""
 
 
 class BusyError(VitvizError):
-    """Refusal because too much is waiting; the text and `seconds` say how long it may take."""
+    """Raised if too many requests are waiting; the text and `seconds` say how long the wait may be."""
 
-    def __init__(self, seconds: float, what: str = "too many requests are waiting") -> None:
+    def __init__(self, seconds: float) -> None:
         self.seconds = float(max(1, round(seconds)))
-        super().__init__(f"Busy: {what}. Try again in about {self.seconds:.0f} s.")
+        super().__init__(f"Busy: too many requests are waiting. Try again in about {self.seconds:.0f} s.")
 
 
 @dataclass(eq=False)
 class Client:
-    """Client of a computation: its address, whether it has left, and what it is told of the progress."""
+    """Client of a computation.
+
+    Attributes:
+        address: by which places are booked.
+        gone: set when the client has left.
+        progress: latest progress message.
+        finishes: expected end by `time.monotonic()`, if known.
+    """
 
     address: str = ""
     gone: threading.Event = field(default_factory=threading.Event)
     progress: dict[str, Any] = field(default_factory=dict)
-    finishes: float | None = None  # by time.monotonic(), as far as it is known
+    finishes: float | None = None
 
 
-current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - nobody sets its event
-"""The client of this context."""
+current: ContextVar[Client] = ContextVar("current", default=Client())  # noqa: B039 - its event is never set
+"""The client in whose name this context computes."""
 
 
 def report(text: str, seconds: float | None = None, **counts: int) -> None:
-    """Tell the context's client what is being done.
+    """Set the progress message of the current client.
 
     Args:
-        text: for a person.
-        seconds: about how long it takes from now on.
-        counts: `done` and `of`, for a bar.
+        text: of the message.
+        seconds: expected remaining time, if known.
+        counts: `done` and `of`, for a progress bar.
     """
     client = current.get()
     client.finishes = None if seconds is None else time.monotonic() + seconds
@@ -88,41 +95,41 @@ def report(text: str, seconds: float | None = None, **counts: int) -> None:
 
 
 class Scheduler:
-    """Let computations run one of a kind at a time; see the module for their order.
+    """Let one computation of each kind run at a time; the module describes their order.
 
     Args:
-        account: where the places of those that wait or run are booked.
+        account: where waiting and running computations are booked.
     """
 
     def __init__(self, account: Account | None = None) -> None:
         self.account = account or Account()
         self._changed = threading.Condition()
         self._waiting: dict[Kind, deque[Client]] = {kind: deque() for kind in Kind}
-        self._served: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}  # of addresses, while others wait
+        self._served: dict[Kind, Counter[str]] = {kind: Counter() for kind in Kind}  # turns by address, if any wait
         self._running: dict[Kind, int] = dict.fromkeys(Kind, 0)
-        self._began: dict[Kind, float] = {}  # when the latest of each kind began
+        self._began: dict[Kind, float] = {}  # start of the latest of each kind
         self._times: dict[Kind, deque[float]] = {kind: deque(maxlen=RECENT) for kind in Kind}
-        self._lead = 0.0  # seconds that short questions are behind their share, while photographs are wanted too
-        self._counted = time.monotonic()  # when `_lead` was that
-        self._paused = False  # the short question that runs
+        self._credit = 0.0  # seconds of their share that short questions have not used yet
+        self._counted = time.monotonic()  # when `_credit` was updated
+        self._paused = False  # whether the running short question pauses
 
     @contextmanager
     def run(self, kind: Kind) -> Iterator[None]:
-        """Wait for a place, then run the body of the `with` statement for the context's client.
+        """Book a place, wait for a turn, and run the body of the `with` statement for the current client.
 
         Raises:
-            BusyError: if too much is waiting, in all or of this address.
-            Cancelled: when the client has left.
+            BusyError: if too many computations wait, in total or from this address.
+            Cancelled: if the client has left.
         """
-        with self._admit(kind, current.get()), self.wait_and_run(kind):
+        with self._book(kind, current.get()), self.wait_and_run(kind):
             yield
 
     @contextmanager
     def wait_and_run(self, kind: Kind) -> Iterator[None]:
-        """Run the body of the `with` statement when it is its turn: for a client who has a place already.
+        """Wait for a turn, and run the body of the `with` statement for a client that already has a place.
 
         Raises:
-            Cancelled: when the client has left.
+            Cancelled: if the client has left.
         """
         self._wait(kind, current.get())
         began = self._began[kind] = time.monotonic()
@@ -134,10 +141,10 @@ class Scheduler:
             self._leave(kind)
 
     def give_way(self, kind: Kind) -> None:
-        """Let others of the same kind go first, between two parts of a computation that runs.
+        """Let waiting computations of the same kind run between two parts of this one.
 
         Raises:
-            Cancelled: when the client has left.
+            Cancelled: if the client has left.
         """
         check_cancelled()
         if self._waiting[kind]:
@@ -146,50 +153,54 @@ class Scheduler:
                 self._wait(kind, current.get())
             except Cancelled:
                 with self._changed:
-                    self._running[kind] += 1  # `run` takes it away
+                    self._running[kind] += 1  # `wait_and_run` subtracts it
                 raise
 
     @property
     def waiting(self) -> int:
-        """Return how many computations wait, of all kinds."""
+        """Return how many computations of all kinds are waiting."""
         with self._changed:
             return sum(map(len, self._waiting.values()))
 
     def ahead(self, kind: Kind) -> int:
         """Return how many computations a new one would wait for."""
         with self._changed:
-            return sum(self._before(kind).values())
+            return self._ahead(kind).total()
 
     def seconds(self, kind: Kind) -> float:
-        """Return about how many seconds a new computation would wait."""
+        """Estimate how many seconds a new computation would wait."""
         with self._changed:
-            return sum(self.mean(one) * number for one, number in self._before(kind).items())
+            return self._duration(self._ahead(kind))
 
     def place(self, client: Client) -> tuple[int, float] | None:
-        """Return how many computations a waiting client has before it, and about how many seconds they take.
+        """Return how many computations a waiting client has ahead of it, and about how many seconds they take.
 
-        `None` if the client does not wait.
+        `None` if the client is not waiting.
         """
         with self._changed:
             kind = next((kind for kind in Kind if client in self._waiting[kind]), None)
             if kind is None:
                 return None
-            before = self._before(kind)
+            ahead = self._ahead(kind)
             behind = len(self._waiting[kind]) - self._order(kind).index(client)
             if kind is Kind.PHOTO:
                 behind += len(self._waiting[Kind.DECODE])
-            before[max(kind, Kind.PHOTO)] -= behind
-            return sum(before.values()), sum(self.mean(one) * number for one, number in before.items())
+            ahead[max(kind, Kind.PHOTO)] -= behind
+            return ahead.total(), self._duration(ahead)
 
-    def _before(self, kind: Kind) -> dict[Kind, int]:
-        """Return how many of each kind a new computation waits for; who waits for decoding counts as a photograph."""
-        kinds = [one for one in Kind if Kind.PHOTO <= one <= max(kind, Kind.PHOTO)]
-        found = {one: len(self._waiting[one]) + self._running[one] for one in kinds}
-        found[Kind.PHOTO] += len(self._waiting[Kind.DECODE])
-        return found
+    def _ahead(self, kind: Kind) -> Counter[Kind]:
+        """Count the computations that a new one waits for; photographs to be decoded count as photographs."""
+        kinds = [Kind(number) for number in range(max(kind, Kind.PHOTO) + 1)]
+        ahead = Counter({kind: len(self._waiting[kind]) + self._running[kind] for kind in kinds})
+        ahead[Kind.PHOTO] += len(self._waiting[Kind.DECODE])
+        return ahead
+
+    def _duration(self, computations: Counter[Kind]) -> float:
+        """Estimate how many seconds computations take."""
+        return sum(self.mean(kind) * number for kind, number in computations.items())
 
     def urgent(self, kind: Kind) -> bool:
-        """Return whether anything that goes first runs or waits."""
+        """Return whether a more urgent computation is running or waiting."""
         if kind is Kind.LONG:
             return self._present(Kind.PHOTO) or self._present(Kind.SHORT)
         if kind is Kind.DECODE or not self._present(Kind.SHORT if kind is Kind.PHOTO else Kind.PHOTO):
@@ -197,11 +208,11 @@ class Scheduler:
         with self._changed:
             self._count()
             if kind is Kind.PHOTO:
-                return self._lead > 0
-            return self._running[Kind.PHOTO] > 0 or self._lead <= 0
+                return self._credit > 0
+            return self._running[Kind.PHOTO] > 0 or self._credit <= 0
 
     def pause(self, kind: Kind, most: float) -> float:
-        """Wait while something more urgent runs, at most so many seconds; return the seconds that passed."""
+        """Wait while a more urgent computation runs, for at most `most` seconds; return the seconds that passed."""
         began = time.monotonic()
         with self._changed:
             while self.urgent(kind) and time.monotonic() - began < most and not current.get().gone.is_set():
@@ -216,7 +227,7 @@ class Scheduler:
     def mean(self, kind: Kind) -> float:
         """Return the mean time of the latest computations of a kind, in seconds; 1 before the first.
 
-        One that runs longer than the mean is expected to be typical of those that wait behind it.
+        If the running computation already takes longer, the next ones are expected to take as long.
         """
         times = self._times[kind]
         mean = sum(times) / len(times) if times else 1.0
@@ -226,19 +237,19 @@ class Scheduler:
         return bool(self._running[kind] or self._waiting[kind])
 
     def _count(self) -> None:
-        """Add the time since the last count to `_lead`."""
+        """Update `_credit` by the time since the last count."""
         now = time.monotonic()
         passed, self._counted = now - self._counted, now
         short = 0 if self._paused else self._running[Kind.SHORT]
-        self._lead += passed * (self._running[Kind.PHOTO] / SHARE - short)
+        self._credit += passed * (self._running[Kind.PHOTO] / SHARE - short)
 
-    def _admit(self, kind: Kind, client: Client) -> Booking:
-        """Reserve a place."""
+    def _book(self, kind: Kind, client: Client) -> Booking:
+        """Book a place."""
         try:
             return self.account.book(Resource.LONG if kind is Kind.LONG else Resource.PHOTOGRAPHS, client.address)
         except OverBudgetError as error:
             with self._changed:
-                seconds = sum(self.mean(one) * len(self._waiting[one]) for one in Kind)
+                seconds = self._duration(Counter({kind: len(self._waiting[kind]) for kind in Kind}))
             raise BusyError(seconds) from error
 
     def _wait(self, kind: Kind, client: Client) -> None:
@@ -246,11 +257,11 @@ class Scheduler:
         began = time.monotonic()
         with self._changed:
             self._count()
-            if not self._present(kind) and kind in (
-                Kind.PHOTO,
-                Kind.SHORT,
-            ):  # what the other kind had alone does not count
-                self._lead = max(self._lead, 0.0) if kind is Kind.PHOTO else min(self._lead, 0.0)
+            # Time that the other kind used while nothing competed with it does not count.
+            if kind is Kind.PHOTO and not self._present(kind):
+                self._credit = max(self._credit, 0.0)
+            elif kind is Kind.SHORT and not self._present(kind):
+                self._credit = min(self._credit, 0.0)
             self._arrive(kind, client)
             try:
                 while (
@@ -270,7 +281,7 @@ class Scheduler:
                 self._changed.notify_all()
 
     def _arrive(self, kind: Kind, client: Client) -> None:
-        """Let a client wait; an address that comes anew has had as many turns as the one that has had fewest."""
+        """Add a waiting client; a new address starts with as many turns as the waiting address with the fewest."""
         served, waiting = self._served[kind], {other.address for other in self._waiting[kind]}
         if client.address not in waiting:
             fewest = min((served[address] for address in waiting), default=0)
@@ -278,7 +289,7 @@ class Scheduler:
         self._waiting[kind].append(client)
 
     def _order(self, kind: Kind) -> list[Client]:
-        """Return who waits, the next one first: addresses in turn, and clients of one address as they came."""
+        """Return the waiting clients, the next one first: addresses in turn, each in order of arrival."""
         served, order = self._served[kind].copy(), list[tuple[int, Client]]()
         for client in self._waiting[kind]:
             order.append((served[client.address], client))
@@ -293,29 +304,29 @@ class Scheduler:
 
 
 def check_cancelled() -> None:
-    """Raise `Cancelled` if nobody waits for this context's result any more."""
+    """Raise `Cancelled` if the current client has left."""
     if current.get().gone.is_set():
         raise Cancelled
 
 
 class _GiveWay(TorchFunctionMode):
-    """Before each call of PyTorch: stop if the client has left, pause while something urgent runs.
+    """Before each call of PyTorch, pause for more urgent computations, and cancel this one if its client has left.
 
-    While context managers restore the thread's state after that, they are left alone.
+    After cancelling, calls run undisturbed for a moment, so that context managers can restore the thread's state.
     """
 
     def __init__(self, scheduler: Scheduler, kind: Kind) -> None:
         super().__init__()
         self.scheduler, self.kind, self.unwinding = scheduler, kind, 0.0
-        self.left, self.ran = MOST_PAUSE, time.monotonic()  # seconds of pause that are left, and when that was counted
+        self.left, self.counted = MOST_PAUSE, time.monotonic()  # seconds of pause that remain, and when
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is not RESTORE and time.monotonic() > self.unwinding:
             if self.kind > Kind.PHOTO and self.scheduler.urgent(self.kind):
                 now = time.monotonic()
-                self.left = min(MOST_PAUSE, self.left + now - self.ran)
+                self.left = min(MOST_PAUSE, self.left + now - self.counted)
                 self.left -= self.scheduler.pause(self.kind, self.left)
-                self.ran = time.monotonic()
+                self.counted = time.monotonic()
             if current.get().gone.is_set():
                 self.unwinding = time.monotonic() + UNWIND
                 raise Cancelled

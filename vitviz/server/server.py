@@ -1,4 +1,4 @@
-"""Serve the page: queue, limits, and routes that stay shut."""
+"""Launch the page on Gradio's server, with the firewall, limits of connections, and a queue."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from vitviz.server.uploads import UploadError, check_type, upload_folder
 from vitviz.settings import Settings, SettingsError, shared
 from vitviz.web import bundle
 
-MAX_SESSIONS = 256  # programs whose calls gradio remembers
-TOOLS = "tools"  # in the place of an address: who owns the files of tools
+MAX_SESSIONS = 256  # sessions whose state Gradio keeps
+TOOLS = "tools"  # owner of the files of tools, instead of an address
 
 THEME = gr.themes.Monochrome(
     primary_hue="indigo",
@@ -49,30 +49,30 @@ THEME = gr.themes.Monochrome(
 
 
 class _Server(http_server.Server):
-    """Server that bounds its connections, and leaves it to the clients to close idle ones while there are few.
+    """Server that bounds its connections, and keeps idle ones open while there are few.
 
-    uvicorn closes them after five seconds, by default just when httpx sends the next request on one: that request gets
-    no answer.
+    By default uvicorn closes idle connections after five seconds, as httpx does: a request that httpx sends just then
+    gets no answer.
 
     Args:
         config: uvicorn's.
-        connections: the open ones.
-        files: that the process may open.
+        connections: open connections.
+        files: number of files that the process may open.
     """
 
     def __init__(self, config: Any, connections: Connections, files: int, **options: Any) -> None:
         config.timeout_keep_alive, config.http = KEEP_ALIVE, connections.protocol
-        # asyncio accepts so many at once before the first of them is counted.
+        # asyncio accepts as many at once before the first is counted.
         config.backlog = min(config.backlog, int(ACCEPTED_AT_ONCE * files))
         super().__init__(config, **options)
 
     async def startup(self, *args: Any, **options: Any) -> None:
-        """Begin to serve, in the loop of the server."""
+        """Start to serve, in the server's event loop."""
         asyncio.get_running_loop().set_exception_handler(QuietAccepts())
         await super().startup(*args, **options)
 
     def run_in_thread(self) -> None:
-        """Begin to serve, and wait for that as long as it takes; gradio gives up after five seconds."""
+        """Start to serve, and wait without the limit of five seconds that Gradio has."""
         try:
             super().run_in_thread()  # type: ignore[no-untyped-call]
         except ServerFailedToStartError:
@@ -83,10 +83,10 @@ class _Server(http_server.Server):
 
 
 def _keep_tool_file(data: str, *_args: Any, **_options: Any) -> str:
-    """Keep the photograph that a tool is called with among the uploads, where it is booked and expires.
+    """Store a tool's photograph among the uploads, where it is booked and expires.
 
     Raises:
-        UploadError: if it is none.
+        UploadError: if it is not a picture.
     """
     try:
         content = base64.b64decode(data.partition(",")[2], validate=True)
@@ -103,12 +103,12 @@ def launch(
 
     Args:
         demo: the page.
-        allowed: what its operator allows.
-        host, port: where to listen; what is allowed says the port, and `GRADIO_SERVER_NAME` the host, by default.
+        allowed: what the operator allows.
+        host, port: where to listen; by default the host of `GRADIO_SERVER_NAME` and the port of `allowed`.
         options: passed on to `gr.Blocks.launch`.
 
     Raises:
-        SettingsError: if tools are to be served, and the package for that is not installed.
+        SettingsError: if tools are to be served and the package `mcp` is not installed.
     """
     if allowed.mcp and find_spec("mcp") is None:
         raise SettingsError("Expected the package mcp for VITVIZ_MCP=1, got none. Run pip install 'gradio[mcp]'.")
@@ -117,7 +117,7 @@ def launch(
     demo.account.budgets[Resource.CONNECTIONS] = connection_budget(files)
     os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")
     workers().warm()
-    # Three inner names of gradio's: docs/security.md says why. gradio is pinned, and tests hold them.
+    # Three private names of Gradio, which is pinned: docs/security.md gives the reasons, and tests check them.
     setattr(processing_utils, "save_base64_to_cache", _keep_tool_file)  # noqa: B010
     firewall = partial(
         Firewall,
@@ -128,28 +128,28 @@ def launch(
         busy=demo.busy,
         log=RequestLog() if allowed.log else None,
     )
-    setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so not to be assigned either
+    setattr(routes, "CustomCORSMiddleware", firewall)  # noqa: B010 - not exported, so mypy refuses an assignment
     server = partial(_Server, connections=Connections(demo.account, allowed.stall), files=files)
-    setattr(http_server, "Server", server)  # noqa: B010 - for mypy, a class is not to be assigned to
-    # Nothing passes by the queue: direct calls are refused.
+    setattr(http_server, "Server", server)  # noqa: B010 - mypy refuses an assignment to a class
+    # Direct calls, which would bypass the queue, are refused.
     demo.queue(default_concurrency_limit=2, api_open=False)
     return demo.launch(
         server_name=host,
         server_port=port or allowed.port,
-        share=shared(),  # left to itself gradio shares on hosted notebooks, unasked
+        share=shared(),  # by default Gradio creates a public link on hosted notebooks
         theme=THEME,
-        # As a <style> of its own: rules that are given as `css` are prefixed, and then miss what lies above the page.
+        # Gradio prefixes rules passed as `css`, which then do not apply outside the page's own element.
         head=f"<style>{bundle.style()}{bundle.lecture_style()}</style>",
         app_kwargs={"routes": list(getattr(demo, "routes", ()))},
         mcp_server=allowed.mcp,
         ssr_mode=False,
-        show_error=False,  # our own errors are shown all the same; Python's are no use to a visitor
+        show_error=False,  # hides Python's errors from visitors, not `gr.Error`
         footer_links=["api"],
         run_history=False,
         enable_monitoring=False,
         state_session_capacity=MAX_SESSIONS,
-        # It answers by now (`startup-events`). Else gradio asks for the page itself, gives up after three seconds, too
-        # few on a busy machine, and advises to share it with the world.
+        # Otherwise Gradio requests the page, and if it does not arrive within three seconds, too few on a busy machine,
+        # recommends a public link.
         _frontend=False,
         **options,
     )

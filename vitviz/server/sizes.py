@@ -16,22 +16,22 @@ from vitviz.model.memory import forward_bytes, kept_bytes
 from vitviz.settings import GIGABYTE, Settings
 from vitviz.view import View
 
-MOST_PATCHES = 25_000  # 2,048 pixels in patches of 14 are 21,316; patches of 8 would be 65,536 and take an hour
-LARGE = 12  # times the work of the model's own input: such a forward pass gives way to others'
-MOST_WORK = 4  # forward passes of the largest input that one question may take
-ENOUGH = 0.75  # a step this near to the largest is left out
-SHARE_OF_SCENE = 0.8  # of the memory of scenes, for one trace: its photograph and answers come on top
+MOST_PATCHES = 25_000  # 2,048 pixels are 21,316 patches of 14; 65,536 patches of 8 would take an hour
+LARGE = 12  # times the work of the model's own input; longer forward passes pause for other visitors' photographs
+MOST_WORK = 4  # limit of one question, in forward passes of the largest input
+ENOUGH = 0.75  # steps closer than this to the largest size are not offered
+SHARE_OF_SCENE = 0.8  # of the memory of scenes, for one trace; the rest is for its photograph and answers
 # Numbers that questions hold at their peak, see benchmarks/memory.py.
 LENS_NUMBERS = 3  # of the logit lens, for each patch and class
 COMPONENT_NUMBERS = 4  # of principal components, for each patch and channel, in double precision
-BLOCK_GRAPH = 24  # of one block and its gradients, for each token and channel, beside a forward pass
-DOUBLE = 2  # products in single precision that one in double precision takes as long as
-LAST_BLOCK_RUNS = 2  # the trace does not hold its output
-USUAL = (4, 3)  # shape of a photograph that is not decoded yet
+BLOCK_GRAPH = 24  # of one block and its gradients, for each token and channel, in addition to a forward pass
+DOUBLE = 2  # time of a product in double precision, relative to single precision
+LAST_BLOCK_RUNS = 2  # the lens computes the last block again, because the trace does not hold its output
+USUAL = (4, 3)  # assumed shape of a photograph before it is decoded
 
 
 class TooLargeError(VitvizError):
-    """Photograph or question that does not fit; `size` is the largest input size that does, if any."""
+    """Raised for a photograph or question that does not fit; `size` is the largest input size that does, if any."""
 
     def __init__(self, text: str, size: int | None = None) -> None:
         super().__init__(text)
@@ -40,23 +40,29 @@ class TooLargeError(VitvizError):
 
 @dataclass(frozen=True)
 class Pace:
-    """Time that a model took: `seconds` for `tokens`.
+    """Measured time of a forward pass: `seconds` for `tokens`, converted to other numbers of tokens by `work`.
 
-    Carried over to other numbers of tokens by `work`. Measured with ViT-S/14 on two cores: what 261 tokens took says
-    12.3 s for 4,057 of them, and they took 12.1 s.
+    With ViT-S/14 on two cores, a measurement with 261 tokens predicts 12.3 s for 4,057 tokens, which took 12.1 s.
     """
 
     tokens: int
     seconds: float
 
     def at(self, config: ViTConfig, tokens: int) -> float:
-        """Return about how many seconds another number of tokens takes."""
+        """Estimate the seconds of a forward pass with another number of tokens."""
         return self.seconds * work(config, tokens) / work(config, self.tokens)
 
 
 @dataclass(frozen=True)
 class Size:
-    """Size of the input: `size` as `Explorer.open` takes it (`None`: the model's own), `seconds` `None` if unknown."""
+    """Input size to choose.
+
+    Args:
+        size: as `Explorer.open` takes it; `None` for the model's own.
+        factor: relative to the model's own size.
+        patches: their number.
+        seconds: estimated time of the forward pass; `None` if unknown.
+    """
 
     size: int | None
     factor: float
@@ -64,7 +70,7 @@ class Size:
     seconds: float | None
 
     def describe(self) -> dict[str, Any]:
-        """Return the size for the page, labelled such as "2 × - 1,024 patches - about 3 s"."""
+        """Return the size for the page, with a label such as "2 × - 1,024 patches - about 3 s"."""
         if self.size is None:
             return {"size": None, "words": f"Standard - {self.patches:,} patches"}
         cost = "" if self.seconds is None else f" - {about(self.seconds)}"
@@ -72,10 +78,10 @@ class Size:
 
 
 def work(config: ViTConfig, tokens: int) -> float:
-    """Estimate the multiplications of a forward pass: linear in the tokens, and attention in their square.
+    """Estimate the multiplications of a forward pass.
 
-    Of a block with tokens of width D, heads of H * d and a hidden width M: 4 D H d + 2 D M a token (3 D M with a
-    gate), and 2 H d for each pair of tokens.
+    A block with width D, H heads of width d and hidden width M takes 4 D H d + 2 D M per token (3 D M with a gate), and
+    2 H d per pair of tokens.
     """
     inner = config.heads * config.head_size
     layers = 4 * config.width * inner + (3 if config.mlp == "swiglu" else 2) * config.width * config.hidden
@@ -83,7 +89,7 @@ def work(config: ViTConfig, tokens: int) -> float:
 
 
 def largest(config: ViTConfig, limit: int) -> int:
-    """Return the largest input size of a model in pixels, where `limit` may be asked for."""
+    """Return the largest input size of a model in pixels, up to `limit`."""
     patch = config.patch_size
     return min(limit, math.isqrt(MOST_PATCHES) * patch) // patch * patch
 
@@ -96,32 +102,32 @@ def sizes(
     limit: int,
     fits: Callable[[int], bool] = lambda patches: patches <= MOST_PATCHES,
 ) -> list[Size]:
-    """Return sizes to choose from for a photograph: the model's own, doubled again and again, and the largest.
+    """Return the sizes to choose from for a photograph: the model's own, its doublings, and the largest.
 
     Args:
         config: of the model.
         own: the model's own preprocessing.
         photo: the photograph's (width, height) in pixels.
-        pace: how fast the model ran, if it did.
-        limit: size in pixels that may be asked for.
-        fits: whether so many patches would be opened; larger sizes are not offered.
+        pace: of the model, if it has run.
+        limit: of the size in pixels.
+        fits: whether a number of patches fits; larger sizes are not offered.
     """
     side = math.sqrt(own.height * own.width) if own.mode == "native" else max(own.height, own.width)
     top = largest_that_fits(config, own, photo, limit, fits) or 0
-    found: list[int | None] = [None]
+    choices: list[int | None] = [None]
     step = 2 * side
     while step < ENOUGH * top:
-        found.append(round(step))
+        choices.append(round(step))
         step *= 2
     if top > side:
-        found.append(top)
-    return [Size(one, (one or side) / side, *cost(config, own, photo, pace, one)) for one in found]
+        choices.append(top)
+    return [Size(size, (size or side) / side, *cost(config, own, photo, pace, size)) for size in choices]
 
 
 def cost(
     config: ViTConfig, own: Preprocess, photo: tuple[int, int], pace: Pace | None, size: int | None
 ) -> tuple[int, float | None]:
-    """Return how many patches a photograph has at an input size, and about how many seconds the model takes."""
+    """Return the number of patches of a photograph at an input size, and the model's estimated seconds."""
     patch = config.patch_size
     height, width = (own if size is None else own.at(size, patch)).input_size(*photo)
     patches = (height // patch) * (width // patch)
@@ -129,14 +135,14 @@ def cost(
 
 
 def faster(view: View, before: Pace | None) -> Pace:
-    """Return the pace of a view, or the one before if that was faster: a machine's other work only slows it down."""
+    """Return the faster of a view's pace and the previous one, because other work on the machine only slows it down."""
     now = Pace(view.trace.tokens.shape[1], view.seconds)
     config = view.model.config
     return before if before and before.at(config, now.tokens) < now.seconds else now
 
 
 def about(seconds: float) -> str:
-    """Return an estimated time, no finer than it is: "about 40 s"."""
+    """Return an estimated time, rounded by its precision: "about 40 s"."""
     if seconds < 1:
         return "under a second"
     if seconds < 10:
@@ -145,16 +151,16 @@ def about(seconds: float) -> str:
 
 
 def is_large(config: ViTConfig, own: Preprocess, patches: int) -> bool:
-    """Return whether a forward pass of so many patches takes many times as long as one of the model's own input."""
+    """Return whether a forward pass of `patches` takes many times as long as one of the model's own input."""
     usual, _ = cost(config, own, USUAL, None, None)
     prefix = len(config.prefix)
     return work(config, patches + prefix) > LARGE * work(config, usual + prefix)
 
 
 def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], bool]:
-    """Return a function that says whether so many patches of a photograph can be opened.
+    """Return a function that tells whether a photograph of a number of patches can be opened.
 
-    The forward pass must fit into the memory of a question, and what is kept of it into that of the scenes.
+    The forward pass must fit into the memory of a question, and its trace into the memory of scenes.
 
     Args:
         explorer: of the model.
@@ -177,16 +183,16 @@ def fits_in_memory(explorer: Explorer, allowed: Settings) -> Callable[[int], boo
 
 
 def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, allowed: Settings) -> None:
-    """Check that a photograph can be opened at an input size: its patches, its memory, and what is kept of it.
+    """Check that a photograph can be opened at an input size: its patches, and the memory of forward pass and trace.
 
     Args:
         explorer: of the model.
-        photo: the photograph's (width, height), or another of this shape.
+        photo: the photograph's (width, height) in any unit.
         size: of the input in pixels; `None` for the model's own.
         allowed: what the operator allows.
 
     Raises:
-        TooLargeError: if not; the text and `size` say the largest that can.
+        TooLargeError: if not; its text and `size` give the largest possible size.
     """
     config, own = explorer.model.config, explorer.preprocess
     fits, patches = fits_in_memory(explorer, allowed), most_patches(config, own, photo, size)
@@ -204,11 +210,11 @@ def check_fits(explorer: Explorer, photo: tuple[int, int], size: int | None, all
 
 
 Need = Callable[[int], tuple[int, float]]
-"""Estimate for a number of patches: bytes at the peak, and work in forward passes of as many patches."""
+"""Function from a number of patches to peak memory in bytes and work in forward passes of as many patches."""
 
 
 def passes_need(config: ViTConfig, itemsize: int, passes: float = 1.0) -> Need:
-    """Return the need of a question that runs the model so many times, one after the other."""
+    """Return the need of a question that runs the model `passes` times in sequence."""
 
     def need(patches: int) -> tuple[int, float]:
         return forward_bytes(config, patches + len(config.prefix), itemsize=itemsize), passes
@@ -217,7 +223,7 @@ def passes_need(config: ViTConfig, itemsize: int, passes: float = 1.0) -> Need:
 
 
 def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 0.0) -> Need:
-    """Return the need of an attribution method, and of so many forward passes after it."""
+    """Return the need of an attribution method, followed by `more` forward passes."""
 
     def need(patches: int) -> tuple[int, float]:
         memory = question_bytes(config, method, patches + len(config.prefix), itemsize)
@@ -227,7 +233,7 @@ def method_need(config: ViTConfig, itemsize: int, method: Method, more: float = 
 
 
 def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need:
-    """Return the need of statistics of heads: ablations switch off each head and run the model from its block on."""
+    """Return the need of statistics of heads; ablations run the model from a head's block on, for each head."""
     ablates = bool({"ablation_probability", "ablation_logit"} & set(names))
     passes = config.depth * config.heads / 2 * ablates + 3.0 * ("gradient" in names)
     run = passes_need(config, itemsize, passes)
@@ -240,10 +246,7 @@ def heads_need(config: ViTConfig, itemsize: int, names: Collection[str]) -> Need
 
 
 def layers_need(config: ViTConfig, itemsize: int) -> Need:
-    """Return the need of reading all blocks by logit lens and principal components.
-
-    The lens classifies each patch after each block; the components are computed in double precision.
-    """
+    """Return the need of the logit lens, which classifies each patch after each block, and of principal components."""
 
     def need(patches: int) -> tuple[int, float]:
         tokens, width, pools = patches + len(config.prefix), config.width, config.pooling == "attention"
@@ -256,7 +259,7 @@ def layers_need(config: ViTConfig, itemsize: int) -> Need:
 
 
 def question_bytes(config: ViTConfig, method: Method, tokens: int, itemsize: int) -> int:
-    """Estimate the memory of an attribution method, see `Method`: within a fifth of what was measured."""
+    """Estimate the memory of an attribution method in bytes, see `Method`; within 20 % of measurements."""
     forward = forward_bytes(config, tokens, itemsize=itemsize)
     matrices = method.matrices * config.heads * tokens**2
     activations = method.activations * config.depth * tokens * config.width
@@ -272,7 +275,7 @@ def check_question(
     tokens: int,
     allowed: Settings,
 ) -> None:
-    """Check that a question fits into the memory of one, and that its work is not that of many large inputs.
+    """Check that a question fits into the memory for one question, and that its work is within `MOST_WORK`.
 
     Args:
         config: of the model.
@@ -284,7 +287,7 @@ def check_question(
         allowed: what the operator allows.
 
     Raises:
-        TooLargeError: if not; the text and `size` say the largest input size that does.
+        TooLargeError: if not; its text and `size` give the largest possible input size.
     """
     prefix = len(config.prefix)
     most = MOST_WORK * work(config, prefix + MOST_PATCHES)
@@ -319,8 +322,8 @@ def largest_that_fits(
 
 
 def most_patches(config: ViTConfig, own: Preprocess, photo: tuple[int, int], size: int | None) -> int:
-    """Return the patches of a photograph, or of one of the usual shape where that has more.
+    """Return the patches of a photograph, or of one of the usual shape if that has more.
 
-    A size that fits so is opened: before a photograph is decoded, its shape is not known.
+    Before decoding, when the shape is unknown, a photograph is checked with the usual shape: both must fit.
     """
     return max(cost(config, own, shape, None, size)[0] for shape in (photo, USUAL))

@@ -1,7 +1,7 @@
-"""Files that visitors send: one folder for this process, within a quota, removed when the process ends.
+"""Store visitors' files in one folder of this process, within a quota, until the process ends.
 
-Photographs hold what their makers did not mean to publish (places, faces), so nothing of them outlives the server: the
-folder goes at exit and at SIGTERM, and what a killed process left behind goes when the next one starts.
+Photographs are private (places, faces), so none outlives the server: the folder is removed at exit and at SIGTERM, and
+after `kill -9` by the next process that starts.
 """
 
 from __future__ import annotations
@@ -40,27 +40,27 @@ PREFIX = "vitviz-uploads-"
 _OWN = re.compile(rf"{PREFIX}\d+-[0-9a-f]{{8}}")
 CHECKPOINT = ".safetensors"
 DISK_FULL = "Expected room on the server's disk for this file, got none. Try again later."
-EXPIRE_EVERY = 600.0  # seconds between two looks at the age of files
+EXPIRE_EVERY = 600.0  # seconds between checks of the age of files
 NO_SUCH_UPLOAD = "Expected a file that was uploaded to this page and is still there. Upload it again."
 
 
 class UploadError(VitvizError):
-    """File that this page does not accept, or does not have; the text says what to do."""
+    """Raised for a file that this page does not accept or does not have; the text says what to do."""
 
 
 class DiskFullError(UploadError):
-    """File that the disk has no room for."""
+    """Raised for a file that the disk or the budget has no room for."""
 
 
 class UploadFolder:
     """Hold uploaded files of one process.
 
-    A visitor who needs more than half of the budget loses that visitor's own oldest files; when the whole budget is
-    used up, the visitor who uses most of it does. Files are removed after a day.
+    A visitor who needs more than half of the budget loses their own oldest files. When the whole budget is used up, the
+    visitor who uses most of it loses the oldest file. Files are removed after a day.
 
     Args:
-        root: the folder, which belongs to this process alone.
-        quota: bytes that all files together may take.
+        root: the folder, used only by this process.
+        quota: limit of all files together, in bytes.
 
     Attributes:
         account: where the files are booked.
@@ -69,47 +69,45 @@ class UploadFolder:
     def __init__(self, root: Path, quota: int | None = None) -> None:
         self.root = root.resolve()
         self.account = Account(Settings() if quota is None else Settings(disk=quota))
-        self._secret = secrets.token_bytes(32)  # of folder names, so that nobody can compute another's
-        self._files: dict[str, OrderedDict[Path, tuple[Booking, float]]] = {}  # by visitor: (bytes, time of upload)
+        self._secret = secrets.token_bytes(32)  # makes the names of folders unguessable
+        self._files: dict[str, OrderedDict[Path, tuple[Booking, float]]] = {}  # by visitor: booking and time of upload
         self._lock = threading.RLock()
 
     def check(self, path: str | Path) -> Path:
-        """Return the real path of an uploaded file, which is named from this folder on.
+        """Return the real path of an uploaded file; a relative path is relative to this folder.
 
         Raises:
-            UploadError: with one text for whatever else lies there, so that nothing on this machine can be probed.
+            UploadError: with the same text for every other path, so that visitors cannot probe this machine's files.
         """
         try:
             real = Path(self.root, path).resolve(strict=True)
-        except (OSError, ValueError, RuntimeError) as error:  # not there; a null byte; a circle of links
+        except (OSError, ValueError, RuntimeError) as error:  # missing; a null byte; a loop of links
             raise UploadError(NO_SUCH_UPLOAD) from error
         if not (real.is_relative_to(self.root) and real.is_file()):
             raise UploadError(NO_SUCH_UPLOAD)
         return real
 
     def find(self, digest: str) -> Path | None:
-        """Return the uploaded checkpoint whose folder's name begins with these digits, if it is still there."""
-        if not (digest.isalnum() and digest.isascii()):  # it comes from a visitor, and `*` would name any file
+        """Return the uploaded checkpoint whose folder's name starts with these digits, if it still exists."""
+        if not (digest.isalnum() and digest.isascii()):  # from a visitor: `*` would match any file
             return None
         return next((path for path in self.root.glob(f"{digest}*/*") if path.suffix.lower() == CHECKPOINT), None)
 
     def resolved(self, payload: Any) -> Any:
-        """Return a request's data with the real path of every file that it names, at any depth.
-
-        gradio itself checks only some of them.
+        """Return a request's data with the real path of every file in it, at any depth; Gradio checks only some.
 
         Raises:
-            UploadError: if a file is none that was uploaded.
+            UploadError: if a file was not uploaded.
         """
         if isinstance(payload, Mapping):
-            found = {name: self.resolved(value) for name, value in payload.items()}
-            return found | {"path": str(self.check(found["path"]))} if isinstance(found.get("path"), str) else found
+            data = {name: self.resolved(value) for name, value in payload.items()}
+            return data | {"path": str(self.check(data["path"]))} if isinstance(data.get("path"), str) else data
         if isinstance(payload, Sequence) and not isinstance(payload, str | bytes):
             return [self.resolved(value) for value in payload]
         return payload
 
     def add(self, visitor: str, name: str, file: IO[bytes]) -> Path:
-        """Keep a file that a visitor sent, and remove what no longer fits.
+        """Store a visitor's file, and remove older files that no longer fit.
 
         Raises:
             DiskFullError: if the disk or the budget is full.
@@ -125,7 +123,7 @@ class UploadFolder:
 
     @contextmanager
     def receive(self, visitor: str) -> Iterator[Incoming]:
-        """Receive a file: what `keep` was not called for is removed at the end.
+        """Receive a file, which is removed at the end unless `keep` was called.
 
         Raises:
             DiskFullError: if the disk is full.
@@ -139,30 +137,32 @@ class UploadFolder:
         try:
             yield incoming
         finally:
-            with suppress(OSError):  # what could not be written is lost anyway
+            with suppress(OSError):  # of a full disk, already reported
                 file.close()
             incoming.end()
 
     def expire(self, now: float) -> None:
-        """Remove files that are older than a day at a time by `time.monotonic`."""
+        """Remove files that are older than a day; `now` is by `time.monotonic`."""
         with self._lock:
             for files in self._files.values():
                 while files and now - next(iter(files.values()))[1] >= MAX_AGE:
                     self._remove(files)
 
     def evict_for(self, visitor: str, amount: int) -> None:
-        """Remove the oldest files of a visitor, then of whoever uses most, until so many bytes fit or none are left."""
+        """Remove the oldest files, first of a visitor, then of whoever uses most, until `amount` bytes fit."""
         with self._lock:
-            mine = self._files.get(visitor, OrderedDict())
+            own = self._files.get(visitor, OrderedDict())
             limit = self.account.budgets[Resource.DISK].each or 0
-            while mine and self.account.used(Resource.DISK, visitor) + amount > limit:
-                self._remove(mine)
+            while own and self.account.used(Resource.DISK, visitor) + amount > limit:
+                self._remove(own)
             while not self.account.fits(Resource.DISK, visitor, amount) and any(self._files.values()):
-                self._remove(max(self._files.values(), key=lambda files: sum(one.amount for one, _ in files.values())))
+                self._remove(
+                    max(self._files.values(), key=lambda files: sum(file[0].amount for file in files.values()))
+                )
             self._files = {name: files for name, files in self._files.items() if files}
 
     def _place(self, visitor: str, digest: str, name: str) -> Path:
-        """Return where a file goes: the same photograph of two visitors lies in two folders."""
+        """Return a file's path; the same photograph of two visitors has two folders."""
         safe = strip_invalid_filename_characters(Path(name).name, NAME_BYTES).lstrip(".") or "upload"
         return self.root / hmac.new(self._secret, f"{visitor} {digest}".encode(), "sha256").hexdigest() / safe
 
@@ -181,14 +181,14 @@ class UploadFolder:
 
 
 class DiskBooking(Booking):
-    """Bytes of a visitor's file; older files make room for it."""
+    """Bytes of a visitor's file, for which older files are removed."""
 
     def __init__(self, folder: UploadFolder, visitor: str) -> None:
         super().__init__(folder.account, Resource.DISK, visitor)
         self._folder = folder
 
     def add(self, amount: int) -> None:
-        """Reserve more, see `Booking.add`."""
+        """Book more, see `Booking.add`."""
         if not self.account.fits(self.resource, self.address, amount):
             self._folder.evict_for(self.address, amount)
         super().add(amount)
@@ -198,8 +198,8 @@ class Incoming:
     """File that is being received.
 
     Attributes:
-        file: to be written to.
-        booking: of what is written.
+        file: open for writing.
+        booking: of its bytes.
     """
 
     def __init__(self, folder: UploadFolder, visitor: str, file: IO[bytes], path: Path) -> None:
@@ -207,10 +207,10 @@ class Incoming:
         self._folder, self._visitor, self._path, self._kept = folder, visitor, path, False
 
     def keep(self, name: str) -> Path:
-        """Move the file to its place, and return it.
+        """Move the file to its final path, and return that.
 
         Args:
-            name: that the visitor gives it.
+            name: the visitor's name for it.
 
         Raises:
             DiskFullError: if the disk is full.
@@ -227,16 +227,14 @@ class Incoming:
         return target
 
     def end(self) -> None:
-        """Remove what was not kept."""
+        """Remove the file unless it was kept."""
         if not self._kept:
             self._path.unlink(missing_ok=True)
             self.booking.close()
 
 
 def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
-    """Check that a file begins as a picture does, or as a checkpoint where these may be uploaded.
-
-    Only its first bytes are looked at: `decode` says what is wrong behind them.
+    """Check by its first bytes that a file is a picture, or by its name a checkpoint where these are allowed.
 
     Raises:
         UploadError: if not.
@@ -247,16 +245,16 @@ def check_type(file: IO[bytes], name: str, checkpoints: bool) -> None:
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal digits."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     with path.open("rb") as file:
         while part := file.read(2**20):
-            found.update(part)
-    return found.hexdigest()
+            digest.update(part)
+    return digest.hexdigest()
 
 
 @cache
 def upload_folder() -> UploadFolder:
-    """Make this process's folder, tell gradio of it, and see to it that it goes when the process does."""
+    """Return this process's folder, which Gradio uses too and which is removed when the process ends."""
     own = Path(tempfile.gettempdir(), f"vitviz-{_user()}")
     parent = Path(os.environ.get("GRADIO_TEMP_DIR") or own)
     parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -267,7 +265,7 @@ def upload_folder() -> UploadFolder:
     remove_leftovers(parent)
     root = parent / f"{PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     lock = FileLock(_lock_of(root))
-    lock.acquire()  # before the folder is there, so that no other process takes it for a leftover
+    lock.acquire()  # before the folder exists, so that no other process removes it as a leftover
     root.mkdir(mode=0o700)
     os.environ["GRADIO_TEMP_DIR"] = str(root)
 
@@ -280,25 +278,25 @@ def upload_folder() -> UploadFolder:
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
 
         def end(number: int, _frame: FrameType | None) -> None:
-            remove()  # at once: threads that run a model may hold up the exit longer than a host waits
+            remove()  # now: threads that run a model may delay the exit longer than a host waits
             os._exit(128 + number)
 
         signal.signal(signal.SIGTERM, end)
     folder = UploadFolder(root)
 
-    def look() -> None:
+    def expire() -> None:
         while True:
             time.sleep(EXPIRE_EVERY)
             folder.expire(time.monotonic())
 
-    threading.Thread(target=look, name="expire", daemon=True).start()
+    threading.Thread(target=expire, name="expire", daemon=True).start()
     return folder
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the folders of processes that are gone: this user's, which have a lock that nobody holds.
+    """Remove this user's folders of processes that have ended: those whose lock no process holds.
 
-    Whatever else lies there is left alone, under whatever name.
+    Other files are not touched, whatever their names.
     """
     for lock in parent.glob(f"{PREFIX}*.lock"):
         root = lock.with_suffix("")
@@ -307,16 +305,16 @@ def remove_leftovers(parent: Path) -> None:
         try:
             with FileLock(lock, timeout=0):
                 shutil.rmtree(root, ignore_errors=True)
-        except (Timeout, OSError):  # it runs
+        except (Timeout, OSError):  # its process runs
             continue
         lock.unlink(missing_ok=True)
 
 
 def _is_foreign(path: Path) -> bool:
-    """Return whether something is a link, or belongs to another user; what is not there is neither."""
+    """Return whether an existing path is a link or belongs to another user."""
     with suppress(FileNotFoundError):
-        about = path.lstat()
-        return stat.S_ISLNK(about.st_mode) or (hasattr(os, "getuid") and about.st_uid != os.getuid())
+        status = path.lstat()
+        return stat.S_ISLNK(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid())
     return False
 
 

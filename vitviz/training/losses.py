@@ -20,8 +20,8 @@ def training_loss(heads: Sequence[Tensor], targets: Tensor, recipe: Recipe, teac
     """Return the scalar loss of a batch.
 
     Args:
-        heads: logits (B, C) of each classifier, from `ViT.heads_logits`. The first learns from the targets, the last
-            from the teacher.
+        heads: logits (B, C) of each classifier, from `ViT.classifier_logits`. The first learns from the targets, the
+            last from the teacher.
         targets: (B, C), each row summing to 1.
         recipe: settings of label smoothing and distillation.
         teacher: logits (B, C) of the teacher in the same order of classes, for distillation.

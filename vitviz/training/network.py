@@ -48,7 +48,7 @@ class Network(nn.Module):
                 self.add_module(name.replace(".", "_"), model.get_submodule(name))
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, ...]:
-        """Return one or two logits (B, C), see `ViT.heads_logits`, for (B, 3, H, W) or features (B, N, D) or (B, R)."""
+        """Return `ViT.classifier_logits` of images (B, 3, H, W), or of features (B, N, D) or (B, R)."""
         (model,) = self._model
         tokens, start, edits = inputs, self.start or 0, None
         if self.start is None:
@@ -58,9 +58,10 @@ class Network(nn.Module):
                 edits = Edits(keep=chances.topk(self.patches_kept, sorted=False).indices)
         if start < model.config.depth:
             angles = model.angles(self.grid)
-            return model.heads_logits(model.encode(tokens, angles, edits, ops=ReadTokens(model.config), start=start))
+            tokens = model.encode(tokens, angles, edits, ops=ReadTokens(model.config), start=start)
+            return model.classifier_logits(tokens)
         if model.attn_pool is not None:
-            return model.heads_logits(inputs)
+            return model.classifier_logits(inputs)
         assert model.head is not None
         if model.head_dist is None:
             return (model.head(inputs),)

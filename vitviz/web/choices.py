@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from vitviz.analysis.heads import STATISTICS, Statistic
+from vitviz.analysis.head_statistics import STATISTICS, Statistic
 from vitviz.attribution.inputs import Method
 from vitviz.attribution.registry import DEFAULT, METHODS, WITHOUT_CLASS
 from vitviz.web.questions import QUESTIONS, Question

@@ -1,4 +1,4 @@
-"""Load adapters (LoRA and others) that peft has trained, merged into the weights of their base model."""
+"""Load adapters of peft (LoRA and others), merged into the weights of their base model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from vitviz.weights.objects import convert_transformers_object, no_progress_bars
 from vitviz.weights.remote import hub_folder
 from vitviz.weights.transformers_folder import read_preprocessor
 
-SETTINGS, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
     """Load the base model of adapters, merge them, and convert the result: float32, in eval mode.
 
-    Adapters do not hold the names of the classes. How photographs are prepared is read from the folder's or the base
-    model's processor, or else assumed.
+    Adapters do not hold the names of the classes. Preprocessing is read from the folder's processor or else the base
+    model's, and assumed without either.
 
     Args:
         path: a folder that `PeftModel.save_pretrained` or a `Trainer` wrote, with `adapter_config.json` and
@@ -30,37 +30,41 @@ def load_adapter_folder(path: str | os.PathLike[str]) -> ViT:
 
     Raises:
         CheckpointError: if peft is not installed, or the files are not those of adapters for an image model.
-        RemoteError: if the base model cannot be had.
+        RemoteError: if the base model is neither cached nor reachable.
     """
     folder = Path(path)
-    base = read_json(folder / SETTINGS).get("base_model_name_or_path")
+    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise CheckpointError(
-            f"Expected the name of the base model in {SETTINGS}, got {base!r:.80}. Merge the adapters and save the "
-            "model: merge_and_unload().save_pretrained(folder)."
+            f"Expected the name of the base model in {ADAPTER_CONFIG}, got {base!r:.80}. Merge the adapters and save "
+            "the model: merge_and_unload().save_pretrained(folder)."
         )
     libraries = _libraries(folder)
-    place = Path(base) if Path(base).is_dir() else hub_folder(base)
+    base_folder = Path(base) if Path(base).is_dir() else hub_folder(base)
     try:
         with no_progress_bars():
-            merged = _merged(folder, place, *libraries)
-    except Exception as error:  # what peft and transformers raise has no common ancestor
+            merged = _merge(folder, base_folder, *libraries)
+    except Exception as error:  # errors of peft and transformers have no common ancestor
         raise CheckpointError(
             f"Expected adapters of an image model in {str(folder)!r}, got others: "
             f"{(str(error).splitlines() or [type(error).__name__])[0]:.200}. Merge them yourself, and load the model."
         ) from error
-    own, theirs = read_preprocessor(folder), read_preprocessor(place)
+    own = read_preprocessor(folder)
     return convert_transformers_object(
         merged,
-        own if own is not None else theirs,
+        own if own is not None else read_preprocessor(base_folder),
         name=folder.resolve().name,
-        source=f"adapters of {folder.resolve().name}, merged into {place.name if Path(base).is_dir() else base}",
+        source=f"adapters of {folder.resolve().name}, merged into {base_folder.name if Path(base).is_dir() else base}",
     )
 
 
 def _libraries(folder: Path) -> tuple[Any, Any]:
-    """Return peft and transformers, or raise the error that says which import failed."""
-    import_torchvision()  # transformers imports it, and its own way may fail
+    """Return peft and transformers.
+
+    Raises:
+        CheckpointError: if one of them cannot be imported.
+    """
+    import_torchvision()  # transformers imports it, and its own import may fail
     try:
         return import_module("peft"), import_module("transformers")
     except ImportError as error:
@@ -70,19 +74,19 @@ def _libraries(folder: Path) -> tuple[Any, Any]:
         ) from error
 
 
-def _merged(folder: Path, place: Path, peft: Any, transformers: Any) -> Any:
-    """Return the model of `place`, of transformers, with the adapters of `folder` in its weights."""
-    path = checks.need_file(folder / WEIGHTS)
+def _merge(folder: Path, base: Path, peft: Any, transformers: Any) -> Any:
+    """Return the model of transformers in `base`, with the adapters of `folder` merged."""
+    path = checks.need_file(folder / ADAPTER_WEIGHTS)
     tensors = checks.read_weights(path)
     checks.check_tensors(tensors, path)
     head = next((tensor for name, tensor in tensors.items() if name.endswith("classifier.weight")), None)
-    mapping = read_json(folder / SETTINGS).get("auto_mapping") or {}
+    mapping = read_json(folder / ADAPTER_CONFIG).get("auto_mapping") or {}
     if head is not None:
         model = transformers.AutoModelForImageClassification.from_pretrained(
-            place, num_labels=len(head), ignore_mismatched_sizes=True
+            base, num_labels=len(head), ignore_mismatched_sizes=True
         )
     elif "ForImageClassification" in str(mapping.get("base_model_class")):
-        model = transformers.AutoModelForImageClassification.from_pretrained(place)
+        model = transformers.AutoModelForImageClassification.from_pretrained(base)
     else:
-        model = transformers.AutoModel.from_pretrained(place)
+        model = transformers.AutoModel.from_pretrained(base)
     return peft.PeftModel.from_pretrained(model, folder).merge_and_unload()

@@ -1,13 +1,12 @@
-"""Ten published models, as data: what a menu can say of them before anything is downloaded.
+"""List ten published models with the facts that a menu shows before a download.
 
-Where the facts come from; a test holds what it can to the installed libraries, offline:
+Sources of the facts, which a test compares with the installed libraries:
 
-- Architecture, `classes` and `parameters`: the libraries themselves. torchvision states them with its weights
-  (`meta`), timm and transformers by building the model. All ten are published in float32: a file holds four bytes for
-  each parameter.
-- `licence`: timm's `pretrained_cfg` (each as its authors or its fine-tuner published it); for
-  google/vit-base-patch16-224 its model card. torchvision states none for these weights, so neither do we.
-- `input_size`: the input that the weights' own preprocessing makes.
+- Architecture, `classes` and `parameters`: the `meta` of torchvision's weights; for timm and transformers, the built
+  model. All ten files are in float32, with four bytes per parameter.
+- `licence`: timm's `pretrained_cfg`; for google/vit-base-patch16-224 its model card. torchvision states none for these
+  weights.
+- `input_size`: the size that the weights' own preprocessing produces.
 """
 
 from dataclasses import dataclass
@@ -18,13 +17,13 @@ class CatalogEntry:
     """A published model.
 
     Args:
-        source: what `vitviz.load` takes.
-        title: what people call it.
-        parameters: how many the published file holds.
-        known_for: in a few words.
+        source: its name for `vitviz.load`.
+        title: its name for people.
+        parameters: their number in the published file.
+        known_for: what distinguishes it.
         input_size: height and width of the model's own input in pixels.
-        licence: of the weights: SPDX where there is one, else the licence's own name.
-        classes: how many classes it names; 0 without a classifier.
+        licence: of the weights: SPDX if there is one, else the licence's own name.
+        classes: number of its classes; 0 without a classifier.
     """
 
     source: str
@@ -83,4 +82,4 @@ CATALOG: tuple[CatalogEntry, ...] = (
         known_for="learned from captions; no class token, it pools by attention",
     ),
 )  # fmt: skip
-"""In the order of a menu: the classics, then self-supervised ones, then those trained with captions."""
+"""In the order of a menu: supervised models, self-supervised ones, and those trained with captions."""

@@ -1,7 +1,7 @@
-"""Checkpoint folders: `config.json` with the sizes and what travels with weights, `model.safetensors` with the numbers.
+"""Save and load checkpoint folders: `config.json` (sizes, preprocessing, labels) and `model.safetensors`.
 
-Nothing here unpickles. A folder may come from anywhere, so everything it says is checked before it is trusted: the
-config's types, then names and shapes of the weights against the config, and only then is memory taken.
+Nothing is unpickled. A folder may come from anywhere, so the types in the config and then the names and shapes of the
+weights are checked before memory is allocated.
 """
 
 import hashlib
@@ -22,19 +22,19 @@ from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, WEIGHTS, CheckpointError
 
 FORMAT = 1
-_FACTS = ("name", "licence", "source", "labels", "class_ids")  # of `Pretrained`, beside `Preprocess`
-_OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written where there are any
+_FACTS = ("name", "licence", "source", "labels", "class_ids")  # fields of `Pretrained`
+_OPTIONAL = ("sure_above", "known_above", "groups", "assumed", "problem_type")  # written unless empty
 
 
 def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = torch.float32) -> None:
-    """Write a model and what travels with it as a folder that `load_folder` reads.
+    """Write a model with its preprocessing and labels as a folder that `load_folder` reads.
 
-    Each file is written beside its place and then moved there, so that an interruption leaves the old one whole.
+    Each file is written under a temporary name and then renamed, so that an interruption leaves the old file intact.
 
     Args:
         model: a model with `pretrained` set.
-        folder: made where it is missing; files of the same names are replaced.
-        dtype: precision on disk. Half precision is half as long and loses the last of the numbers.
+        folder: created if missing; files of the same names are replaced.
+        dtype: precision on disk. Half precision halves the file and rounds the weights.
 
     Raises:
         CheckpointError: if `pretrained` is missing or does not fit the model, or a weight is not finite in `dtype`.
@@ -42,7 +42,7 @@ def save(model: ViT, folder: str | os.PathLike[str], *, dtype: torch.dtype = tor
     about = model.pretrained
     if about is None:
         raise CheckpointError(
-            "Expected a model that knows how it is fed and what its outputs mean, got one without. "
+            "Expected a model with preprocessing and labels, got one without. "
             "Set model.pretrained = Pretrained(name=..., preprocess=..., labels=...) first."
         )
     _check_about(model.config, about)
@@ -67,12 +67,12 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
     """Load the model that `save` wrote to a folder: float32, on the CPU, in eval mode.
 
     Raises:
-        CheckpointError: for whatever is missing, damaged, or does not fit together.
+        CheckpointError: if files are missing or damaged, or do not fit together.
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise CheckpointError(f"Expected a checkpoint folder, got {str(folder)!r}, which is none. Check the path.")
-    config, about = _read_config(folder / CONFIG)
+        raise CheckpointError(f"Expected a checkpoint folder, got {str(folder)!r}. Check the path.")
+    config, about = read_config(folder / CONFIG)
     path = checks.need_file(folder / WEIGHTS)
     tensors = checks.read_weights(path)
     checks.check_tensors(tensors, path)
@@ -80,7 +80,7 @@ def load_folder(folder: str | os.PathLike[str]) -> ViT:
 
 
 def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
-    """Return a hash of a model's config and weights, or of the weights with these names alone."""
+    """Return a hash of a model's config and weights, or only of the weights with these names."""
     digest = hashlib.blake2b(digest_size=12)
     if names is None:
         digest.update(json.dumps(model.config.to_dict(), sort_keys=True).encode())
@@ -94,7 +94,7 @@ def fingerprint(model: ViT, names: Container[str] | None = None) -> str:
 # --- the config
 
 
-def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
+def read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
     """Read `config.json` and check everything in it."""
     data = checks.read_json(path)
     if data.get("format") != FORMAT:
@@ -114,14 +114,14 @@ def _read_config(path: Path) -> tuple[ViTConfig, Pretrained]:
 
 
 def _check_about(config: ViTConfig, about: Pretrained) -> None:
-    """Refuse labels that do not name the classes, groups of other ones, and a `sure_above` that is no probability."""
+    """Refuse labels or class ids of another number than the classes, invalid groups, and an invalid `sure_above`."""
     for name, count, allowed in (
         ("labels", len(about.labels), (config.classes,)),
         ("class_ids", len(about.class_ids), (0, config.classes)),
     ):
         if count not in allowed:
             raise CheckpointError(
-                f"Expected one of {name} for each of {config.classes} classes, got {count}. "
+                f"Expected {name} for each of {config.classes} classes, got {count}. "
                 "They name the outputs of the classifier, in order."
             )
     if about.sure_above is not None and not 0.0 <= about.sure_above <= 1.0:
@@ -139,13 +139,13 @@ def _check_about(config: ViTConfig, about: Pretrained) -> None:
 
 
 def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write beside `path`, then move there in one step."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write a temporary file, then rename it to `path`."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        beside.touch()
-        mode = beside.stat().st_mode  # what this user's files have; safetensors would keep others from reading
-        write(beside)
-        beside.chmod(mode)
-        os.replace(beside, path)
+        temporary.touch()
+        mode = temporary.stat().st_mode  # the user's default; safetensors would let only the owner read
+        write(temporary)
+        temporary.chmod(mode)
+        os.replace(temporary, path)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)

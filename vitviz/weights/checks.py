@@ -1,9 +1,9 @@
-"""Read files of weights and their settings, checked before they are trusted.
+"""Read files of weights and their settings, and check them.
 
-What the file announces comes first, then types and shapes, then the numbers. Tensors are mapped from their file, so
-memory is taken only when everything else was checked. A file of `torch.save` is a pickle, a small program:
-`weights_only=True` runs only what PyTorch needs for tensors in containers, after the sizes in the archive were checked.
-That does not bound memory, so these files are for the user's own disk. Strangers may upload safetensors only.
+Sizes in the header are checked first, then types and shapes, then values. Tensors are memory-mapped, so memory is
+allocated only after all other checks. A file of `torch.save` is a pickle, a small program: after a check of the sizes
+in the archive, `weights_only=True` runs only what PyTorch needs for tensors in containers. That does not bound memory,
+so these files may only come from the user's own disk; visitors may upload safetensors only.
 """
 
 import json
@@ -26,28 +26,28 @@ from vitviz.model.vit import Pretrained, ViT
 
 CONFIG, WEIGHTS, OLD_WEIGHTS = "config.json", "model.safetensors", "pytorch_model.bin"
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin")
-MAX_JSON_BYTES = 10 * 2**20  # a thousand times a bundled one; 21,841 long class names fit
+MAX_JSON_BYTES = 10 * 2**20  # 1,000 times a bundled one; 21,841 long class names fit
 MAX_HEADER_BYTES = 4 * 2**20  # names and shapes of 40,000 tensors; the largest Vision Transformers have 2,000
-MAX_PICKLE_BYTES = 4 * 2**20  # beside the numbers; that of a ViT-g with its optimiser has half a megabyte
+MAX_PICKLE_BYTES = 4 * 2**20  # without the tensors' data; that of a ViT-g with its optimiser has half a megabyte
 
-_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's two formats; the second is that before torch 1.6
+_ZIP, _PICKLE = b"PK\x03\x04", b"\x80"  # first bytes of torch.save's formats, since and before torch 1.6
 _ADVICE = 'Save the weights alone: torch.save({"state_dict": model.state_dict()}, path).'
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
-_MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) where there are no registers
-_COUNTING = ("position_ids",)  # 0, 1, 2, ... in older files; no weights, so they may be integers
+_MAY_BE_EMPTY = ("register_tokens", "reg_token")  # (1, 0, D) without registers
+_INDICES = ("position_ids",)  # 0, 1, 2, ... in older files: integers, not weights
 
 
 class CheckpointError(VitvizError):
-    """A checkpoint that cannot be read or written; the text says what was expected, what was found and what to do."""
+    """Error of a checkpoint that cannot be read or written."""
 
 
 class ConvertError(CheckpointError):
-    """Weights of a model that is not supported, or that are not what their settings say."""
+    """Error of a model that is not supported, or of weights that do not match their settings."""
 
 
 @contextmanager
 def checked_settings() -> Iterator[None]:
-    """Raise `ConvertError` for settings from elsewhere that make no `ViTConfig` or `Preprocess`; also a decorator."""
+    """Raise `ConvertError` for settings that are invalid for `ViTConfig` or `Preprocess`; also a decorator."""
     try:
         yield
     except (ModelError, ImageError) as error:
@@ -61,7 +61,7 @@ def need_file(path: Path) -> Path:
     """Return the path of a file that a folder must have.
 
     Raises:
-        CheckpointError: if it is not there.
+        CheckpointError: if it is missing.
     """
     if not path.is_file():
         raise CheckpointError(
@@ -74,7 +74,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Return the object in a file of settings.
 
     Raises:
-        CheckpointError: if there is no such file, it is longer than `MAX_JSON_BYTES`, or no JSON object.
+        CheckpointError: if the file is missing, longer than `MAX_JSON_BYTES`, or not a JSON object.
     """
     if (size := need_file(path).stat().st_size) > MAX_JSON_BYTES:
         raise CheckpointError(
@@ -90,11 +90,11 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> Any:
-    """Return what a file of weights holds: tensors by name, or whatever `torch.save` was given.
+    """Return the content of a file of weights: tensors by name, or whatever `torch.save` wrote.
 
     Raises:
-        CheckpointError: if it holds no weights, is of another kind than its name says, is damaged, claims more than it
-            holds, or holds more than tensors in containers.
+        CheckpointError: if it holds no weights, its format contradicts its suffix, it is damaged, claims more data than
+            it has, or holds other objects than tensors in containers.
     """
     with path.open("rb") as file:
         start = file.read(512)
@@ -102,25 +102,25 @@ def read_weights(path: Path) -> Any:
     safe = path.suffix.lower() == ".safetensors"
     of_torch = start.startswith((_ZIP, _PICKLE)) and start[8:9] != b"{"  # the first byte of a safetensors header
     if of_torch == safe:
-        expected, found = ("safetensors", "one of torch.save") if safe else ("torch.save", "another or a damaged one")
-        raise CheckpointError(f"Expected a file of {expected}, got {found} in {str(path)!r}. Rename or fetch it again.")
+        expected, got = ("safetensors", "one of torch.save") if safe else ("torch.save", "another or a damaged one")
+        raise CheckpointError(f"Expected a file of {expected}, got {got} in {str(path)!r}. Rename or fetch it again.")
     return _read_safetensors(path) if safe else _read_torch(path, archive=start.startswith(_ZIP))
 
 
 def _check_content(path: Path, start: bytes) -> None:
-    """Refuse a file that holds no weights at all, as its first bytes tell."""
+    """Refuse a file whose first bytes show that it holds no weights."""
     text = start.lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     if not start:
-        found, advice = "an empty file", "Fetch or save it again."
+        kind, advice = "an empty file", "Fetch or save it again."
     elif text.startswith(b"version https://git-lfs"):
-        found, advice = "a pointer of Git LFS", "Run `git lfs pull` in that repository."
+        kind, advice = "a pointer of Git LFS", "Run `git lfs pull` in that repository."
     elif text.startswith((b"<!doctype", b"<html", b"<?xml", b"<head")):
-        found, advice = "a web page, as of a login or an error", "Fetch the file itself."
+        kind, advice = "a web page, such as a login or an error", "Fetch the file itself."
     elif text and all(byte in b"\t\r\n" or 32 <= byte < 127 for byte in start):
-        found, advice = f"text that begins with {start[:40].decode('ascii')!r}", "Fetch or save it again."
+        kind, advice = f"text that begins with {start[:40].decode('ascii')!r}", "Fetch or save it again."
     else:
         return
-    raise CheckpointError(f"Expected weights in {str(path)!r}, got {found}. {advice}")
+    raise CheckpointError(f"Expected weights in {str(path)!r}, got {kind}. {advice}")
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
@@ -138,7 +138,7 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
             f"{length:,} bytes in {str(path)!r}. Save the weights again."
         )
     try:
-        # The library checks that the tensors cover the file without gap or overlap.
+        # The library checks that tensors cover the file without gap or overlap.
         with safe_open(path, framework="pt") as weights:
             return {name: weights.get_tensor(name) for name in weights.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
@@ -148,18 +148,18 @@ def _read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_torch(path: Path, *, archive: bool) -> Any:
-    """Return what `torch.save` was given; the tensors of an archive are mapped, not read."""
+    """Return what `torch.save` wrote; tensors of an archive are memory-mapped."""
     try:
         if archive:
             _check_archive(path)
         return torch.load(path, map_location="cpu", weights_only=True, mmap=archive)
     except CheckpointError:
         raise
-    except Exception as error:  # torch's reader, its unpickler and zipfile have no common ancestor
-        # torch's own text begins with the advice to switch the check off.
-        if found := re.search(r"(?i)global:? (?:GLOBAL )?([\w.]+)", str(error)):
+    except Exception as error:  # errors of torch's reader, its unpickler and zipfile have no common ancestor
+        # torch's own message begins with the advice to switch the check off.
+        if match := re.search(r"(?i)global:? (?:GLOBAL )?([\w.]+)", str(error)):
             raise CheckpointError(
-                f"Expected tensors in {str(path)!r}, got more: it asks for {found[1]:.120}. Nothing of it was run. "
+                f"Expected tensors in {str(path)!r}, got more: it asks for {match[1]:.120}. None of its code was run. "
                 f"{_ADVICE}"
             ) from error
         text = str(error).rpartition("WeightsUnpickler error:")[2].strip() or type(error).__name__
@@ -170,31 +170,31 @@ def _read_torch(path: Path, *, archive: bool) -> Any:
 
 
 def _check_archive(path: Path) -> None:
-    """Refuse an archive that takes more memory than the file is long."""
+    """Refuse an archive that would take more memory than the file is long."""
     size = path.stat().st_size
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
     claimed = sum(record.file_size for record in records)
     pickles = [record.file_size for record in records if record.filename.endswith(".pkl")]
     if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-        expected, found = "an archive of torch.save", "compressed entries"
+        expected, got = "an archive of torch.save", "compressed entries"
     elif claimed > size:
-        expected, found = f"an archive of at most {size:,} bytes", f"entries that claim {claimed:,}"
+        expected, got = f"an archive of at most {size:,} bytes", f"entries that claim {claimed:,}"
     elif max(pickles, default=0) > MAX_PICKLE_BYTES:
-        expected, found = f"at most {MAX_PICKLE_BYTES:,} bytes beside the numbers", "more"
+        expected, got = f"at most {MAX_PICKLE_BYTES:,} bytes beside the numbers", "more"
     else:
         return
-    raise CheckpointError(f"Expected {expected}, got {found} in {str(path)!r}. It is not opened. {_ADVICE}")
+    raise CheckpointError(f"Expected {expected}, got {got} in {str(path)!r}. It is not opened. {_ADVICE}")
 
 
 def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Refuse tensors of a file that are no plain floating-point numbers, hold none, or claim more than the file holds.
+    """Refuse tensors that are not dense floating-point numbers, are empty, or claim more data than the file has.
 
     Raises:
-        CheckpointError: naming the first of them.
+        CheckpointError: for the first such tensor.
     """
     for name, tensor in tensors.items():
-        if name.endswith(_COUNTING):
+        if name.endswith(_INDICES):
             continue
         plain = (
             type(tensor) in (Tensor, nn.Parameter) and tensor.layout == torch.strided and tensor.device.type == "cpu"
@@ -205,7 +205,7 @@ def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
                 f"Expected weights in {', '.join(map(str, DTYPES))}, got {kind} in {name!r:.120} of {str(path)!r}. "
                 "Expand quantised or sparse weights first."
             )
-        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # it may claim any size for nothing
+        if not tensor.numel() and not name.endswith(_MAY_BE_EMPTY):  # an empty tensor may claim any other size
             raise CheckpointError(
                 f"Expected numbers in every tensor, got {tuple(tensor.shape)} for {name!r:.120} of {str(path)!r}. "
                 "Leave it out."
@@ -224,16 +224,16 @@ def check_tensors(tensors: Mapping[str, Tensor], path: Path) -> None:
 def assemble(
     config: ViTConfig, state: dict[str, Tensor], about: Pretrained | None = None, *, where: str = "these weights"
 ) -> ViT:
-    """Make a model of its config and weights, if they are exactly those that it needs: float32, in eval mode.
+    """Build a model from its config and exactly the weights that it needs: float32, in eval mode.
 
     Args:
         config, about: of the model.
-        state: by our names. Tensors may be mapped from a file and are copied: a file that is overwritten must not
-            change a model in use. The dict is emptied on the way, so that memory holds one copy.
+        state: by our names. Tensors may be mapped from a file and are copied, because overwriting the file must not
+            change a model in use. The dict is emptied, so that memory holds one copy.
         where: the file, for errors.
 
     Raises:
-        CheckpointError: naming tensors that are missing, too many, shaped otherwise or not finite.
+        CheckpointError: for tensors that are missing, too many, of other shapes or not finite.
     """
     model = _blank(config, about, {name: tuple(tensor.shape) for name, tensor in state.items()}, where)
     copies = {
@@ -245,10 +245,10 @@ def assemble(
     return model.eval()
 
 
-def _blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tuple[int, ...]], where: str) -> ViT:
-    """Make a model without memory behind its weights, if `found` are the shapes that it needs."""
-    blocks = len({name.split(".")[1] for name in found if name.startswith("blocks.")})
-    if blocks != config.depth:  # before even an empty model is built, which takes time for each block
+def _blank(config: ViTConfig, about: Pretrained | None, shapes: Mapping[str, tuple[int, ...]], where: str) -> ViT:
+    """Build a model on the meta device, if its tensors have these shapes."""
+    blocks = len({name.split(".")[1] for name in shapes if name.startswith("blocks.")})
+    if blocks != config.depth:  # checked first, because building even an empty block takes time
         raise CheckpointError(
             f"Expected {config.depth} blocks in {where}, got {blocks}. Use the settings that belong to these weights."
         )
@@ -262,25 +262,25 @@ def _blank(config: ViTConfig, about: Pretrained | None, found: Mapping[str, tupl
             f"Expected the sizes of {where}, got settings of a model beyond any memory. Use those that belong to it."
         ) from error
     expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-    wrong = [name for name in expected if name in found and expected[name] != found[name]]
+    wrong = [name for name in expected if name in shapes and expected[name] != shapes[name]]
     for problem, names in (
-        ("missing", sorted(set(expected) - set(found))),
-        ("too many", sorted(set(found) - set(expected))),
-        ("of other shapes", [f"{name} (expected {expected[name]}, got {found[name]})" for name in sorted(wrong)]),
+        ("missing", sorted(set(expected) - set(shapes))),
+        ("too many", sorted(set(shapes) - set(expected))),
+        ("of other shapes", [f"{name} (expected {expected[name]}, got {shapes[name]})" for name in sorted(wrong)]),
     ):
         if names:
             raise CheckpointError(
-                f"Expected the tensors of the model's settings in {where}, got tensors {problem}: {some(names)}. "
+                f"Expected the tensors of the model's settings in {where}, got tensors {problem}: {abbreviate(names)}. "
                 "Use the settings that belong to these weights."
             )
     return model
 
 
 def attach(model: ViT, about: Pretrained) -> ViT:
-    """Set what travels with a model's weights, if it fits the model.
+    """Set a model's preprocessing and labels, and return the model.
 
     Raises:
-        CheckpointError: if labels do not name the classes, or the input does not divide into patches.
+        CheckpointError: if there are not as many labels as classes, or the input does not divide into patches.
     """
     if about.labels and len(about.labels) != model.config.classes:
         raise ConvertError(
@@ -295,10 +295,10 @@ def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
     """Refuse preprocessing whose result does not divide into the model's patches.
 
     Raises:
-        CheckpointError: saying both sizes.
+        CheckpointError: with both sizes.
     """
     height, width = preprocess.height, preprocess.width
-    if preprocess.mode == "native":  # the sides of the input are any multiples of this
+    if preprocess.mode == "native":  # the sides of the input may be any multiples of it
         height = width = preprocess.multiple
     if height % config.patch_size or width % config.patch_size:
         raise CheckpointError(
@@ -308,14 +308,14 @@ def check_input(config: ViTConfig, preprocess: Preprocess) -> None:
 
 
 def check_finite(state: Mapping[str, Tensor], where: str) -> None:
-    """Refuse NaN and infinity. `where` says which weights these are."""
+    """Refuse NaN and infinity; `where` describes the weights in the error."""
     if wrong := [name for name, tensor in state.items() if not bool(tensor.isfinite().all())]:
         raise CheckpointError(
-            f"Expected finite weights in {where}, got NaN or infinity in {some(wrong)}. Save a sound model."
+            f"Expected finite weights in {where}, got NaN or infinity in {abbreviate(wrong)}. Save another model."
         )
 
 
-def some(names: Collection[str]) -> str:
+def abbreviate(names: Collection[str]) -> str:
     """Return the first three names, shortened, and how many more there are."""
     first = ", ".join(f"{name:.120}" for name in list(names)[:3])
     return first + (f" and {len(names) - 3} more" if len(names) > 3 else "")

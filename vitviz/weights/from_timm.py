@@ -1,7 +1,7 @@
-"""Models of timm -> ours: what a built module says about itself, its tensors, and what travels with them.
+"""Convert models of timm: config, tensors, labels and preprocessing.
 
-timm's classes are compared exactly and its options one by one: an attention that is not one N x N softmax over all
-tokens in every block cannot be shown as if it were.
+timm's classes are compared exactly and its options one by one, because only an attention of one N x N softmax over all
+tokens in every block can be shown.
 """
 
 import math
@@ -36,9 +36,9 @@ WHY_NOT = {
     "TNT": "it has a second transformer inside every patch",
     "Xcit": "its attention runs between channels, not between patches",
     "NaFlexVit": "it takes lists of patches of any number; load the vit_ model of the same size",
-    **dict.fromkeys(_PARALLEL, "attention and MLP lie side by side in its blocks"),
-    "ParallelThingsBlock": "several attentions lie side by side in its blocks",
-    **dict.fromkeys(_POST_NORM, "its blocks norm what a branch returns, not what it is given"),
+    **dict.fromkeys(_PARALLEL, "attention and MLP run in parallel in its blocks"),
+    "ParallelThingsBlock": "several attentions run in parallel in its blocks",
+    **dict.fromkeys(_POST_NORM, "its blocks norm the output of a branch, not its input"),
     "DiffAttention": "its attention is the difference of two, which does not sum to 1",
     "HybridEmbed": "its stem is a convolutional network: a patch has seen pixels far outside its square",
     "AttentionPoolPrr": "its pooling refines the patches by another attention",
@@ -48,38 +48,38 @@ WHY_NOT = {
 """The reason why a model with this timm class in it cannot be converted."""
 
 
-_ADVICE = "Set model.pretrained_cfg = None, and say how images are prepared: vitviz.load(model, preprocess=...)."
+_ADVICE = "Set model.pretrained_cfg = None, and pass the preprocessing: vitviz.load(model, preprocess=...)."
 
 
 @checked_settings()
 def convert_timm(model: nn.Module, cfg: Mapping[str, Any] | None = None) -> ViT:
     """Convert a model built by timm to a `ViT` of the same outputs and attentions: float32, in eval mode, a copy.
 
-    Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and their kin), its distilled form
+    Covers `VisionTransformer` (ViT, DeiT III, DINO, MAE, DINOv2, CLIP, SigLIP and related models), its distilled form
     (DeiT) and `Eva` with learned positions or DINOv3's rotary ones. Dropout rates are not carried over.
 
     Args:
         model: built by timm.
-        cfg: the `pretrained_cfg` of published weights, if these are they: what travels with them; `None` for others.
+        cfg: the `pretrained_cfg` of published weights, which brings labels and preprocessing; `None` for other weights.
 
     Raises:
-        ConvertError: with the reason, for a model that has no single N x N attention in each block, or uses
-            something that `ViT` does not compute.
-        CheckpointError: if its tensors are not those that its settings ask for.
+        ConvertError: with the reason, for a model without a single N x N attention in each block, or with an operation
+            that `ViT` does not have.
+        CheckpointError: if its tensors do not match its settings.
     """
     config, interleaved = config_of(model)
     state, _ = read_classifiers(model, model.state_dict(), *_CLASSIFIERS)
     new = naming.TIMM.convert(state, config)
     if interleaved:
-        _separate_halves(new, config)
+        separate_halves(new, config)
     return assemble(config, new, about_timm(cfg, config) if cfg else None)
 
 
-def _separate_halves(state: State, config: ViTConfig) -> None:
-    """Sort the channels of queries and keys for rotations of channels that lie half a head apart.
+def separate_halves(state: State, config: ViTConfig) -> None:
+    """Sort the channels of queries and keys in place for rotations that pair channels half a head apart.
 
-    Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ...: queries and keys alike, so that no product of the
-    two changes.
+    Pairs (0, 1), (2, 3), ... become (0, d / 2), (1, d / 2 + 1), ... in queries and keys alike, so that their products
+    do not change.
     """
     heads, d = config.heads, config.head_size
     order = torch.arange(d).reshape(-1, 2).T.flatten()
@@ -99,9 +99,9 @@ def _separate_halves(state: State, config: ViTConfig) -> None:
 
 @checked_settings()
 def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
-    """Read the config of a built model, and whether rotations turn neighbouring channels, not those half a head apart.
+    """Return the config of a built model, which may be on the meta device, and how rotations pair channels.
 
-    Works on the meta device too.
+    The second value is True if they pair neighbouring channels, and False for channels half a head apart.
 
     Raises:
         ConvertError: with the reason, for a model that cannot be converted.
@@ -115,11 +115,9 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
     _only(built, VisionTransformer, VisionTransformerDistilled, Eva)
     stem, blocks = built.patch_embed, list(built.blocks)
     _only(stem, _layers().PatchEmbed)
-    if type(stem.norm) is not nn.Identity:
-        _refuse("its patch embedding ends in a norm")
+    _refuse_if(type(stem.norm) is not nn.Identity, "its patch embedding ends in a norm")
     patch = stem.patch_size
-    if patch[0] != patch[1]:
-        _refuse(f"its patches of {patch} are no squares")
+    _refuse_if(patch[0] != patch[1], f"its patches of {patch} are not square")
     if getattr(stem, "dynamic_img_pad", False) and any(side % patch[0] for side in stem.img_size):
         _refuse(f"it pads images of {stem.img_size} to patches of {patch}; build it with dynamic_img_pad=False")
     block, *others = (_block_settings(block) for block in blocks)
@@ -127,14 +125,14 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
         if differ := [name for name in block if block[name] != other[name]]:
             _refuse(f"its blocks 0 and {index} differ in {', '.join(differ)}")
     settings = block | {
-        # Without the pixels at the right and at the bottom that fill no patch, which timm leaves out too.
+        # Like timm, without the pixels at the right and at the bottom that fill no patch.
         "image_size": tuple(side // patch[0] * patch[0] for side in stem.img_size),
         "patch_size": patch[0],
         "channels": stem.proj.in_channels,
         "patch_bias": stem.proj.bias is not None,
         "width": built.embed_dim,
         "depth": len(blocks),
-        "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # not num_classes: the classifier may be another
+        "classes": read_classifiers(built, {}, *_CLASSIFIERS)[1],  # num_classes may be that of an old classifier
         "class_token": built.cls_token is not None,
         "distillation_token": type(built) is VisionTransformerDistilled,
         "registers": 0 if built.reg_token is None else built.reg_token.shape[1],
@@ -149,7 +147,7 @@ def config_of(model: nn.Module) -> tuple[ViTConfig, bool]:
 
 
 def _block_settings(block: Any) -> dict[str, Any]:
-    """Return what one block computes, and how its rotations are arranged."""
+    """Return the config fields of a block, and whether its rotations pair neighbouring channels."""
     from timm.models.eva import EvaAttention, EvaBlock
     from timm.models.vision_transformer import Block
 
@@ -157,26 +155,21 @@ def _block_settings(block: Any) -> dict[str, Any]:
     attn: Any = block.attn
     layers = _layers()
     _only(attn, layers.Attention, EvaAttention, layers.AttentionRope)
-    if type(attn.norm) is not nn.Identity:
-        _refuse("it has norms inside attention (sub-layer norms)")
-    if getattr(attn, "gate", None) is not None:
-        _refuse("what its attention returns is gated")
-    if getattr(attn, "num_kv_groups", 1) != 1:
-        _refuse("its heads share keys (grouped-query attention)")
-    if not (_is_norm(block.norm1) and _is_norm(block.norm2)):
-        _refuse("its blocks lack a norm before attention or MLP")
+    _refuse_if(type(attn.norm) is not nn.Identity, "it has norms inside attention (sub-layer norms)")
+    _refuse_if(getattr(attn, "gate", None) is not None, "the output of its attention is gated")
+    _refuse_if(getattr(attn, "num_kv_groups", 1) != 1, "its heads share keys (grouped-query attention)")
+    _refuse_if(not (_is_norm(block.norm1) and _is_norm(block.norm2)), "its blocks lack a norm before attention or MLP")
     is_eva = type(block) is EvaBlock
     if is_eva:
-        if (block.gamma_1 is None) != (block.gamma_2 is None):
-            _refuse("it scales attention and not the MLP")
+        _refuse_if((block.gamma_1 is None) != (block.gamma_2 is None), "it scales attention and not the MLP")
         scale = None if block.gamma_1 is None else float(block.init_values)
     else:
         for part in (block.ls1, block.ls2):
             _only(part, layers.LayerScale, nn.Identity)
         scale = None if type(block.ls1) is nn.Identity else float(block.ls1.init_values)
-    # EVA has no bias for keys, and those of queries and values beside one map for all three.
+    # EVA has no bias for keys; with one map for all three, those of queries and values are separate tensors.
     maps = (attn.q_proj, attn.k_proj, attn.v_proj) if attn.qkv is None else (attn.qkv,)
-    biases = [getattr(attn, "q_bias", None), *(one.bias for one in maps)]
+    biases = [getattr(attn, "q_bias", None), *(linear.bias for linear in maps)]
     return {
         "heads": attn.num_heads,
         "head_width": attn.head_dim,
@@ -190,14 +183,12 @@ def _block_settings(block: Any) -> dict[str, Any]:
 def _mlp_settings(mlp: Any) -> dict[str, Any]:
     layers = _layers()
     _only(mlp, layers.Mlp, layers.GluMlp, layers.SwiGLU)
-    if type(mlp.norm) is not nn.Identity:
-        _refuse("it has norms inside its MLPs (sub-layer norms)")
+    _refuse_if(type(mlp.norm) is not nn.Identity, "it has norms inside its MLPs (sub-layer norms)")
     gated = type(mlp) is not layers.Mlp
     if gated and (type(mlp.act) is not nn.SiLU or getattr(mlp, "gate_last", False)):
         _refuse(f"its MLP is gated by {type(mlp.act).__name__} of the second half: only SiLU of the first is supported")
     first = mlp.fc1_g if type(mlp) is layers.SwiGLU else mlp.fc1
-    if (first.bias is None) != (mlp.fc2.bias is None):
-        _refuse("one layer of its MLP has a bias and the other has none")
+    _refuse_if((first.bias is None) != (mlp.fc2.bias is None), "one layer of its MLP has a bias and the other has none")
     return {
         "mlp": "swiglu" if gated else "mlp",
         "mlp_width": mlp.fc2.in_features,
@@ -219,37 +210,33 @@ def _positions(built: Any) -> dict[str, Any]:
     if rope is None:
         return {"positions": "none" if built.pos_embed is None else "learned", "interleaved": False}
     _only(rope, _layers().RotaryEmbeddingDinoV3)
-    if built.pos_embed is not None:
-        _refuse("it has learned and rotary positions at once")
+    _refuse_if(built.pos_embed is not None, "it has learned and rotary positions at once")
     if rope.grid_indexing != "ij" or rope.grid_offset or rope.normalize_coords != "separate":
-        _refuse("its rotary positions are counted otherwise than DINOv3's")
+        _refuse("its rotary positions have other coordinates than DINOv3's")
     if rope.min_period is not None and rope.max_period is not None:
         _refuse("its rotary positions have a shortest and a longest period: only a temperature is supported")
     return {"positions": "rotary", "rotary_base": rope.temperature}
 
 
 def _pooling(built: Any, block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the classifier reads."""
+    """Return the config fields of the pooling before the classifier."""
     prefix, include = built.num_prefix_tokens, getattr(built, "pool_include_prefix", None)
     pool = "map" if built.attn_pool is not None else built.global_pool
     if pool not in ("token", "avg", "map"):
         _refuse(f"its global_pool={pool!r}: expected 'token', 'avg' or 'map', such as create_model(global_pool='avg')")
-    if pool == "avg" and include and prefix:
-        _refuse("it averages prefix tokens and patches together")
+    _refuse_if(pool == "avg" and include and prefix, "it averages prefix tokens and patches together")
     if pool == "map":
         if include is False and prefix:  # None: Eva, which always includes them
             _refuse("its attention pooling leaves out the prefix tokens")
         _check_pool(built.attn_pool, block)
     before, after = _is_norm(built.norm), _is_norm(built.fc_norm)
-    if before == after:
-        _refuse("it norms its tokens twice at the end" if before else "it has no norm at the end")
-    if pool == "map" and after:
-        _refuse("it norms what its attention pooling returns")
+    _refuse_if(before == after, "it norms its tokens twice at the end" if before else "it has no norm at the end")
+    _refuse_if(pool == "map" and after, "it norms the output of its attention pooling")
     return {"pooling": {"token": "cls", "avg": "mean", "map": "attention"}[pool], "norm_pooled": after}
 
 
 def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
-    """Check that attention pooling is like ours: the heads, MLP and activation of the blocks, one query."""
+    """Check that attention pooling has one query, and the heads, MLP and activation of the blocks."""
     _only(pool, _layers().AttentionPoolLatent)
     _only(pool.mlp, _layers().Mlp)
     plain = (pool.q_norm, pool.k_norm)
@@ -263,7 +250,11 @@ def _check_pool(pool: Any, block: Mapping[str, Any]) -> None:
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Return whether there is a layer norm with weight and bias; none is fine, another norm is refused."""
+    """Return whether a module is a layer norm with weight and bias (True) or the identity (False).
+
+    Raises:
+        ConvertError: for another norm.
+    """
     if type(module) is nn.Identity:
         return False
     known = (nn.LayerNorm, _layers().LayerNorm, _layers().LayerNormFp32)
@@ -274,39 +265,43 @@ def _is_norm(module: nn.Module) -> bool:
 
 def _epsilon(model: nn.Module) -> float:
     values = {module.eps for module in model.modules() if isinstance(module, nn.LayerNorm)}
-    if len(values) != 1:
-        _refuse(f"its layer norms have different epsilons {sorted(values)}")
+    _refuse_if(len(values) != 1, f"its layer norms have different epsilons {sorted(values)}")
     return float(values.pop())
 
 
 def _only(part: object, *allowed: type) -> None:
-    """Refuse what is not exactly of one of these types: a subclass may compute something else."""
+    """Refuse an object that is not exactly of one of these types, because a subclass may compute something else."""
     if type(part) not in allowed:
         name, expected = type(part).__name__, " or ".join(kind.__name__ for kind in allowed)
         _refuse(WHY_NOT.get(name, f"it has a {name} where {expected} is supported"), name)
 
 
+def _refuse_if(condition: object, why: str) -> None:
+    if condition:
+        _refuse(why)
+
+
 def _refuse(why: str, name: str | None = None) -> NoReturn:
-    what = f" ({name})" if name else ""
-    raise ConvertError(f"Expected a model whose attention can be shown, got one of timm that cannot{what}: {why}.")
+    kind = f" ({name})" if name else ""
+    raise ConvertError(f"Expected a model whose attention can be shown, got one of timm that cannot{kind}: {why}.")
 
 
 def _layers() -> Any:
-    """Return the parts of timm, which do not come with types that a checker can follow."""
+    """Return the module `timm.layers`, as `Any` because it lacks type hints."""
     import timm.layers
 
     return timm.layers
 
 
-# --- what travels with them
+# --- labels and preprocessing
 
 
 @checked_settings()
 def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
-    """Return what travels with the weights by timm's `model.pretrained_cfg`, for the size of `config`.
+    """Return the labels and preprocessing in timm's `model.pretrained_cfg`, for the size of `config`.
 
     Raises:
-        ConvertError: if the `pretrained_cfg` is incomplete, or asks for preprocessing that `Preprocess` cannot do.
+        ConvertError: if the `pretrained_cfg` is incomplete, or has preprocessing that `Preprocess` does not support.
     """
     labels, class_ids = _labels(cfg, config.classes)
     name = ".".join(str(cfg[part]) for part in ("architecture", "tag") if cfg.get(part))
@@ -323,11 +318,11 @@ def about_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Pretrained:
 
 @checked_settings()
 def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | None = None) -> Pretrained | None:
-    """Return what a model in memory says of itself; `None` where it has no `pretrained_cfg`.
+    """Return labels and preprocessing of a model in memory; `None` if it has no `pretrained_cfg`.
 
-    The `pretrained_cfg` is that of the published weights, which these need not be: its name, address and licence are
-    left out, and its labels are said to be assumed. A classifier of other classes has theirs numbered. `preprocess`
-    stands for what the `pretrained_cfg` says of preprocessing.
+    The `pretrained_cfg` belongs to the published weights, and the model may have others: its name, address and licence
+    are left out, and its labels count as assumed. If the classifier has another number of classes, they are numbered.
+    `preprocess` replaces the preprocessing in the `pretrained_cfg`.
     """
     cfg: Any = getattr(model, "pretrained_cfg", None)
     if not cfg:
@@ -341,7 +336,7 @@ def object_timm(model: nn.Module, config: ViTConfig, preprocess: Preprocess | No
         preprocess=preprocess or preprocess_timm(cfg, config),
         labels=labels,
         class_ids=class_ids,
-        source="timm model in memory" + ("" if preprocess else ", prepared as its pretrained_cfg says"),
+        source="timm model in memory" + ("" if preprocess else ", with the preprocessing of its pretrained_cfg"),
         assumed=(assumed,) if labels else (),
     )
 
@@ -350,13 +345,11 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
     """Return timm's evaluation transform (`timm.data.create_transform`) for images of the model's size.
 
     Raises:
-        ConvertError: if settings are missing, or ask for what `Preprocess` cannot do.
+        ConvertError: if settings are missing, or `Preprocess` does not support them.
     """
     needed = ("mean", "std", "interpolation", "crop_pct", "crop_mode")
     if missing := ", ".join(name for name in needed if cfg.get(name) is None):
-        raise ConvertError(
-            f"Expected a pretrained_cfg that says how images are prepared, got one without {missing}. {_ADVICE}"
-        )
+        raise ConvertError(f"Expected a pretrained_cfg with preprocessing, got one without {missing}. {_ADVICE}")
     (height, width), share, mode = config.image_size, cfg["crop_pct"], cfg["crop_mode"]
     if config.channels != 3:
         raise ConvertError(f"Expected a model that reads 3 channels, got one that reads {config.channels}. {_ADVICE}")
@@ -364,13 +357,13 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
         raise ConvertError(
             f"Expected bilinear, bicubic, lanczos or nearest interpolation, got {cfg['interpolation']!r}. {_ADVICE}"
         )
-    same = {"height": height, "width": width, "interpolation": cfg["interpolation"]}
-    same |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"])}
+    common = {"height": height, "width": width, "interpolation": cfg["interpolation"]}
+    common |= {"mean": tuple(cfg["mean"]), "std": tuple(cfg["std"])}
     if mode == "center":
         box = math.floor(height / share), math.floor(width / share)
-        return Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **same)
+        return Preprocess(mode="crop", resize=box[0] if box[0] == box[1] else box, **common)
     if mode in ("squash", "border") and share == 1.0:
-        return Preprocess(mode="squash" if mode == "squash" else "pad", **same)
+        return Preprocess(mode="squash" if mode == "squash" else "pad", **common)
     raise ConvertError(
         "Expected crop_mode 'center', or 'squash' or 'border' of the whole image (crop_pct 1), got "
         f"crop_mode={mode!r} with crop_pct={share} for {height} x {width} pixels. {_ADVICE}"
@@ -378,13 +371,13 @@ def preprocess_timm(cfg: Mapping[str, Any], config: ViTConfig) -> Preprocess:
 
 
 def _labels(cfg: Mapping[str, Any], classes: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return labels and class ids of the weights, or of the ImageNet of that many classes, as timm tells them apart."""
+    """Return labels and class ids of the weights, or of the ImageNet subset that timm infers from their number."""
     import_torchvision()
     import timm.data
 
     data: Any = timm.data
     if not classes or classes != cfg.get("num_classes") or cfg.get("label_offset"):
-        return (), ()  # a classifier that is not the one the weights came with
+        return (), ()  # not the classifier of the published weights
     if names := cfg.get("label_names"):
         words = cfg.get("label_descriptions") or {}
         return tuple(str(words.get(name, name)) for name in names), tuple(map(str, names))

@@ -1,22 +1,21 @@
-"""Models of torchvision's `VisionTransformer` -> ours.
+"""Convert Vision Transformers of torchvision.
 
-torchvision takes images of one size only and interpolates positions when weights are loaded (bicubic, the corners
-aligned); here they are interpolated for images of another size, as everywhere in vitviz. At the native size both
-compute the same.
+torchvision accepts images of one size and interpolates positions when it loads weights (bicubic, with aligned corners).
+vitviz interpolates them for images of another size. At the native size both compute the same.
 """
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from torch import nn
 
 from vitviz.images.preprocess import Preprocess
 from vitviz.images.torchvision_import import import_torchvision
+from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
+from vitviz.weights import naming
 from vitviz.weights.checks import ConvertError, assemble, checked_settings
 from vitviz.weights.classifier import read_classifiers
-from vitviz.weights.infer import Architecture
 
 BUILDERS = ("vit_b_16", "vit_b_32", "vit_l_16", "vit_l_32", "vit_h_14")
 """Names of the Vision Transformers in `torchvision.models`."""
@@ -29,8 +28,8 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
     """Convert a Vision Transformer of torchvision: float32, in eval mode, a copy.
 
     Args:
-        model: a `torchvision.models.VisionTransformer`, also one whose classifier was replaced by a linear layer.
-        weights: the member of the enum of weights that it was loaded with: what travels with them; `None` for others.
+        model: a `torchvision.models.VisionTransformer`; its classifier may have been replaced by a linear layer.
+        weights: the enum member of its published weights, which brings labels and preprocessing; `None` for others.
 
     Raises:
         ConvertError: for another model, one that was changed beyond its classifier, or weights with other classes.
@@ -43,17 +42,30 @@ def convert_torchvision(model: nn.Module, weights: Any = None) -> ViT:
             f"Expected a VisionTransformer of torchvision {torchvision.__version__}, got {type(model).__name__}. "
             "Build it with torchvision.models."
         )
+    config = config_of_torchvision(model)
     state, _ = read_classifiers(model, model.state_dict(), "heads")
-    shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
-    found = Architecture(shapes, family="torchvision", heads=model.encoder.layers[0].num_heads)
-    config = replace(found.config, norm_eps=model.encoder.ln.eps)
     about = about_torchvision(weights) if weights is not None else None
-    return assemble(config, found.convert(state), about)
+    return assemble(config, naming.TORCHVISION.convert(state, config), about)
+
+
+def config_of_torchvision(model: Any) -> ViTConfig:
+    """Read the config of a built model, also on the meta device."""
+    return ViTConfig(
+        image_size=(model.image_size, model.image_size),
+        patch_size=model.patch_size,
+        width=model.hidden_dim,
+        depth=len(model.encoder.layers),
+        heads=model.encoder.layers[0].num_heads,
+        mlp_width=model.mlp_dim,
+        classes=read_classifiers(model, {}, "heads")[1],
+        position_antialias=False,
+        norm_eps=model.encoder.ln.eps,
+    )
 
 
 @checked_settings()
 def about_torchvision(weights: Any) -> Pretrained:
-    """Return how weights such as `torchvision.models.ViT_B_16_Weights.IMAGENET1K_V1` are fed, without a download.
+    """Return labels and preprocessing of weights such as `ViT_B_16_Weights.IMAGENET1K_V1`, without a download.
 
     Raises:
         ConvertError: for weights whose transforms are not those of image classification.
@@ -74,15 +86,15 @@ def about_torchvision(weights: Any) -> Pretrained:
 
 
 def preprocess_torchvision(transforms: Any) -> Preprocess:
-    """Return the steps of a weights' `transforms()`.
+    """Convert the `transforms()` of weights.
 
     Raises:
-        ConvertError: for those of another task than image classification.
+        ConvertError: for transforms of another task than image classification.
     """
     needed = ("resize_size", "crop_size", "mean", "std", "interpolation")
     if missing := [name for name in needed if not hasattr(transforms, name)]:
         raise ConvertError(
-            f"Expected the transforms of an image classifier, got some without {', '.join(missing)}. "
+            f"Expected the transforms of an image classifier, got transforms without {', '.join(missing)}. "
             "Use weights of a Vision Transformer."
         )
     return Preprocess(

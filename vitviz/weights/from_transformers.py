@@ -1,8 +1,7 @@
-"""Models of Hugging Face's `transformers` -> ours: the `config.json` -> `ViTConfig`, the tensors by `naming`.
+"""Convert models of Hugging Face's `transformers`: `config.json` -> `ViTConfig`, tensors by `naming`.
 
-One function for each family: settings -> (config, names of its tensors). Where the file is silent, `transformers`' own
-defaults hold. It is read with types: a stranger's file may hold anything under any name. Dropouts are not read: they
-belong to training.
+One function per family: settings -> (config, names of its tensors). Missing settings have `transformers`' own defaults.
+Types are checked, because the file may come from anywhere. Dropout rates are not read, because only training uses them.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -42,23 +41,23 @@ CLIP_DEFAULTS = _DEFAULTS | {"patch_size": 32, "hidden_act": "quick_gelu", "laye
 SIGLIP_DEFAULTS = _DEFAULTS | {"hidden_act": "gelu_pytorch_tanh", "layer_norm_eps": 1e-6, "vision_use_head": True}
 
 ACTIVATIONS = {"gelu": "gelu", "gelu_python": "gelu", "gelu_pytorch_tanh": "gelu_tanh", "quick_gelu": "quick_gelu"}
-"""Hugging Face's names of the non-linearities that the model has -> ours."""
+"""Hugging Face's names of the activations that `ViT` has -> ours."""
 
 
-class Settings:
-    """Settings by name, each with the type that it must have.
+class TypedSettings:
+    """Settings by name, with checks of their types.
 
     Args:
         values: the `config.json`.
-        family: what it is said to describe, for the error texts.
-        defaults: what `transformers` assumes where the file does not say.
+        family: of the model, for errors.
+        defaults: of `transformers`, for missing settings.
     """
 
     def __init__(self, values: Mapping[str, Any], family: str, defaults: Mapping[str, Any]) -> None:
         self._values, self._family, self._defaults = values, family, defaults
 
     def get(self, name: str) -> Any:
-        """Return the value as it is, or the default.
+        """Return the unchecked value, or the default.
 
         Raises:
             ConvertError: if there is neither.
@@ -68,14 +67,14 @@ class Settings:
         return self._values[name] if name in self._values else self._defaults[name]
 
     def need(self, *names: str) -> None:
-        """Check that these settings are there, for families where a default would be a guess."""
+        """Check that these settings exist, for families without reliable defaults."""
         if missing := [name for name in names if name not in self._values]:
             raise ConvertError(
-                f"Expected all {self._family} settings, got some without {', '.join(missing)}. Fetch them again."
+                f"Expected all {self._family} settings, got a file without {', '.join(missing)}. Fetch it again."
             )
 
     def typed(self, name: str, hint: Any) -> Any:
-        """Return the value, which must be of this type; its range is checked where it is used."""
+        """Return a value of this type; its user checks the range."""
         value = self.get(name)
         if not matches_type(value, hint):
             raise self.refuse(name, describe_type(hint))
@@ -99,8 +98,8 @@ class Settings:
     def image(self, patch: int, *, square: bool = True) -> tuple[int, int]:
         """Return (height, width) of the model's grid in pixels.
 
-        The source cuts off what is left at the right and at the bottom when patches do not fill the image (SigLIP with
-        384 pixels and patches of 14): the size without that rest is the size that the model sees.
+        If patches do not fill the image (SigLIP with 384 pixels and patches of 14), transformers drops the remaining
+        pixels at the right and at the bottom, and so does this size.
         """
         height, width = (self.square("image_size"),) * 2 if square else self.pair("image_size")
         if min(height, width) < patch:
@@ -108,17 +107,17 @@ class Settings:
         return height // patch * patch, width // patch * patch
 
     def activation(self) -> str:
-        """Return our name of the MLP's non-linearity."""
-        found = self.get("hidden_act")
-        if not isinstance(found, str) or found not in ACTIVATIONS:
+        """Return our name of the MLP's activation."""
+        activation = self.get("hidden_act")
+        if not isinstance(activation, str) or activation not in ACTIVATIONS:
             raise self.refuse("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[found]
+        return ACTIVATIONS[activation]
 
     def architecture(self, allowed: Collection[str]) -> str:
-        """Return the class that the weights are for, one of `allowed`; the first, the bare model, where none is named.
+        """Return the class of the weights, one of `allowed`; without a name the first, the model without a head.
 
         Raises:
-            ConvertError: for any other class: its head may read the tokens in another way.
+            ConvertError: for any other class, whose head may read the tokens differently.
         """
         names = self._values.get("architectures") or [next(iter(allowed))]
         if not isinstance(names, list | tuple) or len(names) != 1 or names[0] not in allowed:
@@ -128,39 +127,39 @@ class Settings:
         return str(names[0])
 
     def refuse(self, name: str, expected: str) -> ConvertError:
-        """Return the error for a setting that the model cannot follow."""
+        """Return the error for an unsupported setting."""
         return ConvertError(
-            f"Expected {self._family} settings with {name} as {expected}, got {self.get(name)!r:.80}. Correct this one."
+            f"Expected {self._family} settings with {name} as {expected}, got {self.get(name)!r:.80}. Correct it."
         )
 
 
 def labels(settings: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of the classes in the order of the logits; `transformers`' own where the file has none.
+    """Return the names of the classes in the order of the logits; without names those of `transformers`, LABEL_0, ...
 
     Raises:
         ConvertError: if `id2label` does not number its names from 0 on.
     """
-    named = settings.get("id2label")
-    if named is None:
-        count = settings.get("num_labels", 2)  # two is what transformers assumes
+    names = settings.get("id2label")
+    if names is None:
+        count = settings.get("num_labels", 2)  # transformers' default
         if not matches_type(count, int) or not 0 <= count <= 10**6:
             raise ConvertError(f"Expected num_labels as a whole number, got {count!r:.80}. Correct config.json.")
         return tuple(f"LABEL_{index}" for index in range(count))
     try:
-        by_index = {int(index): name for index, name in named.items()}
+        by_index = {int(index): name for index, name in names.items()}
     except (AttributeError, TypeError, ValueError) as error:
         raise ConvertError(f"Expected id2label from class numbers to names, got something else: {error}.") from error
-    if sorted(by_index) != list(range(len(named))) or not all(isinstance(name, str) for name in by_index.values()):
+    if sorted(by_index) != list(range(len(names))) or not all(isinstance(name, str) for name in by_index.values()):
         raise ConvertError(
-            f"Expected id2label with the classes 0 to {len(named) - 1}, got others or no names. Correct config.json."
+            f"Expected id2label with the classes 0 to {len(names) - 1}, got others or no names. Correct config.json."
         )
     return tuple(by_index[index] for index in range(len(by_index)))
 
 
 def fit_labels(settings: dict[str, Any], classes: int) -> dict[str, Any]:
-    """Return the settings of a classifier of so many classes: without its names where they are of another number.
+    """Return the settings of a classifier, without the names of its classes if their number is not `classes`.
 
-    Fine-tuning that replaces the classifier leaves the old names in the settings.
+    Fine-tuning may replace the classifier and leave the old names in the settings.
     """
     if "ForImageClassification" not in str(settings.get("architectures")) or len(labels(settings)) == classes:
         return settings
@@ -179,12 +178,12 @@ def convert_transformers(
 
     Args:
         state: tensors as in `model.safetensors`, with or without the base model's prefix such as `vit.`.
-        settings: the `config.json` beside it. `architectures` says which head there is; where it is absent, none.
-        about: what travels with the weights.
+        settings: the `config.json` beside it. `architectures` names the head; without it there is none.
+        about: labels and preprocessing.
         where: the file, for errors.
 
     Raises:
-        ConvertError: if the family or a setting is not supported, or tensors are not those of the family.
+        ConvertError: if the family or a setting is not supported, or tensors do not belong to the family.
         CheckpointError: if tensors are missing, too many, shaped otherwise or not finite.
     """
     config, names = read_settings(settings)
@@ -192,7 +191,7 @@ def convert_transformers(
 
 
 def read_settings(settings: Mapping[str, Any]) -> Converted:
-    """Return the config that settings describe, and the names of its tensors.
+    """Return the config in these settings, and the names of its tensors.
 
     Raises:
         ConvertError: if the family or a setting is not supported.
@@ -203,13 +202,13 @@ def read_settings(settings: Mapping[str, Any]) -> Converted:
         why = REFUSED.get(kind or "", "it is not known")
         biases = ("use_relative_position_bias", "use_shared_relative_position_bias")
         if why == _BIAS and not any(settings.get(name) for name in biases):
-            why = "its tensors have names that are not read, also without a relative position bias"
+            why = "the names of its tensors are not known, also without a relative position bias"
         raise ConvertError(f"Expected one of {', '.join(FAMILIES)}, got model_type {kind!r}: {why}.")
     return FAMILIES[kind](settings)
 
 
-def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig:
-    """Return the config of settings that most families share; `ViTConfig` checks their types and ranges."""
+def _config(checked: TypedSettings, *, square: bool = True, **more: Any) -> ViTConfig:
+    """Return the config from settings that most families share; `ViTConfig` checks types and ranges."""
     patch = checked.square("patch_size")
     common: dict[str, Any] = {
         "image_size": checked.image(patch, square=square),
@@ -229,23 +228,23 @@ def _config(checked: Settings, *, square: bool = True, **more: Any) -> ViTConfig
 
 
 def _vit(settings: Mapping[str, Any]) -> Converted:
-    """Read ViT, and what has its shape: Google's, DINO's, MSN's, I-JEPA's, DeiT's without and with distillation token.
+    """Read ViT and models of its shape: Google's, DINO's, MSN's, I-JEPA's, DeiT's with and without distillation token.
 
     Dosovitskiy et al. 2021, "An Image is Worth 16x16 Words"; Caron et al. 2021, "Emerging Properties in Self-Supervised
     Vision Transformers"; Touvron et al. 2021, "Training data-efficient image transformers". The classifier reads the
-    class token; without one, the model returns that token. I-JEPA (Assran et al. 2023) has none, and the mean over
-    patches is read. `DeiTForImageClassificationWithTeacher` has two classifiers,
-    whose logits are averaged; `DeiTForImageClassification` has the class token's alone.
+    class token, and without a classifier the model returns this token. I-JEPA (Assran et al. 2023) has no class token
+    and averages the patches. `DeiTForImageClassificationWithTeacher` averages the logits of two classifiers;
+    `DeiTForImageClassification` has only that of the class token.
     """
     stem = {"deit": "DeiT", "vit_msn": "ViTMSN", "ijepa": "IJepa"}.get(str(settings.get("model_type")), "ViT")
     classes = (f"{stem}Model", f"{stem}ForImageClassification")
-    checked = Settings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
+    checked = TypedSettings(settings, stem, MSN_DEFAULTS if stem == "ViTMSN" else VIT_DEFAULTS)
     bare = checked.architecture((*classes, f"{classes[1]}WithTeacher") if stem == "DeiT" else classes) == classes[0]
     without_token = {"class_token": False, "pooling": "mean"} if stem == "IJepa" else {}
     config = _config(
         checked,
         square=False,
-        head_width=settings.get("head_dim"),  # a file may have it; ViTConfig checks it
+        head_width=settings.get("head_dim"),  # optional; ViTConfig checks it
         qkv_bias=checked.get("qkv_bias"),
         classes=0 if bare else len(labels(settings)),
         distillation_token=stem == "DeiT",
@@ -255,13 +254,13 @@ def _vit(settings: Mapping[str, Any]) -> Converted:
 
 
 def _dinov2(settings: Mapping[str, Any]) -> Converted:
-    """Read DINOv2, with or without registers. Sizes have no defaults here: a guess would fit the wrong model.
+    """Read DINOv2, with or without registers. Sizes have no defaults, which could be those of another model.
 
     Oquab et al. 2024, "DINOv2: Learning Robust Visual Features without Supervision"; Darcet et al. 2024, "Vision
-    Transformers Need Registers". `transformers` with registers filters positions when it shrinks them and without
-    does not; `position_antialias` follows it. The classifiers read the class token and the mean over patches.
+    Transformers Need Registers". When positions shrink, `transformers` filters them in models with registers only, and
+    `position_antialias` follows it. The classifiers read the class token and the mean over patches.
     """
-    checked = Settings(settings, "DINOv2", DINOV2_DEFAULTS)
+    checked = TypedSettings(settings, "DINOv2", DINOV2_DEFAULTS)
     registered = settings.get("model_type") == "dinov2_with_registers"
     stem = "Dinov2WithRegisters" if registered else "Dinov2"
     classifier = stem + "ForImageClassification"
@@ -271,7 +270,7 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
     gated = checked.typed("use_swiglu_ffn", bool)
     config = _config(
         checked,
-        # A gated MLP has three matrices instead of two: two thirds of the width, up to a multiple of 8.
+        # A gated MLP has three matrices instead of two, so its width is two thirds, rounded up to a multiple of 8.
         mlp_width=(int(hidden * 2 / 3) + 7) // 8 * 8 if gated else hidden,
         mlp="swiglu" if gated else "mlp",
         classes=len(labels(settings)) if classified else 0,
@@ -287,9 +286,9 @@ def _dinov2(settings: Mapping[str, Any]) -> Converted:
 def _dinov3(settings: Mapping[str, Any]) -> Converted:
     """Read DINOv3's Vision Transformers: rotary positions, registers, keys without a bias.
 
-    Siméoni et al. 2025, "DINOv3". Positions have no weights, so any grid is as exact as the native one.
+    Siméoni et al. 2025, "DINOv3". Positions have no weights, so no grid needs interpolation.
     """
-    checked = Settings(settings, "DINOv3", DINOV3_DEFAULTS)
+    checked = TypedSettings(settings, "DINOv3", DINOV3_DEFAULTS)
     checked.architecture(("DINOv3ViTModel", "DINOv3ViTBackbone"))
     gated = checked.typed("use_gated_mlp", bool)
     if gated and checked.get("hidden_act") != "silu":
@@ -313,14 +312,14 @@ def _dinov3(settings: Mapping[str, Any]) -> Converted:
 
 
 def _clip(settings: Mapping[str, Any]) -> Converted:
-    """Read CLIP's vision tower, with or without its projection, or inside a `CLIPModel`; also those of its kin.
+    """Read the vision tower of CLIP or a related model, with or without its projection, or inside a `CLIPModel`.
 
     Radford et al. 2021, "Learning Transferable Visual Models From Natural Language Supervision". There is no
-    classifier: the model returns the class token after the final norm, before the projection to the text's space.
+    classifier: the model returns the class token after the final norm, before the projection into the text space.
     """
     if settings.get("architectures") == ["CLIPForImageClassification"]:
         expected = "another: its classifier reads the mean over patches without the final norm"
-        raise Settings(settings, "CLIP", {}).refuse("architectures", expected)
+        raise TypedSettings(settings, "CLIP", {}).refuse("architectures", expected)
     stem = CLIPS[str(settings.get("model_type")).removesuffix("_vision_model")]
     alone = (f"{stem}VisionModel", f"{stem}VisionModelWithProjection")
     checked, _ = _tower(settings, stem, alone, CLIP_DEFAULTS)
@@ -328,7 +327,7 @@ def _clip(settings: Mapping[str, Any]) -> Converted:
 
 
 CLIPS = {"clip": "CLIP", "metaclip_2": "MetaClip2", "chinese_clip": "ChineseCLIP", "altclip": "AltCLIP"}
-"""Families whose vision tower is CLIP's, by model_type, with the beginning of their classes' names."""
+"""Families with CLIP's vision tower: model_type -> prefix of their classes' names."""
 
 
 def _siglip(settings: Mapping[str, Any]) -> Converted:
@@ -341,7 +340,7 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
     checked, kind = _tower(settings, "SigLIP", ("SiglipVisionModel", classifier), SIGLIP_DEFAULTS)
     mean = kind == classifier
     if not mean and not checked.typed("vision_use_head", bool):
-        raise checked.refuse("vision_use_head", "true: without it nothing says what stands for the image")
+        raise checked.refuse("vision_use_head", "true: without it the model has no output for the image")
     classes = len(labels(settings)) if mean else 0
     config = _config(checked, classes=classes, class_token=False, pooling="mean" if mean else "attention")
     return config, naming.SIGLIP_CLASSIFIER if mean else naming.SIGLIP
@@ -349,21 +348,21 @@ def _siglip(settings: Mapping[str, Any]) -> Converted:
 
 def _tower(
     settings: Mapping[str, Any], family: str, alone: tuple[str, ...], defaults: Mapping[str, Any]
-) -> tuple[Settings, str]:
-    """Return the settings of the vision tower, and the class that the weights are for; `alone` are those without texts.
+) -> tuple[TypedSettings, str]:
+    """Return the settings of the vision tower, and the class of the weights; `alone` are classes without a text tower.
 
-    An older file has the settings of the tower under a second name, which wins there.
+    Older files also have the tower's settings under a second name, which has priority.
     """
     if str(settings.get("model_type")).endswith("_vision_model"):
-        return Settings(settings, family, defaults), Settings(settings, family, {}).architecture(alone)
-    kind = Settings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
+        return TypedSettings(settings, family, defaults), TypedSettings(settings, family, {}).architecture(alone)
+    kind = TypedSettings(settings, family, {}).architecture((alone[0].replace("Vision", ""), *alone))
     names = ("vision_config_dict", "vision_config")
-    found: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
-    if not isinstance(found, Mapping):
+    tower: Any = next((settings[name] for name in names if settings.get(name) is not None), {})
+    if not isinstance(tower, Mapping):
         raise ConvertError(
-            f"Expected {family} settings with vision_config as an object, got {found!r:.80}. Fetch config.json again."
+            f"Expected {family} settings with vision_config as an object, got {tower!r:.80}. Fetch config.json again."
         )
-    return Settings(found, family, defaults), kind
+    return TypedSettings(tower, family, defaults), kind
 
 
 FAMILIES: dict[str, Callable[[Mapping[str, Any]], Converted]] = {
@@ -387,14 +386,14 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(("swin", "swinv2", "hiera", "maxvit"), _WINDOWS),
     **dict.fromkeys(("beit", "data2vec-vision"), _BIAS),
     **dict.fromkeys(("levit", "cvt", "mobilevit", "mobilevitv2", "efficientformer"), _CONVOLUTIONS),
-    "altclip": "only its vision tower is read; save that alone, model.vision_model.save_pretrained(folder)",
+    "altclip": "only its vision tower is supported; save it alone, model.vision_model.save_pretrained(folder)",
     "vit_hybrid": "its patches come from a ResNet",
-    "vit_mae": "it hides three quarters of the patches; the encoders fine-tuned from it have model_type 'vit'",
-    "siglip2": "it takes cut patches of any number with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
-    **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it turns the class token by a learned angle (rotary positions)"),
+    "vit_mae": "it hides three quarters of the patches; encoders fine-tuned from it have model_type 'vit'",
+    "siglip2": "it takes lists of patches with a mask; SigLIP 2 of a fixed size has model_type 'siglip'",
+    **dict.fromkeys(("mlcd", "mlcd_vision_model"), "it rotates the class token by a learned angle (rotary positions)"),
     **dict.fromkeys(
         ("aimv2", "aimv2_vision_model"), "it norms by the root mean square, and after its patch projection"
     ),
     "dinov3_convnext": "it is a convolutional network without attention",
-    "timm_wrapper": "it is a timm model in another coat; in memory load its timm_model",
+    "timm_wrapper": "it wraps a timm model; load its timm_model in memory",
 }

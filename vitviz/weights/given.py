@@ -1,4 +1,4 @@
-"""Read the labels and the preprocessing that a caller gives for a model: lists, files, objects of other libraries."""
+"""Read labels and preprocessing from a caller: lists, files, objects of other libraries."""
 
 import json
 import os
@@ -15,35 +15,35 @@ from vitviz.weights import from_transformers
 from vitviz.weights.checks import MAX_JSON_BYTES, CheckpointError, attach, checked_settings, read_json
 from vitviz.weights.from_timm import preprocess_timm
 from vitviz.weights.from_torchvision import preprocess_torchvision
-from vitviz.weights.infer import CONVENTIONS
+from vitviz.weights.naming import CONVENTIONS
 from vitviz.weights.transformers_folder import preprocess_transformers
 
 Labels = Iterable[str] | Mapping[int, str] | str | os.PathLike[str]
 
 
 def describe_model(model: ViT, labels: Labels | None, preprocess: Any, problem_type: ProblemType | None = None) -> ViT:
-    """Set the labels and the preprocessing of a model in place of those that it came with; return the model.
+    """Replace a model's labels, preprocessing and problem type, and return the model.
 
-    What was assumed of them is forgotten. So are `sure_above` and `known_above`, which were measured with the old
+    Assumptions about them are dropped, and so are `sure_above` and `known_above`, which were measured with the old
     preprocessing, and the groups of the old labels.
 
     Args:
         model: changed in place.
-        labels: see `read_labels`; `None` leaves them.
-        preprocess: see `read_preprocess`; `None` leaves it.
-        problem_type: see `vitviz.outputs`; `None` leaves it.
+        labels: see `read_labels`; `None` keeps them.
+        preprocess: see `read_preprocess`; `None` keeps it.
+        problem_type: see `vitviz.outputs`; `None` keeps it.
 
     Raises:
-        CheckpointError: if they are of no known form, or do not fit the model.
+        CheckpointError: if an argument has an unknown form, or does not fit the model.
     """
     if labels is None and preprocess is None and problem_type is None:
         return model
     about = model.pretrained
     if preprocess is not None:
-        read = read_preprocess(preprocess, model.config)
-        base = about or Pretrained(name="model", preprocess=read)
+        preprocess = read_preprocess(preprocess, model.config)
+        base = about or Pretrained(name="model", preprocess=preprocess)
         assumed = _without(base, "preprocessing")
-        about = replace(base, preprocess=read, sure_above=None, known_above=None, assumed=assumed)
+        about = replace(base, preprocess=preprocess, sure_above=None, known_above=None, assumed=assumed)
     if about is None:
         raise CheckpointError(
             "Expected preprocessing beside the labels or the problem type of this model, got none. "
@@ -59,38 +59,36 @@ def describe_model(model: ViT, labels: Labels | None, preprocess: Any, problem_t
     return attach(model, about)
 
 
-def _without(about: Pretrained, what: str) -> tuple[str, ...]:
-    return tuple(one for one in about.assumed if not one.startswith(f"{what}:"))
+def _without(about: Pretrained, topic: str) -> tuple[str, ...]:
+    return tuple(assumption for assumption in about.assumed if not assumption.startswith(f"{topic}:"))
 
 
-def read_labels(given: Labels) -> tuple[str, ...]:
+def read_labels(labels: Labels) -> tuple[str, ...]:
     """Return labels in the order of a classifier's outputs.
 
     Args:
-        given: names; a mapping from class numbers to names, such as `id2label` of transformers; or the path of a text
-            file with a name a line, or of a JSON file with either of these or an `id2label`.
+        labels: names; a mapping from class numbers to names, such as `id2label` of transformers; or the path of a text
+            file with one name per line, or of a JSON file with names, such a mapping, or an `id2label`.
 
     Raises:
         CheckpointError: for anything else.
     """
-    found: Any = given
-    if isinstance(given, str | os.PathLike):
-        found = _read_file(Path(given))
-    if isinstance(found, Mapping):
-        return from_transformers.labels({"id2label": found.get("id2label", found)})
-    named = tuple(found) if isinstance(found, Iterable) else ()
-    if not named or not all(isinstance(name, str) and name for name in named):
+    content: Any = _read_file(Path(labels)) if isinstance(labels, str | os.PathLike) else labels
+    if isinstance(content, Mapping):
+        return from_transformers.labels({"id2label": content.get("id2label", content)})
+    names = tuple(content) if isinstance(content, Iterable) else ()
+    if not names or not all(isinstance(name, str) and name for name in names):
         raise CheckpointError(
-            f"Expected the names of the classes in the order of the outputs, got {given!r:.80}. Give a list of words."
+            f"Expected the names of the classes in the order of the outputs, got {labels!r:.80}. Give a list of words."
         )
-    return named
+    return names
 
 
 def _read_file(path: Path) -> Any:
-    """Return what a file of labels holds: JSON, or else a name a line."""
+    """Return the content of a file of labels: JSON, or else lines."""
     if not path.is_file() or path.stat().st_size > MAX_JSON_BYTES:
         raise CheckpointError(
-            f"Expected a file with a label a line, got {str(path)!r}, which is none or too long. Check the path."
+            f"Expected a file with one label per line, got {str(path)!r}, which is missing or too long. Check the path."
         )
     try:
         text = path.read_text(encoding="utf-8")
@@ -100,34 +98,34 @@ def _read_file(path: Path) -> Any:
 
 
 @checked_settings()
-def read_preprocess(given: Any, config: ViTConfig) -> Preprocess:
+def read_preprocess(preprocess: Any, config: ViTConfig) -> Preprocess:
     """Return preprocessing for a model of this config.
 
     Args:
-        given: a `Preprocess`; an image processor of transformers, or its settings; the transforms of torchvision's
+        preprocess: a `Preprocess`; an image processor of transformers, or its settings; the transforms of torchvision's
             weights; timm's data config (`timm.data.resolve_model_data_config(model)`); the path of a JSON file with
-            such settings, as `preprocessor_config.json` or the `config.json` of vitviz; or one of "imagenet", "clip"
-            and "half" (mean and standard deviation of 0.5), the usual preparation at the model's size.
+            such settings, such as `preprocessor_config.json` or the `config.json` of vitviz; or one of "imagenet",
+            "clip" and "half" (mean and standard deviation of 0.5), the usual preprocessing at the model's size.
         config: of the model.
 
     Raises:
         CheckpointError: for anything else.
     """
-    if isinstance(given, str) and given in CONVENTIONS:
-        return CONVENTIONS[given].shaped(*config.image_size)
-    found = read_json(Path(given)) if isinstance(given, str | os.PathLike) else given
-    if isinstance(found, Preprocess):
-        return found
-    if hasattr(found, "crop_size") and hasattr(found, "resize_size"):
-        return preprocess_torchvision(found)
-    found = found.to_dict() if hasattr(found, "to_dict") else found
-    if not isinstance(found, Mapping):
+    if isinstance(preprocess, str) and preprocess in CONVENTIONS:
+        return CONVENTIONS[preprocess].shaped(*config.image_size)
+    settings = read_json(Path(preprocess)) if isinstance(preprocess, str | os.PathLike) else preprocess
+    if isinstance(settings, Preprocess):
+        return settings
+    if hasattr(settings, "crop_size") and hasattr(settings, "resize_size"):
+        return preprocess_torchvision(settings)
+    settings = settings.to_dict() if hasattr(settings, "to_dict") else settings
+    if not isinstance(settings, Mapping):
         raise CheckpointError(
             f"Expected preprocessing as vitviz.Preprocess, a file, or one of {', '.join(CONVENTIONS)}, got "
-            f"{type(given).__name__}. Give one of these."
+            f"{type(preprocess).__name__}. Give one of these."
         )
-    if "preprocess" in found:
-        return Preprocess.from_dict(found["preprocess"])
-    if "crop_pct" in found:
-        return preprocess_timm(found, config)
-    return preprocess_transformers({"patch_size": config.patch_size}, found)
+    if "preprocess" in settings:
+        return Preprocess.from_dict(settings["preprocess"])
+    if "crop_pct" in settings:
+        return preprocess_timm(settings, config)
+    return preprocess_transformers({"patch_size": config.patch_size}, settings)

@@ -1,34 +1,41 @@
-"""Names of tensors in other libraries' state dicts, and the step from their state dicts to ours.
+"""Rename the tensors of other libraries' state dicts.
 
-A `Naming` is data: their names -> ours. Where their layout differs, a name is intermediate, and `merge` resolves it:
-`attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv` is split,
-`patch_embed.linear` is reshaped to a convolution, `head_alone` becomes two classifiers. Every tensor is used exactly
-once, left out for a reason, or reported.
+A `Naming` is data: their names -> ours. If the layout differs too, the name is an intermediate one that `merge`
+resolves: `attn.q`, `attn.k`, `attn.v` are stacked to `attn.qkv`, `mlp.gate` and `mlp.up` to `mlp.fc1`, `attn_pool.qkv`
+is split, `patch_embed.linear` is reshaped to a convolution, and `head_alone` becomes two classifiers. Every tensor is
+used exactly once, left out for a reason, or reported.
 """
 
 import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from vitviz.images.preprocess import Preprocess
 from vitviz.model.config import ViTConfig
-from vitviz.weights.checks import ConvertError, some
+from vitviz.weights.checks import ConvertError, abbreviate
 
 State = dict[str, Tensor]
 
-_CHUNK = re.compile(r"^blocks\.[0-9]+\.([0-9]+)\.")  # blocks in chunks, as DINOv2 trains them
+CONVENTIONS = {
+    "imagenet": Preprocess(resize=256),
+    "clip": Preprocess(resize=224, mean=(0.48145466, 0.4578275, 0.40821073), std=(0.26862954, 0.26130258, 0.27577711)),
+    "half": Preprocess(mode="squash", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5)),
+}
+"""Usual preprocessing at 224 pixels, by the name of the mean and standard deviation."""
+
+_CHUNK = re.compile(r"^blocks\.[0-9]+\.([0-9]+)\.")  # DINOv2 trains blocks in chunks
 _INDEX = re.compile(r"(?<=[._])[0-9]+(?=\.)")
-# A classifier in nn.Sequential: heads.1.weight behind a dropout.
+# A classifier in nn.Sequential, such as heads.1.weight after a dropout.
 _SEQUENTIAL = re.compile(r"^((?:heads\.)?(?:heads?|head_dist|\w*classifier))(?:\.[0-9]+)+(?=\.(?:weight|bias)$)")
 
 
 @dataclass(frozen=True)
 class Renamed:
-    """Result of `Naming.rename`: our names -> theirs, tensors that are left out and why, and unknown ones."""
+    """Result of `Naming.rename`: our names -> theirs, tensors that are left out and why, and unknown names."""
 
     names: dict[str, str] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
@@ -40,15 +47,16 @@ class Naming:
     """Names that a library gives to the tensors of a Vision Transformer.
 
     Args:
-        library: whose names they are, for people.
+        library: the library, for people.
         names: theirs -> ours, without ".weight" and ".bias"; # stands for the number of a block.
-        marks: tensors that together occur in this naming only.
-        bases: what stands before the names of a model inside a larger one.
-        unread: patterns of tensors that no image meets -> what they are, "" where there is nothing to say.
-        flat: the class token has shape (D,) and the position table (N, D), without leading ones.
-        free_biases: queries, keys, values and the projection may each lack their bias, in all blocks.
-        families: those of `vitviz.weights.infer` that have these names.
-        convention: settings in which these models differ from timm's of the same family.
+        marks: tensors that occur together in this naming only.
+        bases: prefixes of the names if the model is part of a larger one.
+        unread: patterns of tensors that the forward pass does not use -> what they are, or "" if that does not matter.
+        flat: whether the class token has shape (D,) and the position table (N, D), without leading ones.
+        free_biases: whether queries, keys, values and the projection may each lack their bias, in all blocks.
+        norm_eps: epsilon of the norms of published models with these names.
+        activation: of their MLPs.
+        preprocess: of their photographs, at 224 pixels.
     """
 
     library: str
@@ -58,30 +66,31 @@ class Naming:
     unread: Mapping[str, str] = field(default_factory=dict)
     flat: bool = False
     free_biases: bool = False
-    families: tuple[str, ...] = ("vit",)
-    convention: Mapping[str, Any] = field(default_factory=dict)
+    norm_eps: float = 1e-6
+    activation: str = "gelu"
+    preprocess: Preprocess = CONVENTIONS["imagenet"]
 
     def bare(self, name: str) -> str:
-        """Return a name without the base model's prefix, chunks of blocks, and a classifier's place."""
+        """Return a name without the base model's prefix, chunks of blocks, and the classifier's index."""
         base = next((base for base in self.bases if name.startswith(base)), "")
         bare = _CHUNK.sub(r"blocks.\1.", name.removeprefix(base))
         return bare if bare.rpartition(".")[0] in self.names else _SEQUENTIAL.sub(r"\1", bare)
 
     def without_biases(self, unbiased: Iterable[str]) -> "Naming":
-        """Return the same names, but for the biases of some linear maps: a tensor of that name is unknown."""
+        """Return the naming without the biases of these linear maps, so that such tensors are unknown."""
         names = dict(self.names)
         for stem in unbiased:
             names[f"{stem}.weight"] = f"{names.pop(stem)}.weight"
         return replace(self, names=names)
 
-    def rename(self, found: Iterable[str]) -> Renamed:
+    def rename(self, names: Iterable[str]) -> Renamed:
         """Translate names of tensors.
 
         Raises:
             ConvertError: if two of them are the same tensor, or layers of one classifier.
         """
         result = Renamed()
-        for theirs in found:
+        for theirs in names:
             bare = self.bare(theirs)
             if reasons := [why for pattern, why in self.unread.items() if re.match(pattern, bare)]:
                 result.unread[theirs] = reasons[0]
@@ -102,7 +111,7 @@ class Naming:
 
     def _ours(self, bare: str) -> str | None:
         bare = bare.replace("in_proj_", "in_proj.")  # torch.nn.MultiheadAttention
-        known = bare.rpartition(".")[0] in self.names  # classifier.1 is a layer's place, not a block's
+        known = bare.rpartition(".")[0] in self.names  # in classifier.1 the number is not a block's
         index = None if known else _INDEX.search(bare)
         pattern = bare if known else _INDEX.sub("#", bare, count=1)
         stem, _, kind = pattern.rpartition(".")
@@ -114,17 +123,17 @@ class Naming:
         """Return a state dict in our names, in float32; it may share memory with `state`, which is not changed.
 
         Raises:
-            ConvertError: if tensors are unknown, twice there, or do not fit one another.
+            ConvertError: if tensors are unknown, occur twice, or do not fit one another.
         """
         renamed = self.rename(state)
         if unknown := sorted(renamed.unknown):
             raise ConvertError(
-                f"Expected weights in {self.library} names, got {len(unknown)} tensors too many: {some(unknown)}. "
-                "Check that the settings belong to these weights."
+                f"Expected weights in {self.library} names, got {len(unknown)} tensors too many: "
+                f"{abbreviate(unknown)}. Check that the settings belong to these weights."
             )
         new = {ours: state[theirs].float() for ours, theirs in renamed.names.items()}
-        if numbers := [theirs for ours, theirs in renamed.names.items() if not new[ours].ndim]:
-            raise ConvertError(f"Expected tensors with axes, got a single number: {some(numbers)}.")
+        if scalars := [theirs for ours, theirs in renamed.names.items() if not new[ours].ndim]:
+            raise ConvertError(f"Expected tensors with axes, got a single number: {abbreviate(scalars)}.")
         if self.flat:
             for name, axes in (("cls_token", (None, None)), ("pos_embed", (None,))):
                 if name in new and new[name].ndim == 3 - len(axes):
@@ -134,7 +143,7 @@ class Naming:
 
 
 def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
-    """Resolve the intermediate names in place; `patches` of the position table's rows are no prefix token's."""
+    """Resolve the intermediate names in place; the position table has `patches` rows besides those of prefix tokens."""
     blocks = sorted({name[: name.index(".", 7) + 1] for name in new if re.match(r"blocks\.[^.]+\.", name)})
     if free_biases:
         _fill_biases(new, blocks)
@@ -143,15 +152,15 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
         gated = any(name.startswith(at + "mlp.gate.") for name in new)
         _stack(new, at + "mlp.fc1", [at + "mlp.gate", at + "mlp.up"] if gated else [at + "mlp.up"])
     for kind in ("weight", "bias"):
-        if (both := new.pop(f"attn_pool.qkv.{kind}", None)) is not None:
-            third = len(both) // 3
-            new |= {f"attn_pool.q.{kind}": both[:third], f"attn_pool.kv.{kind}": both[third:]}
+        if (qkv := new.pop(f"attn_pool.qkv.{kind}", None)) is not None:
+            third = len(qkv) // 3
+            new |= {f"attn_pool.q.{kind}": qkv[:third], f"attn_pool.kv.{kind}": qkv[third:]}
         if (head := new.pop(f"head_alone.{kind}", None)) is not None:
-            # Our logits are the mean of two classifiers: twice this one and one of zeros make exactly this one.
+            # Our logits are the mean of two classifiers: twice this classifier and zeros give the same logits.
             new |= {f"head.{kind}": 2 * head, f"head_dist.{kind}": torch.zeros_like(head)}
     if "reg_token" in new and new["reg_token"].shape[1:2] == (0,):
-        del new["reg_token"]  # DINOv3 of transformers without registers has a tensor of shape (1, 0, D)
-    if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # of pixels (p, p, 3), one after the other
+        del new["reg_token"]  # transformers' DINOv3 without registers has a tensor of shape (1, 0, D)
+    if (flat := new.pop("patch_embed.linear.weight", None)) is not None:  # of flattened pixels (p, p, 3)
         side = math.isqrt(flat.shape[1] // 3)
         new["patch_embed.proj.weight"] = flat.unflatten(1, (side, side, 3)).permute(0, 3, 1, 2).contiguous()
         new["patch_embed.proj.bias"] = new.pop("patch_embed.linear.bias")
@@ -161,7 +170,7 @@ def merge(new: State, *, patches: int, free_biases: bool = False) -> State:
 
 
 def _fill_biases(new: State, blocks: list[str]) -> None:
-    """Add biases of zeros where no block has one: ours have all or none for queries, keys and values."""
+    """Add biases of zeros if no block has them: in our model queries, keys and values all have biases, or none has."""
     absent = [part for part in ("q", "k", "v", "proj") if not any(f"{at}attn.{part}.bias" in new for at in blocks)]
     if absent[:3] == ["q", "k", "v"]:  # no biases, or in one tensor
         absent = absent[3:]
@@ -173,25 +182,25 @@ def _fill_biases(new: State, blocks: list[str]) -> None:
 
 
 def _stack(new: State, ours: str, parts: list[str]) -> None:
-    """Replace several maps (rows, columns) by one that is as many times as high."""
+    """Concatenate several maps (rows, columns) along their rows."""
     for kind in ("weight", "bias"):
-        found = [new.pop(f"{part}.{kind}") for part in parts if f"{part}.{kind}" in new]
-        shapes = {tuple(tensor.shape) for tensor in found}
-        if found and (len(found) != len(parts) or len(shapes) != 1 or f"{ours}.{kind}" in new):
+        maps = [new.pop(f"{part}.{kind}") for part in parts if f"{part}.{kind}" in new]
+        shapes = {tuple(tensor.shape) for tensor in maps}
+        if maps and (len(maps) != len(parts) or len(shapes) != 1 or f"{ours}.{kind}" in new):
             raise ConvertError(
-                f"Expected {', '.join(parts)} with one {kind} of the same shape each, got {len(found)} of shapes "
+                f"Expected {', '.join(parts)} with one {kind} of the same shape each, got {len(maps)} of shapes "
                 f"{', '.join(map(str, sorted(shapes)))}. The weights are not complete or not of this family."
             )
-        if found:
-            new[f"{ours}.{kind}"] = torch.cat(found)
+        if maps:
+            new[f"{ours}.{kind}"] = torch.cat(maps)
 
 
 def _fold_positions(new: State, patches: int) -> None:
-    """Add the positions of prefix tokens to the tokens: they never change, and ours have none of their own."""
+    """Add the positions of prefix tokens to the tokens: both are constant, and our prefix tokens have no positions."""
     table, done = new["pos_embed"], 0
-    front = table.shape[-2] - patches if table.ndim > 1 else 0
+    prefix = table.shape[-2] - patches if table.ndim > 1 else 0
     for name in ("cls_token", "dist_token", "reg_token"):
-        if name in new and done < front:
+        if name in new and done < prefix:
             token = new[name]
             rows = table[:, done : done + token.shape[1]] if table.ndim == token.ndim == 3 else table
             if token.shape != rows.shape:
@@ -201,13 +210,13 @@ def _fold_positions(new: State, patches: int) -> None:
                 )
             new[name] = token + rows
             done += token.shape[1]
-    if done != front:
+    if done != prefix:
         raise ConvertError(
-            f"Expected prefix tokens for {front} rows of the position table, those beside {patches} patches, got "
+            f"Expected prefix tokens for {prefix} rows of the position table beside {patches} patches, got "
             f"{done}. Check that the settings belong to these weights."
         )
-    if front:
-        new["pos_embed"] = table[:, front:]
+    if prefix:
+        new["pos_embed"] = table[:, prefix:]
 
 
 # --- the names of each library
@@ -218,14 +227,14 @@ def _same(*names: str) -> dict[str, str]:
 
 
 def _blocks(at: str, names: Mapping[str, str]) -> dict[str, str]:
-    """Return names of a block, theirs behind `at` and the block's number."""
+    """Return the names of a block; theirs follow `at` and the block's number."""
     return {f"{at}#.{theirs}": f"blocks.#.{ours}" for theirs, ours in names.items()}
 
 
 _SCALES = {f"layer_scale{half}.lambda1": f"ls{half}.gamma" for half in "12"}
 _QKV_PROJ = {f"{part}_proj": f"attn.{part}" for part in "qkv"}
 
-TIMM = Naming(  # and facebookresearch's, which differ a little
+TIMM = Naming(  # and facebookresearch's, which differ slightly
     library="timm's",
     names=_same("cls_token", "dist_token", "reg_token", "pos_embed", "patch_embed.proj", "norm_pre", "norm")
     | _same("head", "head_dist", *(f"attn_pool.{part}" for part in ("latent", "q", "kv", "proj", "norm")))
@@ -243,10 +252,10 @@ TIMM = Naming(  # and facebookresearch's, which differ a little
     ),
     marks=("patch_embed.proj.weight", "blocks.0.norm1.weight"),
     unread={
-        r"mask_token$": "mask token",  # stands in for hidden patches
-        r"decoder_(embed|pos_embed|blocks|norm|pred)\b": "decoder of MAE",  # paints the hidden patches
+        r"mask_token$": "mask token",  # replaces hidden patches in training
+        r"decoder_(embed|pos_embed|blocks|norm|pred)\b": "decoder of MAE",  # predicts hidden patches in training
         r"local_cls_norm\.": "norm of local crops",
-        r"rope_embed\.periods$": "",  # the rotations themselves: always the same numbers, checked when converted
+        r"rope_embed\.periods$": "",  # constants that `Architecture.convert` checks
         r"blocks\.\d+\.attn\.qkv\.bias_mask$": "",  # zero for keys
     },
     free_biases=True,
@@ -268,15 +277,15 @@ VIT = Naming(
         {f"attention.attention.{name}": f"attn.{name[0]}" for name in ("query", "key", "value")}
         | {"attention.output.dense": "attn.proj", "layernorm_before": "norm1", "layernorm_after": "norm2"}
         | {"intermediate.dense": "mlp.fc1", "output.dense": "mlp.fc2"}
-        # of DINOv2
+        # DINOv2
         | _same("norm1", "norm2", "mlp.fc1", "mlp.fc2")
         | _SCALES
         | {"mlp.weights_in": "mlp.fc1", "mlp.weights_out": "mlp.fc2"},
     ),
     marks=("embeddings.patch_embeddings.projection.weight", "encoder.layer.0.layernorm_before.weight"),
     bases=("vit.", "ijepa."),
-    unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": ""},  # for training, and for tasks that fine-tune it
-    convention={"norm_eps": 1e-12},
+    unread={r"embeddings\.mask_token$": "", r"pooler\.dense\.": ""},  # for training and for other tasks
+    norm_eps=1e-12,
 )
 DEIT = replace(
     VIT,
@@ -288,7 +297,7 @@ DINOV2 = replace(
     VIT,
     marks=(VIT.marks[0], "encoder.layer.0.layer_scale1.lambda1"),
     bases=("dinov2.", "dinov2_with_registers."),
-    convention={},
+    norm_eps=1e-6,
 )
 DINOV3 = replace(
     VIT,
@@ -307,10 +316,9 @@ DINOV3 = replace(
         | _SCALES,
     ),
     marks=("embeddings.patch_embeddings.weight", "layer.0.attention.q_proj.weight"),
-    bases=("dinov3_vit.", "model."),  # "model." in memory, not in files
+    bases=("dinov3_vit.", "model."),  # "model." occurs in memory only
     free_biases=True,
-    families=("dinov3",),
-    convention={},
+    norm_eps=1e-5,
 )
 CLIP = Naming(
     library="transformers'",
@@ -320,7 +328,7 @@ CLIP = Naming(
         "embeddings.patch_embedding": "patch_embed.proj",
         "pre_layrnorm": "norm_pre",  # the library's own spelling
         "post_layernorm": "norm",
-        # of SigLIP
+        # SigLIP
         "classifier": "head",
         "head.probe": "attn_pool.latent",
         "head.attention.in_proj": "attn_pool.qkv",
@@ -337,18 +345,17 @@ CLIP = Naming(
     ),
     marks=("embeddings.patch_embedding.weight", "embeddings.class_embedding"),
     bases=("vision_model.",),
-    # The towers of texts, what compares images with texts, and positions that older files count.
+    # The text tower, projections for comparing images with texts, and the indices of positions in older files.
     unread={r"text_(model|projection)\.|visual_projection\.|logit_(scale|bias)$|embeddings\.position_ids$": ""},
     flat=True,
-    families=("clip", "clip-quickgelu"),
 )
 SIGLIP = replace(
     CLIP,
     marks=(CLIP.marks[0], "encoder.layers.0.self_attn.q_proj.weight"),
-    families=("siglip",),
-    convention={"activation": "gelu_tanh"},
+    activation="gelu_tanh",
+    preprocess=CONVENTIONS["half"],
 )
-SIGLIP_CLASSIFIER = replace(  # reads the mean over patches; the query that pools them otherwise is left out
+SIGLIP_CLASSIFIER = replace(  # reads the mean over patches and ignores the attention pooling
     SIGLIP, marks=(*SIGLIP.marks, "classifier.weight"), unread={**CLIP.unread, r"head\.": ""}
 )
 TORCHVISION = Naming(
@@ -359,8 +366,8 @@ TORCHVISION = Naming(
         "conv_proj": "patch_embed.proj",
         "encoder.ln": "norm",
         "heads.head": "head",
-        "heads.pre_logits": "head",  # refused as a hidden layer, because there are two then
-        "heads": "head",  # replaced by a linear layer
+        "heads.pre_logits": "head",  # then two tensors become "head", which is refused as a hidden layer
+        "heads": "head",  # a replacement by a linear layer
     }
     | _blocks(
         "encoder.layers.encoder_layer_",
@@ -368,7 +375,7 @@ TORCHVISION = Naming(
         | {"mlp.0": "mlp.fc1", "mlp.3": "mlp.fc2", "mlp.linear_1": "mlp.fc1", "mlp.linear_2": "mlp.fc2"},
     ),
     marks=("conv_proj.weight", "encoder.layers.encoder_layer_0.ln_1.weight"),
-    families=("torchvision",),
+    preprocess=Preprocess(resize=256, interpolation="bilinear"),
 )
 
 BOURKE = Naming(
@@ -377,7 +384,7 @@ BOURKE = Naming(
         "class_embedding": "cls_token",
         "position_embedding": "pos_embed",
         "patch_embedding.patcher": "patch_embed.proj",
-        "classifier.0": "norm",  # of the class token alone, which is the same
+        "classifier.0": "norm",  # applied to the class token only, which gives the same logits
         "classifier.1": "head",
     }
     | _blocks(
@@ -387,9 +394,9 @@ BOURKE = Naming(
         | {"mlp_block.layer_norm": "norm2", "mlp_block.mlp.0": "mlp.fc1", "mlp_block.mlp.3": "mlp.fc2"},
     ),
     marks=("patch_embedding.patcher.weight", "transformer_encoder.0.msa_block.layer_norm.weight"),
-    convention={"norm_eps": 1e-5},
+    norm_eps=1e-5,
 )
-LUCIDRAINS = Naming(  # before its patch projection had norms around it
+LUCIDRAINS = Naming(  # of versions without norms around the patch projection
     library="vit_pytorch's",
     names={
         "cls_token": "cls_token",
@@ -404,7 +411,7 @@ LUCIDRAINS = Naming(  # before its patch projection had norms around it
         | {"1.norm": "norm2", "1.fn.net.0": "mlp.fc1", "1.fn.net.3": "mlp.fc2"},
     ),
     marks=("to_patch_embedding.1.weight", "transformer.layers.0.0.fn.to_qkv.weight"),
-    convention={"norm_eps": 1e-5},
+    norm_eps=1e-5,
 )
 
 NAMINGS = (TIMM, DEIT, VIT, DINOV2, DINOV3, CLIP, SIGLIP_CLASSIFIER, SIGLIP, TORCHVISION, BOURKE, LUCIDRAINS)

@@ -1,7 +1,7 @@
 """Convert models of timm, torchvision, transformers and peft that are already in memory.
 
-The class of a model tells its library. A model in memory may have been trained further, so nothing
-is claimed of it that belongs to published weights: their name, address and licence.
+The class of a model determines its library. A model in memory may have been trained further, so it never inherits the
+name, address or licence of published weights.
 """
 
 import copy
@@ -14,6 +14,7 @@ from typing import Any
 
 from torch import nn
 
+from vitviz.images.preprocess import Preprocess
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.checks import CONFIG, DTYPES, ConvertError, attach, checked_settings, read_json
 from vitviz.weights.classifier import number_classes, read_classifiers
@@ -21,10 +22,10 @@ from vitviz.weights.from_timm import convert_timm, object_timm
 from vitviz.weights.from_torchvision import convert_torchvision
 from vitviz.weights.from_transformers import convert_transformers, fit_labels
 from vitviz.weights.given import read_preprocess
-from vitviz.weights.infer import FAMILIES
+from vitviz.weights.naming import CONVENTIONS, TORCHVISION
 from vitviz.weights.transformers_folder import about_transformers, read_tensors
 
-_MODELS = {"VisionTransformer", "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes that a wrapper may hold
+_MODELS = {"VisionTransformer", "Eva", "PreTrainedModel", "PeftModel", "ViT"}  # classes of models in wrappers
 _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # attributes of models of transformers
 
 
@@ -32,27 +33,27 @@ _CLASSIFIERS = ("classifier", "cls_classifier", "distillation_classifier")  # at
 def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
     """Convert a model of timm, torchvision, transformers or peft: float32, in eval mode, on its device, a copy.
 
-    Wrappers of `torch.compile` and parallel training are looked through. `pretrained` holds what the object says of
-    itself, and what had to be assumed; it is `None` where nothing tells how photographs are prepared.
+    Wrappers of `torch.compile` and parallel training are removed. `pretrained` holds the model's own settings, and
+    lists assumptions; it is `None` if the preprocessing is unknown.
 
     Args:
         model: see above.
-        preprocess: how photographs are prepared, where the caller says it (`given.read_preprocess`); a model's own
-            statement, which may be one that cannot be followed, is not read then.
+        preprocess: preprocessing from the caller (`given.read_preprocess`). The model's own, which may be unsupported,
+            is then not read.
 
     Raises:
-        ConvertError: if it is a model of another library, or one that cannot be shown.
-        CheckpointError: if its tensors are not those that its settings ask for.
+        ConvertError: if it is a model of another library, or its attention cannot be shown.
+        CheckpointError: if its tensors do not match its settings.
     """
     inner: Any = model
-    while type(inner).__module__.startswith("torch.") and hasattr(inner, "module"):  # DataParallel and its kin
+    while type(inner).__module__.startswith("torch.") and hasattr(inner, "module"):  # DataParallel and similar
         inner = inner.module
     model = getattr(inner, "_orig_mod", inner)
     if isinstance(model, ViT):
         return copy.deepcopy(model).float().eval()
-    if odd := [name for name, one in model.named_parameters() if one.is_meta or one.dtype not in DTYPES]:
+    if unusable := [name for name, weight in model.named_parameters() if weight.is_meta or weight.dtype not in DTYPES]:
         raise ConvertError(
-            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got others such as {odd[0]}. "
+            f"Expected weights in memory, in {', '.join(map(str, DTYPES))}, got others such as {unusable[0]}. "
             "Load the model without quantisation and device maps."
         )
     library = next((top for top in map(_package, type(model).__mro__) if top in CONVERTERS), None)
@@ -68,16 +69,16 @@ def convert_object(model: nn.Module, preprocess: Any = None) -> ViT:
 
 
 def _advise(wrapper: nn.Module, otherwise: str) -> str:
-    """Return what to load instead of a model of another library that holds exactly one of those that are known."""
-    found: list[str] = []
+    """Return advice for an unknown model: its only part of a known library, or else `otherwise`."""
+    paths: list[str] = []
     for name, module in wrapper.named_modules():
         kinds = {kind.__name__ for kind in type(module).__mro__ if _package(kind) in (*CONVERTERS, "vitviz")}
-        if name and kinds & _MODELS and not any(name.startswith(f"{outer}.") for outer in found):
-            found.append(name)
-    if len(found) != 1:
+        if name and kinds & _MODELS and not any(name.startswith(f"{outer}.") for outer in paths):
+            paths.append(name)
+    if len(paths) != 1:
         return otherwise
-    path = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in found[0].split("."))
-    return f"Load the model that it holds: vitviz.load(model{path})."
+    path = "".join(f"[{part}]" if part.isdecimal() else f".{part}" for part in paths[0].split("."))
+    return f"Load the model inside: vitviz.load(model{path})."
 
 
 def _package(kind: type) -> str:
@@ -86,24 +87,29 @@ def _package(kind: type) -> str:
 
 def _timm(model: nn.Module, preprocess: Any = None) -> ViT:
     converted = convert_timm(model)
-    told = None if preprocess is None else read_preprocess(preprocess, converted.config)
-    about = object_timm(model, converted.config, told)
-    return _usual(converted, "vit", model, "timm") if about is None else attach(converted, about)
+    own = None if preprocess is None else read_preprocess(preprocess, converted.config)
+    about = object_timm(model, converted.config, own)
+    if about is None:
+        return _attach_usual(converted, CONVENTIONS["imagenet"], model, "timm")
+    return attach(converted, about)
 
 
 def _torchvision(model: nn.Module) -> ViT:
     from torchvision.models import ViT_B_16_Weights
 
-    named: tuple[str, ...] = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"])
+    imagenet: tuple[str, ...] = tuple(ViT_B_16_Weights.DEFAULT.meta["categories"])
     converted = convert_torchvision(model)
-    return _usual(converted, "torchvision", model, "torchvision", named if converted.config.classes == 1000 else ())
+    labels = imagenet if converted.config.classes == 1000 else ()
+    return _attach_usual(converted, TORCHVISION.preprocess, model, "torchvision", labels)
 
 
-def _usual(model: ViT, family: str, source: nn.Module, library: str, labels: tuple[str, ...] = ()) -> ViT:
-    """Attach the family's usual preprocessing to a model that was converted from `source`, and ImageNet's labels."""
+def _attach_usual(
+    model: ViT, preprocess: Preprocess, source: nn.Module, library: str, labels: tuple[str, ...] = ()
+) -> ViT:
+    """Attach usual preprocessing and ImageNet's labels, or numbers, to a model that was converted from `source`."""
     if model.config.channels != 3:
         return model
-    preprocess = FAMILIES[family].preprocess.shaped(*model.config.image_size)
+    preprocess = preprocess.shaped(*model.config.image_size)
     words = "labels: the 1,000 of ImageNet"
     if not labels:
         labels, words = number_classes(model.config.classes)
@@ -124,9 +130,9 @@ def convert_transformers_object(
 
     Args:
         model: of a class of transformers.
-        preprocessor: settings of its image processor; by default what is usual in its family is assumed.
+        preprocessor: settings of its image processor; by default the family's usual preprocessing is assumed.
         name: for people; by default that of the class.
-        source: where the weights come from.
+        source: origin of the weights.
     """
     built: Any = model
     kind = type(model)
@@ -137,10 +143,10 @@ def convert_transformers_object(
         )
     if adapted := [name for name in model.state_dict() if ".lora_" in name or ".base_layer." in name]:
         raise ConvertError(
-            f"Expected a model with its adapters merged, got {adapted[0]}. Load the PeftModel around it, or what its "
-            "merge_and_unload() returns."
+            f"Expected a model with its adapters merged, got {adapted[0]}. Load the PeftModel around it, or the result "
+            "of its merge_and_unload()."
         )
-    # Names in memory change between versions of transformers; those in files do not, and save_pretrained writes these.
+    # Names in memory change between versions of transformers. Those in files, which save_pretrained writes, do not.
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, no_progress_bars():
         built.save_pretrained(folder)
         tensors, classes = read_classifiers(built, read_tensors(Path(folder)), *_CLASSIFIERS)
@@ -152,7 +158,7 @@ def convert_transformers_object(
 
 @contextmanager
 def no_progress_bars() -> Iterator[None]:
-    """Keep transformers from showing a bar for each step of a conversion."""
+    """Hide the progress bars of transformers."""
     bars: Any = import_module("transformers.utils.logging")
     shown = bars.is_progress_bar_enabled()
     bars.disable_progress_bar()
@@ -164,7 +170,7 @@ def no_progress_bars() -> Iterator[None]:
 
 
 def _peft(model: nn.Module) -> ViT:
-    """Merge the adapters into a copy, and convert that."""
+    """Merge the adapters into a copy and convert it."""
     return convert_object(copy.deepcopy(model).merge_and_unload())  # type: ignore[operator]
 
 
@@ -174,4 +180,4 @@ CONVERTERS: dict[str, Callable[[nn.Module], ViT]] = {
     "transformers": convert_transformers_object,
     "peft": _peft,
 }
-"""By the package of a model's class, or of one that it derives from."""
+"""Functions by the package of the model's class or of a base class."""

@@ -1,6 +1,6 @@
-"""Models that lie elsewhere: torchvision, timm and Hugging Face, each through its own cache.
+"""Load models that torchvision, timm and Hugging Face publish, each through its own cache.
 
-What is in the cache needs no network. What is not, and cannot be fetched, is said in one line and at once.
+Cached models need no network. A model that is neither cached nor reachable raises an error of one line at once.
 """
 
 import re
@@ -19,33 +19,45 @@ from vitviz.images.torchvision_import import import_torchvision
 from vitviz.model.config import ViTConfig
 from vitviz.model.vit import Pretrained, ViT
 from vitviz.weights.from_timm import about_timm, config_of, convert_timm
-from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, convert_torchvision
-from vitviz.weights.transformers_folder import load_transformers_folder
+from vitviz.weights.from_torchvision import BUILDERS, about_torchvision, config_of_torchvision, convert_torchvision
+from vitviz.weights.infer import Reference
+from vitviz.weights.transformers_folder import load_transformers_folder, read_reference_folder
 
 ABOUT = ("config.json", "preprocessor_config.json", "processor_config.json", "README.md")
 SAFE, OLD = ("*.safetensors", "*.safetensors.index.json"), ("pytorch_model.bin",)
-NEEDED = ("config.json", "*processor_config.json")  # beside weights, for a folder to be whole
+NEEDED = ("config.json", "*processor_config.json")  # besides weights
 
 
 class RemoteError(VitvizError):
-    """A model that a library's collection does not give; the text says what is missing and what to do."""
+    """Error of a published model that is unknown, or neither cached nor reachable."""
 
 
 def load_remote(library: str, name: str) -> ViT:
-    """Load a model by its name in a library's own collection, one of `LIBRARIES`, in eval mode; see `zoo.load`.
+    """Load a model of a library in `LIBRARIES` by its name there, in eval mode; see `zoo.load`.
 
     Raises:
         RemoteError: if the library does not have it, is not installed, or cannot be reached and has not cached it.
-        CheckpointError: if it is a model that is not supported, or its files are not what they should be.
+        CheckpointError: if the model is not supported, or its files are damaged.
     """
-    return LIBRARIES[library](name)
+    return LIBRARIES[library][0](name)
+
+
+def read_remote_reference(library: str, name: str) -> Reference:
+    """Read the settings of a model of a library in `LIBRARIES`, without its weights; raises as `load_remote`.
+
+    Models of timm and torchvision need no network.
+    """
+    return LIBRARIES[library][1](name)
+
+
+# --- Hugging Face
 
 
 def check_hub(repository: str) -> None:
-    """Check that the Hugging Face hub has a repository, with one question of seconds.
+    """Check that the Hugging Face hub has a repository, with one request that takes seconds.
 
     Raises:
-        RemoteError: if it has not, cannot be reached, or must not be asked because HF_HUB_OFFLINE is set.
+        RemoteError: if it does not, cannot be reached, or HF_HUB_OFFLINE is set.
     """
     from huggingface_hub import HfApi, constants
 
@@ -53,19 +65,19 @@ def check_hub(repository: str) -> None:
         raise _unreachable(repository, "Hugging Face")
     try:
         HfApi().model_info(repository, timeout=CONNECT_SECONDS)
-    except Exception as error:  # what hub and HTTP client raise has no common ancestor
+    except Exception as error:  # errors of hub and HTTP client have no common ancestor
         raise RemoteError(
             f"Expected {repository!r} on the Hugging Face hub, got {_first_line(error)}. Check the name."
         ) from error
 
 
 def cached(repository: str, needed: tuple[str, ...]) -> Path | None:
-    """Return the folder of a Hugging Face repository in the cache; `None` where a file of a pattern is missing.
+    """Return the folder of a Hugging Face repository in the cache, or `None` if no file matches one of the patterns.
 
-    Other programs fetch some of a repository's files only, and the cache does not know which there are.
+    Other programs may have fetched only some files of a repository, and the cache does not know which exist.
 
     Raises:
-        RemoteError: if the repository's name is none.
+        RemoteError: if the repository's name is invalid.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError
@@ -80,15 +92,15 @@ def cached(repository: str, needed: tuple[str, ...]) -> Path | None:
 
 
 def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -> Path:
-    """Return the local folder of a Hugging Face repository, from the cache, else from the hub with a progress bar.
+    """Return the local folder of a Hugging Face repository, from the cache or downloaded with a progress bar.
 
     Args:
         repository: `owner/name`.
-        patterns: the files to fetch.
-        needed: what must be there for the cache to be enough, as patterns.
+        patterns: the files to download.
+        needed: patterns of the files that make the cached folder sufficient.
 
     Raises:
-        RemoteError: if it is not cached and the hub cannot be reached, or the hub does not give it.
+        RemoteError: if it is not cached and the hub cannot be reached or refuses it.
     """
     from huggingface_hub import constants, snapshot_download
 
@@ -100,7 +112,7 @@ def fetch(repository: str, patterns: tuple[str, ...], needed: tuple[str, ...]) -
         raise _unreachable(repository, "Hugging Face")
     try:
         return Path(snapshot_download(repository, allow_patterns=list(patterns)))
-    except Exception as error:  # what hub, HTTP client and storage raise has no common ancestor
+    except Exception as error:  # errors of hub, HTTP client and storage have no common ancestor
         raise RemoteError(
             f"Expected {repository!r} from the Hugging Face hub, got {_first_line(error)}. Check the name; a gated or "
             "private model needs `hf auth login` first."
@@ -111,15 +123,15 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].removeprefix("Got: ")
 
 
-def _unreachable(what: str, where: str, why: str = "") -> RemoteError:
+def _unreachable(model: str, host: str, reason: str = "") -> RemoteError:
     return RemoteError(
-        f"{what} is not downloaded, and {where} cannot be reached{why}. Connect once to download it, or use a bundled "
-        "model: `vitviz models` lists them."
+        f"{model} is not downloaded, and {host} cannot be reached{reason}. Connect once to download it, or use a "
+        "bundled model: `vitviz models` lists them."
     )
 
 
 def hub_folder(name: str) -> Path:
-    """Return the local folder of a model of Hugging Face, from the cache or the hub; raises as `fetch`."""
+    """Return the local folder of a Hugging Face model, from the cache or the hub; raises as `fetch`."""
     safe, old = (*NEEDED, SAFE[0]), (*NEEDED, *OLD)
     folder = cached(name, old) or fetch(name, (*ABOUT, *SAFE), safe)
     if not any((*folder.glob(SAFE[0]), *folder.glob(OLD[0]))):  # an old repository
@@ -127,32 +139,39 @@ def hub_folder(name: str) -> Path:
     return folder
 
 
-def _hugging_face(name: str) -> ViT:
+def _load_hugging_face(name: str) -> ViT:
     folder = hub_folder(name)
     return load_transformers_folder(folder, name=name, licence=_licence(folder))
 
 
+def _hugging_face_reference(name: str) -> Reference:
+    return read_reference_folder(fetch(name, ABOUT, NEEDED), f"hf:{name}")
+
+
 def _licence(folder: Path) -> str:
-    """Return the licence that a model card's front matter states."""
+    """Return the licence in a model card's front matter."""
     card = folder / "README.md"
     text = card.read_text(encoding="utf-8", errors="replace")[:10_000] if card.is_file() else ""
-    found = re.match(r"---\s*\n(?:.*\n)*?license:\s*(\S+)", text)
-    return found[1].strip("'\"") if found else "unknown"
+    match = re.match(r"---\s*\n(?:.*\n)*?license:\s*(\S+)", text)
+    return match[1].strip("'\"") if match else "unknown"
+
+
+# --- timm and torchvision
 
 
 def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
-    """Load any classifier of torchvision or timm by its name there, in eval mode, with its labels and preprocessing.
+    """Load any classifier of torchvision or timm, in eval mode, with its labels and preprocessing.
 
     Raises:
         RemoteError: if the library does not have it, is not installed, or cannot be reached and has not cached it.
-        ConvertError: if what it says of preprocessing is not that of image classification.
+        ConvertError: if its preprocessing is not that of image classification.
     """
     if library == "torchvision":
         import_torchvision()
         from torchvision import models
 
-        known = models.list_models(models)
-        model, weights = _torchvision_model(name, known, "list_models(torchvision.models) lists them")
+        names = models.list_models(models)
+        model, weights = _torchvision_model(name, names, "list_models(torchvision.models) lists them")
         return model.eval(), about_torchvision(weights)
     built: Any = _timm_model(name)
     cfg = built.pretrained_cfg
@@ -161,68 +180,102 @@ def load_classifier(library: str, name: str) -> tuple[nn.Module, Pretrained]:
     return built.eval(), about_timm(cfg, sizes)
 
 
-def _timm(name: str) -> ViT:
-    model: Any = _timm_model(name, config_of)  # refuses what we cannot show before anything is fetched
+def _load_timm(name: str) -> ViT:
+    config_of(_empty_timm_model(name))  # refuses unsupported models before the download
+    model: Any = _timm_model(name)
     return convert_timm(model, model.pretrained_cfg)
 
 
-def _timm_model(name: str, check: Callable[[nn.Module], object] = lambda _model: None) -> nn.Module:
-    """Load a model of timm that passes `check`, which gets it without weights."""
-    import_torchvision()  # timm imports it, and its own way may fail
+def _timm_reference(name: str) -> Reference:
+    model = _empty_timm_model(name)
+    config, interleaved = config_of(model)
+    return Reference(f"timm:{name}", config, about_timm(model.pretrained_cfg, config), interleaved)
+
+
+def _empty_timm_model(name: str) -> Any:
+    """Return a model of timm on the meta device."""
+    import_torchvision()  # timm imports it, and its own import may fail
     with extra("convert"):
         import timm
-    if not timm.is_model(name.split(".")[0]):
-        near = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
-        raise RemoteError(
-            f"Expected a model of timm, got {name!r}. timm.list_pretrained() lists them{near and f': {near}, ...'}."
-        )
-    with torch.device("meta"):
-        check(timm.create_model(name.split(".")[0]))
-    about = timm.get_pretrained_cfg(name)
-    if about is None or not about.hf_hub_id:
+    try:
+        if timm.is_model(name.split(".")[0]):  # not a place such as hf-hub:
+            with torch.device("meta"):
+                return timm.create_model(name)
+    except RuntimeError:  # an unknown tag
+        pass
+    similar = ", ".join(timm.list_pretrained(f"{name[:8]}*")[:3])
+    raise RemoteError(
+        f"Expected a model of timm, got {name!r}. timm.list_pretrained() lists them{similar and f': {similar}, ...'}."
+    )
+
+
+def _timm_model(name: str) -> nn.Module:
+    """Load a model of timm with its weights."""
+    repository = _empty_timm_model(name).pretrained_cfg.get("hf_hub_id")
+    import timm
+
+    if not repository:
         raise RemoteError(
             f"Expected a model of timm with weights on the hub, got {name!r}. timm.list_pretrained() lists them."
         )
-    folder = fetch(about.hf_hub_id, ("model.safetensors",), ("model.safetensors",))
+    folder = fetch(repository, ("model.safetensors",), ("model.safetensors",))
     file = str(folder / "model.safetensors")
     model: nn.Module = timm.create_model(name, pretrained=True, pretrained_cfg_overlay={"file": file})
     return model
 
 
-def _torchvision(name: str) -> ViT:
+def _load_torchvision(name: str) -> ViT:
     return convert_torchvision(*_torchvision_model(name, BUILDERS, ", ".join(BUILDERS)))
 
 
-def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tuple[nn.Module, Any]:
-    """Load a model of torchvision, one of these, and return it with the member of the enum of its weights."""
+def _torchvision_reference(name: str) -> Reference:
+    weights, build = _torchvision_weights(name, BUILDERS, ", ".join(BUILDERS))
+    with torch.device("meta"):
+        config = config_of_torchvision(build())
+    return Reference(f"torchvision:{name}", config, about_torchvision(weights))
+
+
+def _torchvision_weights(name: str, builders: Collection[str], listed: str) -> tuple[Any, Callable[[], nn.Module]]:
+    """Return the enum member of the weights of a model in `builders`, and a function that builds the model."""
     import_torchvision()
     from torchvision import models
 
     architecture, _, tag = name.partition(".")
     if architecture not in builders:
         raise RemoteError(f"Expected a model of torchvision, got {architecture!r}. Choose one: {listed}.")
-    known: Any = models.get_model_weights(architecture)
-    if tag and tag not in known.__members__:
+    published: Any = models.get_model_weights(architecture)
+    if tag and tag not in published.__members__:
         raise RemoteError(
-            f"Expected weights of {architecture} among {', '.join(known.__members__)}, got {tag!r}. Choose one."
+            f"Expected weights of {architecture} among {', '.join(published.__members__)}, got {tag!r}. Choose one."
         )
-    weights = known[tag] if tag else known.DEFAULT
+    weights = published[tag] if tag else published.DEFAULT
+    settings = {"image_size": weights.meta["min_size"][0]} if architecture in BUILDERS else {}
+    return weights, lambda: models.get_model(architecture, **settings)
+
+
+def _torchvision_model(name: str, builders: Collection[str], listed: str) -> tuple[nn.Module, Any]:
+    """Load a model in `builders` with its weights, and return it with their enum member."""
+    weights, build = _torchvision_weights(name, builders, listed)
     address = urlparse(weights.url)
-    place = Path(torch.hub.get_dir()) / "checkpoints" / Path(address.path).name
-    if not place.exists() and not reachable(weights.url):
+    path = Path(torch.hub.get_dir()) / "checkpoints" / Path(address.path).name
+    if not path.exists() and not reachable(weights.url):
         raise _unreachable(f"torchvision:{name}", str(address.hostname))
-    # Not weights.get_state_dict: that would unpickle whatever the file holds.
+    # Unlike weights.get_state_dict, this unpickles tensors only.
     try:
         state = torch.hub.load_state_dict_from_url(weights.url, check_hash=True, weights_only=True, map_location="cpu")
-    except Exception as error:  # of the network, of a wrong hash, of a damaged file
+    except Exception as error:  # of the network, a wrong hash, or a damaged file
         raise RemoteError(
-            f"Expected torchvision:{name} from {address.hostname} or in {str(place)!r}, got {_first_line(error)}. If "
-            "that file is there, remove it and try again."
+            f"Expected torchvision:{name} from {address.hostname} or in {str(path)!r}, got {_first_line(error)}. If "
+            "that file exists, remove it and try again."
         ) from error
-    settings = {"image_size": weights.meta["min_size"][0]} if architecture in BUILDERS else {}
-    model: nn.Module = models.get_model(architecture, **settings)
+    model = build()
     model.load_state_dict(state)
     return model, weights
 
 
-LIBRARIES: dict[str, Callable[[str], ViT]] = {"torchvision": _torchvision, "timm": _timm, "hf": _hugging_face}
+LIBRARIES: dict[str, tuple[Callable[[str], ViT], Callable[[str], Reference]]] = {
+    "torchvision": (_load_torchvision, _torchvision_reference),
+    "timm": (_load_timm, _timm_reference),
+    "hf": (_load_hugging_face, _hugging_face_reference),
+}
+"""Functions that load a model and read its settings, by the prefix of its name."""

@@ -1,6 +1,6 @@
-"""Folders as Hugging Face's `transformers` saves them -> models that know how they are fed and what they return.
+"""Load folders that Hugging Face's `transformers` saved.
 
-`transformers` itself is not needed. Nothing here runs a stranger's code: JSON, safetensors, and PyTorch's own files
+`transformers` itself is not needed, and no code from the files is run: they are JSON, safetensors, and PyTorch files
 with tensors only.
 """
 
@@ -18,14 +18,15 @@ from vitviz.model.vit import Pretrained, ViT
 from vitviz.outputs import ProblemType
 from vitviz.weights import checks
 from vitviz.weights.checks import CONFIG, OLD_WEIGHTS, WEIGHTS, ConvertError, checked_settings, read_json
-from vitviz.weights.from_transformers import Settings, convert_transformers, fit_labels, labels, read_settings
+from vitviz.weights.from_transformers import TypedSettings, convert_transformers, fit_labels, labels, read_settings
+from vitviz.weights.infer import Reference
 
 _HALF = {"image_mean": (0.5,) * 3, "image_std": (0.5,) * 3}
 _IMAGENET = {"image_mean": (0.485, 0.456, 0.406), "image_std": (0.229, 0.224, 0.225)}
 _OPENAI = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _ALL = {"do_resize": True, "do_rescale": True, "rescale_factor": 1 / 255, "do_normalize": True, "do_center_crop": False}
 _CUT = _ALL | {"resample": 3, "do_center_crop": True, "crop_size": 224}
-# What transformers' image processors assume where the file does not say, by the name before "ImageProcessor".
+# Defaults of transformers' image processors, by the name before "ImageProcessor".
 PROCESSORS: dict[str, dict[str, Any]] = {
     "ViT": _ALL | _HALF | {"resample": 2, "size": 224},
     "DeiT": _CUT | _HALF | {"size": 256},
@@ -35,14 +36,10 @@ PROCESSORS: dict[str, dict[str, Any]] = {
     "Bit": _CUT | _OPENAI | {"size": {"shortest_edge": 224}},
     "Siglip": _ALL | _HALF | {"resample": 3, "size": 224},
 }
-_SHORTER = {
-    "CLIP",
-    "ChineseCLIP",
-    "Bit",
-}  # for these one number as the size is that of the shorter side; for others of a square
+_SHORTER = {"CLIP", "ChineseCLIP", "Bit"}  # a single number as the size is the shorter side; elsewhere a square's side
 _USUAL = {"vit": "ViT", "deit": "DeiT", "dinov2": "Bit", "dinov3": "DINOv3ViT", "clip": "CLIP", "siglip": "Siglip"}
 _USUAL |= {"metaclip": "CLIP", "chinese": "CLIP", "altclip": "CLIP", "ijepa": "ViT"}
-# What the published models of a family say otherwise than their processor assumes.
+# Settings of a family's published models that differ from the defaults of their processor.
 _PUBLISHED: dict[str, dict[str, Any]] = {"deit": _IMAGENET, "dinov2": _IMAGENET | {"size": {"shortest_edge": 256}}}
 _RESAMPLE: dict[int, Interpolation] = {0: "nearest", 1: "lanczos", 2: "bilinear", 3: "bicubic"}  # Pillow's numbers
 
@@ -56,29 +53,29 @@ def about_transformers(
     licence: str = "unknown",
     source: str = "",
 ) -> Pretrained:
-    """Return how to feed a model of `transformers`, and what its outputs mean.
+    """Return preprocessing and labels of a model of `transformers`.
 
-    It differs from `transformers`' own preprocessing in an odd margin, which moves the picture by a pixel; in resizing
-    Pillow images, not tensors; in an input that patches do not fill (SigLIP with 384 pixels and patches of 14),
-    prepared at the size that they do fill; and for DeiT, whose processor squashes the picture before it cuts: here the
-    shorter side is resized, as when DeiT was trained.
+    Preprocessing differs from `transformers`' own in four ways. A crop with an odd margin is shifted by one pixel.
+    Resizing works on Pillow images, not on tensors. An input that patches do not fill (SigLIP with 384 pixels and
+    patches of 14) has the size that they fill. DeiT's processor squashes the picture before the crop; here the shorter
+    side is resized, as in DeiT's training.
 
     Args:
         settings: the model's `config.json`.
-        preprocessor: the `preprocessor_config.json` beside it; `None` where there is none, and what is usual in the
-            family is assumed.
+        preprocessor: the `preprocessor_config.json` beside it; `None` assumes the family's usual preprocessing.
         name: short name for people and menus.
-        licence: SPDX name or a sentence; the two files do not say.
-        source: where the weights come from.
+        licence: SPDX name or a sentence; the two files do not state it.
+        source: origin of the weights.
 
     Raises:
-        ConvertError: for steps that `Preprocess` does not have, or values that are not what they should be.
+        ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.
     """
     preprocess = _usual(settings) if preprocessor is None else preprocess_transformers(settings, preprocessor)
     named = labels(settings) if "ForImageClassification" in str(settings.get("architectures")) else ()
     assumed = [] if preprocessor is not None else [f"preprocessing: {preprocess.describe()}"]
     if named and all(name == f"LABEL_{index}" for index, name in enumerate(named)):
         assumed.append("labels: LABEL_0, LABEL_1, ..., because no names of its classes were saved")
+    problem = TypedSettings(settings, "classifier", {"problem_type": None})
     return Pretrained(
         name=name,
         preprocess=preprocess,
@@ -86,9 +83,7 @@ def about_transformers(
         licence=licence,
         source=source,
         assumed=tuple(assumed),
-        problem_type=Settings(settings, "classifier", {"problem_type": None}).typed("problem_type", ProblemType | None)
-        if named
-        else None,
+        problem_type=problem.typed("problem_type", ProblemType | None) if named else None,
     )
 
 
@@ -99,9 +94,9 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     Args:
         path: a folder with `config.json` and the weights: `model.safetensors`, the same in several files with an index,
             or `pytorch_model.bin`. Without a `preprocessor_config.json` the family's usual preprocessing is assumed.
-            What a `Trainer` leaves beside them in its `checkpoint-500` is not read.
+            Other files of a `Trainer`'s `checkpoint-500` are not read.
         name: for people and menus; by default the folder's name.
-        licence: SPDX name or a sentence; the files do not say.
+        licence: SPDX name or a sentence; the files do not state it.
 
     Raises:
         CheckpointError: if a file of weights is damaged, hostile, or holds something else.
@@ -119,11 +114,18 @@ def load_transformers_folder(path: str | os.PathLike[str], *, name: str | None =
     return convert_transformers(tensors, settings, about, where=repr(str(folder)))
 
 
+def read_reference_folder(folder: Path, name: str) -> Reference:
+    """Read the settings of the model in a folder, without its weights; raises as `load_transformers_folder`."""
+    settings = read_json(folder / CONFIG)
+    about = about_transformers(settings, read_preprocessor(folder), name)
+    return Reference(name, read_settings(settings)[0], about)
+
+
 # --- files
 
 
 def read_preprocessor(folder: Path) -> dict[str, Any] | None:
-    """Read the image processor's file, `None` without; a processor of images and texts keeps it in one of its own."""
+    """Read the settings of the image processor, also from a joint file of image and text processor; `None` without."""
     own, joint = folder / "preprocessor_config.json", folder / "processor_config.json"
     if not own.is_file() and joint.is_file():
         inner = read_json(joint).get("image_processor")
@@ -132,7 +134,7 @@ def read_preprocessor(folder: Path) -> dict[str, Any] | None:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return all tensors of the folder by name, from the first kind of file that is there."""
+    """Return all tensors of the folder by name, from the first kind of file that exists."""
     index = folder / f"{WEIGHTS}.index.json"
     if index.is_file() and not (folder / WEIGHTS).is_file():
         return _sharded(index)
@@ -146,22 +148,22 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def _sharded(index: Path) -> dict[str, Tensor]:
-    """Return tensors from several files; the index says which tensor is where, and both have to agree."""
-    where = read_json(index).get("weight_map")
-    if not isinstance(where, dict) or not all(isinstance(file, str) for file in where.values()):
+    """Return tensors from several files; the index maps tensors to files, and both have to agree."""
+    files = read_json(index).get("weight_map")
+    if not isinstance(files, dict) or not all(isinstance(file, str) for file in files.values()):
         raise ConvertError(
             f"Expected a weight_map from tensors to files, got another in {str(index)!r}. Fetch the file again."
         )
     tensors: dict[str, Tensor] = {}
-    for name in sorted(set(where.values())):
-        if Path(name).name != name or not name.endswith(".safetensors"):  # no other folder, no other kind of file
+    for name in sorted(set(files.values())):
+        if Path(name).name != name or not name.endswith(".safetensors"):  # stay in the folder, never unpickle
             raise ConvertError(
                 f"Expected safetensors files beside {str(index)!r}, got the name {name!r}. Correct its weight_map."
             )
         part = _load(index.parent / name)
-        if wrong := sorted(set(part) ^ {tensor for tensor, file in where.items() if file == name}):
+        if wrong := sorted(set(part) ^ {tensor for tensor, file in files.items() if file == name}):
             raise ConvertError(
-                f"Expected in {name} the tensors that {index.name} says, got others: {', '.join(wrong[:3])}."
+                f"Expected in {name} the tensors that {index.name} lists, got others: {', '.join(wrong[:3])}."
             )
         tensors |= part
     return tensors
@@ -169,35 +171,35 @@ def _sharded(index: Path) -> dict[str, Tensor]:
 
 def _load(path: Path) -> dict[str, Tensor]:
     """Return the tensors of one file, checked."""
-    found = checks.read_weights(checks.need_file(path))
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in found.items()
+    tensors = checks.read_weights(checks.need_file(path))
+    if not isinstance(tensors, dict) or not all(
+        isinstance(name, str) and isinstance(tensor, Tensor) for name, tensor in tensors.items()
     ):
         raise ConvertError(f"Expected tensors by name, got something else in {str(path)!r}. Save the state dict.")
-    checks.check_tensors(found, path)
-    return {name: tensor.detach() for name, tensor in found.items()}
+    checks.check_tensors(tensors, path)
+    return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
 # --- preprocessing
 
 
 def _usual(settings: Mapping[str, Any]) -> Preprocess:
-    """Return the family's usual preprocessing, at the size of the model; DINOv2 is fed less than its position table."""
+    """Return the family's usual preprocessing at the model's size; for DINOv2, with its larger positions, at 224."""
     config, family = read_settings(settings)[0], str(settings.get("model_type")).partition("_")[0]
     usual = preprocess_transformers({"model_type": family}, _PUBLISHED.get(family, {}))
     return usual.at(usual.height, config.patch_size) if family == "dinov2" else usual.shaped(*config.image_size)
 
 
 def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> Preprocess:
-    """Return an image processor's steps for a model; see `about_transformers`.
+    """Convert the settings of an image processor for a model; see `about_transformers`.
 
     Raises:
-        ConvertError: for steps that `Preprocess` does not have, or values that are not what they should be.
+        ConvertError: for steps that `Preprocess` does not have, or values of wrong types or ranges.
     """
     kind = _kind(settings, preprocessor)
-    # A setting that is null takes the default of its processor, as in transformers.
-    given = {key: value for key, value in preprocessor.items() if value is not None}
-    checked = Settings(given, "Preprocessing", PROCESSORS.get(kind, _ALL))
+    # A null setting takes the default of its processor, as in transformers.
+    values = {key: value for key, value in preprocessor.items() if value is not None}
+    checked = TypedSettings(values, "Preprocessing", PROCESSORS.get(kind, _ALL))
     checked.need(*(() if kind in PROCESSORS else ("size", "resample", "image_mean", "image_std")))
     if not checked.typed("do_resize", bool):
         raise checked.refuse("do_resize", "true: a model for photographs of any size needs one")
@@ -213,8 +215,8 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
     scale = 255 * checked.typed("rescale_factor", float) if checked.typed("do_rescale", bool) else 255.0
     if not 1e-6 < scale < 1e6:
         raise checked.refuse("rescale_factor", "a number above 0")
-    scale = 1.0 if abs(scale - 1) < 1e-6 else scale  # 1 / 255 in so many digits
-    # (scale * x - mean) / std for pixels x from 0 to 1, told without the scale.
+    scale = 1.0 if abs(scale - 1) < 1e-6 else scale  # 1 / 255 with rounding errors
+    # The processor computes (scale * x - mean) / std for pixels x from 0 to 1; here mean and std are divided by scale.
     mean, std = (0.0,) * 3, (1 / scale,) * 3
     if checked.typed("do_normalize", bool):
         mean, std = (_three(checked, name, scale) for name in ("image_mean", "image_std"))
@@ -230,37 +232,37 @@ def preprocess_transformers(settings: Mapping[str, Any], preprocessor: Mapping[s
 
 
 def _kind(settings: Mapping[str, Any], preprocessor: Mapping[str, Any]) -> str:
-    """Return the processor's name without what says how it computes; the model's usual one where the file has none."""
+    """Return the processor's name without suffixes such as "Fast"; without a name, that usual for the model."""
     kind = preprocessor.get("image_processor_type") or preprocessor.get("feature_extractor_type")
     if kind is None:
         return _USUAL.get(str(settings.get("model_type")).partition("_")[0], "")
     return re.sub(r"(ImageProcessor|FeatureExtractor)(Fast|Pil)?$", "", str(kind))
 
 
-def _size(checked: Settings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
-    """Return what the shorter side is resized to (`None`: the whole picture to the input), and (height, width)."""
+def _size(checked: TypedSettings, kind: str, crop: bool) -> tuple[int | None, tuple[int, int]]:
+    """Return the resized shorter side (`None`: the whole picture is squashed), and the input's (height, width)."""
     size = checked.get("size")
     if isinstance(size, int) and not isinstance(size, bool):
         size = {"shortest_edge": size} if kind in _SHORTER else {"height": size, "width": size}
     if not isinstance(size, Mapping) or set(size) not in ({"shortest_edge"}, {"height", "width"}):
         raise checked.refuse("size", "a number, height and width, or shortest_edge")
-    sizes = Settings(size, "Preprocessing", {})
+    sizes = TypedSettings(size, "Preprocessing", {})
     if not crop:
         if "shortest_edge" in size:
-            raise checked.refuse("size", "height and width: without do_center_crop each photograph has another shape")
+            raise checked.refuse("size", "height and width: without do_center_crop shapes would differ")
         return None, (sizes.typed("height", int), sizes.typed("width", int))
     if "shortest_edge" not in size and size["height"] != size["width"]:
         raise checked.refuse("size", "shortest_edge, because before do_center_crop a picture keeps its shape")
-    cut = checked.get("crop_size")
-    if isinstance(cut, Mapping):
-        inner = Settings(cut, "Preprocessing", {"height": None, "width": None})
-        box = inner.typed("height", int), inner.typed("width", int)
+    crop_size = checked.get("crop_size")
+    if isinstance(crop_size, Mapping):
+        sides = TypedSettings(crop_size, "Preprocessing", {"height": None, "width": None})
+        box = sides.typed("height", int), sides.typed("width", int)
     else:
         box = checked.pair("crop_size")
     return sizes.typed("shortest_edge" if "shortest_edge" in size else "height", int), box
 
 
-def _three(checked: Settings, name: str, scale: float) -> tuple[float, float, float]:
+def _three(checked: TypedSettings, name: str, scale: float) -> tuple[float, float, float]:
     """Return one number for each channel, divided by `scale`."""
     value = checked.get(name)
     values = [value] * 3 if isinstance(value, int | float) else value

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from vitviz.analysis.decomposition import decompose
-from vitviz.analysis.heads import STATISTICS
+from vitviz.analysis.head_statistics import STATISTICS
 from vitviz.draw.colors import SEQUENTIAL
 from vitviz.draw.figures import page
 from vitviz.draw.figures.maps import PRINTED, FigureOptions

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from vitviz.analysis.filters import patch_filters
-from vitviz.analysis.heads import HeadStatistics
+from vitviz.analysis.head_statistics import HeadStatistics
 from vitviz.draw.colorbar import describe_range
 from vitviz.draw.colors import DrawError
 from vitviz.draw.figures import page, places

@@ -19,7 +19,7 @@ from vitviz.analysis import AnalysisError, importance
 from vitviz.analysis import attention_statistics as rows
 from vitviz.analysis.attention_statistics import QueryRange, row_statistics
 from vitviz.analysis.importance import Importance
-from vitviz.attribution.inputs import Named, resolve_target
+from vitviz.attribution.inputs import Named, TargetLike, resolve_target
 from vitviz.formatting import data_frame, short_repr, text_table
 from vitviz.images.folders import batches, find_images, progress_bar, spread
 from vitviz.images.geometry import Geometry
@@ -127,8 +127,8 @@ _ALL = (
         "Drop of the target's logit when the head's output is set to zero. Exact.", None, None, "model",
     ),
 )  # fmt: skip
-STATISTICS: dict[str, Statistic] = {one.name: one for one in _ALL}
-CHEAP = tuple(one.name for one in _ALL if one.reads == "rows")
+STATISTICS: dict[str, Statistic] = {statistic.name: statistic for statistic in _ALL}
+CHEAP = tuple(statistic.name for statistic in _ALL if statistic.reads == "rows")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -159,12 +159,12 @@ class HeadStatistics:
     @property
     def values(self) -> dict[str, Array]:
         """Return the mean of each statistic over the images: name -> (L, H)."""
-        return {name: each.mean(0) for name, each in self.samples.items()}
+        return {name: values.mean(0) for name, values in self.samples.items()}
 
     @property
     def deviations(self) -> dict[str, Array]:
         """Return the standard deviation of each statistic over the images, 0 for one image: name -> (L, H)."""
-        return {name: each.std(0) for name, each in self.samples.items()}
+        return {name: values.std(0) for name, values in self.samples.items()}
 
     def __getitem__(self, name: str) -> Array:
         """Return the mean of one statistic over the images, (L, H).
@@ -237,7 +237,7 @@ def head_statistics(
     *,
     names: Collection[str] = CHEAP,
     query: Query | None = None,
-    target: Named | Sequence[Named] | Tensor | None = None,
+    target: TargetLike = None,
 ) -> HeadStatistics:
     """Compute statistics of every head of a trace.
 
@@ -258,34 +258,35 @@ def head_statistics(
     if unknown or not names:
         raise AnalysisError(f"Expected names among {', '.join(STATISTICS)}, got {unknown or 'none'}. Choose some.")
     queries = QueryRange.of(trace, geometry, query)
-    chosen = [one for name, one in STATISTICS.items() if name in names]  # in one order, whatever was asked
+    chosen = [statistic for name, statistic in STATISTICS.items() if name in names]  # in the order of STATISTICS
     of_rows, of_matrices, of_model = (
-        {one.name: one.function for one in chosen if one.reads == reads} for reads in ("rows", "matrix", "model")
+        {statistic.name: statistic.function for statistic in chosen if statistic.reads == reads}
+        for reads in ("rows", "matrix", "model")
     )
     blocks: dict[str, list[Tensor | str]] = {}
     with torch.no_grad():
-        for kept in map(trace.block, trace.blocks):
-            of_block = row_statistics(kept, queries, of_rows)
-            of_block |= {name: function(kept) for name, function in of_matrices.items()}
+        for block_trace in map(trace.block, trace.blocks):
+            of_block = row_statistics(block_trace, queries, of_rows)
+            of_block |= {name: function(block_trace) for name, function in of_matrices.items()}
             for name, values in of_block.items():
                 blocks.setdefault(name, []).append(values)
     resolved = resolve_target(model, trace.logits, target)
-    asked = None if resolved is None else Importance(model, trace, resolved)
-    found: dict[str, Tensor | str] = {
-        name: "this model has no classifier" if asked is None else function(asked)
+    importances = None if resolved is None else Importance(model, trace, resolved)
+    results: dict[str, Tensor | str] = {
+        name: "this model has no classifier" if importances is None else function(importances)
         for name, function in of_model.items()
     }
-    for name, each in blocks.items():
-        arrays = [values for values in each if not isinstance(values, str)]
-        found[name] = torch.stack(arrays, dim=1) if arrays else each[0]  # L x (B, H) -> (B, L, H)
+    for name, per_block in blocks.items():
+        arrays = [values for values in per_block if not isinstance(values, str)]
+        results[name] = torch.stack(arrays, dim=1) if arrays else per_block[0]  # L x (B, H) -> (B, L, H)
     blank = torch.full((len(trace.tokens), len(trace.blocks), trace.heads), torch.nan).numpy()
-    results = {one.name: found[one.name] for one in chosen}
+    results = {statistic.name: results[statistic.name] for statistic in chosen}
     return HeadStatistics(
         samples={name: blank if isinstance(values, str) else values.numpy() for name, values in results.items()},
         missing={name: reason for name, reason in results.items() if isinstance(reason, str)},
         blocks=trace.blocks,
         query="patches" if query is None else str(query),
-        target=asked.target.description if asked and of_model else "",
+        target=importances.target.description if importances and of_model else "",
     )
 
 
@@ -326,16 +327,16 @@ def folder_statistics(
     preprocess = about.preprocess if size is None else about.preprocess.at(size, model.config.patch_size)
     files = spread(find_images(Path(folder)), limit)
     weight = next(model.parameters())
-    found: list[HeadStatistics] = []
+    parts: list[HeadStatistics] = []
     with eval_mode(model), progress_bar(len(files), show=progress) as bar:
         for batch in batches(files, preprocess, batch_size):
             trace = model.trace(batch.images.to(weight.device, weight.dtype))
-            found.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
+            parts.append(head_statistics(model, trace, batch.geometries, names=names, query=query, target=target))
             bar.update(len(batch.images))
-    first = found[0]  # the folder has images
+    first = parts[0]  # the folder has images
     return replace(
         first,
-        samples={name: np.concatenate([one.samples[name] for one in found]) for name in first.samples},
-        missing={name: why for one in found for name, why in one.missing.items()},
+        samples={name: np.concatenate([part.samples[name] for part in parts]) for name in first.samples},
+        missing={name: why for part in parts for name, why in part.missing.items()},
         target="each image's predicted class" if first.target and target is None else first.target,
     )

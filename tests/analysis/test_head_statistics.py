@@ -1,4 +1,4 @@
-"""Statistics of heads, of a trace and of a folder, against loops over queries and keys; their importance."""
+"""Test statistics of heads against loops over queries and keys, statistics of folders, and importances."""
 
 import csv
 import math
@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import Tensor
 
-import vitviz.analysis.heads
+import vitviz.analysis.head_statistics
 import vitviz.analysis.importance
 import vitviz.model.trace
 from vitviz.analysis import AnalysisError
 from vitviz.analysis.attention_statistics import QueryRange, effective_rank, row_statistics
-from vitviz.analysis.heads import CHEAP, STATISTICS, HeadStatistics, folder_statistics, head_statistics
+from vitviz.analysis.head_statistics import CHEAP, STATISTICS, HeadStatistics, folder_statistics, head_statistics
 from vitviz.analysis.importance import head_ablations, head_gradients
 from vitviz.attribution.inputs import Target
 from vitviz.images.decoding import decode
@@ -49,49 +49,47 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 def by_hand(attention: Array, prefix: tuple[str, ...], columns: int, side: tuple[float, float], query: int) -> Array:
-    """The cheap statistics of one row, (N, N) -> one number for each name in `CHEAP`, entry by entry."""
+    """Compute the statistics of `CHEAP` for one row, entry by entry: (N, N) -> (names,)."""
     row, first = attention[query], len(prefix)
-    found = dict.fromkeys(CHEAP, 0.0)
+    sums = dict.fromkeys(CHEAP, 0.0)
     if not any(name == "CLS" for name in prefix):
-        found["mass_cls"] = math.nan
+        sums["mass_cls"] = math.nan
     if not any(name != "CLS" for name in prefix):
-        found["mass_registers"] = math.nan
+        sums["mass_registers"] = math.nan
     on_patches = sum(row[first:])
     for key, weight in enumerate(row):
-        found["entropy"] -= weight * math.log(weight) if weight else 0.0
+        sums["entropy"] -= weight * math.log(weight) if weight else 0.0
         if key == query:
-            found["mass_self"] += weight
+            sums["mass_self"] += weight
         if key < first:
-            found["mass_cls" if prefix[key] == "CLS" else "mass_registers"] += weight
+            sums["mass_cls" if prefix[key] == "CLS" else "mass_registers"] += weight
             continue
         if query < first:
-            found["mass_elsewhere"] += weight
+            sums["mass_elsewhere"] += weight
             continue
         down = (key - first) // columns - (query - first) // columns
         across = (key - first) % columns - (query - first) % columns
-        found["distance"] += weight / on_patches * math.sqrt(down**2 + across**2)
-        found["distance_pixels"] += weight / on_patches * math.sqrt((down * side[0]) ** 2 + (across * side[1]) ** 2)
+        sums["distance"] += weight / on_patches * math.sqrt(down**2 + across**2)
+        sums["distance_pixels"] += weight / on_patches * math.sqrt((down * side[0]) ** 2 + (across * side[1]) ** 2)
         if key != query:
             near = max(abs(down), abs(across)) == 1
-            found["mass_neighbors" if near else "mass_elsewhere"] += weight
+            sums["mass_neighbors" if near else "mass_elsewhere"] += weight
     if query < first:
-        found |= dict.fromkeys(("distance", "distance_pixels", "mass_neighbors"), math.nan)
-    found["entropy_share"] = found["entropy"] / math.log(len(row)) if len(row) > 1 else 0.0
-    return np.array([found[name] for name in CHEAP])
+        sums |= dict.fromkeys(("distance", "distance_pixels", "mass_neighbors"), math.nan)
+    sums["entropy_share"] = sums["entropy"] / math.log(len(row)) if len(row) > 1 else 0.0
+    return np.array([sums[name] for name in CHEAP])
 
 
 def over(queries: range, attention: Array, prefix: tuple[str, ...], columns: int, side: tuple[float, float]) -> Array:
-    """The mean over some queries."""
     return np.mean([by_hand(attention, prefix, columns, side, query) for query in queries], axis=0)
 
 
-def stacked(found: HeadStatistics, deviations: bool = False) -> Array:
-    """(L, H, names of `CHEAP`)."""
-    return np.stack([(found.deviations if deviations else found.values)[name] for name in CHEAP], axis=-1)
+def stacked(statistics: HeadStatistics, deviations: bool = False) -> Array:
+    """Return statistics as one array: (L, H, names of `CHEAP`)."""
+    return np.stack([(statistics.deviations if deviations else statistics.values)[name] for name in CHEAP], axis=-1)
 
 
 def rank_by_hand(attention: Array) -> Array:
-    """The effective rank of (..., N, N)."""
     values = np.linalg.svd(attention, compute_uv=False)
     share = values / values.sum(-1, keepdims=True)
     return np.exp(-(share * np.log(share.clip(1e-30))).sum(-1))
@@ -99,7 +97,7 @@ def rank_by_hand(attention: Array) -> Array:
 
 @pytest.fixture
 def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The bytes of the pieces in which attention is computed: 30,000 each at most."""
+    """Return a list that collects the bytes of each computed chunk; limit chunks to 30,000."""
     sizes, log_rows = [], BlockTrace.log_rows
 
     def note_size(self: BlockTrace, start: int, stop: int) -> Tensor:
@@ -113,50 +111,50 @@ def pieces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.mark.parametrize("changes", SHAPES)
-def test_every_statistic_is_that_of_loops_over_queries_and_keys(changes: dict[str, Any], pieces: list[int]) -> None:
+def test_statistics_match_loops_over_queries_and_keys(changes: dict[str, Any], pieces: list[int]) -> None:
     trace = tiny.trace(**changes)
-    found = head_statistics(tiny.model(**changes), trace, [GEOMETRY, OTHER], names=[*CHEAP, "effective_rank"])
+    statistics = head_statistics(tiny.model(**changes), trace, [GEOMETRY, OTHER], names=[*CHEAP, "effective_rank"])
     assert max(pieces) <= 30_000
     rows, columns = trace.grid
     sides = [(280 / rows, 275 / columns), (91 / rows, 143 / columns)]
     patches = range(len(trace.prefix), trace.tokens.shape[1])
-    each = [
+    expected = [
         [
             [over(patches, of_head, trace.prefix, columns, side) for of_head in tiny.dense(trace, block)[image].numpy()]
             for block in range(3)
         ]
         for image, side in enumerate(sides)
     ]  # (B, L, H, names)
-    np.testing.assert_allclose(stacked(found), np.mean(each, axis=0), rtol=2e-5, atol=1e-6)
-    np.testing.assert_allclose(stacked(found, deviations=True), np.std(each, axis=0), rtol=2e-3, atol=1e-5)
-    assert found.images == 2
-    missing = {name for index, name in enumerate(CHEAP) if np.isnan(each[0][0][0][index])}
-    assert set(found.missing) == missing
-    assert set(found.present) == {*CHEAP, "effective_rank"} - missing
+    np.testing.assert_allclose(stacked(statistics), np.mean(expected, axis=0), rtol=2e-5, atol=1e-6)
+    np.testing.assert_allclose(stacked(statistics, deviations=True), np.std(expected, axis=0), rtol=2e-3, atol=1e-5)
+    assert statistics.images == 2
+    missing = {name for index, name in enumerate(CHEAP) if np.isnan(expected[0][0][0][index])}
+    assert set(statistics.missing) == missing
+    assert set(statistics.present) == {*CHEAP, "effective_rank"} - missing
     ranks = [rank_by_hand(tiny.dense(trace, block).numpy()).mean(0) for block in range(3)]  # L x (H,)
-    np.testing.assert_allclose(found["effective_rank"], ranks, rtol=1e-4)
+    np.testing.assert_allclose(statistics["effective_rank"], ranks, rtol=1e-4)
 
 
 @pytest.mark.parametrize("query", ["cls", "register 2", (0, 0), (6, 10), (3, 4), 2, 30])
-def test_one_query_is_its_own_row(query: Any, pieces: list[int]) -> None:
+def test_statistics_of_one_query_read_its_row(query: Any, pieces: list[int]) -> None:
     trace, model = tiny.trace(batch=1, registers=2), tiny.model(registers=2)
-    found = head_statistics(model, trace, OTHER, query=query)
+    statistics = head_statistics(model, trace, OTHER, query=query)
     assert len(pieces) == 3  # the other rows are not computed
     for block in range(3):
         for head in range(5):
             attention = tiny.dense(trace, block)[0, head].numpy()
             expected = by_hand(attention, trace.prefix, 11, (13.0, 13.0), trace.token(query))
-            np.testing.assert_allclose(stacked(found)[block, head], expected, rtol=2e-5, atol=1e-6)
-    assert found.query == str(query)
-    without = head_statistics(model, trace, query=query)
-    assert np.isnan(without["distance_pixels"]).all()
-    if isinstance(query, str):  # a prefix token has no place
+            np.testing.assert_allclose(stacked(statistics)[block, head], expected, rtol=2e-5, atol=1e-6)
+    assert statistics.query == str(query)
+    without_geometry = head_statistics(model, trace, query=query)
+    assert np.isnan(without_geometry["distance_pixels"]).all()
+    if isinstance(query, str):  # a prefix token has no position
         for name in ("distance", "distance_pixels", "mass_neighbors"):
-            assert np.isnan(found[name]).all()
-            assert "CLS" in found.missing[name] or query != "cls"
+            assert np.isnan(statistics[name]).all()
+            assert "CLS" in statistics.missing[name] or query != "cls"
     elif isinstance(query, tuple):
-        assert "geometry" in without.missing["distance_pixels"]
-        assert np.isfinite(without["distance"]).all()
+        assert "geometry" in without_geometry.missing["distance_pixels"]
+        assert np.isfinite(without_geometry["distance"]).all()
 
 
 @settings(max_examples=30)
@@ -168,73 +166,74 @@ def test_one_query_is_its_own_row(query: Any, pieces: list[int]) -> None:
     st.tuples(st.floats(0.5, 40), st.floats(0.5, 40)),
     st.sampled_from([0.0, 3.0, 60.0, 150.0]),
 )
-def test_any_attention_is_measured_as_by_hand_within_bounds(
+def test_statistics_of_any_attention_match_loops_within_bounds(
     seed: int, spread: float, prefix: int, grid: tuple[int, int], side: tuple[float, float], drain: float
 ) -> None:
-    """Even attention (a spread of 0) as well as that of one key almost alone.
+    """Attention ranges from uniform (`spread` 0) to nearly one-hot.
 
-    What prefix tokens take does not shorten the distance: at 150 nothing that float32 knows is left for the patches.
+    Attention on prefix tokens does not reduce the distance; at a `drain` of 150 the patches' shares underflow.
     """
     tokens, names = prefix + grid[0] * grid[1], ("CLS", *(f"register {index}" for index in range(1, prefix)))[:prefix]
     queries = QueryRange(prefix, tokens, names, grid, torch.tensor([side]))
     logits = spread * torch.randn(2, 3, tokens, tokens, generator=torch.Generator().manual_seed(seed))
     logits[..., :prefix] += drain
-    block = BlockTrace(logits, torch.eye(tokens).expand_as(logits), logits.logsumexp(-1))  # keys are the axes
+    # Unit keys make the queries the logits.
+    block = BlockTrace(logits, torch.eye(tokens).expand_as(logits), logits.logsumexp(-1))
     attention = logits.double().softmax(-1).numpy()
     measured, rank = row_statistics(block, queries, MEASURES), effective_rank(block)
-    found = {name: values for name, values in measured.items() if not isinstance(values, str)}
+    present = {name: values for name, values in measured.items() if not isinstance(values, str)}
     patches = range(prefix, tokens)
     expected = [[over(patches, head, names, grid[1], side) for head in image] for image in attention]
     for name, values in zip(CHEAP, np.moveaxis(expected, -1, 0), strict=True):
-        np.testing.assert_allclose(found.get(name, np.full((2, 3), np.nan)), values, rtol=1e-4, atol=2e-5)
-    total = sum(values for name, values in found.items() if name.startswith("mass_"))
+        np.testing.assert_allclose(present.get(name, np.full((2, 3), np.nan)), values, rtol=1e-4, atol=2e-5)
+    total = sum(values for name, values in present.items() if name.startswith("mass_"))
     torch.testing.assert_close(total, torch.ones(2, 3, dtype=torch.float64), rtol=0, atol=1e-5)
-    for name, values in {**found, "effective_rank": rank}.items():
+    for name, values in {**present, "effective_rank": rank}.items():
         low, high = STATISTICS[name].low, STATISTICS[name].high
         assert low is None or values.min() >= low - 1e-5
         assert high is None or values.max() <= high + 1e-5
     np.testing.assert_allclose(rank, rank_by_hand(attention), rtol=5e-3)
 
 
-def test_effective_rank_is_left_out_of_large_inputs_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_effective_rank_of_large_inputs_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     model, trace = tiny.model(), tiny.trace()
     monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", 77)
-    found = head_statistics(model, trace, names=["effective_rank", "entropy"])
-    assert np.isnan(found["effective_rank"]).all()
-    assert "77" in found.missing["effective_rank"]
-    assert found.present == ("entropy",)
+    statistics = head_statistics(model, trace, names=["effective_rank", "entropy"])
+    assert np.isnan(statistics["effective_rank"]).all()
+    assert "77" in statistics.missing["effective_rank"]
+    assert statistics.present == ("entropy",)
     monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", 78)
     assert head_statistics(model, trace, names=["effective_rank"]).missing == {}
 
 
-def test_a_trace_with_a_graph_or_cut_edges_is_measured_by_what_was_used() -> None:
+def test_statistics_of_traces_with_graph_or_cuts() -> None:
     model, images = tiny.model(), tiny.images(1)
-    plain = stacked(head_statistics(model, model.trace(images), GEOMETRY))
+    expected = stacked(head_statistics(model, model.trace(images), GEOMETRY))
     np.testing.assert_allclose(
-        stacked(head_statistics(model, model.trace(images, grad=True), GEOMETRY)), plain, rtol=1e-5, atol=1e-7
+        stacked(head_statistics(model, model.trace(images, grad=True), GEOMETRY)), expected, rtol=1e-5, atol=1e-7
     )
     cut = model.trace(images, edits=Edits(cuts=[Cut(block=1, keys=(0,))]))
-    found = head_statistics(model, cut, names=[*CHEAP, "effective_rank"])
-    np.testing.assert_allclose(found["mass_cls"][1], 0.0, atol=1e-30)
-    np.testing.assert_allclose(found["effective_rank"][1], rank_by_hand(cut.attention(1).numpy())[0], rtol=1e-4)
+    statistics = head_statistics(model, cut, names=[*CHEAP, "effective_rank"])
+    np.testing.assert_allclose(statistics["mass_cls"][1], 0.0, atol=1e-30)
+    np.testing.assert_allclose(statistics["effective_rank"][1], rank_by_hand(cut.attention(1).numpy())[0], rtol=1e-4)
 
 
-def test_kept_blocks_half_precision_and_models_without_a_classifier() -> None:
+def test_statistics_of_kept_blocks_half_precision_and_no_classifier() -> None:
     model, images = tiny.model(), tiny.images()
-    every = head_statistics(model, model.trace(images))
-    late = head_statistics(model, model.trace(images, blocks=[0, -1]))
-    assert late.blocks == (0, 2)
-    np.testing.assert_allclose(stacked(late), stacked(every)[[0, 2]], rtol=1e-6)
+    all_blocks = head_statistics(model, model.trace(images))
+    some_blocks = head_statistics(model, model.trace(images, blocks=[0, -1]))
+    assert some_blocks.blocks == (0, 2)
+    np.testing.assert_allclose(stacked(some_blocks), stacked(all_blocks)[[0, 2]], rtol=1e-6)
     model = tiny.model().bfloat16()
-    found = head_statistics(model, model.trace(tiny.images(1).bfloat16()))
-    shares = [found[name] for name in ("mass_cls", "mass_self", "mass_neighbors", "mass_elsewhere")]
+    statistics = head_statistics(model, model.trace(tiny.images(1).bfloat16()))
+    shares = [statistics[name] for name in ("mass_cls", "mass_self", "mass_neighbors", "mass_elsewhere")]
     np.testing.assert_allclose(np.sum(shares, axis=0), 1.0, atol=0.02)
     model = tiny.model(classes=0)
-    found = head_statistics(model, model.trace(images), names=list(STATISTICS))
+    statistics = head_statistics(model, model.trace(images), names=list(STATISTICS))
     for name in ("gradient", "ablation_probability", "ablation_logit"):
-        assert np.isnan(found[name]).all()
-        assert "classifier" in found.missing[name]
-    assert np.isfinite(found["effective_rank"]).all()
+        assert np.isnan(statistics[name]).all()
+        assert "classifier" in statistics.missing[name]
+    assert np.isfinite(statistics["effective_rank"]).all()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +245,7 @@ def test_kept_blocks_half_precision_and_models_without_a_classifier() -> None:
         ("mean", {"query": "mean"}),
     ],
 )
-def test_statistics_that_do_not_exist_are_refused(words: str, options: dict[str, Any]) -> None:
+def test_invalid_arguments_of_statistics_raise(words: str, options: dict[str, Any]) -> None:
     model, trace = tiny.model(), tiny.trace()
     with pytest.raises(AnalysisError, match=words):
         head_statistics(model, trace, **options)
@@ -254,20 +253,20 @@ def test_statistics_that_do_not_exist_are_refused(words: str, options: dict[str,
         head_statistics(model, trace, names=["entropy"])["distance"]
 
 
-# ---- over a folder: the statistics of its photographs, together; and as a file
+# ---- statistics of a folder, and as a file
 
 SIZES = ((60, 40), (40, 60), (60, 40), (31, 97), (60, 41), (40, 60), (50, 50))
 
 
 def native_model(**changes: object) -> ViT:
-    """A model whose input keeps the photograph's shape, so that batches differ in size."""
+    """Return a model whose input keeps the photograph's shape, so batches differ in size."""
     preprocess = Preprocess(height=39, width=52, mode="native", multiple=tiny.PATCH)
     return tiny.known(preprocess=preprocess, grid=(3, 4), **changes)
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Seven photographs of five shapes in two subfolders, and what is none."""
+    """Make seven photographs of five shapes in two subfolders, and other files."""
     for index, size in enumerate(SIZES):
         data_files.photo(tmp_path / f"word {index % 2}" / f"{index}.png", *size, seed=index)
     (tmp_path / "notes.txt").write_text("no image")
@@ -276,52 +275,52 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def one_by_one(made: ViT, paths: list[Path], names: list[str], **options: object) -> dict[str, np.ndarray]:
-    """Each statistic of each photograph by itself, (images, L, H)."""
-    each = []
+def one_by_one(model: ViT, paths: list[Path], names: list[str], **options: object) -> dict[str, np.ndarray]:
+    """Return each statistic of each photograph, computed alone: (images, L, H)."""
+    results = []
     for path in paths:
-        prepared = made.pretrained.preprocess(decode(path))
-        trace = made.trace(torch.from_numpy(prepared.pixels)[None])
-        each.append(head_statistics(made, trace, prepared.geometry, names=names, **options))
-    return {name: np.stack([statistics[name] for statistics in each]) for name in names}
+        prepared = model.pretrained.preprocess(decode(path))
+        trace = model.trace(torch.from_numpy(prepared.pixels)[None])
+        results.append(head_statistics(model, trace, prepared.geometry, names=names, **options))
+    return {name: np.stack([statistics[name] for statistics in results]) for name in names}
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 50])
-def test_the_folder_is_the_mean_and_deviation_of_its_photographs(folder: Path, batch_size: int) -> None:
-    made, names = native_model(registers=1), list(STATISTICS)
-    statistics = folder_statistics(made, folder, names=names, batch_size=batch_size)
-    each = one_by_one(made, sorted(folder.glob("word */*.png")), names)
+def test_folder_statistics_match_single_photographs(folder: Path, batch_size: int) -> None:
+    model, names = native_model(registers=1), list(STATISTICS)
+    statistics = folder_statistics(model, folder, names=names, batch_size=batch_size)
+    expected = one_by_one(model, sorted(folder.glob("word */*.png")), names)
     assert statistics.images == 7
     assert statistics.missing == {}
     assert list(statistics.values) == names
     assert "predicted" in statistics.target
     for name in names:
-        np.testing.assert_allclose(statistics[name], each[name].mean(0), rtol=1e-3, atol=1e-5)
-        np.testing.assert_allclose(statistics.deviations[name], each[name].std(0), rtol=1e-2, atol=1e-5)
-    assert statistics["distance_pixels"].min() > statistics["distance"].max()  # patches of a dozen pixels
+        np.testing.assert_allclose(statistics[name], expected[name].mean(0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(statistics.deviations[name], expected[name].std(0), rtol=1e-2, atol=1e-5)
+    assert statistics["distance_pixels"].min() > statistics["distance"].max()  # patches are about a dozen pixels wide
 
 
-def test_a_statistic_that_one_photograph_lacks_has_no_mean(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = native_model()
-    tokens = {1 + np.prod(made.config.grid_of(*made.pretrained.preprocess.input_size(*size))) for size in SIZES}
+def test_statistic_missing_for_one_photograph_has_no_mean(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = native_model()
+    tokens = {1 + np.prod(model.config.grid_of(*model.pretrained.preprocess.input_size(*size))) for size in SIZES}
     assert len(tokens) > 1
     monkeypatch.setattr(vitviz.analysis.attention_statistics, "RANK_TOKENS", min(tokens))
-    statistics = folder_statistics(made, folder, names=["effective_rank", "entropy"])
+    statistics = folder_statistics(model, folder, names=["effective_rank", "entropy"])
     assert np.isnan(statistics["effective_rank"]).all()
     assert f"more than {min(tokens)}" in statistics.missing["effective_rank"]
     assert np.isfinite(statistics["entropy"]).all()
 
 
-def test_a_target_is_named_and_a_limit_is_spread_over_subfolders(folder: Path) -> None:
-    made, names = native_model(), ["gradient", "ablation_logit", "entropy"]
-    statistics = folder_statistics(made, folder, names=names, target="thing 5", limit=3)
-    each = one_by_one(made, [folder / f"word {i % 2}" / f"{i}.png" for i in range(3)], names, target=5)
+def test_folder_target_and_limit(folder: Path) -> None:
+    model, names = native_model(), ["gradient", "ablation_logit", "entropy"]
+    statistics = folder_statistics(model, folder, names=names, target="thing 5", limit=3)
+    expected = one_by_one(model, [folder / f"word {i % 2}" / f"{i}.png" for i in range(3)], names, target=5)
     for name in names:
-        np.testing.assert_allclose(statistics[name], each[name].mean(0), rtol=1e-3, atol=1e-5)
+        np.testing.assert_allclose(statistics[name], expected[name].mean(0), rtol=1e-3, atol=1e-5)
     assert (statistics.target, statistics.images) == ("thing 5", 3)
 
 
-def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, tmp_path: Path) -> None:
+def test_csv_and_table_hold_all_numbers_with_units(folder: Path, tmp_path: Path) -> None:
     statistics = folder_statistics(native_model(), folder, limit=3)
     statistics.save(tmp_path / "heads.csv")
     with open(tmp_path / "heads.csv", newline="", encoding="utf-8") as file:
@@ -333,11 +332,11 @@ def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, t
         assert float(row["distance_pixels [px]"]) == statistics["distance_pixels"][block, head]
         assert float(row["entropy deviation [nats]"]) == statistics.deviations["entropy"][block, head]
         assert float(row["mass_cls"]) == statistics["mass_cls"][block, head]
-        assert not any("registers" in heading for heading in row)  # this model has none
+        assert not any("registers" in heading for heading in row)  # the model has no registers
     single = folder_statistics(native_model(), folder, names=["distance", "mass_registers"], limit=1)
     assert not any("deviation" in heading for heading in single.header)
     assert [len(row) for row in single.rows()] == [len(single.header)] * 15
-    # The table for people counts layers and heads from 1, and says what is missing.
+    # The printed table counts layers and heads from 1, and names missing statistics.
     first, *lines = single.table().splitlines()
     assert first.split("  ")[-1].strip() == "distance [patches]"
     assert [line.split()[:2] for line in lines[:15]] == [[str(i), str(j)] for i in (1, 2, 3) for j in range(1, 6)]
@@ -345,17 +344,17 @@ def test_a_file_holds_every_number_under_a_heading_with_its_unit(folder: Path, t
     assert "registers" in lines[15]
 
 
-def test_statistics_have_titles_and_definitions_for_people() -> None:
+def test_statistics_have_titles_and_definitions() -> None:
     for statistic in STATISTICS.values():
         assert re.match("[A-Z][a-z]", statistic.title)
         assert re.fullmatch(r"[A-Z][a-z].*\.", statistic.about)
 
 
-def test_invalid_folders_and_limits_are_refused(folder: Path, tmp_path: Path) -> None:
-    """A model in training is given back in training, also after an error."""
-    made = native_model().train()
-    folder_statistics(made, folder, names=["entropy"], limit=1)
-    assert made.training
+def test_invalid_folders_and_limits_raise(folder: Path, tmp_path: Path) -> None:
+    """A model in training mode stays in training mode, also after an error."""
+    model = native_model().train()
+    folder_statistics(model, folder, names=["entropy"], limit=1)
+    assert model.training
     (tmp_path / "empty").mkdir()
     for error, words, path, options in [
         (DataError, "Expected a folder of images", tmp_path / "nowhere", {}),
@@ -363,14 +362,14 @@ def test_invalid_folders_and_limits_are_refused(folder: Path, tmp_path: Path) ->
         (AnalysisError, "at least 1, got 8 and 0", folder, {"limit": 0}),
     ]:
         with pytest.raises(error, match=words):
-            folder_statistics(made, path, **options)
+            folder_statistics(model, path, **options)
     (folder / "word 0" / "broken.png").write_bytes(b"")
     with pytest.raises(DataError, match=r"1 files that cannot be read: word 0/broken\.png"):
-        folder_statistics(made, folder, names=["entropy"])
-    assert made.training
-    made.pretrained = None
+        folder_statistics(model, folder, names=["entropy"])
+    assert model.training
+    model.pretrained = None
     with pytest.raises(AnalysisError, match="pretrained"):
-        folder_statistics(made, folder)
+        folder_statistics(model, folder)
 
 
 # ---- importance by gradient (Michel et al. 2019), and by ablation
@@ -381,8 +380,8 @@ CONTRAST = Target(torch.tensor([3, 11]), torch.tensor([7, 2]))
 
 
 @kinds
-def test_the_gradient_is_the_sum_of_attention_times_its_gradient(kind: str) -> None:
-    """Michel et al. 2019, equation 2: |A . dL/dA|, here from probabilities that are in a graph."""
+def test_head_gradients_match_equation_2_of_michel(kind: str) -> None:
+    """Michel et al. 2019, equation 2: |A . dL/dA|, from probabilities in a graph."""
     model, images = tiny.model(**tiny.KINDS[kind]), tiny.images()
     run = reference.run(model, images)
     attentions = [attention.tensor for attention in run.attentions]
@@ -396,23 +395,23 @@ def test_the_gradient_is_the_sum_of_attention_times_its_gradient(kind: str) -> N
 
 @kinds
 @torch.no_grad()
-def test_an_ablation_is_the_answer_of_the_edited_model(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_head_ablations_match_edited_models(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     model, images = tiny.model(**tiny.SMALL, **tiny.KINDS[kind]), tiny.images(**tiny.SMALL)
     monkeypatch.setattr(vitviz.analysis.importance, "TOGETHER_BYTES", 100_000)  # a few heads at a time
-    trace, whole = model.trace(images), model(images).double()
+    trace, logits = model.trace(images), model(images).double()
     places = [(block, head) for block in range(3) for head in range(5)]
     edited = [model(images, Edits(heads={place: "zero"})).double() for place in places]
     for target in (TARGET, CONTRAST):
         probability, logit = head_ablations(model, trace, target)
         for (block, head), without in zip(places, edited, strict=True):
-            lost = target.score(whole.softmax(1)) - target.score(without.softmax(1))
-            torch.testing.assert_close(probability[:, block, head], lost, rtol=1e-3, atol=2e-5)
-            lost = target.score(whole) - target.score(without)
-            torch.testing.assert_close(logit[:, block, head], lost, rtol=1e-3, atol=2e-5)
-        assert logit.abs().mean() > 0.01  # there was something to compare
+            drop = target.score(logits.softmax(1)) - target.score(without.softmax(1))
+            torch.testing.assert_close(probability[:, block, head], drop, rtol=1e-3, atol=2e-5)
+            drop = target.score(logits) - target.score(without)
+            torch.testing.assert_close(logit[:, block, head], drop, rtol=1e-3, atol=2e-5)
+        assert logit.abs().mean() > 0.01  # not trivially zero
 
 
-def test_statistics_carry_both_for_the_named_target() -> None:
+def test_statistics_include_importances_of_the_target() -> None:
     model, images = tiny.model(), tiny.images()
     trace = model.trace(images)
     names = ["gradient", "ablation_probability", "ablation_logit"]
@@ -427,42 +426,42 @@ def test_statistics_carry_both_for_the_named_target() -> None:
     np.testing.assert_allclose(predicted["gradient"], head_gradients(model, trace, best).mean(0).numpy())
 
 
-def test_only_kept_blocks_are_weighed_and_gradients_need_all_after_the_first() -> None:
+def test_importances_of_kept_blocks() -> None:
     model, images = tiny.model(), tiny.images()
-    whole, late, gaps = (model.trace(images, blocks=blocks) for blocks in ([0, 1, 2], [1, 2], [0, 2]))
-    gradients, expected = head_gradients(model, late, TARGET), head_gradients(model, whole, TARGET)[:, 1:]
+    full, late, gaps = (model.trace(images, blocks=blocks) for blocks in ([0, 1, 2], [1, 2], [0, 2]))
+    gradients, expected = head_gradients(model, late, TARGET), head_gradients(model, full, TARGET)[:, 1:]
     torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
-    ablations, expected = (head_ablations(model, trace, TARGET)[1] for trace in (gaps, whole))
+    ablations, expected = (head_ablations(model, trace, TARGET)[1] for trace in (gaps, full))
     torch.testing.assert_close(ablations, expected[:, [0, 2]], rtol=1e-3, atol=1e-5)
     with pytest.raises(TraceError, match="got 1"):
         head_gradients(model, gaps, TARGET)
 
 
-def test_model_trace_and_random_state_are_left_as_they_were() -> None:
-    """Whether the trace has a graph or not, in inference mode and in half precision."""
+def test_importances_change_no_model_trace_or_generator() -> None:
+    """Also for traces with a graph, in inference mode and in half precision."""
     model, images = tiny.model(), tiny.images()
     trace, state = model.trace(images), torch.get_rng_state()
     tensors = [*model.parameters(), *(trace.stream(block) for block in range(3))]
     before = [tensor.clone() for tensor in tensors]
-    plain = head_gradients(model, trace, TARGET)
+    expected_gradients = head_gradients(model, trace, TARGET)
     head_ablations(model, trace, TARGET)
     assert all(parameter.grad is None for parameter in model.parameters())
     assert all(map(torch.equal, tensors, before))
     assert torch.equal(torch.get_rng_state(), state)
-    for other in (model, tiny.model(positions="rotary", head_width=16)):
-        expected = head_gradients(other, other.trace(images), TARGET)
+    for variant in (model, tiny.model(positions="rotary", head_width=16)):
+        expected = head_gradients(variant, variant.trace(images), TARGET)
         with torch.inference_mode():
-            gradients = head_gradients(other, other.trace(images), TARGET)
+            gradients = head_gradients(variant, variant.trace(images), TARGET)
         torch.testing.assert_close(gradients, expected, rtol=1e-3, atol=1e-6)
     half = tiny.model().bfloat16()
     gradients = head_gradients(half, half.trace(images.bfloat16()), TARGET)
-    torch.testing.assert_close(gradients, plain, rtol=0.3, atol=0.03 * float(plain.max()))
+    torch.testing.assert_close(gradients, expected_gradients, rtol=0.3, atol=0.03 * float(expected_gradients.max()))
     graph = model.trace(images, grad=True)
-    torch.testing.assert_close(head_gradients(model, graph, TARGET), plain, rtol=1e-3, atol=1e-6)
-    torch.autograd.grad(graph.logits.sum(), graph.block(0).probabilities)  # its own graph is not used up
+    torch.testing.assert_close(head_gradients(model, graph, TARGET), expected_gradients, rtol=1e-3, atol=1e-6)
+    torch.autograd.grad(graph.logits.sum(), graph.block(0).probabilities)  # its graph is still usable
 
 
-def test_models_in_training_and_without_a_classifier_are_refused() -> None:
+def test_importances_of_unfit_models_raise() -> None:
     model = tiny.model(dropout=0.1)
     trace = model.trace(tiny.images())
     with pytest.raises(AnalysisError, match="eval"):
